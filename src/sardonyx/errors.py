@@ -1,0 +1,86 @@
+"""Every error that Sardonyx raises on purpose, in one tree.
+
+Each message says what was wrong, where (node, tensor, file) and what to do. Catching
+``SardonyxError`` catches them all; the command line prints them without a traceback
+and exits with the error's ``exit_code``.
+"""
+
+from __future__ import annotations
+
+
+class SardonyxError(Exception):
+    """Base class of all errors raised on purpose.
+
+    Args:
+        problem: What was wrong, in one sentence.
+        where: The node, tensor or file concerned, as the user would name it.
+        remedy: What to do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, problem: str, *, where: str = "", remedy: str = "") -> None:
+        self.problem = problem
+        self.where = where
+        self.remedy = remedy
+        super().__init__(" ".join(part for part in (f"{where}: {problem}" if where else problem, remedy) if part))
+
+
+class ModelFileError(SardonyxError):
+    """A file cannot be read as, or written from, an ONNX model (missing, truncated, malformed, hostile)."""
+
+    exit_code = 2
+
+
+class ExternalDataError(ModelFileError):
+    """External data leaves the model's folder, does not exist, or does not hold the bytes claimed."""
+
+
+class TextFormatError(ModelFileError):
+    """A text form of a model does not parse; ``where`` holds line and column."""
+
+
+class InvalidModelError(SardonyxError):
+    """The model breaks the ONNX specification (cycle, undefined value, wrong type, recursive function)."""
+
+
+class ModelTooLargeError(SardonyxError):
+    """The model does not fit where it was asked to go (a protobuf message holds at most 2 GB)."""
+
+
+class UnsupportedError(SardonyxError):
+    """Something legal that this operation cannot do; names the node and what can be done instead."""
+
+
+class OpsetConversionError(UnsupportedError):
+    """A node has no equal in the operator set asked for; names the node."""
+
+
+class ShapeError(SardonyxError):
+    """Shapes contradict each other, or an override does not fit the model; names both places."""
+
+
+class OptionError(SardonyxError):
+    """An argument or option has a value that is not possible; names the option."""
+
+    exit_code = 2
+
+
+class RuleError(SardonyxError):
+    """A rewrite rule is written wrongly (unknown operator, unbound variable), or its result is illegal."""
+
+
+class EvaluationError(SardonyxError):
+    """No evaluator here can run the model, or running it failed; holds each evaluator's reason."""
+
+
+class VerificationError(SardonyxError):
+    """The result could not be proved equal to the original (``--strict``)."""
+
+    exit_code = 3
+
+
+class MissingDependencyError(SardonyxError):
+    """An optional package is needed and not installed; the message names the extra to install."""
+
+    exit_code = 2
