@@ -1,0 +1,127 @@
+"""Evaluation: run a model on numpy inputs, behind one small interface.
+
+Folding and verification need answers from a trusted engine, and care only about
+``evaluate(model, feeds)``. ONNX Runtime answers first, with its graph optimizations off so
+that it is an independent witness; what it refuses goes to ``onnx.reference``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+
+from sardonyx.errors import EvaluationError
+
+Feeds = Mapping[str, Any]
+Answers = dict[str, Any]
+
+
+class Runner(Protocol):
+    """A model made ready to run."""
+
+    name: str
+
+    def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> Answers:
+        """Run once; ``outputs=None`` asks for all graph outputs. Raises ``EvaluationError``."""
+        ...
+
+
+class OnnxRuntimeRunner:
+    """ONNX Runtime on the CPU, graph optimizations off, one thread unless told otherwise."""
+
+    name = "onnxruntime"
+
+    def __init__(self, model: onnx.ModelProto | bytes | str | os.PathLike[str], *, threads: int = 1) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+        if not isinstance(source, bytes):
+            source = os.fspath(source)
+        self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        self._outputs = [o.name for o in self._session.get_outputs()]
+
+    def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> Answers:
+        """Run once; see ``Runner.run``."""
+        names = list(self._outputs if outputs is None else outputs)
+        try:
+            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        except Exception as error:  # the binding raises a dozen unrelated classes, RuntimeError and ValueError among them
+            raise EvaluationError(f"ONNX Runtime could not run the model: {error}") from error
+
+
+class ReferenceRunner:
+    """``onnx.reference``: slow, and newer than any engine."""
+
+    name = "onnx.reference"
+
+    def __init__(self, model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        if isinstance(model, bytes):
+            model = onnx.load_from_string(model)
+        elif not isinstance(model, onnx.ModelProto):
+            model = onnx.load(os.fspath(model))
+        self._evaluator = ReferenceEvaluator(model)
+        self._outputs = [o.name for o in model.graph.output]
+
+    def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> Answers:
+        """Run once; see ``Runner.run``."""
+        names = list(self._outputs if outputs is None else outputs)
+        try:
+            with np.errstate(all="ignore"):
+                return dict(zip(names, self._evaluator.run(names, dict(feeds)), strict=True))
+        except Exception as error:  # every operator of the reference raises what it likes
+            raise EvaluationError(f"onnx.reference could not run the model: {error}") from error
+
+
+def runner(model: onnx.ModelProto | bytes | str | os.PathLike[str], *, threads: int = 1) -> Runner:
+    """The first engine that accepts ``model``.
+
+    Raises:
+        EvaluationError: no engine accepts it; holds each engine's reason.
+    """
+    reasons: list[str] = []
+    try:
+        return OnnxRuntimeRunner(model, threads=threads)
+    except Exception as error:  # the binding raises a dozen unrelated classes
+        reasons.append(f"onnxruntime: {error}")
+    try:
+        return ReferenceRunner(model)
+    except Exception as error:  # likewise
+        reasons.append(f"onnx.reference: {error}")
+    where = str(model) if isinstance(model, (str, Path)) else ""
+    raise EvaluationError("no evaluator accepts the model (" + "; ".join(reasons) + ")", where=where)
+
+
+def evaluate(
+    model: onnx.ModelProto | bytes | str | os.PathLike[str], feeds: Feeds, outputs: Sequence[str] | None = None
+) -> Answers:
+    """Run ``model`` once on ``feeds`` and return its outputs by name.
+
+    Raises:
+        EvaluationError: no engine could; holds each engine's reason.
+    """
+    first = runner(model)
+    try:
+        return first.run(feeds, outputs)
+    except EvaluationError as refusal:
+        if isinstance(first, ReferenceRunner):
+            raise
+        try:
+            return ReferenceRunner(model).run(feeds, outputs)
+        except Exception as error:
+            raise EvaluationError(f"{refusal}; onnx.reference: {error}") from error
+
+
