@@ -1,0 +1,573 @@
+"""The rewriting engine: an indexed worklist, patches with numbers and provenance, a true fixed point.
+
+The engine tries each rule at the nodes whose operator it is rooted at, and applies what it
+answers as one *patch*. Patches are numbered in order; the same model and rules always give the
+same sequence, so that verification can stop at any number, name the patch that broke an output
+and forbid just that one (``limit``, ``banned``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import RuleError
+from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
+from sardonyx.rewrite.names import Names, node_label
+
+STANDARD = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One applied patch.
+
+    Attributes:
+        number: Its place in the sequence, from 1.
+        rule: ``pass/rule``.
+        site: The tensor at whose producer the rule fired, as the original model or an earlier patch named it.
+        removed: Nodes taken out, by name.
+        added: Nodes put in, by name.
+        exactness: The rule's promise.
+    """
+
+    number: int
+    rule: str
+    site: str
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    exactness: str
+
+
+@dataclass
+class Settings:
+    """What bounds a run of the engine.
+
+    Attributes:
+        target: The target whose profile chose the rules.
+        limit: Stop after this many patches (for bisection).
+        banned: ``(rule label, site)`` pairs that must not fire.
+        growth: Bytes of new weights that patches may add in all, net of those they free.
+        protected: Values that callers want to keep by name although they are no graph outputs.
+    """
+
+    target: str = "portable"
+    limit: int | None = None
+    banned: frozenset[tuple[str, str]] = frozenset()
+    growth: int = 1 << 62
+    protected: frozenset[str] = frozenset()
+
+
+class LimitReached(Exception):
+    """Internal signal: the patch that would exceed ``Settings.limit`` was about to be applied."""
+
+
+class Site:
+    """A node at which a rule is tried, and what the rule may ask about it."""
+
+    __slots__ = ("engine", "node")
+
+    def __init__(self, engine: Engine, node: ir.Node) -> None:
+        self.engine = engine
+        self.node = node
+
+    @property
+    def opset(self) -> int:
+        """Version of the default operator set in force here (a function has its own)."""
+        return self.engine.opset_imports.get("", 1)
+
+    @property
+    def target(self) -> str:
+        """Name of the target in force."""
+        return self.engine.settings.target
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The graph (or body, or function body) that holds the node."""
+        graph = self.node.graph
+        assert graph is not None
+        return graph  # type: ignore[return-value]
+
+    @property
+    def output(self) -> ir.Value:
+        """The first output."""
+        return self.node.outputs[0]
+
+    def input(self, index: int) -> ir.Value | None:
+        """Input ``index``, or None where it is absent or left out."""
+        inputs = self.node.inputs
+        return inputs[index] if index < len(inputs) else None
+
+    def attr(self, name: str, default: Any = None, *, node: ir.Node | None = None) -> Any:
+        """Attribute value as written, else the schema's default at this opset, else ``default``."""
+        return facts.attribute(node or self.node, name, self.opset, default)
+
+    def producer(self, index: int, *op_types: str) -> ir.Node | None:
+        """The node of the same graph that produces input ``index``, if it is one of these standard operators."""
+        value = self.input(index)
+        node = None if value is None else value.producer()
+        if node is None or node.graph is not self.node.graph or not facts.is_op(node, *op_types):
+            return None
+        return node
+
+    def rank(self, index: int) -> int | None:
+        """Rank of input ``index``."""
+        return facts.rank(self.input(index))
+
+    def unused_outputs_from(self, first: int) -> bool:
+        """Whether nothing reads the outputs from ``first`` on."""
+        return all(facts.unused(v) for v in self.node.outputs[first:])
+
+    def in_function(self) -> bool:
+        """Whether the node is in a model-local function (where attributes may refer to the caller's)."""
+        return self.engine.in_function
+
+
+@dataclass
+class _Building:
+    """Nodes being made for one patch."""
+
+    site: Site
+    nodes: list[ir.Node] = field(default_factory=list)
+    made: dict[Expr, ir.Node] = field(default_factory=dict)
+    constants: dict[int, ir.Value] = field(default_factory=dict)
+
+
+class Engine:
+    """Runs rules over one model to a fixed point, in place."""
+
+    def __init__(self, model: ir.Model, settings: Settings | None = None) -> None:
+        self.model = model
+        self.settings = settings or Settings()
+        self.applied: list[Applied] = []
+        self.refused: dict[tuple[str, str], str] = {}
+        self.origin: dict[ir.Node, tuple[str, ...]] = {}
+        self.names = Names(model)
+        self.opset_imports: dict[str, int] = dict(model.graph.opset_imports)
+        self.in_function = False
+        self.memo: dict[Any, Any] = {}
+        """For rules: facts worth computing once. A fact about a value object stays true."""
+        self._queue: deque[ir.Node] = deque()
+        self._queued: set[ir.Node] = set()
+        self._dead_graphs: set[ir.Graph] = set()
+        self._grown = 0
+        self._budget = 20_000 + 100 * sum(1 for _ in model.graph.all_nodes())
+
+    # -- running -------------------------------------------------------------------------------
+
+    def run(self, rules: Iterable[Rule]) -> bool:
+        """Apply node rules until none fires anywhere; returns whether anything changed.
+
+        Raises:
+            LimitReached: ``settings.limit`` patches have been applied.
+            RuleError: a rule gave an impossible result, or rules undo each other without end.
+        """
+        index: dict[str, list[Rule]] = {}
+        for rule in rules:
+            if rule.targets and self.settings.target not in rule.targets:
+                continue
+            for root in rule.roots:
+                index.setdefault(root, []).append(rule)
+        start = len(self.applied)
+        for graph in self.roots():
+            self._run_graph(graph, index)
+        return len(self.applied) > start
+
+    def roots(self) -> Iterator[ir.Graph]:
+        """The main graph, then each model-local function's body, with its operator sets in force."""
+        self.opset_imports, self.in_function = _normal_imports(self.model.graph.opset_imports), False
+        yield self.model.graph
+        for function in self.model.functions.values():
+            self.opset_imports, self.in_function = _normal_imports(function.opset_imports), True
+            yield function.graph
+        self.opset_imports, self.in_function = _normal_imports(self.model.graph.opset_imports), False
+
+    def _run_graph(self, graph: ir.Graph, index: Mapping[str, Sequence[Rule]]) -> None:
+        everywhere = index.get("*", ())
+        while True:
+            before = len(self.applied)
+            self._enqueue(ir.traversal.RecursiveGraphIterator(graph))
+            while self._queue:
+                node = self._queue.popleft()
+                self._queued.discard(node)
+                rules = index.get(node.op_type, ()) if node.domain in STANDARD else ()
+                for rule in (*rules, *everywhere) if everywhere else rules:
+                    if not self.alive(node):
+                        break
+                    self._try(rule, node)
+            if len(self.applied) == before:
+                return
+
+    def alive(self, node: ir.Node) -> bool:
+        """Whether the node is still part of the model."""
+        return node.graph is not None and node.graph not in self._dead_graphs
+
+    def _try(self, rule: Rule, node: ir.Node) -> None:
+        site = Site(self, node)
+        result = rule.apply(site)
+        if result is None:
+            return
+        label = _site_label(node)
+        if isinstance(result, Refusal):
+            self.refused[(rule.label, label)] = result.reason
+            return
+        if rule.opset > site.opset:
+            self.refused[(rule.label, label)] = f"needs opset {rule.opset}"
+            return
+        self.apply(rule, site, result)
+
+    # -- applying ------------------------------------------------------------------------------
+
+    def apply(self, rule: Rule, site: Site, result: Result) -> bool:
+        """Apply what a rule answered; returns False where it is banned, or could not take effect."""
+        if result is None or isinstance(result, Refusal):
+            return False
+        label = _site_label(site.node)
+        if (rule.label, label) in self.settings.banned:
+            self.refused[(rule.label, label)] = "switched off: it changed an output of this model"
+            return False
+        patch = self._as_patch(site.node, result)
+        reason = self._objection(site, patch)
+        if reason is not None:
+            self.refused[(rule.label, label)] = reason
+            return False
+        if self.settings.limit is not None and len(self.applied) >= self.settings.limit:
+            raise LimitReached
+        if len(self.applied) >= self._budget:
+            last = ", ".join(sorted({a.rule for a in self.applied[-20:]}))
+            raise RuleError(
+                "rules keep undoing each other", where=label, remedy=f"The last to fire were {last}; skip one of them."
+            )
+        self._commit(rule, site, patch, label)
+        return True
+
+    @staticmethod
+    def _as_patch(node: ir.Node, result: Replacement | tuple[Replacement | None, ...] | Patch) -> Patch:
+        if isinstance(result, Patch):
+            return result
+        if isinstance(result, (Expr, ir.Value)):
+            result = (result,)
+        return Patch({old: new for old, new in zip(node.outputs, result, strict=False) if new is not None})
+
+    def _objection(self, site: Site, patch: Patch) -> str | None:
+        """Why the patch must not be applied here, if there is a reason."""
+        for old, new in patch.replace.items():
+            if old is new:
+                return "it would replace a value by itself"
+            if old.name in self.settings.protected:
+                return f"'{old.name}' was asked to be kept"
+            if isinstance(new, ir.Value) and old.is_graph_output() and not _can_take_name(old, new):
+                producer = old.producer()
+                if producer is not None and facts.is_op(producer, "Identity"):
+                    return f"'{old.name}' is an output of its graph and must keep its name"
+        added = sum(array.nbytes for array in _arrays(patch.replace.values()))
+        if added > 256:
+            added -= self._freed(patch)
+            if self._grown + added > self.settings.growth:
+                return f"it would add {added} bytes of weights"
+        return None
+
+    def _freed(self, patch: Patch) -> int:
+        """Bytes of constants that only nodes which the patch leaves without readers use."""
+        dying: dict[ir.Node, None] = {}
+        stack = [value.producer() for value in patch.replace]
+        while stack:
+            node = stack.pop()
+            if node is None or node in dying:
+                continue
+            if node not in {v.producer() for v in patch.replace} and not all(
+                not v.is_graph_output() and all(use.node in dying for use in v.uses()) for v in node.outputs
+            ):
+                continue
+            dying[node] = None
+            stack.extend(v.producer() for v in node.inputs if v is not None)
+        kept = {id(v) for e in patch.replace.values() for v in _leaves(e)}
+        constants: dict[ir.Value, None] = {}
+        for node in dying:
+            for value in node.inputs:
+                if value is not None and id(value) not in kept and all(use.node in dying for use in value.uses()):
+                    constants[value] = None
+        return sum(t.nbytes for v in constants if (t := facts.constant_tensor(v)) is not None)
+
+    def _commit(self, rule: Rule, site: Site, patch: Patch, label: str) -> None:
+        building = _Building(site)
+        graph = site.graph
+        replacements: dict[ir.Value, ir.Value] = {}
+        for old, new in patch.replace.items():
+            replacements[old] = self._build(new, building) if isinstance(new, Expr) else new
+        nodes = [*building.nodes, *patch.nodes]
+        self._insert(graph, nodes, patch, site.node)
+        for node in building.nodes:
+            inference.infer_node(node, self.opset_imports, self.model.ir_version)
+        touched: set[ir.Node] = set(nodes)
+        made_values = {v for n in nodes for v in n.outputs}
+        for old, new in replacements.items():
+            touched.update(use.node for use in old.uses())
+            self._replace(old, new, fresh=new in made_values, nodes=nodes, graph=graph)
+        removed = [self._discard(node) for node in patch.remove if node.graph is not None]
+        removed += self._remove_dead([v.producer() for v in patch.replace] + [site.node])
+        if patch.edit is not None:
+            touched.update(patch.edit())
+        self._settle_names(replacements, made_values)
+        self._grown += sum(v.const_value.nbytes for v in building.constants.values() if v.const_value is not None)
+        origins: dict[str, None] = {}
+        for node in removed:
+            origins.update(dict.fromkeys(self.origin.pop(node, (node_label(node),))))
+        for node in nodes:
+            self.origin[node] = tuple(origins) or self.origin.get(node, (node_label(node),))
+        self.applied.append(
+            Applied(
+                number=len(self.applied) + 1,
+                rule=rule.label,
+                site=label,
+                removed=tuple(node_label(n) for n in removed),
+                added=tuple(node_label(n) for n in nodes),
+                exactness=rule.exactness.value,
+            )
+        )
+        for node in removed:
+            touched.update(p for v in node.meta.pop("sardonyx.inputs", ()) if (p := v.producer()) is not None)
+            touched.update(u.node for v in node.meta.pop("sardonyx.readers", ()) for u in v.uses())
+        self._enqueue_around(touched)
+
+    def _insert(self, graph: ir.Graph, nodes: Sequence[ir.Node], patch: Patch, root: ir.Node) -> None:
+        if not nodes:
+            return
+        if patch.after is None:
+            graph.insert_before(patch.before or root, nodes)
+            return
+        producer = patch.after.producer()
+        if producer is not None and producer.graph is graph:
+            graph.insert_after(producer, nodes)
+        else:
+            first = next(iter(graph))
+            graph.insert_before(first, nodes)
+
+    def _replace(
+        self, old: ir.Value, new: ir.Value, *, fresh: bool, nodes: list[ir.Node], graph: ir.Graph
+    ) -> None:
+        """Make every reader of ``old``, and the graph outputs, read ``new``."""
+        if new.type is None or fresh:
+            new.type = old.type or new.type
+        if fresh or new.shape is None:
+            new.shape = _better_shape(old.shape, new.shape)
+        if old.is_graph_output():
+            if not fresh and not _can_take_name(old, new):
+                identity = ir.Node("", "Identity", [new], name=self.names.fresh(f"{old.name}_identity"))
+                identity.outputs[0].name = self.names.fresh(f"{old.name}_copy")
+                producer = old.producer()
+                assert producer is not None
+                graph.insert_after(producer, identity)
+                nodes.append(identity)
+                copied = identity.outputs[0]
+                copied.type, copied.shape = old.type, old.shape
+                for use in tuple(old.uses()):
+                    use.node.replace_input_with(use.idx, new)
+                new = copied
+            outputs = old.graph.outputs  # type: ignore[union-attr]
+            declared_type, declared_shape = old.type, old.shape
+            for i, value in enumerate(outputs):
+                if value is old:
+                    outputs[i] = new
+            name = old.name or ""
+            old.name = self.names.fresh(f"{name}_replaced")
+            new.name = name
+            new.type, new.shape = declared_type or new.type, declared_shape if declared_shape is not None else new.shape
+            if old.meta:
+                new.meta.update(old.meta)
+        for use in tuple(old.uses()):
+            use.node.replace_input_with(use.idx, new)
+
+    def _settle_names(self, replacements: Mapping[ir.Value, ir.Value], made: set[ir.Value]) -> None:
+        """A value made by the patch takes the name of the dead one that it replaces."""
+        for old, new in replacements.items():
+            producer = old.producer()
+            if new in made and not new.is_graph_output() and producer is not None and producer.graph is None:
+                name, old.name = old.name, self.names.fresh(f"{old.name}_replaced")
+                new.name = name
+
+    def _build(self, expr: Expr, building: _Building) -> ir.Value:
+        source = expr.source
+        node = building.made.get(source)
+        if node is None:
+            inputs = self._operands(source, building)
+            attributes = [ir.convenience.convert_attribute(k, v) for k, v in source.attrs.items() if v is not None]
+            base = building.site.node.name or building.site.output.name or "node"
+            node = ir.Node(
+                source.domain,
+                source.op_types[0],
+                inputs,
+                attributes,
+                num_outputs=source.n_outputs,
+                name=self.names.fresh(f"{base}/{source.op_types[0]}"),
+            )
+            for i, output in enumerate(node.outputs):
+                output.name = self.names.fresh(f"{node.name}_{i}" if i else str(node.name))
+            building.made[source] = node
+            building.nodes.append(node)
+        return node.outputs[expr.index]
+
+    def _operands(self, expr: Expr, building: _Building) -> list[ir.Value | None]:
+        inputs: list[ir.Value | None] = []
+        like = next((facts.dtype(a) for a in expr.args if isinstance(a, ir.Value)), None)
+        for arg in expr.args:
+            if arg is None or isinstance(arg, ir.Value):
+                inputs.append(arg)
+            elif isinstance(arg, Expr):
+                inputs.append(self._build(arg, building))
+            elif isinstance(arg, (np.ndarray, np.generic)):
+                inputs.append(self._constant(np.asarray(arg), building))
+            elif isinstance(arg, (bool, int, float)) and like is not None:
+                inputs.append(self._constant(np.array(arg).astype(like.numpy()), building))
+            else:
+                raise RuleError(f"operand {arg!r} cannot become an input", where="|".join(expr.op_types))
+        return inputs
+
+    def _constant(self, array: np.ndarray, building: _Building) -> ir.Value:
+        known = building.constants.get(id(array))
+        if known is not None:
+            return known
+        base = building.site.node.name or building.site.output.name or "node"
+        value = self.new_constant(array, building.site.graph, f"{base}/constant", building.nodes)
+        building.constants[id(array)] = value
+        return value
+
+    def new_constant(
+        self, array: np.ndarray | ir.TensorProtocol, graph: ir.Graph, base: str, nodes: list[ir.Node]
+    ) -> ir.Value:
+        """A new constant value usable in ``graph``: an initializer, or in a function a ``Constant`` node put in ``nodes``."""
+        name = self.names.fresh(base)
+        tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name) if isinstance(array, np.ndarray) else array
+        if self.in_function:
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=name)
+            node.outputs[0].name = name
+            node.outputs[0].type = ir.TensorType(tensor.dtype)
+            node.outputs[0].shape = ir.Shape(list(tensor.shape))
+            nodes.append(node)
+            return node.outputs[0]
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(list(tensor.shape)), const_value=tensor
+        )
+        graph.register_initializer(value)
+        return value
+
+    # -- removing ------------------------------------------------------------------------------
+
+    def _discard(self, node: ir.Node) -> ir.Node:
+        """Take a node out, with the bodies it holds, and stop it from reading anything."""
+        node.meta["sardonyx.inputs"] = tuple(v for v in node.inputs if v is not None)
+        for body in facts.bodies(node):
+            self.discard_body(body)
+        graph = node.graph
+        assert graph is not None
+        graph.remove(node)
+        for i in range(len(node.inputs)):
+            node.replace_input_with(i, None)
+        return node
+
+    def discard_body(self, body: ir.Graph) -> None:
+        """Forget a body: its nodes read nothing any more and are never visited again."""
+        self._dead_graphs.add(body)
+        for inner in body:
+            for nested in facts.bodies(inner):
+                self.discard_body(nested)
+            for i in range(len(inner.inputs)):
+                inner.replace_input_with(i, None)
+
+    def _remove_dead(self, candidates: Iterable[ir.Node | None]) -> list[ir.Node]:
+        """Remove the candidates that nothing reads, and then what only they read."""
+        removed: list[ir.Node] = []
+        stack = [n for n in candidates if n is not None]
+        while stack:
+            node = stack.pop()
+            if node.graph is None or not all(facts.unused(v) for v in node.outputs):
+                continue
+            inputs = [v for v in node.inputs if v is not None]
+            captured = [v for body in facts.bodies(node) for v in captured_values(body)]
+            removed.append(self._discard(node))
+            stack.extend(p for v in (*inputs, *captured) if (p := v.producer()) is not None)
+        return removed
+
+    # -- scheduling ----------------------------------------------------------------------------
+
+    def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            if node not in self._queued:
+                self._queued.add(node)
+                self._queue.append(node)
+
+    def _enqueue_around(self, touched: Iterable[ir.Node]) -> None:
+        """Revisit the neighbourhood of a change: two steps down (patterns reach up), one step up (readers changed)."""
+        front = [n for n in touched if self.alive(n)]
+        self._enqueue(front)
+        for node in front:
+            self._enqueue(p for v in node.inputs if v is not None and (p := v.producer()) is not None and self.alive(p))
+        for _ in range(2):
+            front = [use.node for n in front[:64] for v in n.outputs for use in tuple(v.uses())[:64]]
+            self._enqueue(n for n in front if self.alive(n))
+
+
+def captured_values(body: ir.Graph) -> list[ir.Value]:
+    """Values of outer graphs that a body (or a body in it) reads."""
+    inside: set[ir.Value] = set(body.inputs) | set(body.initializers.values())
+    nodes = list(ir.traversal.RecursiveGraphIterator(body))
+    for node in nodes:
+        inside.update(node.outputs)
+        for nested in facts.bodies(node):
+            inside.update(nested.inputs)
+            inside.update(nested.initializers.values())
+    found: dict[ir.Value, None] = {}
+    for node in nodes:
+        found.update((v, None) for v in node.inputs if v is not None and v not in inside)
+    return list(found)
+
+
+def _normal_imports(imports: Mapping[str, int]) -> dict[str, int]:
+    return {("" if domain == "ai.onnx" else domain): version for domain, version in imports.items()}
+
+
+def _can_take_name(old: ir.Value, new: ir.Value) -> bool:
+    """Whether graph output ``old`` can be served by ``new`` under the old name: a plain value of the same graph."""
+    producer, old_producer = new.producer(), old.producer()
+    if producer is None or old_producer is None or producer.graph is not old_producer.graph:
+        return False
+    return not new.is_graph_output()
+
+
+def _better_shape(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None:
+    """The more telling of two shapes of one value."""
+    if old is None or new is None or len(old) != len(new):
+        return old if old is not None else new
+    return ir.Shape(
+        [
+            a if isinstance(a, int) else b if isinstance(b, int) else (a.value if a.value is not None else b.value)
+            for a, b in zip(old, new, strict=True)
+        ]
+    )
+
+
+def _leaves(expr: Replacement | Any) -> Iterator[Any]:
+    stack = [expr]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Expr):
+            stack.extend(item.source.args)
+        else:
+            yield item
+
+
+def _arrays(exprs: Iterable[Replacement]) -> list[np.ndarray]:
+    found = {id(leaf): leaf for expr in exprs for leaf in _leaves(expr) if isinstance(leaf, np.ndarray)}
+    return list(found.values())
+
+
+def _site_label(node: ir.Node) -> str:
+    return next((v.name for v in node.outputs if v.name), None) or node_label(node)
+
+

@@ -1,0 +1,222 @@
+"""What is known of a value or a node: constants, ranks, dimensions, attributes with their defaults.
+
+Rules ask these functions and never touch protobufs. A fact about a value stays true under every
+rewrite, because a rewrite replaces values only by equal ones.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+SMALL = 4096
+"""Elements up to which a constant is cheap enough to look at."""
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor behind a constant value: an initializer that no caller may override, or a ``Constant`` node."""
+    if value is None:
+        return None
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    return _constant_node_tensor(node)
+
+
+def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    cached: ir.TensorProtocol | None = node.outputs[0].const_value
+    if cached is not None:
+        return cached
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref():
+        return None
+    match attribute.name:
+        case "value":
+            tensor: ir.TensorProtocol = attribute.as_tensor()
+        case "value_int" | "value_ints":
+            tensor = ir.Tensor(np.array(attribute.value, np.int64))
+        case "value_float" | "value_floats":
+            tensor = ir.Tensor(np.array(attribute.value, np.float32))
+        case "value_string":
+            tensor = ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
+        case "value_strings":
+            strings = [s.encode() for s in attribute.as_strings()]
+            tensor = ir.StringTensor(strings, shape=ir.Shape([len(strings)]))
+        case _:
+            return None
+    node.outputs[0].const_value = tensor
+    return tensor
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether ``constant`` would give an array; materializes nothing."""
+    return constant_tensor(value) is not None
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """The numpy array of a constant value, else None. Materializes it: ask ``is_constant`` or ``size`` first."""
+    tensor = constant_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def small_constant(value: ir.Value | None) -> np.ndarray | None:
+    """Like ``constant``, for at most ``SMALL`` elements."""
+    tensor = constant_tensor(value)
+    return None if tensor is None or tensor.size > SMALL else tensor.numpy()
+
+
+def scalar(value: ir.Value | None) -> Any:
+    """The Python number of a one-element constant (of any rank), else None."""
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        return None
+    return tensor.numpy().reshape(()).item()
+
+
+def constant_ints(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The elements of a small constant integer tensor of rank 0 or 1, else None."""
+    array = small_constant(value)
+    if array is None or array.ndim > 1 or array.dtype.kind not in "iu":
+        return None
+    return tuple(int(x) for x in array.reshape(-1))
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """Rank, or None where unknown."""
+    if value is None:
+        return None
+    shape = value.shape
+    if shape is not None:
+        return len(shape)
+    tensor = constant_tensor(value)
+    return None if tensor is None else len(tensor.shape)
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape when every dimension is a number, else None."""
+    if value is None:
+        return None
+    shape = value.shape
+    if shape is None:
+        tensor = constant_tensor(value)
+        if tensor is None:
+            return None
+        shape = tensor.shape
+    dims = tuple(shape)
+    return dims if all(type(dim) is int for dim in dims) else None  # type: ignore[return-value]
+
+
+def dim_at(value: ir.Value | None, axis: int) -> int | None:
+    """The size of one axis (may be negative) when it is a number, else None."""
+    shape = None if value is None else value.shape
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return None
+    dim = shape[axis]
+    return dim if isinstance(dim, int) else None
+
+
+def dtype(value: ir.Value | None) -> ir.DataType | None:
+    """Element type, or None where unknown or not a tensor."""
+    if value is None:
+        return None
+    if value.dtype is not None:
+        return value.dtype
+    tensor = constant_tensor(value)
+    return None if tensor is None else tensor.dtype
+
+
+def same_shape(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two shapes are provably equal: numbers equal, or the same named dimension."""
+    left, right = a.shape, b.shape
+    if left is None or right is None or len(left) != len(right):
+        return False
+    return all(_same_dim(x, y) for x, y in zip(left, right, strict=True))
+
+
+def _same_dim(x: int | ir.SymbolicDim, y: int | ir.SymbolicDim) -> bool:
+    if isinstance(x, int) or isinstance(y, int):
+        return x == y
+    return x.value is not None and x.value == y.value
+
+
+def used_once(value: ir.Value) -> bool:
+    """Whether exactly one node input reads ``value`` and it is no graph output."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def unused(value: ir.Value) -> bool:
+    """Whether nothing reads ``value`` and it is no graph output."""
+    return not value.uses() and not value.is_graph_output()
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether ``node`` is one of these standard operators."""
+    return node is not None and node.op_type in op_types and node.domain in ("", "ai.onnx")
+
+
+@functools.cache
+def _defaults(op_type: str, domain: str, opset: int) -> dict[str, Any]:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return {}
+    found: dict[str, Any] = {}
+    for name, attribute in schema.attributes.items():
+        proto = attribute.default_value
+        if proto is not None and proto.name:
+            found[name] = onnx.helper.get_attribute_value(proto)
+            if isinstance(found[name], bytes):
+                found[name] = found[name].decode()
+    return found
+
+
+def attribute(node: ir.Node, name: str, opset: int, default: Any = None) -> Any:
+    """The value of an attribute: as written, else the schema's default at ``opset``, else ``default``.
+
+    A reference to a function's attribute gives ``default``: nothing is known of it.
+    """
+    written = node.attributes.get(name)
+    if written is not None:
+        return default if written.is_ref() else written.value
+    return _defaults(node.op_type, node.domain, opset).get(name, default)
+
+
+def refers_to_function_attribute(node: ir.Node) -> bool:
+    """Whether an attribute of the node stands for an attribute of the enclosing function."""
+    return any(a.is_ref() for a in node.attributes.values())
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs held by a node's attributes (If, Loop, Scan, SequenceMap, custom ones)."""
+    for attr in node.attributes.values():
+        if attr.is_ref():
+            continue
+        if attr.type == ir.AttributeType.GRAPH:
+            yield attr.as_graph()
+        elif attr.type == ir.AttributeType.GRAPHS:
+            yield from attr.as_graphs()
+
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Operators that draw: never folded, never merged, never run twice."""
+
+
+def is_pure(node: ir.Node) -> bool:
+    """Whether two runs of the node on equal inputs give equal outputs: a standard operator that draws nothing."""
+    if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in RANDOM:
+        return False
+    if node.op_type == "Dropout":
+        training = node.inputs[2] if len(node.inputs) > 2 else None
+        return training is None or scalar(training) is False or scalar(training) == 0
+    if node.op_type == "BatchNormalization" and node.attributes.get("training_mode") is not None:
+        return not node.attributes["training_mode"].value
+    return all(is_pure(inner) for body in bodies(node) for inner in body)

@@ -1,0 +1,89 @@
+"""From a model and a choice of passes to the rewritten model: the order of things, to the fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.errors import OptionError
+from sardonyx.rewrite import inference, rules
+from sardonyx.rewrite.engine import Engine, LimitReached, Settings
+from sardonyx.rewrite.language import REGISTRY, Rule
+from sardonyx.rewrite.sweep import SWEEPS, Sweep
+
+ROUNDS = 40
+"""Rounds of rules and sweeps after which a model is taken as it is; real models need three to six."""
+
+assert rules.__name__  # importing the package registers every rule
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rules and sweeps of one run."""
+
+    rules: tuple[Rule, ...]
+    sweeps: tuple[Sweep, ...]
+
+
+def available_passes() -> list[str]:
+    """Names of all passes, sorted."""
+    return sorted({*REGISTRY, *SWEEPS})
+
+
+def select(
+    target: str = "portable", passes: Sequence[str] | None = None, skip: Iterable[str] = (), extra: Iterable[Rule] = ()
+) -> Selection:
+    """The passes to run: those named, else the default ones of ``target``; without those to skip.
+
+    Raises:
+        OptionError: a name is no pass.
+    """
+    known = {*REGISTRY, *SWEEPS}
+    skipped = set(skip)
+    for name in (*(passes or ()), *skipped):
+        if name not in known:
+            raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
+    wanted = None if passes is None else set(passes)
+
+    def chosen(rule: Rule) -> bool:
+        if rule.name in skipped or (rule.targets and target not in rule.targets):
+            return False
+        return rule.default if wanted is None else rule.name in wanted
+
+    picked = [r for name in REGISTRY for r in REGISTRY[name] if chosen(r)]
+    picked += [r for r in extra if r not in picked]
+    return Selection(tuple(picked), tuple(s for s in SWEEPS.values() if chosen(s.rule)))
+
+
+def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
+    """Rewrite ``model`` in place to the fixed point of the selection; the engine returned holds the record.
+
+    The result depends only on the arguments: running again with ``settings.limit`` gives the
+    model as it was after that many patches.
+    """
+    inference.infer_shapes(model)
+    engine = Engine(model, settings)
+    try:
+        for _ in range(ROUNDS):
+            before = len(engine.applied)
+            engine.run(selection.rules)
+            for each in selection.sweeps:
+                each.run(engine)
+            if len(engine.applied) == before:
+                break
+            if _anything_unknown(model):
+                inference.infer_shapes(model)
+    except LimitReached:
+        pass
+    return engine
+
+
+def _anything_unknown(model: ir.Model) -> bool:
+    return any(
+        v.shape is None or any(not isinstance(d, int) for d in v.shape)
+        for node in model.graph.all_nodes()
+        for v in node.outputs
+        if v.name
+    )

@@ -1,0 +1,129 @@
+"""Housekeeping over whole graphs: dead nodes, unused and duplicate weights, equal computations."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import ChainMap
+from collections.abc import Hashable, Iterator, MutableMapping
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.language import COMMUTATIVE, EXACT, Patch, Result, rule
+from sardonyx.rewrite.sweep import sweep
+
+
+@rule("extract_constant_to_initializer", on="Constant", exactness=EXACT)
+def constant_to_initializer(s: Site) -> Result:
+    """A Constant node becomes an initializer (in a function, which can hold none, it stays)."""
+    tensor = facts.constant_tensor(s.output)
+    if tensor is None or s.in_function():
+        return None
+    return Patch({s.output: s.engine.new_constant(tensor, s.graph, s.output.name or "constant", [])})
+
+
+@sweep("eliminate_deadend", exactness=EXACT)
+def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Nodes whose outputs nothing reads."""
+    for inner in (*graph.subgraphs(), graph):
+        for node in reversed(inner):
+            if all(facts.unused(v) for v in node.outputs):
+                yield node, Patch(remove=[node])
+
+
+@sweep("eliminate_unused_initializer", exactness=EXACT)
+def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Weights that nothing reads."""
+    for inner in (graph, *graph.subgraphs()):
+        dead = [v for v in inner.initializers.values() if facts.unused(v) and not v.is_graph_input()]
+        for value in dead:
+            del inner.initializers[value.name]  # type: ignore[arg-type]
+    return
+    yield
+
+
+@sweep("eliminate_duplicate_initializer", exactness=EXACT)
+def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Equal weights are stored once."""
+    seen: dict[Hashable, ir.Value] = {}
+    yield from _duplicates(graph, seen)
+
+
+def _duplicates(graph: ir.Graph, outer: MutableMapping[Hashable, ir.Value]) -> Iterator[tuple[ir.Node, Result]]:
+    seen = ChainMap({}, outer)
+    by_size: dict[Hashable, list[ir.Value]] = {}
+    for value in list(graph.initializers.values()):
+        tensor = facts.constant_tensor(value)
+        if tensor is None or value.is_graph_output() or not value.uses():
+            continue
+        by_size.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(value)
+    for shape, values in by_size.items():
+        candidates = [v for k, v in outer.items() if isinstance(k, tuple) and k[0] == shape]
+        if len(values) + len(candidates) < 2:
+            if values:
+                seen[(shape, id(values[0]))] = values[0]
+            continue
+        digests = {_digest(v): v for v in candidates}
+        for value in values:
+            first = digests.setdefault(_digest(value), value)
+            if first is value:
+                seen[(shape, id(value))] = value
+                continue
+            readers = [use.node for use in value.uses()]
+            yield readers[0], Patch({value: first})
+    for node in graph:
+        for body in facts.bodies(node):
+            yield from _duplicates(body, seen)
+
+
+def _digest(value: ir.Value) -> bytes:
+    tensor = facts.constant_tensor(value)
+    assert tensor is not None
+    if tensor.dtype == ir.DataType.STRING:
+        return repr(tensor.numpy().tolist()).encode()
+    return hashlib.blake2b(tensor.tobytes(), digest_size=16).digest()
+
+
+@sweep("eliminate_common_subexpression", exactness=EXACT)
+def common_subexpressions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Nodes that compute the same from the same are computed once; bodies reuse what their surroundings know."""
+    yield from _equal_nodes(graph, {})
+
+
+def _equal_nodes(graph: ir.Graph, outer: MutableMapping[Hashable, ir.Node]) -> Iterator[tuple[ir.Node, Result]]:
+    seen = ChainMap({}, outer) if outer else outer
+    for node in graph:
+        key = _expression_key(node)
+        if key is not None:
+            first = seen.setdefault(key, node)
+            if first is not node:
+                pairs = zip(node.outputs, first.outputs, strict=True)
+                yield node, Patch({old: new for old, new in pairs if not facts.unused(old)})
+                continue
+        for body in facts.bodies(node):
+            yield from _equal_nodes(body, ChainMap({}, seen))
+
+
+def _expression_key(node: ir.Node) -> Hashable | None:
+    """What decides a node's outputs; None where that is more than its inputs and attributes."""
+    if node.op_type == "Constant" or not facts.is_pure(node) or any(True for _ in facts.bodies(node)):
+        return None
+    inputs: list[int] = [0 if v is None else id(v) for v in node.inputs]
+    if node.op_type in COMMUTATIVE:
+        inputs.sort()
+    attributes: list[Hashable] = []
+    for attr in sorted(node.attributes.values(), key=lambda a: a.name):
+        if attr.is_ref():
+            attributes.append((attr.name, "ref", attr.ref_attr_name))
+        elif attr.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
+            tensors = [attr.as_tensor()] if attr.type == ir.AttributeType.TENSOR else attr.as_tensors()
+            attributes.append((attr.name, tuple((t.dtype, tuple(t.shape), t.tobytes()) for t in tensors)))
+        elif isinstance(attr.value, (int, float, str, bytes)):
+            attributes.append((attr.name, repr(attr.value)))
+        elif isinstance(attr.value, (list, tuple)):
+            attributes.append((attr.name, repr(tuple(attr.value))))
+        else:
+            return None
+    present = tuple(bool(v.name) for v in node.outputs)
+    return (node.op_type, node.domain, node.overload, tuple(inputs), tuple(attributes), present)

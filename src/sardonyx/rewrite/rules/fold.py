@@ -1,0 +1,179 @@
+"""Constant folding: whole constant subgraphs are evaluated once, here, and become weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite import evaluate, facts, inference
+from sardonyx.rewrite.engine import STANDARD, Engine
+from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
+from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.sweep import sweep
+
+KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
+"""Never folded: quantization is what engines look for, and a Constant or Identity is the rules' business."""
+
+SPREADERS = frozenset({"ConstantOfShape", "Expand", "Tile", "EyeLike", "OneHot", "Resize", "Upsample"})
+"""Operators that write much from little: folding one is paid for in file size."""
+
+FREE_GROWTH = 1024
+"""Bytes that a folded value may always have: a node costs about as much."""
+
+UNSUPPORTED = frozenset({"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4", "float4_e2m1fn"})
+
+
+@sweep("fold_constants", exactness=EXACT)
+def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Subgraphs of constants become weights, unless they draw, quantize, or would grow the file beyond bounds."""
+    group = _foldable(engine, graph)
+    if not group:
+        return
+    inside = set(group)
+    frontier: list[ir.Value] = []
+    for node in group:
+        for output in node.outputs:
+            if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
+                frontier.append(output)
+    answers = _evaluate(engine, group, frontier)
+    for value in frontier:
+        found = answers.get(value)
+        producer = value.producer()
+        assert producer is not None
+        if found is None or producer.graph is None:
+            continue
+        yield producer, _replaced(engine, value, found)
+
+
+def _replaced(engine: Engine, value: ir.Value, array: np.ndarray) -> Result:
+    producer = value.producer()
+    assert producer is not None
+    if value.dtype is not None and value.dtype != ir.DataType.STRING and array.dtype != value.dtype.numpy():
+        return Refusal(f"it evaluates to {array.dtype}, and {value.dtype} is declared")
+    if array.dtype.kind in "OUS":
+        strings = [x.encode() if isinstance(x, str) else bytes(x) for x in array.reshape(-1).tolist()]
+        tensor: ir.TensorProtocol = ir.StringTensor(strings, shape=ir.Shape(list(array.shape)))
+    else:
+        tensor = ir.Tensor(array)
+    nodes: list[ir.Node] = []
+    assert producer.graph is not None
+    constant = engine.new_constant(tensor, producer.graph, f"{value.name}_folded", nodes)  # type: ignore[arg-type]
+    return Patch({value: constant}, nodes=nodes)
+
+
+def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
+    """The nodes, in order, whose inputs are constants or outputs of other such nodes, within the growth bound."""
+    known: set[ir.Value] = set()
+    group: list[ir.Node] = []
+    growth = 0
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        if not node.inputs and node.op_type == "Constant":
+            continue
+        if node.domain not in STANDARD or node.op_type in KEPT or not facts.is_pure(node):
+            continue
+        if any(True for _ in facts.bodies(node)) or facts.refers_to_function_attribute(node):
+            continue
+        if not all(v is None or v in known or facts.is_constant(v) for v in node.inputs):
+            continue
+        if not node.inputs and node.op_type not in ("Range",):
+            continue
+        reason, added = _cost(engine, node, known)
+        if reason is None and engine.settings.growth < growth + added:
+            reason = f"folding it would add {added} bytes"
+        if reason is not None:
+            engine.refused[("fold_constants", node_label(node))] = reason
+            continue
+        growth += max(added, 0)
+        group.append(node)
+        known.update(node.outputs)
+    return group
+
+
+def _cost(engine: Engine, node: ir.Node, known: set[ir.Value]) -> tuple[str | None, int]:
+    """Why a node of constants cannot be folded, or the bytes that folding it adds."""
+    size = 0
+    for output in node.outputs:
+        shape = facts.static_shape(output)
+        if shape is None:
+            inference.infer_node(node, engine.opset_imports, engine.model.ir_version)
+            shape = facts.static_shape(output)
+        kind = facts.dtype(output)
+        if kind is None or (shape is None and node.op_type not in ("NonZero", "Unique", "Compress")):
+            if not all(v is None or facts.is_constant(v) for v in node.inputs):
+                return "the size of its result is not known yet", 0
+            return "the size of its result cannot be told", 0
+        if kind.name.lower() in UNSUPPORTED:
+            return f"numpy holds no {kind.name}", 0
+        if shape is None:
+            source = facts.static_shape(node.inputs[0]) or (0,)
+            shape = (len(source) + 1, int(np.prod(source, dtype=object)))
+        size += int(np.prod(shape, dtype=object) * kind.itemsize) if kind != ir.DataType.STRING else 64 * int(np.prod(shape, dtype=object))
+    freed = 0
+    for value in node.inputs:
+        tensor = facts.constant_tensor(value)
+        if tensor is not None and value is not None and tensor.dtype != ir.DataType.STRING and len(value.uses()) == 1:
+            freed += tensor.nbytes
+        elif value in known and (shape := facts.static_shape(value)) is not None and value is not None:
+            freed += int(np.prod(shape, dtype=object) * (value.dtype.itemsize if value.dtype else 0))
+    added = size - freed
+    if node.op_type in SPREADERS and added > FREE_GROWTH:
+        return f"it writes {size} bytes from {freed}", 0
+    return None, added if added > FREE_GROWTH else 0
+
+
+def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]) -> Mapping[ir.Value, np.ndarray]:
+    """The frontier's values, from one run over the whole group; node by node where an engine refuses it whole."""
+    try:
+        return _run(engine, group, frontier)
+    except EvaluationError as error:
+        if len(group) == 1:
+            engine.refused[("fold_constants", node_label(group[0]))] = str(error)
+            return {}
+    answers: dict[ir.Value, np.ndarray] = {}
+    for node in group:
+        if all(v is None or v in answers or facts.is_constant(v) for v in node.inputs):
+            try:
+                answers.update(_run(engine, [node], [v for v in node.outputs if v.name], answers))
+            except EvaluationError as error:
+                engine.refused[("fold_constants", node_label(node))] = str(error)
+    return {v: answers[v] for v in frontier if v in answers}
+
+
+def _run(
+    engine: Engine,
+    nodes: Sequence[ir.Node],
+    outputs: Sequence[ir.Value],
+    known: Mapping[ir.Value, np.ndarray] | None = None,
+) -> dict[ir.Value, np.ndarray]:
+    inside = {v for node in nodes for v in node.outputs}
+    inputs = {v: None for node in nodes for v in node.inputs if v is not None and v not in inside}
+    feeds = {str(v.name): known[v] if known and v in known else facts.constant(v) for v in inputs}
+    if any(array is None for array in feeds.values()):
+        raise EvaluationError("an input is not constant", where=node_label(nodes[0]))
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [ir.serde.serialize_node(node) for node in nodes],
+            "constants",
+            [_info(str(v.name), np.asarray(feeds[str(v.name)])) for v in inputs],
+            [onnx.helper.make_value_info(str(v.name), _type(v)) for v in outputs],
+        ),
+        opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in engine.opset_imports.items()],
+        ir_version=min(engine.model.ir_version, 13),
+    )
+    answers = evaluate.evaluate(proto, feeds)
+    return {v: np.asarray(answers[str(v.name)]) for v in outputs}
+
+
+def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    kind = onnx.TensorProto.STRING if array.dtype.kind in "OUS" else int(ir.DataType.from_numpy(array.dtype))
+    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
+
+
+def _type(value: ir.Value) -> onnx.TypeProto:
+    kind = facts.dtype(value)
+    assert kind is not None
+    return onnx.helper.make_tensor_type_proto(int(kind), None)

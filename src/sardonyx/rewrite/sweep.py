@@ -1,0 +1,72 @@
+"""Sweeps: passes that look at a whole graph at once rather than at one node.
+
+A sweep is registered like a rule and yields ``(node, result)`` pairs; the engine applies each as
+a patch of its own, so sweeps are numbered, explained and bisected as rules are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.errors import RuleError
+from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.language import Exactness, Result, Rule
+
+Finder = Callable[[Engine, ir.Graph], Iterator[tuple[ir.Node, Result]]]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A registered sweep: its contract as a ``Rule``, and the function that finds its patches."""
+
+    rule: Rule
+    find: Finder
+
+    def run(self, engine: Engine) -> bool:
+        """Apply it once over the main graph and every function; returns whether anything changed."""
+        before = len(engine.applied)
+        for graph in engine.roots():
+            for node, result in self.find(engine, graph):
+                if engine.alive(node):
+                    engine.apply(self.rule, Site(engine, node), result)
+        return len(engine.applied) > before
+
+
+SWEEPS: dict[str, Sweep] = {}
+"""Every sweep loaded so far, by pass name, in order of definition."""
+
+
+def sweep(
+    name: str, *, exactness: Exactness, default: bool = True, targets: Iterable[str] = ()
+) -> Callable[[Finder], Sweep]:
+    """Register a generator ``(engine, graph) -> (node, result)…`` as the pass ``name``.
+
+    Raises:
+        RuleError: the function has no docstring (it is the pass's description).
+    """
+
+    def register(function: Finder) -> Sweep:
+        where = getattr(function, "__name__", "sweep")
+        lines = (inspect.getdoc(function) or "").strip().splitlines()
+        if not lines:
+            raise RuleError("a sweep needs a docstring: it is its description", where=where)
+        contract = Rule(
+            name=name,
+            function=where,
+            roots=frozenset(),
+            apply=lambda site: None,
+            exactness=exactness,
+            emits=("ai.onnx",),
+            opset=1,
+            default=default,
+            targets=frozenset(targets),
+            description=lines[0],
+        )
+        SWEEPS[name] = Sweep(contract, function)
+        return SWEEPS[name]
+
+    return register
