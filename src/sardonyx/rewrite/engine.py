@@ -397,7 +397,7 @@ class Engine:
         node = building.made.get(source)
         if node is None:
             inputs = self._operands(source, building)
-            attributes = [ir.convenience.convert_attribute(k, v) for k, v in source.attrs.items() if v is not None]
+            attributes = [_attribute(k, v) for k, v in source.attrs.items() if v is not None]
             base = building.site.node.name or building.site.output.name or "node"
             node = ir.Node(
                 source.domain,
@@ -565,6 +565,16 @@ def _leaves(expr: Replacement | Any) -> Iterator[Any]:
 def _arrays(exprs: Iterable[Replacement]) -> list[np.ndarray]:
     found = {id(leaf): leaf for expr in exprs for leaf in _leaves(expr) if isinstance(leaf, np.ndarray)}
     return list(found.values())
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    if isinstance(value, ir.Attr):
+        return value
+    if isinstance(value, (list, tuple)) and not value:
+        return ir.AttrInt64s(name, [])
+    if isinstance(value, np.generic):
+        value = value.item()
+    return ir.convenience.convert_attribute(name, list(value) if isinstance(value, tuple) else value)
 
 
 def _site_label(node: ir.Node) -> str:
