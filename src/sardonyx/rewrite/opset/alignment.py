@@ -1,0 +1,107 @@
+"""Crossing a boundary by the schemas alone: the node means the same on both sides, or a reason why it does not."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+from sardonyx.rewrite.opset.schemas import HINTS, default_of
+from sardonyx.rewrite.opset.site import convert_attributes
+
+_REQUIRED = OpSchema.FormalParameterOption.Single
+
+
+def align(node: ir.Node, here: OpSchema, there: OpSchema) -> str | None:
+    """Makes a node that is legal under ``here`` legal under ``there`` without changing its meaning.
+
+    Attributes that only ``here`` knows are dropped where they have their default; a default that
+    differs is written out; trailing outputs that nothing reads are dropped.
+
+    Args:
+        node: Changed in place, and only in ways that keep its meaning under ``here``.
+        here: The definition the node follows.
+        there: The definition it has to follow.
+
+    Returns:
+        None, or why the node has no equal under ``there`` by these means.
+    """
+    return _align_attributes(node, here, there) or _align_inputs(node, there) or _align_outputs(node, there)
+
+
+def _align_attributes(node: ir.Node, here: OpSchema, there: OpSchema) -> str | None:
+    for name, attribute in list(node.attributes.items()):
+        declared = there.attributes.get(name)
+        if declared is not None and int(declared.type.value) == int(attribute.type):
+            continue
+        if name in HINTS:
+            node.attributes.pop(name)
+        elif attribute.is_ref():
+            return f"its attribute {name!r} is a parameter of the function and exists on one side only"
+        elif (default := default_of(here, name)) is not None and _plain(attribute) == default:
+            node.attributes.pop(name)
+        elif declared is not None:
+            return f"its attribute {name!r} has another type there"
+        else:
+            return f"its attribute {name}={_plain(attribute)!r} does not exist there"
+    for name, declared in there.attributes.items():
+        if name in node.attributes:
+            continue
+        default = default_of(here, name)
+        if name in here.attributes and default is not None and default != default_of(there, name):
+            node.attributes[name] = convert_attributes({name: default})[0]  # type: ignore[dict-item]
+        elif declared.required:
+            return f"its attribute {name!r} is required there"
+    return None
+
+
+def _align_inputs(node: ir.Node, there: OpSchema) -> str | None:
+    count = len(node.inputs)
+    while count and node.inputs[count - 1] is None:
+        count -= 1
+    if count > there.max_input:
+        return f"its input {there.inputs[-1].name if not count else count - 1} does not exist there"
+    for index, formal in enumerate(there.inputs):
+        if formal.option == _REQUIRED and (index >= count or node.inputs[index] is None):
+            return f"its input {formal.name!r} is required there"
+    if count < len(node.inputs):
+        node.resize_inputs(count)
+    return None
+
+
+def _align_outputs(node: ir.Node, there: OpSchema) -> str | None:
+    count = len(node.outputs)
+    while count > there.min_output and not (node.outputs[count - 1].uses() or node.outputs[count - 1].is_graph_output()):
+        count -= 1
+    if count > there.max_output:
+        return f"its output {count - 1} does not exist there, and is used"
+    if len(node.outputs) > there.max_output:
+        node.resize_outputs(count)
+    return None
+
+
+def _plain(attribute: ir.Attr) -> object:
+    value = attribute.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def illegality(node: ir.Node, schema: OpSchema) -> str | None:
+    """Why a node is not legal under its own schema (inputs and outputs only); None where it is."""
+    count = len(node.inputs)
+    if not schema.min_input <= count <= schema.max_input:
+        return f"it has {count} inputs, and the operator takes {_span(schema.min_input, schema.max_input)}"
+    for index, formal in enumerate(schema.inputs):
+        if formal.option == _REQUIRED and (index >= count or node.inputs[index] is None):
+            return f"its required input {formal.name!r} is missing"
+    if not schema.min_output <= len(node.outputs) <= schema.max_output:
+        return (
+            f"it has {len(node.outputs)} outputs, and the operator makes "
+            f"{_span(schema.min_output, schema.max_output)}"
+        )
+    for value in node.inputs:
+        if value is not None and value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
+            return f"its input {value.name!r} is made by nothing"
+    return None
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} or more" if high > 1 << 20 else f"{low} to {high}"

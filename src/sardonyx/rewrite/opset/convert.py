@@ -1,0 +1,277 @@
+"""``convert_opset``: walks a model from one operator set to another, one set at a time, up or down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from sardonyx.errors import EvaluationError, InvalidModelError, OpsetConversionError, OptionError
+from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.opset.alignment import align, illegality
+from sardonyx.rewrite.opset.decompose import expand
+from sardonyx.rewrite.opset.ir_version import at_least, set_ir_version
+from sardonyx.rewrite.opset.schemas import canonical, changed_in, newest, schema_at, since_version
+from sardonyx.rewrite.opset.site import Refusal, Scope, Site, bodies_of, name_of
+from sardonyx.rewrite.opset.table import adapter_for
+from sardonyx.rewrite.opset.widening import fit
+
+_FOLD_LIMIT = 1 << 20
+
+
+def convert_opset(
+    model: ir.Model, opset: int | None = None, *, ir_version: int | None = None, domain: str = ""
+) -> ir.Model:
+    """Converts a model to another operator set, newer or older, and to another IR version.
+
+    Bodies of ``If``, ``Loop`` and ``Scan`` and model-local functions are converted as the main graph is. A function
+    that cannot be converted for all its callers at once is inlined. An operator that the older set lacks
+    is decomposed. Outputs keep their names, order and types.
+
+    Args:
+        model: The Model; it is not changed.
+        opset: The operator set of ``domain`` to convert to; None leaves it.
+        ir_version: The IR version of the result; None leaves it, raised where the operator set needs a newer one.
+        domain: The domain whose operator set is converted.
+
+    Returns:
+        A new Model, which shares its tensors with ``model``.
+
+    Raises:
+        OpsetConversionError: A node has no equal in the operator set asked for, or the model holds what the IR
+            version lacks; names the node or tensor.
+        OptionError: The operator set or IR version does not exist, or the model does not use the domain.
+    """
+    if opset is None:
+        converted = copy_of(model)
+    else:
+        try:
+            converted = Walk(model, domain).convert(opset)
+        except OpsetConversionError:
+            if not model.functions:
+                raise
+            inlined = copy_of(model)
+            InlinePass()(inlined)
+            converted = Walk(inlined, domain).convert(opset)
+    if ir_version is not None:
+        set_ir_version(converted, ir_version)
+    return converted
+
+
+def copy_of(model: ir.Model) -> ir.Model:
+    """A Model of its own that shares the tensors of ``model``."""
+    twin = model.clone()
+    twin.meta.update(model.meta)
+    return twin
+
+
+class Walk:
+    """A copy of a model, and the steps that take its nodes from operator set to operator set.
+
+    Args:
+        model: The model; it is copied.
+        domain: The domain whose operators are converted.
+    """
+
+    def __init__(self, model: ir.Model, domain: str) -> None:
+        self.domain = canonical(domain)
+        self.model = copy_of(model)
+        if self._version(self.model.opset_imports) is None:
+            raise OptionError(
+                f"the model imports no operator set of the domain {domain or 'ai.onnx'!r}",
+                where="domain",
+                remedy=f"It imports: {', '.join(d or 'ai.onnx' for d in self.model.opset_imports)}.",
+            )
+        self._require_defined()
+        infer_shapes(self.model)
+
+    def _version(self, imports: dict[str, int]) -> int | None:
+        for name, version in imports.items():
+            if canonical(name) == self.domain:
+                return version
+        return None
+
+    def _scopes(self) -> Iterable[tuple[Scope, int]]:
+        """The main graph and every function, each with the operator set it is written in."""
+        main = self._version(self.model.opset_imports)
+        assert main is not None
+        yield self._scope(self.model.graph, dict(self.model.opset_imports), in_function=False), main
+        for function in self.model.functions.values():
+            version = self._version(function.opset_imports)
+            if version is not None:
+                yield self._scope(function.graph, dict(function.opset_imports), in_function=True), version
+
+    def _scope(self, graph: ir.Graph, imports: dict[str, int], *, in_function: bool) -> Scope:
+        return Scope(self.model, graph, in_function=in_function, imports={canonical(d): v for d, v in imports.items()})
+
+    def convert(self, opset: int) -> ir.Model:
+        """Takes every graph of the model to ``opset``; see ``convert_opset``."""
+        latest = newest(self.domain)
+        if not 1 <= opset <= latest:
+            raise OptionError(
+                f"operator set {opset} of {self.domain or 'ai.onnx'} does not exist",
+                where="opset",
+                remedy=f"Known are 1 to {latest}.",
+            )
+        for scope, version in list(self._scopes()):
+            self._require_legal(scope, version)
+            if opset > version and not scope.in_function:
+                self.model.ir_version = max(self.model.ir_version, at_least(self.domain, opset))
+            self.walk(list(scope.graph), scope, version, opset)
+            scope.drop_unused_constants()
+        self._state(opset)
+        return self.model
+
+    def _state(self, opset: int) -> None:
+        for imports in (self.model.opset_imports, *(f.opset_imports for f in self.model.functions.values())):
+            for name in [name for name in imports if canonical(name) == self.domain]:
+                imports[name] = opset
+
+    def decompose(self, op_types: frozenset[str]) -> ir.Model:
+        """Takes every node of these operators below its first definition and back; see ``decompose``."""
+        for scope, version in list(self._scopes()):
+            self._require_legal(scope, version)
+            for node in list(ir.traversal.RecursiveGraphIterator(scope.graph)):
+                if canonical(node.domain) == self.domain and node.op_type in op_types:
+                    self._remove(node, scope, version, op_types)
+            scope.drop_unused_constants()
+        return self.model
+
+    def _remove(self, node: ir.Node, scope: Scope, version: int, op_types: frozenset[str]) -> None:
+        first = version
+        while (since := since_version(self.domain, node.op_type, first)) > 0:
+            first = since - 1
+        if first == 0:
+            raise OpsetConversionError("has no decomposition: it is as old as ONNX itself", where=name_of(node))
+        nodes = self.walk([node], scope, version, first)
+        for new in self.walk(nodes, scope, first, version):
+            if new.op_type in op_types:
+                self._remove(new, scope, version, op_types)
+
+    def _require_defined(self) -> None:
+        for value in self.model.graph.outputs:
+            if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
+                raise InvalidModelError("the graph output is made by nothing", where=str(value.name))
+
+    def _require_legal(self, scope: Scope, version: int) -> None:
+        for node in ir.traversal.RecursiveGraphIterator(scope.graph):
+            if canonical(node.domain) != self.domain:
+                continue
+            schema = schema_at(self.domain, node.op_type, version)
+            if schema is None:
+                raise OpsetConversionError(f"opset {version} has no such operator", where=name_of(node))
+            if reason := illegality(node, schema):
+                raise OpsetConversionError(f"is not legal in opset {version}: {reason}", where=name_of(node))
+
+    def walk(self, nodes: list[ir.Node], scope: Scope, source: int, target: int) -> list[ir.Node]:
+        """Takes nodes (with their bodies) from ``source`` to ``target``, and returns those that replace them."""
+        step = 1 if target > source else -1
+        for here in range(source, target, step):
+            nodes = self._step(nodes, scope, here, here + step)
+        scope.imports[self.domain] = target
+        return nodes
+
+    def _step(self, nodes: Iterable[ir.Node], scope: Scope, here: int, there: int) -> list[ir.Node]:
+        changed = changed_in(self.domain, max(here, there))
+        after: list[ir.Node] = []
+        for node in nodes:
+            for attribute in node.attributes.values():
+                for body in bodies_of(attribute):
+                    self._step(list(body), scope, here, there)
+            if node.op_type in changed and canonical(node.domain) == self.domain:
+                after.extend(self._cross(node, scope, here, there))
+            else:
+                after.append(node)
+        return after
+
+    def _cross(self, node: ir.Node, scope: Scope, here: int, there: int) -> list[ir.Node]:
+        """Takes one node over a boundary at which its operator's definition changes."""
+        site = Site(node, scope, here, there)
+        adapter = adapter_for(self.domain, node.op_type, max(here, there), upward=there > here)
+        try:
+            if adapter is not None:
+                adapter(site)
+                nodes = site.emitted if site.replaced else [*site.emitted, node]
+            else:
+                self._align(site)
+                nodes = [node]
+            return [fitted for new in nodes for fitted in self._fitted(new, scope, here, there)]
+        except Refusal as refusal:
+            if site.replaced:
+                raise
+            scope.remove(site.emitted)
+            return self._otherwise(Site(node, scope, here, there), refusal)
+
+    def _align(self, site: Site) -> None:
+        node = site.node
+        old, new = (schema_at(self.domain, node.op_type, v) for v in (site.source, site.target))
+        if new is None:
+            since = max(site.source, site.target)
+            site.refuse(
+                f"{node.op_type} {'was removed in' if site.target > site.source else 'exists only from'} opset {since}"
+            )
+        assert old is not None
+        if reason := align(node, old, new):
+            site.refuse(reason)
+
+    def _fitted(self, node: ir.Node, scope: Scope, here: int, there: int) -> list[ir.Node]:
+        """The node with casts around it where the definition does not take its types."""
+        if canonical(node.domain) != self.domain:
+            return [node]
+        schema = schema_at(self.domain, node.op_type, there)
+        if schema is None:
+            raise AssertionError(f"an adapter wrote {node.op_type}, which opset {there} does not have")
+        site = Site(node, scope, here, there)
+        if reason := fit(site, schema):
+            site.refuse(reason)
+        return site.emitted if site.replaced else [node]
+
+    def _otherwise(self, site: Site, refusal: Refusal) -> list[ir.Node]:
+        """Other ways for a node that its boundary refuses: its value where that is constant, or its function body."""
+        if site.scope.is_foldable(site.node) and self._fold(site):
+            return site.emitted
+        if site.target > site.source:
+            raise refusal
+        expanded = expand(site)
+        if expanded is None:
+            raise refusal
+        nodes, version = expanded
+        try:
+            nodes = self.walk(nodes, site.scope, version, site.source)
+            return self._step(nodes, site.scope, site.source, site.target)
+        except OpsetConversionError as error:
+            raise OpsetConversionError(
+                f"{refusal.problem}; nor can its decomposition be: {error.where}: {error.problem}",
+                where=refusal.where,
+                remedy=refusal.remedy or error.remedy,
+            ) from error
+
+    def _fold(self, site: Site) -> bool:
+        """Replaces a node whose inputs are all constant by its value."""
+        node = site.node
+        contents = {v.name: site.known(v) for v in node.inputs if v is not None and v.name}
+        proto = ir.serde.serialize_node(node)
+        graph = onnx.helper.make_graph(
+            [proto],
+            "constant",
+            [ir.serde.serialize_value(v) for v in dict.fromkeys(node.inputs) if v is not None],
+            [onnx.helper.make_value_info(str(v.name), onnx.TypeProto()) for v in node.outputs],
+        )
+        imports = [onnx.helper.make_opsetid(d, v) for d, v in (site.scope.imports | {self.domain: site.source}).items()]
+        lone = onnx.helper.make_model(graph, opset_imports=imports, ir_version=max(self.model.ir_version, 4))
+        try:
+            answers = evaluate(lone, contents)
+        except EvaluationError:
+            return False
+        arrays = [answers[str(v.name)] for v in node.outputs]
+        if not all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" and a.size <= _FOLD_LIMIT for a in arrays):
+            return False
+        site.replace(*(site.constant(array) for array in arrays))
+        return True
+
+
+__all__ = ["Walk", "convert_opset", "copy_of"]

@@ -1,0 +1,102 @@
+"""What ``onnx.defs`` says about operator versions: which change where, and what types each admits."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import onnx
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+HINTS = frozenset({"consumed_inputs"})
+"""Attributes of early operators that allowed in-place execution and never changed a result."""
+
+
+def canonical(domain: str) -> str:
+    """The domain as ``onnx.defs`` spells it: the default domain is the empty string."""
+    return "" if domain == "ai.onnx" else domain
+
+
+@cache
+def schema_at(domain: str, op_type: str, opset: int) -> OpSchema | None:
+    """The schema of an operator in an operator set; None where it does not exist or is deprecated."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return None if schema.deprecated else schema
+
+
+@cache
+def since_version(domain: str, op_type: str, opset: int) -> int:
+    """The operator set in which the operator's definition valid at ``opset`` was written; 0 where it has none."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain).since_version
+    except onnx.defs.SchemaError:
+        return 0
+
+
+@cache
+def newest(domain: str) -> int:
+    """The newest operator set of a domain that the installed ``onnx`` defines; 0 for an unknown domain."""
+    return max((s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain), default=0)
+
+
+@cache
+def changed_in(domain: str, opset: int) -> frozenset[str]:
+    """The operators whose definition is new, changed or deprecated in exactly this operator set."""
+    return frozenset(
+        s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and s.since_version == opset
+    )
+
+
+def parameter(parameters: list[OpSchema.FormalParameter], index: int) -> OpSchema.FormalParameter | None:
+    """The formal parameter of the actual argument ``index``; the last one repeats when it is variadic."""
+    if index < len(parameters):
+        return parameters[index]
+    if parameters and parameters[-1].option == OpSchema.FormalParameterOption.Variadic:
+        return parameters[-1]
+    return None
+
+
+@cache
+def _admitted(domain: str, op_type: str, since: int, output: bool, index: int) -> frozenset[str]:
+    schema = onnx.defs.get_schema(op_type, since, domain)
+    formal = parameter(list(schema.outputs if output else schema.inputs), index)
+    return frozenset(formal.types) if formal is not None else frozenset()
+
+
+def admits(schema: OpSchema, index: int, type_text: str, *, output: bool = False) -> bool:
+    """Whether an argument of the schema may have a type, written as ``tensor(float)``."""
+    return type_text in _admitted(schema.domain, schema.name, schema.since_version, output, index)
+
+
+def type_text(value: ir.Value) -> str | None:
+    """A value's type as schemas write it (``tensor(float)``, ``seq(tensor(int64))``); None if unknown."""
+    return None if value.type is None else _type_text(value.type)
+
+
+def _type_text(kind: ir.TypeProtocol) -> str | None:
+    if isinstance(kind, ir.SequenceType):
+        return None if (inner := _type_text(kind.elem_type)) is None else f"seq({inner})"
+    if isinstance(kind, ir.OptionalType):
+        return None if (inner := _type_text(kind.elem_type)) is None else f"optional({inner})"
+    if isinstance(kind, ir.SparseTensorType):
+        return f"sparse_tensor({element_text(kind.dtype)})"
+    if kind.dtype == ir.DataType.UNDEFINED:
+        return None
+    return f"tensor({element_text(kind.dtype)})"
+
+
+def element_text(dtype: ir.DataType) -> str:
+    """An element type as schemas write it: ``float``, ``int64``, ``bfloat16``."""
+    return dtype.name.lower()
+
+
+def default_of(schema: OpSchema, attribute: str) -> object:
+    """The value an attribute has when a node does not give it; None where the schema states none."""
+    declared = schema.attributes.get(attribute)
+    if declared is None or not declared.default_value.name:
+        return None
+    value = onnx.helper.get_attribute_value(declared.default_value)
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,139 @@
+"""The record of one optimization: before and after, which pass did what, what was proved, what was refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import onnx_ir as ir
+
+from sardonyx.rewrite.engine import Applied, Engine
+from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.verify import Verdict
+
+
+@dataclass(frozen=True)
+class Count:
+    """Size of a model: nodes (bodies included), operators by type, weight elements and bytes."""
+
+    nodes: int
+    operators: dict[str, int]
+    parameters: int
+    weight_bytes: int
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Count:
+        """Count a model."""
+        graphs = [model.graph, *(f.graph for f in model.functions.values())]
+        operators = Counter(node.op_type for graph in graphs for node in graph.all_nodes())
+        tensors = [
+            v.const_value
+            for graph in graphs
+            for inner in (graph, *graph.subgraphs())
+            for v in inner.initializers.values()
+            if v.const_value is not None
+        ]
+        for graph in graphs:
+            for node in graph.all_nodes():
+                if node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref():
+                    tensors.append(node.attributes["value"].as_tensor())
+        return cls(
+            nodes=sum(operators.values()),
+            operators=dict(sorted(operators.items(), key=lambda item: (-item[1], item[0]))),
+            parameters=sum(t.size for t in tensors),
+            weight_bytes=sum(t.nbytes for t in tensors if t.dtype != ir.DataType.STRING),
+        )
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A patch that changed an output and was taken back."""
+
+    rule: str
+    site: str
+    reason: str
+
+
+@dataclass
+class Report:
+    """What ``optimize`` did.
+
+    Attributes:
+        target: The target in force.
+        before: Size of the model as given.
+        after: Size of the result.
+        applied: Patches in order.
+        dropped: Patches taken back, with the difference each made.
+        refused: Near matches that did not fire: pass, place, reason.
+        verdict: What was proved.
+        names: Old node → nodes of the result made from it.
+        seconds: Time without verification.
+        verify_seconds: Time of verification.
+    """
+
+    target: str
+    before: Count
+    after: Count
+    file_bytes: int
+    applied: list[Applied] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
+    verdict: Verdict = field(default_factory=lambda: Verdict("not proved"))
+    names: dict[str, list[str]] = field(default_factory=dict)
+    seconds: float = 0.0
+    verify_seconds: float = 0.0
+
+    @classmethod
+    def begin(cls, model: ir.Model, file_bytes: int, target: str) -> Self:
+        """The record before any rewrite."""
+        count = Count.of(model)
+        return cls(target, count, count, file_bytes)
+
+    def finish(
+        self,
+        model: ir.Model,
+        engine: Engine,
+        verdict: Verdict,
+        dropped: Sequence[Dropped],
+        *,
+        seconds: float,
+        verify_seconds: float,
+    ) -> None:
+        """Fill in what the run brought."""
+        self.after = Count.of(model)
+        self.applied = list(engine.applied)
+        self.dropped = list(dropped)
+        self.refused = [(rule, site, reason) for (rule, site), reason in engine.refused.items()]
+        self.verdict = verdict
+        self.seconds, self.verify_seconds = seconds, verify_seconds
+        for node, origins in engine.origin.items():
+            if engine.alive(node):
+                for origin in origins:
+                    self.names.setdefault(origin, []).append(node_label(node))
+
+    def by_pass(self) -> dict[str, int]:
+        """How often each pass fired, most often first."""
+        return dict(Counter(patch.rule.split("/")[0] for patch in self.applied).most_common())
+
+    def gains(self) -> dict[str, int]:
+        """Nodes that each pass took away, less those it put in."""
+        gained: Counter[str] = Counter()
+        for patch in self.applied:
+            gained[patch.rule.split("/")[0]] += len(patch.removed) - len(patch.added)
+        return dict(gained.most_common())
+
+    def refused_for_opset(self) -> dict[str, int]:
+        """Needed opset → matches that it would allow."""
+        found: Counter[str] = Counter()
+        for _, _, reason in self.refused:
+            if reason.startswith("needs opset "):
+                found[reason.removeprefix("needs opset ")] += 1
+        return dict(found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data, for ``--json``."""
+        plain = asdict(self)
+        plain["by_pass"], plain["gains"] = self.by_pass(), self.gains()
+        return plain
