@@ -19,7 +19,8 @@ import onnx_ir as ir
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
-from sardonyx.rewrite.names import Names, node_label
+from sardonyx.rewrite.names import Names, node_label, node_names, value_names
+from sardonyx.rewrite.sizes import Sizes
 
 STANDARD = ("", "ai.onnx")
 
@@ -120,6 +121,11 @@ class Site:
         """Rank of input ``index``."""
         return facts.rank(self.input(index))
 
+    @property
+    def sizes(self) -> Sizes:
+        """Shapes and shape arithmetic, as expressions of the open sizes."""
+        return self.engine.sizes
+
     def unused_outputs_from(self, first: int) -> bool:
         """Whether nothing reads the outputs from ``first`` on."""
         return all(facts.unused(v) for v in self.node.outputs[first:])
@@ -148,11 +154,13 @@ class Engine:
         self.applied: list[Applied] = []
         self.refused: dict[tuple[str, str], str] = {}
         self.origin: dict[ir.Node, tuple[str, ...]] = {}
-        self.names = Names(model)
+        self.names = Names(value_names(model))
+        self.node_names = Names(node_names(model))
         self.opset_imports: dict[str, int] = dict(model.graph.opset_imports)
         self.in_function = False
         self.memo: dict[Any, Any] = {}
         """For rules: facts worth computing once. A fact about a value object stays true."""
+        self._sizes: dict[int, Sizes] = {}
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._dead_graphs: set[ir.Graph] = set()
@@ -221,6 +229,15 @@ class Engine:
             self.refused[(rule.label, label)] = f"needs opset {rule.opset}"
             return
         self.apply(rule, site, result)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Value propagation at the operator set in force."""
+        opset = self.opset_imports.get("", 1)
+        found: Sizes | None = self._sizes.get(opset)
+        if found is None:
+            found = self._sizes[opset] = Sizes(opset)
+        return found
 
     # -- applying ------------------------------------------------------------------------------
 
@@ -296,6 +313,8 @@ class Engine:
         return sum(t.nbytes for v in constants if (t := facts.constant_tensor(v)) is not None)
 
     def _commit(self, rule: Rule, site: Site, patch: Patch, label: str) -> None:
+        if patch.build is not None:
+            patch = patch.build()
         building = _Building(site)
         graph = site.graph
         replacements: dict[ir.Value, ir.Value] = {}
@@ -359,7 +378,7 @@ class Engine:
             new.shape = _better_shape(old.shape, new.shape)
         if old.is_graph_output():
             if not fresh and not _can_take_name(old, new):
-                identity = ir.Node("", "Identity", [new], name=self.names.fresh(f"{old.name}_identity"))
+                identity = ir.Node("", "Identity", [new], name=self.node_names.fresh(f"{old.name}_identity"))
                 identity.outputs[0].name = self.names.fresh(f"{old.name}_copy")
                 producer = old.producer()
                 assert producer is not None
@@ -405,7 +424,7 @@ class Engine:
                 inputs,
                 attributes,
                 num_outputs=source.n_outputs,
-                name=self.names.fresh(f"{base}/{source.op_types[0]}"),
+                name=self.node_names.fresh(f"{base}/{source.op_types[0]}"),
             )
             for i, output in enumerate(node.outputs):
                 output.name = self.names.fresh(f"{node.name}_{i}" if i else str(node.name))
@@ -445,7 +464,8 @@ class Engine:
         name = self.names.fresh(base)
         tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name) if isinstance(array, np.ndarray) else array
         if self.in_function:
-            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=name)
+            attribute = ir.AttrTensor("value", tensor)
+            node = ir.Node("", "Constant", [], [attribute], name=self.node_names.fresh(name))
             node.outputs[0].name = name
             node.outputs[0].type = ir.TensorType(tensor.dtype)
             node.outputs[0].shape = ir.Shape(list(tensor.shape))

@@ -13,13 +13,22 @@ import onnx_ir as ir
 from onnx.shape_inference import InferenceError
 
 from sardonyx import model as model_io
+from sardonyx.core.dim import Size
 from sardonyx.errors import ShapeError
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.sizes import Sizes, at_least, equal, product
 
 InputShapes = Mapping[str, Sequence[int | str | None]]
+
+REFINEMENTS = 6
+"""Rounds of operator inference and shape arithmetic in turn; a Reshape behind a Reshape needs one more."""
 
 
 def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) -> None:
     """Annotate every value of ``model`` (bodies too) with its type and shape, in place.
+
+    Sizes that no operator rule can tell get a name of their own (``?1``, ``?2``, …), so that two
+    tensors which must agree are seen to agree; such names are never written to files.
 
     Args:
         model: The model to annotate.
@@ -31,13 +40,137 @@ def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) ->
     if input_shapes:
         override_input_shapes(model, input_shapes)
     skeleton = model_io.to_proto(model, weights=False)
+    opset = model.graph.opset_imports.get("", 1)
+    for _ in range(REFINEMENTS):
+        inferred = _inferred(skeleton)
+        annotate(model.graph, inferred.graph)
+        told = refine(model.graph, Sizes(opset))
+        if not told:
+            return
+        known = {value.name for value in told}
+        kept = [info for info in skeleton.graph.value_info if info.name not in known]
+        del skeleton.graph.value_info[:]
+        skeleton.graph.value_info.extend(kept)
+        skeleton.graph.value_info.extend(ir.serde.serialize_value(value) for value in told)
+
+
+def _inferred(skeleton: onnx.ModelProto) -> onnx.ModelProto:
     try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
+        return onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
     except (InferenceError, RuntimeError, ValueError):
         # Data propagation raises on a model whose claims it cannot follow; without it the plain
         # inference still annotates what it can, and `check` is where the user hears of the fault.
-        inferred = onnx.shape_inference.infer_shapes(skeleton)
-    annotate(model.graph, inferred.graph)
+        return onnx.shape_inference.infer_shapes(skeleton)
+
+
+def refine(graph: ir.Graph, sizes: Sizes) -> list[ir.Value]:
+    """Tell sizes that operator inference left open, from shape arithmetic; name those that stay open.
+
+    Only values whose inputs are all told are looked at: the next round of inference carries the rest on.
+    """
+    told: list[ir.Value] = []
+    untold: set[ir.Value] = set()
+    taken = 0
+    for node in graph:
+        waiting = any(v is not None and (v in untold or (v.shape is None and _is_tensor(v))) for v in node.inputs)
+        for output in node.outputs:
+            if not output.name or not _is_tensor(output) or _all_told(output.shape):
+                continue
+            computed = output_sizes(node, sizes)
+            if computed is not None and (output.shape is None or len(computed) == len(output.shape)):
+                dims: list[int | str | None] = [d if isinstance(d, int) else str(d) for d in computed]
+            elif waiting or output.shape is None:
+                untold.add(output)
+                continue
+            else:
+                dims = []
+                for dim in output.shape:
+                    if isinstance(dim, int) or dim.value is not None:
+                        dims.append(dim if isinstance(dim, int) else dim.value)
+                    else:
+                        taken += 1
+                        dims.append(f"?{output.name}.{taken}")
+            output.shape = ir.Shape(dims)
+            told.append(output)
+    return told
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def _all_told(shape: ir.Shape | None) -> bool:
+    return shape is not None and all(isinstance(dim, int) or dim.value is not None for dim in shape)
+
+
+def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
+    """The output shape that an integer operand of the node spells out, where that is all it takes."""
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    match node.op_type:
+        case "Reshape":
+            return _reshaped(node, sizes)
+        case "ConstantOfShape":
+            found = sizes.elements(node.inputs[0])
+            return None if found is None else found[1]
+        case "Expand":
+            dims, found = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
+            return None if dims is None or found is None else _broadcast(dims, found[1])
+        case "Range":
+            bounds = [sizes.elements(v) for v in node.inputs]
+            if any(b is None for b in bounds):
+                return None
+            start, limit, step = (b[1][0] for b in bounds if b is not None)
+            return (limit - start,) if step == 1 and at_least(limit, start) is True else None
+        case "Tile":
+            dims, found = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
+            if dims is None or found is None or len(dims) != len(found[1]):
+                return None
+            return tuple(d * r for d, r in zip(dims, found[1], strict=True))
+        case "Resize" if len(node.inputs) > 3:
+            found = sizes.elements(node.inputs[3])
+            return found[1] if found is not None and len(found[1]) == (facts.rank(node.inputs[0]) or 0) else None
+        case _:
+            return None
+
+
+def _reshaped(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
+    if len(node.inputs) < 2:
+        return None
+    dims, found = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
+    if found is None:
+        return None
+    target: list[Size] = []
+    for axis, size in enumerate(found[1]):
+        if size == 0 and not sizes.attr(node, "allowzero", 0):
+            if dims is None or axis >= len(dims):
+                return None
+            size = dims[axis]
+        target.append(size)
+    if -1 in target:
+        if dims is None:
+            return None
+        total, rest = product(dims), product([size for size in target if size != -1])
+        if at_least(rest, 1) is not True:
+            return None
+        target[target.index(-1)] = total // rest
+    return tuple(target)
+
+
+def _broadcast(a: tuple[Size, ...], b: tuple[Size, ...]) -> tuple[Size, ...] | None:
+    length = max(len(a), len(b))
+    left, right = (1,) * (length - len(a)) + a, (1,) * (length - len(b)) + b
+    out: list[Size] = []
+    for x, y in zip(left, right, strict=True):
+        if x == 1:
+            out.append(y)
+        elif y == 1 or equal(x, y) is True or isinstance(x, int):
+            out.append(x)
+        elif isinstance(y, int):
+            out.append(y)
+        else:
+            return None
+    return tuple(out)
 
 
 def override_input_shapes(model: ir.Model, input_shapes: InputShapes) -> None:

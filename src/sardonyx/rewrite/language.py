@@ -77,6 +77,8 @@ class Patch:
         remove: Nodes to take out although something else is not yet dead; they must have no readers left.
         edit: A last step run after the rest, for what is neither node nor value (graph inputs, opsets);
             returns the nodes whose neighbourhood it touched.
+        build: Makes the patch when it is sure to be applied: for whatever must take the model apart to be
+            said (moving the nodes of a body). A rule itself never changes the model.
     """
 
     replace: Mapping[ir.Value, Replacement] = field(default_factory=dict)
@@ -85,6 +87,7 @@ class Patch:
     after: ir.Value | None = None
     remove: Sequence[ir.Node] = ()
     edit: Callable[[], Iterable[ir.Node]] | None = None
+    build: Callable[[], Patch] | None = None
 
 
 Result: TypeAlias = "None | Refusal | Replacement | tuple[Replacement | None, ...] | Patch"

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 
 
 class Names:
-    """Gives names that no value, node or initializer of the model has; the same sequence on every run."""
+    """Gives names that are not taken; the same sequence on every run.
 
-    def __init__(self, model: ir.Model) -> None:
-        self._taken: set[str] = set()
-        for graph in (model.graph, *(f.graph for f in model.functions.values())):
-            self._add_graph(graph)
+    Args:
+        taken: Names in use, once for each thing that has the name (bodies may repeat each other's).
+    """
+
+    def __init__(self, taken: Iterator[str]) -> None:
+        self._taken: Counter[str] = Counter(taken)
         self._next: dict[str, int] = {}
-
-    def _add_graph(self, graph: ir.Graph) -> None:
-        self._taken.update(v.name for v in graph.inputs if v.name)
-        self._taken.update(graph.initializers)
-        for node in graph:
-            if node.name:
-                self._taken.add(node.name)
-            self._taken.update(v.name for v in node.outputs if v.name)
-            for body in facts.bodies(node):
-                self._add_graph(body)
 
     def fresh(self, base: str) -> str:
         """``base`` if it is free, else ``base_1``, ``base_2``, …"""
@@ -33,8 +28,38 @@ class Names:
             n += 1
             name = f"{base}_{n}"
         self._next[base] = n
-        self._taken.add(name)
+        self._taken[name] += 1
         return name
+
+    def adopt(self, name: str) -> str:
+        """A name for what moves to another graph: its own unless something else has the same one."""
+        if self._taken[name] <= 1:
+            self._taken[name] = 1
+            return name
+        self._taken[name] -= 1
+        return self.fresh(name)
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    stack = [model.graph, *(f.graph for f in model.functions.values())]
+    while stack:
+        graph = stack.pop()
+        yield graph
+        stack.extend(body for node in graph for body in facts.bodies(node))
+
+
+def value_names(model: ir.Model) -> Iterator[str]:
+    """The name of every value of every graph; an initializer that is also an input counts once."""
+    for graph in _graphs(model):
+        yield from {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+        for node in graph:
+            yield from (v.name for v in node.outputs if v.name)
+
+
+def node_names(model: ir.Model) -> Iterator[str]:
+    """The name of every node that has one."""
+    for graph in _graphs(model):
+        yield from (node.name for node in graph if node.name)
 
 
 def node_label(node: ir.Node) -> str:

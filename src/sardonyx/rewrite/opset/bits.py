@@ -1,0 +1,75 @@
+"""Bits: BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot before set 18, signed BitShift before set 28."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite.opset.shaping import reduce, unsqueeze
+from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.table import down
+
+_T = ir.DataType
+_UNSIGNED = {_T.INT8: _T.UINT8, _T.INT16: _T.UINT16, _T.INT32: _T.UINT32, _T.INT64: _T.UINT64}
+
+
+@down("BitwiseNot", version=18)
+def complement_by_arithmetic(site: Site) -> None:
+    """``-1 - x`` for signed integers, ``largest - x`` for unsigned ones."""
+    x = site.required(0)
+    dtype = site.dtype(x)
+    all_ones = np.asarray(-1 if dtype in _UNSIGNED else np.iinfo(dtype.numpy()).max, dtype.numpy())
+    site.replace(site.emit("Sub", site.constant(all_ones), x))
+
+
+@down("BitwiseAnd", "BitwiseOr", "BitwiseXor", version=18)
+def bit_by_bit(site: Site) -> None:
+    """The bits as a last axis of booleans, combined, and summed by their weights."""
+    a, b = site.required(0), site.required(1)
+    dtype = site.dtype(a)
+    width = dtype.itemsize * 8
+    places = np.arange(width, dtype=np.uint64)
+    bits = [_bits(site, x, places) for x in (a, b)]
+    logical = site.emit(site.node.op_type.removeprefix("Bitwise"), *bits)
+    weights = site.constant(np.uint64(1) << places)
+    none = site.constant(np.zeros((), np.uint64))
+    total = _sum_of_bits(site, site.emit("Where", logical, weights, none), width)
+    unsigned = site.cast(total, _UNSIGNED.get(dtype, dtype))
+    site.replace(site.cast(unsigned, dtype))
+
+
+def _bits(site: Site, x: ir.Value, places: np.ndarray) -> ir.Value:
+    dtype = site.dtype(x)
+    unsigned = site.cast(site.cast(x, _UNSIGNED.get(dtype, dtype)), _T.UINT64)
+    shifted = site.emit("BitShift", unsqueeze(site, unsigned, [site.rank(x)]), site.constant(places), direction="RIGHT")
+    return site.cast(site.emit("Mod", shifted, site.constant(np.asarray(2, np.uint64))), _T.BOOL)
+
+
+def _sum_of_bits(site: Site, terms: ir.Value, width: int) -> ir.Value:
+    """A sum over the last axis: of int64 where it fits, else of the two halves of the word apart."""
+    last = site.rank(terms) - 1
+    if width < 64:
+        return reduce(site, "ReduceSum", site.cast(terms, _T.INT64), [last], keepdims=False)
+    return reduce(site, "ReduceSum", terms, [last], keepdims=False)
+
+
+@down("BitShift", version=28)
+def signed_shift(site: Site) -> None:
+    """Left: a shift of the unsigned bits. Right: of the complement where negative; a shift amount out of range fills."""
+    x, y = site.required(0), site.required(1)
+    dtype = site.dtype(x)
+    if dtype not in _UNSIGNED:
+        return
+    unsigned, width = _UNSIGNED[dtype], dtype.itemsize * 8
+    zero, minus = site.scalar(0, x), site.scalar(-1, x)
+    amount_fits = site.emit("And", site.emit("Less", y, site.scalar(width, x)), site.emit("Greater", y, minus))
+    amount = site.cast(site.emit("Where", amount_fits, y, zero), unsigned)
+    if site.text("direction") == "LEFT":
+        moved = site.cast(site.emit("BitShift", site.cast(x, unsigned), amount, direction="LEFT"), dtype)
+        site.replace(site.emit("Where", amount_fits, moved, zero))
+        return
+    negative = site.emit("Less", x, zero)
+    positive = site.emit("Where", negative, site.emit("Sub", minus, x), x)
+    moved = site.cast(site.emit("BitShift", site.cast(positive, unsigned), amount, direction="RIGHT"), dtype)
+    moved = site.emit("Where", amount_fits, moved, zero)
+    site.replace(site.emit("Where", negative, site.emit("Sub", minus, moved), moved))

@@ -1,0 +1,175 @@
+"""BatchNormalization and Dropout (test and training mode), GroupNormalization (scales by group or by channel)."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite.opset.shaping import reduce, reshape, unsqueeze
+from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.table import down, up
+
+
+@down("BatchNormalization", version=6)
+def consumed_inputs_stated(site: Site) -> None:
+    """The oldest definition wants to know that mean and variance may be overwritten."""
+    site.become(attributes=site.attributes(consumed_inputs=[0, 0, 0, 1, 1]))
+
+
+@up("BatchNormalization", version=7)
+def mode_by_outputs(site: Site) -> None:
+    """Test mode is one output, training mode is five."""
+    outputs = 1 if site.integer("is_test") else 5
+    if outputs == 1 and len(site.node.outputs) > 1:
+        site.refuse("it has statistics as outputs in test mode")
+    site.become(attributes=site.attributes(drop=["is_test", "consumed_inputs"]), outputs=outputs)
+
+
+@down("BatchNormalization", version=7)
+def mode_by_attribute(site: Site) -> None:
+    """One output is test mode."""
+    site.become(attributes=site.attributes(is_test=int(len(site.node.outputs) == 1)))
+
+
+@up("BatchNormalization", version=9)
+def statistics_of_channels(site: Site) -> None:
+    """Statistics for each position (``spatial`` 0) are arithmetic."""
+    if site.integer("spatial", 1):
+        site.become(attributes=site.attributes(drop=["spatial"]))
+        return
+    if len(site.node.outputs) > 1:
+        site.refuse("it is in training mode with statistics for each position")
+    x, scale, bias, mean, variance = (site.required(i) for i in range(5))
+    site.replace(_normalized(site, x, scale, bias, mean, variance))
+
+
+def _normalized(
+    site: Site, x: ir.Value, scale: ir.Value, bias: ir.Value, mean: ir.Value, variance: ir.Value
+) -> ir.Value:
+    epsilon = site.scalar(site.real("epsilon", 1e-5), x)
+    deviation = site.emit("Sqrt", site.emit("Add", variance, epsilon))
+    unit = site.emit("Div", site.emit("Sub", x, mean), deviation)
+    return site.emit("Add", site.emit("Mul", unit, scale), bias)
+
+
+@up("BatchNormalization", version=14)
+def training_mode_stated(site: Site) -> None:
+    """Five outputs were training mode; the saved statistics among them are gone."""
+    if len(site.node.outputs) == 1:
+        return
+    if site.uses_output(3) or site.uses_output(4):
+        site.refuse("its saved statistics are read")
+    site.become(attributes=site.attributes(training_mode=1), outputs=3)
+
+
+@down("BatchNormalization", version=14)
+def training_by_arithmetic(site: Site) -> None:
+    """Training mode: the statistics of the batch, and their running averages."""
+    if not site.integer("training_mode"):
+        site.become(attributes=site.attributes(drop=["training_mode"]), outputs=1)
+        return
+    x, scale, bias, old_mean, old_variance = (site.required(i) for i in range(5))
+    rank = site.rank(x)
+    others = [axis for axis in range(rank) if axis != 1]
+    mean = reduce(site, "ReduceMean", x, others)
+    off = site.emit("Sub", x, mean)
+    variance = reduce(site, "ReduceMean", site.emit("Mul", off, off), others)
+    behind = list(range(1, rank - 1))
+    if behind:
+        scale, bias = unsqueeze(site, scale, behind), unsqueeze(site, bias, behind)
+    y = _normalized(site, x, scale, bias, mean, variance)
+    momentum = site.real("momentum", 0.9)
+    running = [
+        _average(site, old, reshape(site, new, [-1]), momentum) if site.uses_output(i) else None
+        for i, (old, new) in enumerate(((old_mean, mean), (old_variance, variance)), 1)
+    ]
+    site.replace(y, *running)
+
+
+def _average(site: Site, old: ir.Value, new: ir.Value, momentum: float) -> ir.Value:
+    kept = site.emit("Mul", old, site.scalar(momentum, old))
+    return site.emit("Add", kept, site.emit("Mul", new, site.scalar(1 - momentum, new)))
+
+
+@down("BatchNormalization", version=15)
+def one_type_for_all(site: Site) -> None:
+    """Input, scale and statistics of different types are computed in the scale's and rounded once."""
+    x = site.required(0)
+    dtypes = [site.dtype(site.required(i)) for i in range(5)]
+    if len(set(dtypes)) == 1:
+        return
+    if site.integer("training_mode"):
+        site.refuse("it is in training mode with several element types")
+    wide = max(dtypes, key=lambda dtype: dtype.itemsize)
+    inputs = [site.cast(site.required(i), wide) for i in range(5)]
+    site.replace(site.cast(site.emit("BatchNormalization", *inputs, **site.attributes()), dtypes[0]))
+
+
+@up("Dropout", version=7)
+def test_mode_only(site: Site) -> None:
+    """Only test mode is the same in every later set."""
+    if not site.integer("is_test"):
+        site.refuse("it is in training mode", "Set its attribute is_test to 1 if the model is for inference.")
+    site.become(attributes=site.attributes(drop=["is_test", "consumed_inputs"]))
+
+
+@down("Dropout", version=7)
+def test_mode_stated(site: Site) -> None:
+    """Test mode is stated."""
+    site.become(attributes=site.attributes(is_test=1))
+
+
+@up("Dropout", version=10)
+def mask_of_booleans(site: Site) -> None:
+    """The mask is boolean, and is cast back for whoever reads it."""
+    if not site.uses_output(1):
+        return
+    x = site.required(0)
+    results = site.emit_many("Dropout", [x], 2, **site.attributes())
+    site.replace(results[0], site.cast(results[1], site.dtype(x)))
+
+
+@down("Dropout", version=10)
+def mask_without_drops(site: Site) -> None:
+    """Outside training nothing is dropped: the mask is true everywhere."""
+    x = site.required(0)
+    result = site.emit("Dropout", x, **site.attributes())
+    mask = None
+    if site.uses_output(1):
+        mask = site.emit("ConstantOfShape", site.emit("Shape", x), value=ir.Tensor(np.asarray([True])))
+    site.replace(result, mask)
+
+
+@up("Dropout", version=12)
+def ratio_to_input(site: Site) -> None:
+    """The ratio becomes an input."""
+    ratio = site.constant(np.asarray(site.real("ratio", 0.5), np.float32))
+    site.become(inputs=[site.required(0), ratio], attributes={})
+
+
+@down("Dropout", version=12)
+def ratio_to_attribute(site: Site) -> None:
+    """The ratio becomes an attribute; training mode, which draws at random, has no equal."""
+    training = site.input(2)
+    if training is not None and site.constant_input(2, "training_mode").any():
+        site.refuse("it is in training mode")
+    ratio = site.known(site.input(1))
+    attributes = {} if ratio is None else {"ratio": float(ratio.reshape(-1)[0])}
+    site.become(inputs=[site.required(0)], attributes=attributes)
+
+
+@up("GroupNormalization", version=21)
+def scale_of_channels(site: Site) -> None:
+    """Scale and bias of each group are repeated for each of its channels."""
+    x, groups = site.required(0), site.integer("num_groups")
+    each = site.size(x, 1) // groups
+    spread = [_repeat(site, site.required(i), groups, each) for i in (1, 2)]
+    site.become(inputs=[x, *spread])
+
+
+def _repeat(site: Site, value: ir.Value, groups: int, each: int) -> ir.Value:
+    content = site.known(value)
+    if content is not None:
+        return site.constant(np.repeat(content, each), site.dtype(value))
+    column = reshape(site, value, [groups, 1])
+    return reshape(site, site.emit("Expand", column, site.constant([groups, each])), [-1])

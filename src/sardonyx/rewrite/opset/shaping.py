@@ -1,0 +1,330 @@
+"""Operators that rearrange: Reshape, Split, Slice, Shape, Tile, Expand, Identity, Trilu, DepthToSpace, Col2Im."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.table import down, up
+
+_END = np.iinfo(np.int64).max
+
+
+def reshape_like(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
+    """``x`` with the shape of ``like``."""
+    shape = site.static_shape(like)
+    if shape is not None and 0 not in shape:
+        return reshape(site, x, list(shape))
+    return site.emit("Reshape", x, site.emit("Shape", like))
+
+
+def reshape(site: Site, x: ir.Value, shape: list[int]) -> ir.Value:
+    """``x`` in a shape of the usual form: -1 follows from the rest, 0 keeps a size."""
+    if site.target < 5:
+        return site.emit("Reshape", x, shape=shape)
+    return site.emit("Reshape", x, site.constant(shape))
+
+
+def unsqueeze(site: Site, x: ir.Value, axes: list[int]) -> ir.Value:
+    """``x`` with new axes of size one."""
+    if site.target < 13:
+        return site.emit("Unsqueeze", x, axes=axes)
+    return site.emit("Unsqueeze", x, site.constant(axes))
+
+
+def squeeze(site: Site, x: ir.Value, axes: list[int]) -> ir.Value:
+    """``x`` without these axes of size one."""
+    if site.target < 13:
+        return site.emit("Squeeze", x, axes=axes)
+    return site.emit("Squeeze", x, site.constant(axes))
+
+
+def reduce(site: Site, op_type: str, x: ir.Value, axes: list[int], *, keepdims: bool = True) -> ir.Value:
+    """A reduction over some axes."""
+    if site.target < (13 if op_type == "ReduceSum" else 18):
+        return site.emit(op_type, x, axes=axes, keepdims=int(keepdims))
+    return site.emit(op_type, x, site.constant(axes), keepdims=int(keepdims))
+
+
+def slice_axis(site: Site, x: ir.Value, axis: int, start: int, end: int, step: int = 1) -> ir.Value:
+    """Part of ``x`` along one axis; a step other than 1 needs set 10."""
+    if site.target < 10:
+        return site.emit("Slice", x, axes=[axis], starts=[start], ends=[end])
+    steps = site.constant([step]) if step != 1 else None
+    inputs = [x, site.constant([start]), site.constant([end]), site.constant([axis]), steps]
+    return site.emit("Slice", *(inputs if step != 1 else inputs[:4]))
+
+
+@up("Reshape", version=5)
+def shape_to_input(site: Site) -> None:
+    """The attribute ``shape`` becomes an input."""
+    shape = site.integers("shape") or []
+    site.become(inputs=[site.required(0), site.constant(shape)], attributes={})
+
+
+@down("Reshape", version=5)
+def shape_to_attribute(site: Site) -> None:
+    """The input ``shape`` becomes an attribute."""
+    site.become(inputs=[site.required(0)], attributes={"shape": site.constant_integers(1, "shape") or []})
+
+
+@down("Reshape", version=14)
+def without_allowzero(site: Site) -> None:
+    """A literal size of zero: the result has no elements, and only its shape counts."""
+    if site.integer("allowzero"):
+        shape = site.constant_integers(1, "shape") or []
+        if 0 in shape:
+            if -1 in shape:
+                site.refuse("its shape has both a literal 0 and a -1")
+            filler = ir.Tensor(np.zeros(1, site.dtype(site.required(0)).numpy()))
+            site.replace(site.emit("ConstantOfShape", site.constant(shape), value=filler))
+            return
+    site.become(attributes=site.attributes(drop=["allowzero"]))
+
+
+@up("Split", version=2)
+def split_axis_written_out(site: Site) -> None:
+    """The sizes, an input that had the type of the data, become an attribute; the axis defaults to 0."""
+    sizes = site.integers("split")
+    if site.input(1) is not None:
+        sizes = site.constant_integers(1, "split")
+    attributes = site.attributes(axis=site.integer("axis"))
+    site.become(inputs=[site.required(0)], attributes=attributes | ({"split": sizes} if sizes else {}))
+
+
+@up("Split", version=13)
+def split_to_input(site: Site) -> None:
+    """The attribute ``split`` becomes an input."""
+    sizes = site.integers("split")
+    inputs = [site.required(0), site.constant(sizes) if sizes is not None else None]
+    site.become(inputs=inputs, attributes=site.attributes(drop=["split"]))
+
+
+@down("Split", version=13)
+def split_to_attribute(site: Site) -> None:
+    """The input ``split`` becomes an attribute."""
+    sizes = site.constant_integers(1, "split")
+    site.become(inputs=[site.required(0)], attributes=site.attributes() | ({"split": sizes} if sizes else {}))
+
+
+@up("Split", version=18)
+def split_count_written_out(site: Site) -> None:
+    """An even split has to name the number of its outputs."""
+    if site.input(1) is None:
+        site.become(attributes=site.attributes(num_outputs=len(site.node.outputs)))
+
+
+@down("Split", version=18)
+def split_sizes_written_out(site: Site) -> None:
+    """A split into ``num_outputs`` parts may leave a smaller last one: its sizes are written out unless even."""
+    if site.input(1) is not None:
+        site.become(attributes=site.attributes(drop=["num_outputs"]))
+        return
+    x, count = site.required(0), len(site.node.outputs)
+    axis = site.axis("axis", 0, site.rank(x))
+    size = site.size(x, axis)
+    part = -(-size // count)
+    inputs = [x] if size % count == 0 else [x, site.constant([part] * (count - 1) + [size - part * (count - 1)])]
+    site.become(inputs=inputs, attributes=site.attributes(drop=["num_outputs"]))
+
+
+@up("Slice", version=10)
+def slice_to_inputs(site: Site) -> None:
+    """Starts, ends and axes become inputs."""
+    starts, ends, axes = (site.integers(name) for name in ("starts", "ends", "axes"))
+    bounds = [site.constant(starts or []), site.constant(ends or [])]
+    tail = [site.constant(axes)] if axes is not None else []
+    site.become(inputs=[site.required(0), *bounds, *tail], attributes={})
+
+
+@down("Slice", version=10)
+def slice_to_attributes(site: Site) -> None:
+    """Constant starts, ends and axes become attributes; axes with other steps than 1 become gathers."""
+    x = site.required(0)
+    starts = site.constant_integers(1, "starts") or []
+    ends = site.constant_integers(2, "ends") or []
+    axes = site.constant_integers(3, "axes")
+    steps = site.constant_integers(4, "steps") or [1] * len(starts)
+    if axes is None:
+        axes = list(range(len(starts)))
+    if min(axes, default=0) < 0:
+        axes = [a + site.rank(x) if a < 0 else a for a in axes]
+    plain = [i for i, step in enumerate(steps) if step == 1]
+    value = x
+    for i in (i for i, step in enumerate(steps) if step != 1):
+        chosen = range(site.size(x, axes[i]))[starts[i] : _python_end(ends[i], steps[i], site.size(x, axes[i])) : steps[i]]
+        value = site.emit("Gather", value, site.constant(list(chosen)), axis=axes[i])
+    if plain or value is x:
+        bounds = {"starts": [starts[i] for i in plain], "ends": [ends[i] for i in plain], "axes": [axes[i] for i in plain]}
+        value = site.emit("Slice", value, **bounds)
+    site.replace(value)
+
+
+def _python_end(end: int, step: int, size: int) -> int | None:
+    """The end of a Python slice that means the same: beyond the front, a reversed slice includes element 0."""
+    return None if step < 0 and end < -size else end
+
+
+@down("Slice", version=13)
+def slice_of_any_type(site: Site) -> None:
+    """Nothing but the types differs."""
+
+
+@down("Shape", version=15)
+def shape_then_slice(site: Site) -> None:
+    """A part of the shape is sliced out of all of it."""
+    start, end = site.integer("start"), site.integer("end", _END)
+    whole = site.emit("Shape", site.required(0))
+    site.replace(whole if (start, end) == (0, _END) else slice_axis(site, whole, 0, start, end))
+
+
+@up("Tile", version=6)
+def tiles_to_repeats(site: Site) -> None:
+    """One count along one axis becomes a count for every axis."""
+    x = site.required(0)
+    repeats = [1] * site.rank(x)
+    repeats[int(site.constant_input(2, "axis").reshape(-1)[0])] = int(site.constant_input(1, "tiles").reshape(-1)[0])
+    site.become(inputs=[x, site.constant(repeats)])
+
+
+@down("Tile", version=6)
+def repeats_to_tiles(site: Site) -> None:
+    """A count for every axis becomes one Tile for each axis that is repeated."""
+    value = site.required(0)
+    dtype = site.dtype(value)
+    for axis, count in enumerate(site.constant_integers(1, "repeats") or []):
+        if count != 1:
+            counts = [site.constant(np.asarray([number]), dtype) for number in (count, axis)]
+            value = site.emit("Tile", value, *counts)
+    site.replace(value)
+
+
+@down("Expand", version=8)
+def expand_by_arithmetic(site: Site) -> None:
+    """Known sizes: copies along each axis of size one."""
+    x = site.required(0)
+    shape = site.constant_integers(1, "shape") or []
+    old = [1] * (len(shape) - site.rank(x)) + list(site.sizes(x))
+    goal = np.broadcast_shapes(tuple(old), (1,) * (len(old) - len(shape)) + tuple(shape))
+    value = reshape(site, x, old) if len(old) > site.rank(x) else x
+    repeats = [new // now if now else 1 for new, now in zip(goal, old, strict=True)]
+    if 0 in repeats:
+        site.refuse("it expands to no elements")
+    site.replace(site.emit("Tile", value, site.constant(repeats)))
+
+
+@down("ConstantOfShape", version=9)
+def expanded_constant(site: Site) -> None:
+    """The scalar expanded to the shape."""
+    value = site.node.attributes.get("value")
+    fill = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy().reshape(1)
+    site.replace(site.emit("Expand", site.constant(fill), site.required(0)))
+
+
+@down("Identity", version=14)
+@down("Identity", version=16)
+def identity_of_a_tensor(site: Site) -> None:
+    """Sequences and optionals pass by reference: readers read the original."""
+    x = site.required(0)
+    if isinstance(x.type, (ir.SequenceType, ir.OptionalType)) and not site.node.outputs[0].is_graph_output():
+        site.replace(x)
+
+
+@down("Trilu", version=14)
+def triangle_by_mask(site: Site) -> None:
+    """``Where(column - row >= k, x, 0)``, with the sizes read at run time unless they are known."""
+    x, upper = site.required(0), site.integer("upper", 1)
+    rank = site.rank(x)
+    diagonal = site.input(1) or site.constant(np.asarray(0, np.int64))
+    rows, columns = (unsqueeze(site, _positions(site, x, rank - 2 + i), [1 - i]) for i in range(2))
+    distance = site.emit("Sub", columns, rows)
+    first = site.emit("Less", distance, diagonal) if upper else site.emit("Greater", distance, diagonal)
+    site.replace(site.emit("Where", first, site.scalar(0, x), x))
+
+
+def _positions(site: Site, x: ir.Value, axis: int) -> ir.Value:
+    """``0 … size-1`` along one axis of ``x``."""
+    shape = x.shape
+    if shape is not None and isinstance(size := shape[axis], int):
+        return site.constant(list(range(size)))
+    zero, one = (site.constant(np.asarray(n, np.int64)) for n in (0, 1))
+    length = site.emit("Gather", site.emit("Shape", x), site.constant(np.asarray(axis, np.int64)))
+    return site.emit("Range", zero, length, one)
+
+
+@down("DepthToSpace", version=11)
+def depth_to_space_in_crd_order(site: Site) -> None:
+    """The order ``CRD`` is a reshape, a transpose and a reshape."""
+    if site.text("mode", "DCR") == "DCR":
+        site.become(attributes=site.attributes(drop=["mode"]))
+        return
+    x, block = site.required(0), site.integer("blocksize")
+    channels, height, width = (site.size(x, axis) for axis in (1, 2, 3))
+    depth = channels // block**2
+    value = reshape(site, x, [0, depth, block, block, height, width])
+    value = site.emit("Transpose", value, perm=[0, 1, 4, 2, 5, 3])
+    site.replace(reshape(site, value, [0, depth, height * block, width * block]))
+
+
+@down("SpaceToDepth", version=28)
+def space_to_depth_in_crd_order(site: Site) -> None:
+    """The order ``CRD`` is a reshape, a transpose and a reshape."""
+    if site.text("mode", "DCR") == "DCR":
+        site.become(attributes=site.attributes(drop=["mode"]))
+        return
+    x, block = site.required(0), site.integer("blocksize")
+    channels, height, width = (site.size(x, axis) for axis in (1, 2, 3))
+    value = reshape(site, x, [0, channels, height // block, block, width // block, block])
+    value = site.emit("Transpose", value, perm=[0, 1, 3, 5, 2, 4])
+    site.replace(reshape(site, value, [0, channels * block**2, height // block, width // block]))
+
+
+@down("Range", version=11)
+def range_by_loop(site: Site) -> None:
+    """Only a constant range has an equal before set 11; the driver folds it."""
+    site.refuse("its length is computed at run time", "Fold constants first (`optimize`).")
+
+
+@down("Range", version=27)
+def range_in_float32(site: Site) -> None:
+    """Half-precision ranges are made in float32 and rounded, as ``stash_type`` 1 says."""
+    dtype = site.dtype(site.required(0))
+    if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        site.become(attributes={})
+        return
+    if site.integer("stash_type", 1) != 1:
+        site.refuse("its stash_type is not float")
+    bounds = [site.cast(site.required(i), ir.DataType.FLOAT) for i in range(3)]
+    site.replace(site.cast(site.emit("Range", *bounds), dtype))
+
+
+@down("Col2Im", version=18)
+def columns_summed_into_place(site: Site) -> None:
+    """Each column element is added at its place in the (padded) image, by a scatter along one flat axis."""
+    columns = site.required(0)
+    image = site.constant_integers(1, "image_shape") or []
+    block = site.constant_integers(2, "block_shape") or []
+    axes = len(image)
+    dilations, strides = (site.integers(name) or [1] * axes for name in ("dilations", "strides"))
+    pads = site.integers("pads") or [0] * (2 * axes)
+    padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image)]
+    steps = [
+        (padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(axes)
+    ]
+    offsets = np.asarray(list(itertools.product(*map(range, block)))) * dilations
+    starts = np.asarray(list(itertools.product(*map(range, steps)))) * strides
+    places = offsets[:, None, :] + starts[None, :, :]
+    flat = np.ravel_multi_index(tuple(places.transpose(2, 0, 1)), tuple(padded)).reshape(-1)
+    batch, channels = site.size(columns, 0), site.size(columns, 1) // len(offsets)
+    updates = reshape(site, columns, [batch, channels, len(flat)])
+    index = site.constant(np.broadcast_to(flat, (batch, channels, len(flat))).astype(np.int64))
+    canvas = np.zeros((batch, channels, int(np.prod(padded))), site.dtype(columns).numpy())
+    summed = site.emit("ScatterElements", site.constant(canvas), index, updates, axis=2, reduction="add")
+    value = reshape(site, summed, [batch, channels, *padded])
+    for i, size in enumerate(image):
+        if padded[i] != size:
+            value = slice_axis(site, value, i + 2, pads[i], pads[i] + size)
+    site.replace(value)

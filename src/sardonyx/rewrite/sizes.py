@@ -1,0 +1,445 @@
+"""Value propagation over Dim: what shape arithmetic computes, as expressions of the open sizes.
+
+``dims(value)`` is a tensor's shape and ``elements(value)`` the content of a small integer tensor,
+both as ``Size`` (an int, or a ``Dim``). Together they see through ``Shape → Gather → Mul → Concat →
+Reshape`` chains whatever exporter wrote them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.core import dim as algebra
+from sardonyx.core.dim import Dim, Size
+from sardonyx.errors import ShapeError
+from sardonyx.rewrite import facts
+
+LONGEST = 64
+"""Elements up to which a tensor is followed as shape arithmetic."""
+
+Elements = tuple[int, tuple[Size, ...]]
+"""Rank (0 or 1) and elements, booleans as 0 and 1."""
+
+
+class Sizes:
+    """Memoized questions about one model; facts about a value object stay true under rewriting.
+
+    Args:
+        opset: Version of the default operator set (it decides attribute defaults).
+    """
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self._dims: dict[ir.Value, tuple[ir.Shape, tuple[Size, ...]]] = {}
+        self._elements: dict[ir.Value, Elements | None] = {}
+        self._anonymous = 0
+
+    def dims(self, value: ir.Value | None) -> tuple[Size, ...] | None:
+        """The shape, with a symbol of its own for each size that has no name; None where rank is unknown."""
+        if value is None:
+            return None
+        shape = value.shape
+        if shape is None:
+            static = facts.static_shape(value)
+            return static
+        known = self._dims.get(value)
+        if known is not None and known[0] is shape:
+            return known[1]
+        dims = tuple(self._size(dim) for dim in shape)
+        self._dims[value] = (shape, dims)
+        return dims
+
+    def _size(self, dim: int | ir.SymbolicDim) -> Size:
+        if isinstance(dim, int):
+            return dim
+        if dim.value is None:
+            self._anonymous += 1
+            return Dim.symbol(f"?{self._anonymous}")
+        return parsed(dim.value)
+
+    def elements(self, value: ir.Value | None) -> Elements | None:
+        """The elements of a small integer or boolean tensor of rank 0 or 1, or None."""
+        if value is None:
+            return None
+        if value in self._elements:
+            return self._elements[value]
+        pending = [value]
+        while pending:
+            # Post-order without recursion: shape arithmetic may be thousands of nodes deep.
+            current = pending[-1]
+            if current in self._elements:
+                pending.pop()
+                continue
+            missing = [v for v in _operands(current) if v not in self._elements]
+            if missing and len(pending) < 100_000:
+                self._elements[current] = None
+                del self._elements[current]
+                pending.extend(missing)
+                if len(set(pending)) != len(pending):
+                    self._elements[current] = None
+                continue
+            self._elements[current] = self._compute(current)
+            pending.pop()
+        return self._elements[value]
+
+    def _compute(self, value: ir.Value) -> Elements | None:
+        tensor = facts.constant_tensor(value)
+        if tensor is not None:
+            return _of_constant(tensor)
+        node = value.producer()
+        if node is None or not facts.is_op(node) and node.domain not in ("", "ai.onnx"):
+            return None
+        if not _is_integral(value):
+            return None
+        rule = RULES.get(node.op_type)
+        if rule is None:
+            return None
+        try:
+            found = rule(self, node, value)
+        except (ShapeError, ZeroDivisionError, OverflowError):
+            return None
+        return found if found is not None and len(found[1]) <= LONGEST else None
+
+    def constant(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The elements when each is a number."""
+        found = self.elements(value)
+        if found is None or not all(isinstance(e, int) for e in found[1]):
+            return None
+        return tuple(e for e in found[1] if isinstance(e, int))
+
+    def attr(self, node: ir.Node, name: str, default: Any = None) -> Any:
+        """Attribute with the schema's default."""
+        return facts.attribute(node, name, self.opset, default)
+
+
+@functools.lru_cache(maxsize=65536)
+def parsed(text: str) -> Size:
+    """The Dim that a dimension name stands for; a name that is no expression is a symbol."""
+    try:
+        return Dim.parse(text)
+    except ShapeError:
+        return Dim.symbol(text)
+
+
+def _is_integral(value: ir.Value) -> bool:
+    kind = facts.dtype(value)
+    return kind is None or kind in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+
+
+def _operands(value: ir.Value) -> list[ir.Value]:
+    """The operands whose elements decide those of ``value``: none for what starts a chain."""
+    node = value.producer()
+    if node is None or node.op_type not in RULES or node.op_type in ("Shape", "Size", "Constant"):
+        return []
+    if not _is_integral(value) or facts.constant_tensor(value) is not None:
+        return []
+    return [v for v in node.inputs if v is not None]
+
+
+def _of_constant(tensor: ir.TensorProtocol) -> Elements | None:
+    if tensor.size > LONGEST or len(tensor.shape) > 1:
+        return None
+    if tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL):
+        return None
+    return len(tensor.shape), tuple(int(x) for x in tensor.numpy().reshape(-1))
+
+
+# -- one function an operator: (sizes, node, output) -> elements ---------------------------------
+
+
+def _shape(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    dims = s.dims(node.inputs[0])
+    if dims is None:
+        return None
+    start, end = s.attr(node, "start", 0) or 0, s.attr(node, "end")
+    return 1, dims[slice(start, end)]
+
+
+def _size_of(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    dims = s.dims(node.inputs[0])
+    return None if dims is None else (0, (product(dims),))
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """The product of sizes; 1 for none."""
+    return functools.reduce(lambda a, b: a * b, sizes, 1)
+
+
+def _gather(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data, indices = s.elements(node.inputs[0]), s.elements(node.inputs[1])
+    if data is None or indices is None or data[0] != 1:
+        return None
+    picked = []
+    for index in indices[1]:
+        if not isinstance(index, int) or not -len(data[1]) <= index < len(data[1]):
+            return None
+        picked.append(data[1][index])
+    return indices[0], tuple(picked)
+
+
+def _slice(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    if data is None or data[0] != 1:
+        return None
+    if s.opset < 10:
+        starts, ends = s.attr(node, "starts"), s.attr(node, "ends")
+        if len(starts) != 1:
+            return None
+        return 1, data[1][starts[0] : ends[0]]
+    operands = [s.constant(v) if v is not None else None for v in node.inputs[1:]]
+    if any(v is not None and o is None for v, o in zip(node.inputs[1:], operands, strict=True)):
+        return None
+    found_starts, found_ends = operands[0], operands[1]
+    steps = operands[3] if len(operands) > 3 and operands[3] is not None else (1,)
+    if found_starts is None or found_ends is None or len(found_starts) != 1 or steps[0] == 0:
+        return None
+    start, end, step = found_starts[0], found_ends[0], steps[0]
+    if step < 0 and end < -len(data[1]):
+        return 1, data[1][start::step]
+    return 1, data[1][start:end:step]
+
+
+def _concat(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    parts = [s.elements(v) for v in node.inputs]
+    if any(p is None or p[0] != 1 for p in parts):
+        return None
+    return 1, tuple(e for p in parts if p is not None for e in p[1])
+
+
+def _as_vector(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    return (1, data[1]) if data is not None and data[0] == 0 else None
+
+
+def _as_scalar(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    if data is None:
+        return None
+    return (0, data[1]) if data[0] == 1 and len(data[1]) == 1 else None
+
+
+def _reshape(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data, target = s.elements(node.inputs[0]), s.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if data is None or target is None or len(target) > 1:
+        return None
+    if not target:
+        return (0, data[1]) if len(data[1]) == 1 else None
+    return 1, data[1]
+
+
+def _same(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    return s.elements(node.inputs[0])
+
+
+def _cast(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    target = ir.DataType(s.attr(node, "to"))
+    if data is None or target == ir.DataType.BOOL:
+        return data if data is not None and all(e in (0, 1) for e in data[1]) else None
+    return data
+
+
+def _elementwise(operation: Callable[[Size, Size], Size | None]) -> Callable[[Sizes, ir.Node, ir.Value], Elements | None]:
+    def compute(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+        parts = [s.elements(v) for v in node.inputs]
+        if any(p is None for p in parts):
+            return None
+        known = [p for p in parts if p is not None]
+        length = max(len(p[1]) for p in known)
+        if any(len(p[1]) not in (1, length) for p in known) or any(len(p[1]) == 0 for p in known):
+            return None
+        columns = [p[1] * length if len(p[1]) == 1 else p[1] for p in known]
+        out: list[Size] = []
+        for row in zip(*columns, strict=True):
+            result: Size | None = row[0]
+            for other in row[1:]:
+                result = None if result is None else operation(result, other)
+            if result is None:
+                return None
+            out.append(result)
+        return max(p[0] for p in known), tuple(out)
+
+    return compute
+
+
+def at_least(a: Size, b: Size) -> bool | None:
+    """Whether ``a >= b`` for all sizes; sizes with names are at least 1."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a >= b
+    assumptions = {name: (1, None) for name in algebra.symbols(a) | algebra.symbols(b)}
+    return algebra.at_least(a, b, assumptions)
+
+
+def equal(a: Size, b: Size) -> bool | None:
+    """Whether two sizes are equal: surely, surely not, or unknown."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if a is b:
+        return True
+    assumptions = {name: (1, None) for name in algebra.symbols(a) | algebra.symbols(b)}
+    return algebra.equal(a, b, assumptions)
+
+
+def _divide(a: Size, b: Size) -> Size | None:
+    if isinstance(a, int) and isinstance(b, int):
+        if b == 0:
+            return None
+        quotient = abs(a) // abs(b)
+        return quotient if (a >= 0) == (b >= 0) else -quotient
+    # ONNX divides toward zero, Dim toward minus infinity: the same only where nothing is negative.
+    if at_least(a, 0) is True and at_least(b, 1) is True:
+        return a // b
+    return None
+
+
+def _modulo(a: Size, b: Size) -> Size | None:
+    if at_least(b, 1) is True and at_least(a, 0) is True:
+        return a % b
+    return None
+
+
+def _compare(decide: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], Size | None]:
+    def operation(a: Size, b: Size) -> Size | None:
+        found = decide(a, b)
+        return None if found is None else int(found)
+
+    return operation
+
+
+def _not(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    return None if data is None else (data[0], tuple(1 - e for e in data[1]))
+
+
+def _negate(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    return None if data is None else (data[0], tuple(-1 * e for e in data[1]))
+
+
+def _absolute(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    if data is None or not all(at_least(e, 0) is True for e in data[1]):
+        return None
+    return data
+
+
+def _where(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    condition, yes, no = (s.elements(v) for v in node.inputs)
+    if condition is None:
+        return None
+    if yes is None or no is None:
+        return None
+    length = max(len(p[1]) for p in (condition, yes, no))
+    if any(len(p[1]) not in (1, length) for p in (condition, yes, no)):
+        return None
+
+    def column(part: Elements) -> tuple[Size, ...]:
+        return part[1] * length if len(part[1]) == 1 else part[1]
+
+    rows = zip(column(condition), column(yes), column(no), strict=True)
+    return max(condition[0], yes[0], no[0]), tuple(b if c else a for c, b, a in rows)
+
+
+def _reduce(operation: Callable[[Sequence[Size]], Size]) -> Callable[[Sizes, ir.Node, ir.Value], Elements | None]:
+    def compute(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+        data = s.elements(node.inputs[0])
+        if data is None or not data[1]:
+            return None
+        return (1 if data[0] == 1 and s.attr(node, "keepdims", 1) else 0), (operation(data[1]),)
+
+    return compute
+
+
+def _constant_of_shape(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    target = s.constant(node.inputs[0])
+    if target is None or len(target) > 1:
+        return None
+    fill = node.attributes.get("value")
+    number = 0 if fill is None else int(fill.as_tensor().numpy().reshape(-1)[0])
+    if not target:
+        return 0, (number,)
+    return (1, (number,) * target[0]) if 0 <= target[0] <= LONGEST else None
+
+
+def _expand(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data, target = s.elements(node.inputs[0]), s.constant(node.inputs[1])
+    if data is None or target is None or len(target) > 1:
+        return None
+    if not target or target[0] == 1 and data[0] == 1:
+        return data
+    if len(data[1]) == 1 and 0 <= target[0] <= LONGEST:
+        return 1, data[1] * target[0]
+    return (1, data[1]) if len(data[1]) == target[0] else None
+
+
+def _range(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    bounds = [s.constant(v) for v in node.inputs]
+    if any(b is None or len(b) != 1 for b in bounds):
+        return None
+    start, limit, step = (b[0] for b in bounds if b is not None)
+    if step == 0 or len(range(start, limit, step)) > LONGEST:
+        return None
+    return 1, tuple(range(start, limit, step))
+
+
+def _split(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    if data is None or data[0] != 1:
+        return None
+    parts = s.attr(node, "split") if s.opset < 13 else s.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if parts is None:
+        count = len(node.outputs)
+        each = -(-len(data[1]) // count)
+        parts = [min(each, len(data[1]) - i * each) for i in range(count)]
+    index = value.index() or 0
+    start = sum(parts[:index])
+    return 1, data[1][start : start + parts[index]]
+
+
+RULES: dict[str, Callable[[Sizes, ir.Node, ir.Value], Elements | None]] = {
+    "Shape": _shape,
+    "Size": _size_of,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Concat": _concat,
+    "Unsqueeze": _as_vector,
+    "Squeeze": _as_scalar,
+    "Reshape": _reshape,
+    "Identity": _same,
+    "Cast": _cast,
+    "Add": _elementwise(lambda a, b: a + b),
+    "Sub": _elementwise(lambda a, b: a - b),
+    "Mul": _elementwise(lambda a, b: a * b),
+    "Div": _elementwise(_divide),
+    "Mod": _elementwise(_modulo),
+    "Min": _elementwise(lambda a, b: algebra.dim_min(a, b)),
+    "Max": _elementwise(lambda a, b: algebra.dim_max(a, b)),
+    "Equal": _elementwise(_compare(equal)),
+    "Less": _elementwise(_compare(lambda a, b: _invert(at_least(a, b)))),
+    "Greater": _elementwise(_compare(lambda a, b: _invert(at_least(b, a)))),
+    "GreaterOrEqual": _elementwise(_compare(at_least)),
+    "LessOrEqual": _elementwise(_compare(lambda a, b: at_least(b, a))),
+    "And": _elementwise(lambda a, b: a * b),
+    "Or": _elementwise(lambda a, b: algebra.dim_max(a, b)),
+    "Not": _not,
+    "Neg": _negate,
+    "Abs": _absolute,
+    "Where": _where,
+    "ReduceProd": _reduce(product),
+    "ReduceSum": _reduce(lambda sizes: functools.reduce(lambda a, b: a + b, sizes)),
+    "ReduceMax": _reduce(lambda sizes: algebra.dim_max(*sizes)),
+    "ReduceMin": _reduce(lambda sizes: algebra.dim_min(*sizes)),
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Range": _range,
+    "Split": _split,
+}
+"""Operators that shape arithmetic is written with."""
+
+
+def _invert(found: bool | None) -> bool | None:
+    return None if found is None else not found
