@@ -1,0 +1,20 @@
+"""Float16 and bfloat16: a model's float32 tensors in half the bytes, float32 where operators or accuracy need it."""
+
+from sardonyx.compress.float16.clamp import Clamp, ClippedTensor
+from sardonyx.compress.float16.convert import (
+    DEFAULT_OP_BLOCK_LIST,
+    Conversion,
+    KeptNode,
+    convert_float_to_bfloat16,
+    convert_float_to_float16,
+)
+
+__all__ = [
+    "DEFAULT_OP_BLOCK_LIST",
+    "Clamp",
+    "ClippedTensor",
+    "Conversion",
+    "KeptNode",
+    "convert_float_to_bfloat16",
+    "convert_float_to_float16",
+]

@@ -1,0 +1,240 @@
+"""Carries out a plan: types rewritten, constants converted, Casts where two decisions meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.compress.float16.clamp import Clamp, ClippedTensor
+from sardonyx.compress.float16.inference import TypedModel
+from sardonyx.compress.float16.plan import Plan, Use, is_convertible_constant
+from sardonyx.compress.float16.signature import FOLLOWED_INPUT, STATING_ATTRIBUTE, type_name
+
+
+class Applier:
+    """Rewrites a model as a plan says.
+
+    Args:
+        typed: The model, rewritten in place.
+        plan: The decisions.
+        clamp: What to do with numbers out of range.
+
+    Attributes:
+        clipped: The tensors that the clamp changed.
+    """
+
+    def __init__(self, typed: TypedModel, plan: Plan, clamp: Clamp) -> None:
+        self.clipped: list[ClippedTensor] = []
+        self._typed = typed
+        self._plan = plan
+        self._clamp = clamp
+        self._suffixes = {True: f"_{clamp.dtype.name.lower()}", False: "_float32"}
+        self._names = _Names(typed.model)
+        self._low: set[ir.Value] = set()
+        self._cast_in: set[ir.Graph] = set()
+
+    def run(self) -> None:
+        """Rewrites the model."""
+        for graph in self._graphs():
+            for value in [*graph.inputs, *graph.initializers.values()]:
+                self._value(value, graph)
+            for node in list(graph):
+                self._state_types(node)
+                for output in node.outputs:
+                    self._value(output, graph)
+        for graph in self._graphs():
+            self._remove_casts_without_effect(graph)
+        for root in self._roots():
+            if "" not in root.opset_imports and not self._cast_in.isdisjoint((root, *root.subgraphs())):
+                root.opset_imports[""] = _standard_opset(self._typed.model)
+
+    def _roots(self) -> Iterator[ir.Graph]:
+        yield self._typed.model.graph
+        yield from (function.graph for function in dict.fromkeys(self._typed.calls.values()))
+
+    def _graphs(self) -> Iterator[ir.Graph]:
+        for root in self._roots():
+            yield root
+            yield from root.subgraphs()
+
+    def _value(self, value: ir.Value, graph: ir.Graph) -> None:
+        if not self._typed.float32(value):
+            return
+        uses = self._plan.uses.get(value, [])
+        source = self._plan.sources.get(value)
+        producer = value.producer()
+        if source is None and (value.is_initializer() or (producer is not None and is_convertible_constant(producer))):
+            self._constant(value, uses, graph)
+        elif source is not None:
+            if source.low:
+                self._set_low(value, value.name)
+            self._cast(value, source.low, [use for use in uses if use.cell.low != source.low], graph)
+
+    def _constant(self, value: ir.Value, uses: list[Use], graph: ir.Graph) -> None:
+        """A constant takes the type its readers want; where they differ it is there twice, so nobody gets it rounded."""
+        low, full = [u for u in uses if u.cell.low], [u for u in uses if not u.cell.low]
+        if not full:
+            self._set_low(value, value.name)
+        elif low:
+            named_low = any(isinstance(use.reader, ir.Graph) for use in low)
+            copy = self._copy_constant(value, graph, self._suffixes[not named_low])
+            self._set_low(value if named_low else copy, value.name)
+            self._rewire(full if named_low else low, copy)
+
+    def _copy_constant(self, value: ir.Value, graph: ir.Graph, suffix: str) -> ir.Value:
+        name = self._names.fresh(f"{value.name}{suffix}")
+        producer = value.producer()
+        if producer is None:
+            copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+            graph.initializers.add(copy)
+            return copy
+        node = ir.Node(
+            producer.domain,
+            "Constant",
+            (),
+            list(producer.attributes.values()),
+            name=self._names.fresh(name),
+            num_outputs=1,
+        )
+        copy = node.outputs[0]
+        copy.name, copy.type, copy.shape = name, value.type, value.shape
+        graph.insert_after(producer, node)
+        return copy
+
+    def _set_low(self, value: ir.Value, reported_as: str | None) -> None:
+        """Makes the value 16-bit, together with the initializer or Constant that holds it."""
+        self._low.add(value)
+        if value.type is not None:
+            value.type = ir.TensorType(self._clamp.dtype, denotation=value.type.denotation)
+        producer = value.producer()
+        if producer is not None and is_convertible_constant(producer):
+            attribute = next(a for name, a in producer.attributes.items() if name.startswith("value"))
+            if attribute.type == ir.AttributeType.TENSOR:
+                tensor = attribute.as_tensor()
+            else:
+                tensor = ir.Tensor(np.array(attribute.value, np.float32))
+            del producer.attributes[attribute.name]
+            producer.attributes.add(ir.AttrTensor("value", self._convert(tensor, reported_as)))
+        elif producer is None and value.const_value is not None:
+            value.const_value = self._convert(value.const_value, reported_as, value.name)
+
+    def _convert(
+        self, tensor: ir.TensorProtocol, reported_as: str | None, name: str | None = None
+    ) -> ir.TensorProtocol:
+        if (clipped := self._clamp.clipped(reported_as or "", tensor.numpy())) is not None:
+            self.clipped.append(clipped)
+        return self._clamp.tensor(tensor, name)
+
+    def _cast(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
+        """One Cast for all ``uses`` of a value that is ``low``, right behind it, so that no sorting is needed.
+
+        Only a body that returns a value from outside itself casts it inside, as its output must be its own.
+        """
+        foreign = [u for u in uses if isinstance(u.reader, ir.Graph) and u.reader is not graph]
+        for use in foreign:
+            assert isinstance(use.reader, ir.Graph)
+            node = self._cast_node(value, low)
+            use.reader.append(node)
+            self._rewire([use], node.outputs[0])
+        if len(foreign) == len(uses):
+            return
+        node = self._cast_node(value, low, takes_name=any(use.reader is self._typed.model.graph for use in uses))
+        producer = value.producer()
+        if producer is not None:
+            graph.insert_after(producer, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
+        self._cast_in.add(graph)
+        self._rewire([use for use in uses if use not in foreign], node.outputs[0])
+
+    def _cast_node(self, value: ir.Value, low: bool, *, takes_name: bool = False) -> ir.Node:
+        node = ir.Node("", "Cast", (value,), (self._to(not low),), num_outputs=1)
+        cast = node.outputs[0]
+        cast.type, cast.shape = ir.TensorType(self._dtype(not low)), value.shape
+        if takes_name:
+            name, value.name = value.name, self._names.fresh(f"{value.name}{self._suffixes[low]}")
+            cast.name = name
+        else:
+            cast.name = self._names.fresh(f"{value.name}{self._suffixes[not low]}")
+        node.name = self._names.fresh(f"{cast.name}_cast")
+        return node
+
+    def _rewire(self, uses: Iterable[Use], replacement: ir.Value) -> None:
+        for use in uses:
+            if isinstance(use.reader, ir.Node):
+                use.reader.replace_input_with(use.index, replacement)
+            else:
+                use.reader.outputs[use.index] = replacement
+
+    def _state_types(self, node: ir.Node) -> None:
+        """Writes the decided output type where an attribute states it."""
+        output = node.outputs[0] if node.outputs else None
+        source = self._plan.sources.get(output) if output is not None else None
+        if source is None or node.domain not in ("", "ai.onnx"):
+            return
+        if node.op_type == "ConstantOfShape" and source.low:
+            value = node.attributes.get("value")
+            tensor = value.as_tensor() if value is not None else ir.Tensor(np.zeros(1, np.float32))
+            node.attributes.add(ir.AttrTensor("value", self._convert(tensor, node.outputs[0].name)))
+        name = STATING_ATTRIBUTE.get(node.op_type)
+        if name is None or (name in node.attributes and node.attributes[name].is_ref()):
+            return
+        if source.low or name in node.attributes or node.op_type in FOLLOWED_INPUT:
+            node.attributes.add(self._to(source.low, name))
+
+    def _to(self, low: bool, name: str = "to") -> ir.Attr:
+        dtype = self._dtype(low)
+        if name == "to" and self._typed.model.graph.opset_imports.get("", 13) < 6:
+            return ir.AttrString(name, dtype.name)
+        return ir.AttrInt64(name, dtype.value)
+
+    def _dtype(self, low: bool) -> ir.DataType:
+        return self._clamp.dtype if low else ir.DataType.FLOAT
+
+    def _remove_casts_without_effect(self, graph: ir.Graph) -> None:
+        """Removes the model's own Casts to the type that their input now has."""
+        for node in list(graph):
+            if node.op_type != "Cast" or node.domain not in ("", "ai.onnx") or node.outputs[0].is_graph_output():
+                continue
+            source, output = node.inputs[0], node.outputs[0]
+            known = self._typed.types
+            if source not in known or output not in known or known[source] == known[output]:
+                continue
+            if self._new_type(source) == self._new_type(output):
+                output.replace_all_uses_with(source)
+                graph.remove(node, safe=True)
+
+    def _new_type(self, value: ir.Value) -> str:
+        return type_name(self._clamp.dtype) if value in self._low else self._typed.types[value]
+
+
+class _Names:
+    """Names of values and nodes that nothing in the model has yet."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken: set[str | None] = set()
+        for root in (model.graph, *(function.graph for function in model.functions.values())):
+            for graph in (root, *root.subgraphs()):
+                self._taken.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
+                for node in graph:
+                    self._taken.add(node.name)
+                    self._taken.update(output.name for output in node.outputs)
+
+    def fresh(self, name: str) -> str:
+        """``name``, with a number behind it where it is taken; it is taken from now on."""
+        found, number = name, 2
+        while found in self._taken:
+            found, number = f"{name}_{number}", number + 1
+        self._taken.add(found)
+        return found
+
+
+def _standard_opset(model: ir.Model) -> int:
+    """The standard operators' version for a part that imports none: the model's, or the newest its IR version knows."""
+    known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= model.ir_version]
+    return model.graph.opset_imports.get("", max(known))

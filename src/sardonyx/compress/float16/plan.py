@@ -1,0 +1,289 @@
+"""Decides, for every float32 input and output of every node, whether it becomes 16-bit or stays.
+
+The unit of decision is a *cell*: the inputs and outputs that must have one type, such as all that share a type
+variable of one node, the state that a loop carries, or one input of a function at all its calls. Where two cells
+that touch the same value decide differently, a Cast is needed; a value, not each of its users, pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compress.float16.clamp import normal_range
+from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel, bodies_of, ports_of
+from sardonyx.compress.float16.signature import (
+    FLOAT32,
+    STATING_ATTRIBUTE,
+    Parameter,
+    Signature,
+    signature_of,
+    type_name,
+)
+
+_VALUE_ATTRIBUTES = frozenset(("value", "value_float", "value_floats"))
+
+
+@dataclass(eq=False)
+class Cell:
+    """Inputs and outputs that have one type.
+
+    Attributes:
+        low: Whether they are 16-bit.
+        fixed: Whether the decision is final.
+        movement: Whether the values are moved unchanged, so that either type gives the same result.
+        nodes: The nodes concerned; none for the model's own inputs and outputs.
+        reason: Why they stay in float32; empty where they need not.
+    """
+
+    low: bool
+    fixed: bool = False
+    movement: bool = False
+    nodes: tuple[ir.Node, ...] = ()
+    reason: str = ""
+
+    def keep(self, reason: str) -> None:
+        """Decides for float32, finally."""
+        self.low, self.fixed, self.reason = False, True, reason
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A value read by input ``index`` of a node, or by output ``index`` of a graph."""
+
+    value: ir.Value
+    cell: Cell
+    reader: ir.Node | ir.Graph
+    index: int
+
+
+@dataclass
+class Plan:
+    """The decisions for a whole model.
+
+    Attributes:
+        sources: The cell that makes each float32 value; constants are absent, as they take whatever type is wanted.
+        uses: Every place that reads a float32 value.
+    """
+
+    sources: dict[ir.Value, Cell] = field(default_factory=dict)
+    uses: dict[ir.Value, list[Use]] = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the caller asked for.
+
+    Attributes:
+        dtype: The 16-bit type.
+        keep_io: Whether the model's input or output of a name stays in float32; an input's second argument says that
+            it has a default value.
+        keeps: Whether a node stays in float32, with its bodies; the reason, or an empty text.
+    """
+
+    dtype: ir.DataType
+    keep_io: Callable[[str, bool], bool]
+    keeps: Callable[[ir.Node], str]
+
+
+class PlanBuilder:
+    """Finds what schemas, block lists and unknown types force; everything else is 16-bit."""
+
+    def __init__(self, typed: TypedModel, wishes: Wishes) -> None:
+        self.plan = Plan()
+        self._typed = typed
+        self._wishes = wishes
+        self._low = type_name(wishes.dtype)
+        self._results: dict[tuple[ir.Function, int], Cell] = {}
+
+    def build(self) -> Plan:
+        """The plan."""
+        graph = self._typed.model.graph
+        functions = list(dict.fromkeys(self._typed.calls.values()))
+        for value in graph.inputs:
+            self._source(value, self._port(self._wishes.keep_io(value.name or "", value.is_initializer())))
+        for function in functions:
+            reason = self._kept(function)
+            for value in function.inputs:
+                self._source(value, self._boundary(reason))
+            for index, value in enumerate(function.outputs):
+                self._results[function, index] = self._boundary(reason)
+                self._use(value, self._results[function, index], function.graph, index)
+        for function in functions:
+            self._graph(function.graph, function.opset_imports, self._kept(function))
+        self._graph(graph, graph.opset_imports, "")
+        for index, value in enumerate(graph.outputs):
+            source = self.plan.sources.get(value) if value.is_graph_input() else None
+            cell = source or self._port(self._wishes.keep_io(value.name or "", False))
+            self._use(value, cell, graph, index)
+        return self.plan
+
+    def _kept(self, function: ir.Function) -> str:
+        return "the call is in a block list" if function in self._typed.kept_functions else ""
+
+    def _port(self, keep: bool) -> Cell:
+        """The cell of one of the model's own inputs or outputs."""
+        return self._cell(low=not keep, fixed=True, reason="keep_io_types" if keep else "")
+
+    def _cell(
+        self, *, low: bool, fixed: bool = False, movement: bool = False, node: ir.Node | None = None, reason: str = ""
+    ) -> Cell:
+        cell = Cell(low, fixed, movement, () if node is None else (node,), reason)
+        self.plan.cells.append(cell)
+        return cell
+
+    def _boundary(self, reason: str, node: ir.Node | None = None) -> Cell:
+        return self._cell(low=not reason, fixed=bool(reason), movement=True, node=node, reason=reason)
+
+    def _use(self, value: ir.Value, cell: Cell, reader: ir.Node | ir.Graph, index: int) -> None:
+        if self._typed.float32(value):
+            self.plan.uses.setdefault(value, []).append(Use(value, cell, reader, index))
+        elif value not in self._typed.types:
+            cell.keep("a type is unknown")
+
+    def _source(self, value: ir.Value, cell: Cell) -> None:
+        if self._typed.float32(value):
+            self.plan.sources[value] = cell
+        elif value not in self._typed.types and value.name:
+            cell.keep("a type is unknown")
+
+    def _graph(self, graph: ir.Graph, opsets: Mapping[str, int], keep: str) -> None:
+        for node in graph:
+            reason = keep or self._wishes.keeps(node)
+            if (function := self._typed.calls.get(node)) is not None:
+                self._call(node, function)
+            elif node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
+                self._control_flow(node, opsets, reason)
+            else:
+                self._node(node, opsets, reason)
+
+    def _call(self, node: ir.Node, function: ir.Function) -> None:
+        for index, (value, formal) in enumerate(zip(node.inputs, function.inputs, strict=False)):
+            if value is not None and (cell := self.plan.sources.get(formal)) is not None:
+                self._use(value, cell, node, index)
+        for index, output in enumerate(node.outputs):
+            self._source(output, self._results[function, index])
+
+    def _control_flow(self, node: ir.Node, opsets: Mapping[str, int], reason: str) -> None:
+        """A state of a Loop or Scan is one cell from its first value through the body to its last."""
+        results: dict[int, Cell] = {}
+        for body in bodies_of(node):
+            ports = ports_of(node, body, opsets)
+            entered: dict[int, Cell] = {}
+            for outer, inner in ports.states:
+                entered[inner] = results[outer] = self._boundary(reason, node)
+            for outer, inner in ports.inputs:
+                value = node.inputs[outer]
+                cell = entered.get(inner) or self._boundary(reason, node)
+                if value is not None:
+                    self._use(value, cell, node, outer)
+                self._source(body.inputs[inner], cell)
+            self._graph(body, opsets, reason)
+            for outer, inner in ports.outputs:
+                cell = results.get(outer) or results.setdefault(outer, self._boundary(reason, node))
+                self._use(body.outputs[inner], cell, body, inner)
+                self._source(node.outputs[outer], cell)
+
+    def _node(self, node: ir.Node, opsets: Mapping[str, int], reason: str) -> None:
+        if not reason and is_convertible_constant(node):
+            return
+        signature = signature_of(node, opsets)
+        reason = reason or self._refusal(node, signature)
+        cells: dict[str, Cell] = {}
+
+        def cell_of(parameter: Parameter | None) -> Cell | None:
+            if parameter is not None and FLOAT32 not in parameter.allowed:
+                return None
+            variable = "" if parameter is None else parameter.variable
+            if variable not in cells:
+                why = reason or self._constraint(parameter)
+                movement = parameter is not None and "tensor(string)" in parameter.allowed
+                cells[variable] = self._cell(low=not why, fixed=bool(why), movement=movement, node=node, reason=why)
+            return cells[variable]
+
+        for index, value in enumerate(node.inputs):
+            cell = cell_of(signature.input(index) if signature else None)
+            if value is not None and cell is not None:
+                self._use(value, cell, node, index)
+        for index, output in enumerate(node.outputs):
+            parameter = signature.output(index) if signature else None
+            if (cell := cell_of(parameter)) is not None:
+                if signature and parameter and not _determined(node, parameter, signature):
+                    cell.keep("an attribute fixes its type")
+                self._source(output, cell)
+        for body in bodies_of(node):
+            self._opaque_body(node, body, opsets, reason)
+
+    def _opaque_body(self, node: ir.Node, body: ir.Graph, opsets: Mapping[str, int], reason: str) -> None:
+        """A body whose operator passes values in its own way: its inputs and outputs stay as they are."""
+        boundary = self._cell(low=False, fixed=True, node=node, reason=reason)
+        for value in body.inputs:
+            self._source(value, boundary)
+        self._graph(body, opsets, self._wishes.keeps(node))
+        for index, value in enumerate(body.outputs):
+            self._use(value, boundary, body, index)
+
+    def _constraint(self, parameter: Parameter | None) -> str:
+        if parameter is None or self._low in parameter.allowed:
+            return ""
+        return f"the operator's schema has no {self._wishes.dtype.name.lower()} here"
+
+    def _refusal(self, node: ir.Node, signature: Signature | None) -> str:
+        """Why the node stays in float32 as a whole, whatever its schema allows; empty where nothing speaks for it."""
+        if signature is None:
+            return "no schema is known for the operator"
+        if bodies_of(node):
+            return "its body's types are the operator's own"
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and "(tensor(float))" in self._typed.types.get(value, ""):
+                return "a sequence or optional cannot be cast"
+        if node.op_type != "ConstantOfShape" and any(_holds_float_tensor(a) for a in node.attributes.values()):
+            return "an attribute holds float32 tensors"
+        if node.op_type == "QuantizeLinear":
+            return "quantization scales need float32"
+        if node.op_type == "DequantizeLinear" and not self._scales_fit(node):
+            return "quantization scales need float32"
+        return ""
+
+    def _scales_fit(self, node: ir.Node) -> bool:
+        """Whether quantized weights' scales are all normal 16-bit numbers, which lose no more than any weight."""
+        data, scale = node.inputs[0], node.inputs[1]
+        if data is None or scale is None or not data.is_initializer() or not scale.is_initializer():
+            return False
+        assert scale.const_value is not None
+        magnitudes = np.abs(scale.const_value.numpy())
+        lowest, largest = normal_range(self._wishes.dtype)
+        return bool(np.all((magnitudes >= lowest) & (magnitudes <= largest)))
+
+
+def is_convertible_constant(node: ir.Node) -> bool:
+    """Whether the node is a Constant that holds a dense tensor, whose element type can be chosen freely."""
+    return (
+        node.op_type == "Constant"
+        and node.domain in ("", "ai.onnx")
+        and any(name in _VALUE_ATTRIBUTES and not a.is_ref() for name, a in node.attributes.items())
+    )
+
+
+def _determined(node: ir.Node, parameter: Parameter, signature: Signature) -> bool:
+    """Whether the output's type follows from the inputs' types, or from an attribute that can be rewritten."""
+    if any(parameter.variable == other.variable for other in signature.inputs):
+        return True
+    if node.op_type == "ConstantOfShape":
+        return "value" not in node.attributes or not node.attributes["value"].is_ref()
+    stating = STATING_ATTRIBUTE.get(node.op_type)
+    return stating is not None and (stating not in node.attributes or not node.attributes[stating].is_ref())
+
+
+def _holds_float_tensor(attribute: ir.Attr) -> bool:
+    if attribute.is_ref():
+        return False
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.as_tensor().dtype == ir.DataType.FLOAT
+    if attribute.type == ir.AttributeType.TENSORS:
+        return any(tensor.dtype == ir.DataType.FLOAT for tensor in attribute.as_tensors())
+    return attribute.type in (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS)

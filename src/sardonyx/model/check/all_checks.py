@@ -1,0 +1,89 @@
+"""Runs all checks on a model, in an order in which none can be hurt by what an earlier one finds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.findings import Finding
+from sardonyx.model.check.functions import check_functions
+from sardonyx.model.check.imports import check_imports
+from sardonyx.model.check.lint import lint_model
+from sardonyx.model.check.onnx_checker import check_with_onnx
+from sardonyx.model.check.onnx_inference import check_types
+from sardonyx.model.check.source import Source, open_source
+from sardonyx.model.check.structure import check_values
+from sardonyx.model.check.targets import Target, check_target, find_target
+from sardonyx.model.check.tensors import check_tensors
+from sardonyx.model.check.values import check_declarations
+
+_UNSAFE_FOR_CPP = frozenset({"nesting-too-deep", "function-recursive", "function-depth", "function-expansion"})
+_NOT_INFERABLE = _UNSAFE_FOR_CPP | {"graph-cycle", "graph-unsorted", "value-undefined", "function-duplicate"}
+_UNREADABLE = frozenset(
+    {
+        "dimension-invalid",
+        "dimension-overflow",
+        "external-file",
+        "external-range",
+        "tensor-content",
+        "tensor-size",
+        "tensor-type",
+    }
+)
+_ORDER = {"error": 0, "warning": 1, "lint": 2}
+
+
+def check(
+    model_or_path: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model,
+    *,
+    target: str | None = None,
+    version: str | None = None,
+    lint: bool = False,
+) -> list[Finding]:
+    """Checks a model: onnx.checker with shapes, and what it misses.
+
+    Args:
+        model_or_path: Anything that ``sardonyx.model.load`` takes. A path is checked as it is on disk, with its
+            external data; the contents of weights are not read (but for ``lint``).
+        target: Also say what this target cannot run: a name in ``known_targets()``.
+        version: The target's version; its newest known where None.
+        lint: Also say what is legal and worse than it need be. This reads all weights.
+
+    Returns:
+        The findings: errors first, then warnings, then lint, each in the order of the model.
+
+    Raises:
+        ModelFileError: There is no ONNX model at the path or in the bytes.
+        OptionError: The target or its version is not known.
+    """
+    chosen = find_target(target, version)
+    source = open_source(model_or_path)
+    found = list(source.findings)
+    if source.proto.HasField("graph") or not found:
+        found += _findings(source, chosen, lint)
+    return sorted(dict.fromkeys(found), key=lambda item: _ORDER[item.severity])
+
+
+def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Finding]:
+    model, commands = source.proto, Commands(source.name)
+    found: list[Finding] = []
+    found += check_imports(model, commands)
+    found += check_functions(model)
+    found += check_values(model)
+    found += check_declarations(model, commands)
+    found += check_tensors(source)
+    codes = frozenset(item.code for item in found if item.severity == "error")
+    if not codes & _UNSAFE_FOR_CPP:
+        found += check_with_onnx(model, codes)
+    if not codes & _NOT_INFERABLE:
+        found += check_types(model)
+    yield from found
+    if target is not None:
+        yield from check_target(model, target, commands)
+    if lint and not codes & _NOT_INFERABLE:
+        broken = frozenset(item.where for item in found if item.code in _UNREADABLE)
+        yield from lint_model(source, commands, broken)

@@ -1,0 +1,62 @@
+"""The command lines that findings recommend, spelled in one place."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePath
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Writes ``sardonyx`` command lines for one model.
+
+    Attributes:
+        source: The path of the model as the user gave it; ``MODEL.onnx`` where it has none.
+    """
+
+    source: str = "MODEL.onnx"
+
+    def _line(self, verb: str, *options: str) -> str:
+        path = PurePath(self.source)
+        target = str(path.with_name(f"{path.stem}.repaired{path.suffix or '.onnx'}"))
+        return shlex.join(["sardonyx", verb, self.source, *options, "-o", target])
+
+    def optimize(self, *passes: str, target: str = "", opset: int | None = None) -> str:
+        """``sardonyx optimize``, with the passes named, for a target, at an opset."""
+        options = ["--passes", ",".join(passes)] if passes else []
+        options += ["--target", target] if target else []
+        options += ["--opset", str(opset)] if opset is not None else []
+        return self._line("optimize", *options)
+
+    def simplify(self) -> str:
+        """``sardonyx simplify``."""
+        return self._line("simplify")
+
+    def fp16(self) -> str:
+        """``sardonyx fp16``."""
+        return self._line("fp16")
+
+    def set_shape(self, name: str, shape: str) -> str:
+        """``sardonyx set-shape`` for one input; ``shape`` is a comma-separated list of sizes and names."""
+        return self._line("set-shape", "--input", f"{name}:{shape}")
+
+    def convert_opset(self, opset: int) -> str:
+        """``sardonyx convert-opset --opset``."""
+        return self._line("convert-opset", "--opset", str(opset))
+
+    def convert_ir(self, version: int) -> str:
+        """``sardonyx convert-opset --ir``, which keeps the opset."""
+        return self._line("convert-opset", "--ir", str(version))
+
+    def convert_opset_and_ir(self, opset: int, version: int) -> str:
+        """``sardonyx convert-opset`` with both."""
+        return self._line("convert-opset", "--opset", str(opset), "--ir", str(version))
+
+    def rename(self, old: str, new: str) -> str:
+        """``sardonyx rename`` of one name."""
+        return self._line("rename", f"{old}={new}")
+
+    def extract(self, inputs: list[str], outputs: list[str]) -> str:
+        """``sardonyx extract`` between the inputs and outputs named."""
+        return self._line("extract", "--inputs", ",".join(inputs), "--outputs", ",".join(outputs))

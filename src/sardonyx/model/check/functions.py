@@ -1,0 +1,160 @@
+"""Model functions: duplicates, recursion, depth, size when inlined, calls and attribute references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.digraph import longest_chain, strongly_connected
+from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.scopes import (
+    FunctionKey,
+    Scope,
+    canonical_domain,
+    function_key,
+    qualified,
+    scopes,
+)
+
+MAX_CALL_DEPTH = 100
+"""The deepest chain of calls that onnx itself accepts (since 1.23)."""
+
+MAX_EXPANDED_NODES = 1_000_000
+"""Shape inference visits a function once a call, so calls of calls of calls must not multiply without bound."""
+
+_SHOWN = 6
+
+
+def check_functions(model: onnx.ModelProto) -> Iterator[Finding]:
+    """Finds functions that are defined twice, recurse, nest too deep or grow too large, and calls that do not fit.
+
+    Args:
+        model: The message.
+
+    Yields:
+        The findings.
+    """
+    index: dict[FunctionKey, int] = {}
+    for position, function in enumerate(model.functions):
+        key = function_key(function)
+        if key in index:
+            yield finding("function-duplicate", "a function of this domain and name exists already.", _place(function))
+        index.setdefault(key, position)
+    if index:
+        yield from _check_calls(model, index)
+    yield from _check_attribute_references(model)
+
+
+def called_function(node: onnx.NodeProto, index: Mapping[FunctionKey, int]) -> int | None:
+    """The position of the model function that a node calls, or None."""
+    return index.get((canonical_domain(node.domain), node.op_type, node.overload))
+
+
+def _check_calls(model: onnx.ModelProto, index: dict[FunctionKey, int]) -> Iterator[Finding]:
+    domains = {domain for domain, _, _ in index}
+    calls: list[dict[int, int]] = [{} for _ in model.functions]
+    sizes = [0] * len(model.functions)
+    of_scope = {id(function): position for position, function in enumerate(model.functions)}
+    for scope in scopes(model):
+        caller = None if scope.function is None else of_scope.get(id(scope.function))
+        if caller is not None:
+            sizes[caller] += len(scope.graph.node)
+        for node in scope.graph.node:
+            called = called_function(node, index)
+            if called is not None:
+                if caller is not None:
+                    calls[caller][called] = calls[caller].get(called, 0) + 1
+                yield from _check_call(scope, node, model.functions[called])
+            elif node.domain in domains and canonical_domain(node.domain) and not _is_operator(node, scope):
+                yield finding(
+                    "function-undefined",
+                    f"the model has functions of domain {node.domain!r}, and none named {node.op_type!r}.",
+                    scope.at(node),
+                )
+    yield from _check_recursion(model.functions, calls, sizes)
+
+
+def _is_operator(node: onnx.NodeProto, scope: Scope) -> bool:
+    version = scope.opsets.get(canonical_domain(node.domain), 0)
+    return onnx.defs.has(node.op_type, max_inclusive_version=version, domain=node.domain)
+
+
+def _check_call(scope: Scope, node: onnx.NodeProto, function: onnx.FunctionProto) -> Iterator[Finding]:
+    for what, given, formal in (("inputs", node.input, function.input), ("outputs", node.output, function.output)):
+        if len(given) > len(formal):
+            yield finding(
+                "arity",
+                f"the call has {len(given)} {what}, the function {len(formal)}.",
+                scope.at(node),
+            )
+    known = set(function.attribute) | {attribute.name for attribute in function.attribute_proto}
+    names = {attribute.name for attribute in node.attribute}
+    for name in sorted(names - known):
+        yield finding("attribute-unknown", f"the function has no attribute {name!r}.", scope.at(node))
+    for name in sorted(set(function.attribute) - names):
+        yield finding("attribute-missing", f"the function requires the attribute {name!r}.", scope.at(node))
+
+
+def _check_recursion(
+    functions: Sequence[onnx.FunctionProto], calls: list[dict[int, int]], sizes: list[int]
+) -> Iterator[Finding]:
+    parts = strongly_connected(calls)
+    recursive = False
+    for part in parts:
+        if len(part) == 1 and part[0] not in calls[part[0]]:
+            continue
+        recursive = True
+        names = [qualified(functions[i].domain, functions[i].name) for i in sorted(part)[:_SHOWN]]
+        more = f" and {len(part) - _SHOWN} more" if len(part) > _SHOWN else ""
+        reason = (
+            f"the functions {', '.join(names)}{more} call each other in a circle."
+            if len(part) > 1
+            else "the function calls itself."
+        )
+        yield finding("function-recursive", reason, _place(functions[min(part)]))
+    if recursive:
+        return
+    order = [part[0] for part in parts]
+    depth = longest_chain(order, calls)
+    deepest = max(range(len(depth)), key=depth.__getitem__)
+    if depth[deepest] > MAX_CALL_DEPTH:
+        yield finding("function-depth", f"the calls below it are {depth[deepest]} deep.", _place(functions[deepest]))
+    expanded = list(sizes)
+    for position in order:
+        expanded[position] += sum(expanded[called] * times for called, times in calls[position].items())
+        if expanded[position] > MAX_EXPANDED_NODES:
+            yield finding(
+                "function-expansion",
+                f"inlined it has {_rounded(expanded[position])} nodes.",
+                _place(functions[position]),
+            )
+            return
+
+
+def _check_attribute_references(model: onnx.ModelProto) -> Iterator[Finding]:
+    for scope in scopes(model):
+        function = scope.function
+        declared: set[str] = set()
+        if function is not None:
+            declared = set(function.attribute) | {attribute.name for attribute in function.attribute_proto}
+        for node in scope.graph.node:
+            for attribute in node.attribute:
+                name = attribute.ref_attr_name
+                if not name or name in declared:
+                    continue
+                holder = "no function is around it" if function is None else "the function does not declare it"
+                yield finding(
+                    "attribute-reference",
+                    f"the attribute {attribute.name!r} refers to {name!r}, and {holder}.",
+                    scope.at(node),
+                )
+
+
+def _place(function: onnx.FunctionProto) -> Place:
+    return Place(item=f"function {qualified(function.domain, function.name)}")
+
+
+def _rounded(count: int) -> str:
+    return f"{count:,}" if count < 10**12 else f"about 10^{len(str(count)) - 1}"

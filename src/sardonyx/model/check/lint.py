@@ -1,0 +1,128 @@
+"""What is legal and worse than it need be: in the graph here, in the weights in ``lint_weights``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+from onnx import TensorProto
+
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.functions import called_function
+from sardonyx.model.check.lint_opset import lint_opset
+from sardonyx.model.check.lint_weights import lint_weights
+from sardonyx.model.check.scopes import Scope, function_key, qualified, scopes
+from sardonyx.model.check.source import Source
+from sardonyx.model.check.structure import names_read, weight_names
+
+
+def lint_model(source: Source, commands: Commands, broken: frozenset[Place]) -> Iterator[Finding]:
+    """Finds waste and traps in a legal model.
+
+    Args:
+        source: The model.
+        commands: Writes the command lines of the remedies.
+        broken: Places of tensors whose contents cannot be read.
+
+    Yields:
+        The findings.
+    """
+    model = source.proto
+    for scope in scopes(model):
+        yield from _lint_uses(scope, model, commands)
+        yield from _lint_nodes(scope)
+        yield from lint_opset(scope, commands)
+    yield from _lint_functions(model, commands)
+    yield from _lint_interface(model, commands)
+    yield from lint_weights(source, commands, broken)
+
+
+def _lint_uses(scope: Scope, model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
+    graph = scope.graph
+    is_function = isinstance(graph, onnx.FunctionProto)
+    outputs = list(graph.output) if is_function else [value.name for value in graph.output]
+    reads = [names_read(node) for node in graph.node]
+    used = set(outputs).union(*reads)
+    for name in weight_names(graph):
+        if name not in used:
+            command = commands.optimize("eliminate_unused_initializer")
+            yield finding("unused-weight", "nothing reads the weight.", scope.at(tensor=name), command=command)
+    if scope.is_main:
+        weights = set(weight_names(graph))
+        inputs = [value.name for value in model.graph.input if value.name not in weights]
+        for name in inputs:
+            if name not in used:
+                command = commands.extract([other for other in inputs if other in used], outputs)
+                yield finding("unused-input", "nothing reads the input.", scope.at(tensor=name), command=command)
+    live = set(outputs)
+    for node, read in zip(reversed(graph.node), reversed(reads), strict=True):
+        if live.isdisjoint(node.output):
+            command = commands.optimize("eliminate_deadend")
+            yield finding("unused-node", "no output depends on the node.", scope.at(node), command=command)
+        else:
+            live |= read
+
+
+def _lint_nodes(scope: Scope) -> Iterator[Finding]:
+    for node in scope.graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        mode = next((item for item in node.attribute if item.name == "training_mode" and item.i), None)
+        if mode is not None or (node.op_type == "BatchNormalization" and len(node.output) > 3):
+            yield finding("training-mode", "the node runs in training mode.", scope.at(node))
+    for value in getattr(scope.graph, "input", ()):
+        if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type == TensorProto.DOUBLE:
+            yield finding("float64", "the input is float64.", scope.at(tensor=value.name))
+
+
+def _lint_functions(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
+    index = {function_key(function): position for position, function in enumerate(model.functions)}
+    if not index:
+        return
+    calls: dict[int | None, set[int]] = {}
+    positions = {key: position for key, position in index.items()}
+    for scope in scopes(model):
+        caller = None if scope.function is None else positions[function_key(scope.function)]
+        called = {called_function(node, index) for node in scope.graph.node}
+        calls.setdefault(caller, set()).update(position for position in called if position is not None)
+    reached = set(calls.get(None, ()))
+    pending = list(reached)
+    while pending:
+        new = calls.get(pending.pop(), set()) - reached
+        reached |= new
+        pending.extend(new)
+    for position, function in enumerate(model.functions):
+        if position not in reached:
+            name = qualified(function.domain, function.name)
+            where = Place(item=f"function {name}")
+            yield finding("unused-function", "nothing calls it.", where, command=commands.simplify())
+
+
+def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
+    weights = set(weight_names(model.graph))
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    outputs = [value.name for value in model.graph.output]
+    listed = [value.name for value in model.graph.input if value.name in weights]
+    if listed and model.ir_version >= 4:
+        command = commands.extract([value.name for value in inputs], outputs)
+        for name in listed:
+            reason = "the weight is a graph input too, so that it cannot be folded."
+            yield finding("weight-is-input", reason, Place(tensor=name), command=command)
+    elif listed:
+        reason = f"all {len(listed)} weights are graph inputs, as IR version {model.ir_version} demands."
+        yield finding("weight-is-input", reason, Place(item="ir_version"), command=commands.convert_ir(4))
+    shapes = [value.type.tensor_type.shape.dim for value in inputs if value.type.tensor_type.HasField("shape")]
+    batched = [shape for shape in shapes if len(shape) > 1]
+    firsts = {shape[0].dim_value if shape[0].HasField("dim_value") else None for shape in batched}
+    if len(firsts) == 1 and None not in firsts:
+        for value in inputs:
+            dims = value.type.tensor_type.shape.dim
+            if len(dims) < 2:
+                continue
+            rest = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or f"d{axis}"
+                    for axis, dim in enumerate(dims)]
+            command = commands.set_shape(value.name, ",".join(["batch", *rest[1:]]))
+            reason = f"the batch size {dims[0].dim_value} is baked into the input's shape."
+            yield finding("batch-baked", reason, Place(tensor=value.name), command=command)

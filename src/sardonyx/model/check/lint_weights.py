@@ -1,0 +1,162 @@
+"""What the contents of weights say: NaN, infinities, denormals, width, duplicates."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, defs
+
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.scopes import Scope, canonical_domain, scopes
+from sardonyx.model.check.source import Source
+from sardonyx.model.check.tensors import tensors_with_places
+
+FLOAT16_MAX = 65504.0
+"""The largest finite float16."""
+
+_CHUNK = 1 << 22
+_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_SHOWN = 4
+
+
+@dataclass(slots=True)
+class _Counts:
+    nan: int = 0
+    infinite: int = 0
+    denormal: int = 0
+    largest: float = 0.0
+
+
+def lint_weights(source: Source, commands: Commands, broken: frozenset[Place]) -> Iterator[Finding]:
+    """Reads all weights and constants, in chunks, and finds contents that will cost time or accuracy.
+
+    Args:
+        source: The model.
+        commands: Writes the command lines of the remedies.
+        broken: Places of tensors whose contents cannot be read.
+
+    Yields:
+        The findings.
+    """
+    alike: dict[tuple[int, tuple[int, ...]], list[tuple[onnx.TensorProto, Place]]] = {}
+    for scope in scopes(source.proto):
+        free = _inputs_free_to_be_int32(scope)
+        for tensor, where in tensors_with_places(scope):
+            if where in broken:
+                continue
+            if where.tensor:
+                alike.setdefault((tensor.data_type, tuple(tensor.dims)), []).append((tensor, where))
+            if tensor.data_type in _FLOATS:
+                yield from _lint_floats(source, tensor, where, commands)
+            elif tensor.data_type == TensorProto.INT64 and (tensor.name in free) and where.tensor:
+                yield from _lint_int64(source, tensor, where)
+    for group in alike.values():
+        if len(group) > 1:
+            yield from _lint_duplicates(source, group, commands)
+
+
+def _lint_floats(source: Source, tensor: onnx.TensorProto, where: Place, commands: Commands) -> Iterator[Finding]:
+    array = source.read(tensor)
+    if array is None:
+        return
+    counts = _count(array)
+    total = array.size
+    if counts.nan:
+        yield finding("weight-nan", f"{counts.nan:,} of {total:,} elements are NaN.", where)
+    if counts.infinite:
+        yield finding("weight-inf", f"{counts.infinite:,} of {total:,} elements are infinite.", where)
+    if counts.denormal:
+        yield finding("weight-denormal", f"{counts.denormal:,} of {total:,} elements are denormal.", where)
+    if tensor.data_type == TensorProto.FLOAT and counts.largest >= FLOAT16_MAX:
+        reason = f"its largest finite magnitude is {counts.largest:g}; float16 ends at {FLOAT16_MAX:g}."
+        yield finding("float16-overflow", reason, where, command=commands.fp16())
+    if tensor.data_type == TensorProto.DOUBLE:
+        yield finding("float64", f"{total:,} elements are float64.", where)
+
+
+def _count(array: np.ndarray) -> _Counts:
+    counts = _Counts()
+    wide = array.dtype in (np.float32, np.float64)
+    for start in range(0, array.size, _CHUNK):
+        chunk = array[start : start + _CHUNK]
+        if not wide:
+            chunk = chunk.astype(np.float32)
+        size = np.abs(chunk)
+        finite = np.isfinite(size)
+        bad = size.size - int(np.count_nonzero(finite))
+        if bad:
+            nan = int(np.count_nonzero(np.isnan(size)))
+            counts.nan += nan
+            counts.infinite += bad - nan
+            size = size[finite]
+        if not size.size:
+            continue
+        counts.largest = max(counts.largest, float(size.max()))
+        if wide:
+            counts.denormal += int(np.count_nonzero((size > 0) & (size < np.finfo(array.dtype).tiny)))
+    return counts
+
+
+def _lint_int64(source: Source, tensor: onnx.TensorProto, where: Place) -> Iterator[Finding]:
+    array = source.read(tensor)
+    if array is None or not array.size:
+        return
+    limits = np.iinfo(np.int32)
+    if int(array.min()) >= limits.min and int(array.max()) <= limits.max:
+        reason = f"its {array.size:,} elements lie in {int(array.min())} … {int(array.max())}, and its readers take int32."
+        yield finding("int64-fits-int32", reason, where)
+
+
+def _inputs_free_to_be_int32(scope: Scope) -> set[str]:
+    """Names all of whose readers take int32 as well as int64, whatever the types of their other inputs are."""
+    free: set[str] = set()
+    bound: set[str] = set()
+    for node in scope.graph.node:
+        for position, name in enumerate(node.input):
+            (free if _takes_int32(scope, node, position) else bound).add(name)
+    if isinstance(scope.graph, onnx.GraphProto):
+        bound.update(value.name for value in scope.graph.output)
+    return free - bound
+
+
+def _takes_int32(scope: Scope, node: onnx.NodeProto, position: int) -> bool:
+    domain = canonical_domain(node.domain)
+    version = scope.opsets.get(domain, 0)
+    if not defs.has(node.op_type, max_inclusive_version=version, domain=domain):
+        return False
+    schema = defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
+    formals = list(schema.inputs)
+    if position >= len(formals):
+        return False
+    formal = formals[position]
+    others = [other.type_str for other in (*formals, *schema.outputs) if other is not formal]
+    own = formal.option != defs.OpSchema.FormalParameterOption.Variadic and formal.type_str not in others
+    return own and {"tensor(int32)", "tensor(int64)"} <= set(formal.types)
+
+
+def _lint_duplicates(
+    source: Source, group: Sequence[tuple[onnx.TensorProto, Place]], commands: Commands
+) -> Iterator[Finding]:
+    equal: dict[bytes, list[Place]] = {}
+    for tensor, where in group:
+        array = source.read(tensor)
+        content = b"\0".join(tensor.string_data) if array is None else np.ascontiguousarray(array).view(np.uint8).data
+        if array is None and tensor.data_type != TensorProto.STRING:
+            continue
+        equal.setdefault(hashlib.blake2b(content).digest(), []).append(where)
+    for places in equal.values():
+        if len(places) > 1:
+            names = ", ".join(repr(place.tensor) for place in places[1 : _SHOWN + 1])
+            more = f" and {len(places) - 1 - _SHOWN} more" if len(places) - 1 > _SHOWN else ""
+            yield finding(
+                "duplicate-weight",
+                f"{names}{more} {'have' if len(places) > 2 else 'has'} equal contents.",
+                places[0],
+                command=commands.optimize("eliminate_duplicate_initializer"),
+            )

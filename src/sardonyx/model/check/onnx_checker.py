@@ -1,0 +1,140 @@
+"""onnx.checker, with every complaint put at its place.
+
+The C++ checker stops at the first error and names its node only where the node has a name. So a model that it refuses
+is taken apart, and each node, value and tensor is given to it alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import onnx
+import onnx.onnx_cpp2py_export.checker as cpp
+
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.functions import called_function
+from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, scopes
+from sardonyx.model.check.skeleton import without_weights
+
+_KINDS = (
+    (r"No Op registered", "operator-unknown"),
+    (r"is deprecated in", "operator-deprecated"),
+    (r"Unrecognized attribute", "attribute-unknown"),
+    (r"Mismatched attribute type|type field and data field mismatch|Invalid attribute type", "attribute-type"),
+    (r"Required attribute", "attribute-missing"),
+    (r"appeared multiple times", "attribute-duplicate"),
+    (r"has (in|out)put size|has zero inputs and zero outputs", "arity"),
+    (r"has an empty string in the graph", "input-missing"),
+    (r"No opset import|No Opset registered", "opset-missing"),
+    (r"Cycle detected in model-local function", "function-recursive"),
+    (r"Function call chain depth", "function-depth"),
+    (r"metadata", "metadata-duplicate"),
+    (r"Field 'op_type'", "node-operator"),
+    (r"Field 'name' of 'graph'", "graph-name"),
+    (r"Field 'name' of 'type'", "opaque-type"),
+    (r"Field '(type|shape|elem_type|value_case)' of", "value-type"),
+    (r"opset", "opset-missing"),
+    (r"ir_version", "ir-version"),
+)
+_CONTEXT = re.compile(r"\n*==> Context:.*", re.DOTALL)
+_STUB = onnx.GraphProto(name="body")
+
+
+def check_with_onnx(model: onnx.ModelProto, found: frozenset[str]) -> Iterator[Finding]:
+    """Runs onnx.checker and finds the places of what it refuses.
+
+    Args:
+        model: The message, of which the structure was found sound enough for C++.
+        found: The codes that other checks have found as errors, so that an error without a place is not said twice.
+
+    Yields:
+        The findings.
+    """
+    try:
+        onnx.checker.check_model(without_weights(model, keep_shapes=False))
+    except (onnx.checker.ValidationError, ValueError) as error:
+        complaint = str(error)
+    else:
+        return
+    placed = list(_check_parts(model))
+    yield from placed
+    if placed or found - {"external-file", "external-range"}:
+        return
+    reason = _sentence(complaint)
+    yield finding(_kind(complaint), reason, Place(tensor=_quoted_name(complaint)))
+
+
+def _check_parts(model: onnx.ModelProto) -> Iterator[Finding]:
+    functions = {function_key(function): index for index, function in enumerate(model.functions)}
+    for scope in scopes(model):
+        context = cpp.CheckerContext()
+        context.ir_version = model.ir_version
+        context.opset_imports = dict(scope.opsets) if model.ir_version >= 3 else {"": 1}
+        if isinstance(scope.graph, onnx.GraphProto):
+            yield from _check_values(scope, scope.graph, context)
+        for node in scope.graph.node:
+            if called_function(node, functions) is None and canonical_domain(node.domain) in context.opset_imports:
+                yield from _check_node(scope, node, context)
+
+
+def _check_values(scope: Scope, graph: onnx.GraphProto, context: cpp.CheckerContext) -> Iterator[Finding]:
+    if not graph.name:
+        yield finding("graph-name", "the graph has no name.", scope.at())
+    for kind, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            reason = _refusal(lambda value=value: cpp.check_value_info(value.SerializeToString(), context))
+            if reason:
+                yield finding(_kind(reason), f"{kind}: {_sentence(reason)}", scope.at(tensor=value.name))
+    for sparse in graph.sparse_initializer:
+        reason = _refusal(lambda sparse=sparse: cpp.check_sparse_tensor(sparse.SerializeToString(), context))
+        if reason:
+            yield finding("sparse-tensor", _sentence(reason), scope.at(tensor=sparse.values.name))
+
+
+def _check_node(scope: Scope, node: onnx.NodeProto, context: cpp.CheckerContext) -> Iterator[Finding]:
+    """Checks a node by itself, its bodies replaced by empty ones: they are scopes of their own."""
+    alone = onnx.NodeProto()
+    alone.CopyFrom(node)
+    for attribute in alone.attribute:
+        if attribute.HasField("g"):
+            attribute.g.CopyFrom(_STUB)
+        for graph in attribute.graphs:
+            graph.CopyFrom(_STUB)
+        for tensor in (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors:
+            _empty(tensor)
+    serialized = alone.SerializeToString()
+    reason = _refusal(lambda: cpp.check_node(serialized, context, cpp.LexicalScopeContext()))
+    if reason:
+        yield finding(_kind(reason), _sentence(reason), scope.at(node))
+
+
+def _empty(tensor: onnx.TensorProto) -> None:
+    """Leaves name and type: contents are checked apart, with the sizes that C++ need not compute."""
+    kind, name = tensor.data_type, tensor.name
+    tensor.Clear()
+    tensor.data_type, tensor.name = kind, name
+    tensor.dims.append(0)
+
+
+def _refusal(check: object) -> str:
+    try:
+        check()  # type: ignore[operator]
+    except (onnx.checker.ValidationError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _kind(reason: str) -> str:
+    return next((code for pattern, code in _KINDS if re.search(pattern, reason)), "checker")
+
+
+def _sentence(reason: str) -> str:
+    text = " ".join(_CONTEXT.sub("", reason).split())
+    return text if text.endswith(".") else f"{text}."
+
+
+def _quoted_name(reason: str) -> str:
+    match = re.search(r"(?:tensor name: |however '|output ')([^')]+)", reason)
+    return match.group(1) if match else ""

@@ -1,0 +1,114 @@
+"""Copies of a message without the weights, for the C++ functions of onnx, which take serialized messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from sardonyx.model.check.scopes import MAX_DEPTH, Scope, scopes
+
+_KEPT_BYTES = 1024
+_KEPT_INTEGER_BYTES = 65536
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+_CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+
+
+def without_weights(model: onnx.ModelProto, *, keep_shapes: bool) -> onnx.ModelProto:
+    """Copies a message without the contents of its larger tensors.
+
+    Args:
+        model: The message; it is not changed.
+        keep_shapes: True makes the emptied tensors references to external data, which shape inference takes.
+            False makes them tensors without elements, which the checker takes, as it reads no shapes of weights.
+
+    Returns:
+        The copy. Integer tensors up to 64 KiB are kept whole: shapes are computed from them.
+    """
+    copy = onnx.ModelProto()
+    _copy_fields(model, copy, leave_out="graph")
+    _copy_fields(model.graph, copy.graph, leave_out="initializer")
+    for tensor in model.graph.initializer:
+        slot = copy.graph.initializer.add()
+        if _is_large(tensor):
+            slot.name, slot.data_type = tensor.name, tensor.data_type
+            slot.dims.extend(tensor.dims)
+            _detach(slot, keep_shapes)
+        else:
+            slot.CopyFrom(tensor)
+    for scope in scopes(copy):
+        for tensor in tensors(scope, weights=not scope.is_main):
+            if _is_large(tensor):
+                _detach(tensor, keep_shapes)
+    return copy
+
+
+def number_nodes(model: onnx.ModelProto) -> None:
+    """Names every node of every graph by its position in the walk of ``scopes``, as ``@@17@@``."""
+    number = 0
+    for scope in scopes(model, max_depth=MAX_DEPTH):
+        for node in scope.graph.node:
+            node.name = f"@@{number}@@"
+            number += 1
+
+
+def tensors(scope: Scope, *, weights: bool = True) -> Iterator[onnx.TensorProto]:
+    """The tensors that a graph holds itself: weights, and those in attributes of its nodes.
+
+    Args:
+        scope: The graph.
+        weights: Whether the weights are among them.
+
+    Yields:
+        The tensors, sparse ones as their values and indices.
+    """
+    graph = scope.graph
+    if weights and isinstance(graph, onnx.GraphProto):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+            yield from attribute.tensors
+
+
+def _is_large(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+        return True
+    if tensor.data_type == TensorProto.STRING:
+        return len(tensor.string_data) > _KEPT_BYTES
+    kept = _KEPT_INTEGER_BYTES if tensor.data_type in _INTEGERS else _KEPT_BYTES
+    if len(tensor.raw_data) > kept:
+        return True
+    counts = (len(getattr(tensor, field)) for field in _CONTENT[1:-1])
+    return max(counts) * 4 > kept
+
+
+def _detach(tensor: onnx.TensorProto, keep_shapes: bool) -> None:
+    for field in (*_CONTENT, "external_data", "data_location"):
+        tensor.ClearField(field)  # type: ignore[arg-type]
+    if keep_shapes:
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="weights")
+    else:
+        del tensor.dims[:]
+        tensor.dims.append(0)
+
+
+def _copy_fields(source: Any, target: Any, leave_out: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == leave_out:
+            continue
+        slot = getattr(target, field.name)
+        if hasattr(slot, "extend"):
+            slot.extend(value)
+        elif field.message_type is not None:
+            slot.CopyFrom(value)
+        else:
+            setattr(target, field.name, value)

@@ -1,0 +1,186 @@
+"""Contents of tensors against their declared types and shapes, and external data against the files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto
+
+from sardonyx.errors import ExternalDataError
+from sardonyx.model import external
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.scopes import Scope, scopes
+from sardonyx.model.check.source import Source
+
+_BITS = {
+    "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "BOOL": 8,
+    "FLOAT16": 16, "DOUBLE": 64, "UINT32": 32, "UINT64": 64, "COMPLEX64": 64, "COMPLEX128": 128, "BFLOAT16": 16,
+    "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "UINT4": 4, "INT4": 4,
+    "FLOAT4E2M1": 4, "FLOAT8E8M0": 8, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
+}  # fmt: skip
+_OWN_FIELD = {
+    "FLOAT": "float_data",
+    "COMPLEX64": "float_data",
+    "DOUBLE": "double_data",
+    "COMPLEX128": "double_data",
+    "INT64": "int64_data",
+    "UINT32": "uint64_data",
+    "UINT64": "uint64_data",
+    "STRING": "string_data",
+}
+_LARGEST = 2**63 - 1
+
+
+def type_name(element: int) -> str:
+    """The name of an ONNX element type in upper case, or ``type 99`` for a number that is none."""
+    return TensorProto.DataType.Name(element) if element in TensorProto.DataType.values() else f"type {element}"
+
+
+def check_tensors(source: Source) -> Iterator[Finding]:
+    """Finds tensors whose contents cannot be what they declare, and external data that is not there.
+
+    Args:
+        source: The model.
+
+    Yields:
+        The findings.
+    """
+    for scope in scopes(source.proto):
+        for tensor, where in tensors_with_places(scope):
+            yield from _check_tensor(source, tensor, where)
+
+
+def tensors_with_places(scope: Scope) -> Iterator[tuple[onnx.TensorProto, Place]]:
+    """The tensors that a graph holds itself, with their places: weights, and those in attributes of its nodes."""
+    graph = scope.graph
+    if isinstance(graph, onnx.GraphProto):
+        for tensor in graph.initializer:
+            yield tensor, scope.at(tensor=tensor.name)
+        for sparse in graph.sparse_initializer:
+            where = scope.at(tensor=sparse.values.name)
+            yield sparse.values, where
+            yield sparse.indices, where
+    for node in graph.node:
+        for attribute in node.attribute:
+            inner = list(attribute.tensors)
+            if attribute.HasField("t"):
+                inner.append(attribute.t)
+            if attribute.HasField("sparse_tensor"):
+                inner += [attribute.sparse_tensor.values, attribute.sparse_tensor.indices]
+            if inner:
+                where = scope.at(node, item=f"attribute {attribute.name!r}")
+                for tensor in inner:
+                    yield tensor, where
+
+
+def elements(dims: object) -> int:
+    """The number of elements of a shape given as integers; exact, however large."""
+    return math.prod(dims)  # type: ignore[arg-type]
+
+
+def content_bytes(element: int, count: int) -> int:
+    """The bytes that ``count`` elements of an ONNX type take; 0 for strings and unknown types."""
+    return -(-_BITS.get(type_name(element), 0) * count // 8)
+
+
+def _check_tensor(source: Source, tensor: onnx.TensorProto, where: Place) -> Iterator[Finding]:
+    name = type_name(tensor.data_type)
+    if name != "STRING" and name not in _BITS:
+        yield finding("tensor-type", f"the tensor's element type is {name.lower()}.", where)
+        return
+    if any(dim < 0 for dim in tensor.dims):
+        yield finding("dimension-invalid", f"the tensor's shape is {list(tensor.dims)}.", where)
+        return
+    count = elements(tensor.dims)
+    if count > _LARGEST or content_bytes(tensor.data_type, count) > _LARGEST:
+        yield finding(
+            "dimension-overflow", f"the shape {list(tensor.dims)} has more elements than 64 bits count.", where
+        )
+        return
+    contents = source.elsewhere(tensor)
+    if isinstance(contents, ir.ExternalTensor):
+        yield from _check_mapped(contents, where)
+    elif tensor.data_location == TensorProto.EXTERNAL:
+        yield from _check_external(source, tensor, where, content_bytes(tensor.data_type, count))
+    elif not tensor.HasField("segment") and not isinstance(contents, ir.TensorProtocol):
+        yield from _check_content(source, tensor, where, name, count)
+
+
+def _check_content(source: Source, tensor: onnx.TensorProto, where: Place, name: str, count: int) -> Iterator[Finding]:
+    filled = source.filled_fields(tensor)
+    if len(filled) > 1:
+        yield finding("tensor-content", f"the contents stand in {' and '.join(filled)}.", where)
+        return
+    if not filled:
+        if count:
+            yield finding("tensor-content", f"the tensor has {count:,} elements by its shape, and no contents.", where)
+        return
+    ((field, given),) = filled.items()
+    if field not in ("raw_data", _OWN_FIELD.get(name, "int32_data")) or (name == "STRING" and field == "raw_data"):
+        yield finding("tensor-content", f"{name.lower()} contents may not stand in {field}.", where)
+        return
+    raw = field == "raw_data"
+    needed = content_bytes(tensor.data_type, count) if raw else _entries(name, count)
+    if given != needed:
+        unit = "bytes" if raw else "entries"
+        yield finding(
+            "tensor-size",
+            f"type {name.lower()} and shape {list(tensor.dims)} need {needed:,} {unit}, {field} has {given:,}.",
+            where,
+        )
+
+
+def _entries(name: str, count: int) -> int:
+    """The entries of a typed field: complex numbers take two, packed types share one."""
+    if name.startswith("COMPLEX"):
+        return 2 * count
+    bits = _BITS.get(name, 8)
+    return -(-count * bits // 8) if bits < 8 else count
+
+
+def _check_external(source: Source, tensor: onnx.TensorProto, where: Place, needed: int) -> Iterator[Finding]:
+    if tensor.data_type == TensorProto.STRING:
+        yield finding("tensor-content", "strings cannot be external data.", where)
+        return
+    try:
+        reference = external.read_reference(tensor.external_data, tensor.name)
+    except ExternalDataError as error:
+        yield finding("external-range", error.problem, where, remedy=error.remedy)
+        return
+    length = needed if reference.length is None else reference.length
+    if length != needed:
+        yield finding(
+            "external-range",
+            f"the length is {length:,} bytes; its type and shape {list(tensor.dims)} need {needed:,}.",
+            where,
+        )
+    if source.folder is None:
+        return
+    try:
+        file = source.folder.open(reference.location, tensor.name)
+    except ExternalDataError as error:
+        reason = f"the external data {reference.location!r} {error.problem}"
+        yield finding("external-file", reason, where, remedy=error.remedy)
+        return
+    if reference.offset + length > file.size:
+        yield finding(
+            "external-range",
+            f"it ends at byte {reference.offset + length:,}, and {reference.location!r} has {file.size:,} bytes.",
+            where,
+        )
+
+
+def _check_mapped(tensor: ir.ExternalTensor, where: Place) -> Iterator[Finding]:
+    """A tensor of a Model in memory that refers to a file of its own."""
+    try:
+        size = tensor.path.stat().st_size
+    except OSError as error:
+        yield finding("external-file", f"the external data {str(tensor.path)!r}: {error.strerror}.", where)
+        return
+    end = (tensor.offset or 0) + (tensor.nbytes if tensor.length is None else tensor.length)
+    if end > size:
+        yield finding("external-range", f"it ends at byte {end:,}, and the file has {size:,} bytes.", where)

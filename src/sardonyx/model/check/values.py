@@ -1,0 +1,124 @@
+"""Declared types and shapes of inputs, outputs and intermediate values, and names of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+from onnx import TensorProto
+
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.findings import Finding
+from sardonyx.model.check.scopes import Scope, scopes
+from sardonyx.model.check.tensors import content_bytes, elements, type_name
+
+_TERABYTE = 2**40
+_LARGEST = 2**63 - 1
+_MAX_TYPE_DEPTH = 20
+
+
+def check_declarations(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
+    """Finds impossible types and sizes among the declared ones, and node names used twice.
+
+    Args:
+        model: The message.
+        commands: Writes the command lines of the remedies.
+
+    Yields:
+        The findings.
+    """
+    for scope in scopes(model):
+        yield from _check_node_names(scope)
+        graph = scope.graph
+        if isinstance(graph, onnx.FunctionProto):
+            values = list(graph.value_info)
+            interface: set[str] = set()
+        else:
+            values = [*graph.input, *graph.output, *graph.value_info]
+            interface = {value.name for value in graph.input}
+        for value in values:
+            yield from _check_value(scope, value, commands if value.name in interface and scope.is_main else None)
+        yield from _check_filled_constants(scope)
+
+
+def _check_node_names(scope: Scope) -> Iterator[Finding]:
+    seen: set[str] = set()
+    said: set[str] = set()
+    for node in scope.graph.node:
+        if node.name in seen and node.name not in said:
+            said.add(node.name)
+            yield finding("node-duplicate", "another node of the graph has this name.", scope.at(node))
+        if node.name:
+            seen.add(node.name)
+
+
+def _check_value(scope: Scope, value: onnx.ValueInfoProto, commands: Commands | None) -> Iterator[Finding]:
+    kind = value.type
+    where = scope.at(tensor=value.name)
+    for _ in range(_MAX_TYPE_DEPTH):
+        which = kind.WhichOneof("value")
+        if which == "sequence_type":
+            kind = kind.sequence_type.elem_type
+        elif which == "optional_type":
+            kind = kind.optional_type.elem_type
+        elif which == "map_type":
+            kind = kind.map_type.value_type
+        else:
+            break
+    else:
+        yield finding("nesting-too-deep", f"the type has more than {_MAX_TYPE_DEPTH} levels.", where)
+        return
+    if which == "opaque_type" and not kind.opaque_type.name:
+        yield finding("opaque-type", "the opaque type has no name.", where)
+    if which not in ("tensor_type", "sparse_tensor_type"):
+        return
+    tensor = kind.tensor_type if which == "tensor_type" else kind.sparse_tensor_type
+    if tensor.elem_type == TensorProto.UNDEFINED or tensor.elem_type not in TensorProto.DataType.values():
+        yield finding("value-type", f"the element type is {type_name(tensor.elem_type).lower()}.", where)
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+    if any(size is not None and size < 0 for size in sizes):
+        shape = ["?" if size is None else size for size in sizes]
+        names = [f"d{axis}" if size is None or size < 0 else str(size) for axis, size in enumerate(sizes)]
+        command = commands.set_shape(value.name, ",".join(names)) if commands else ""
+        yield finding("dimension-invalid", f"the declared shape is {shape}.", where, command=command)
+        return
+    known = [size for size in sizes if size is not None]
+    if 0 in known:
+        return
+    if elements(known) > _LARGEST:
+        yield finding("dimension-overflow", f"the declared shape {known} has more elements than 64 bits count.", where)
+    elif content_bytes(tensor.elem_type, elements(known)) >= _TERABYTE:
+        size = content_bytes(tensor.elem_type, elements(known)) / _TERABYTE
+        yield finding("tensor-too-large", f"with the declared shape {known} it takes {size:,.0f} TB.", where)
+
+
+def _check_filled_constants(scope: Scope) -> Iterator[Finding]:
+    """Constants that are written small and are huge: ``ConstantOfShape`` and ``Expand`` of a known shape."""
+    wanted = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1}
+    nodes = [node for node in scope.graph.node if node.op_type in wanted and not node.domain]
+    if not nodes:
+        return
+    known = _small_integers(scope)
+    for node in nodes:
+        position = wanted[node.op_type]
+        shape = known.get(node.input[position]) if len(node.input) > position else None
+        if shape and all(size > 0 for size in shape) and elements(shape) >= _TERABYTE:
+            yield finding("tensor-too-large", f"it makes {elements(shape):,} elements or more.", scope.at(node))
+
+
+def _small_integers(scope: Scope) -> dict[str, list[int]]:
+    known: dict[str, list[int]] = {}
+    found: list[tuple[str, onnx.TensorProto]] = []
+    if isinstance(scope.graph, onnx.GraphProto):
+        found += [(tensor.name, tensor) for tensor in scope.graph.initializer]
+    for node in scope.graph.node:
+        if node.op_type == "Constant" and node.output:
+            found += [(node.output[0], item.t) for item in node.attribute if item.name == "value"]
+            known.update((node.output[0], list(item.ints)) for item in node.attribute if item.name == "value_ints")
+    for name, tensor in found:
+        if tensor.data_type != TensorProto.INT64 or len(tensor.dims) != 1 or not 0 < tensor.dims[0] <= 16:
+            continue
+        if len(tensor.raw_data) == 8 * tensor.dims[0] or len(tensor.int64_data) == tensor.dims[0]:
+            known[name] = onnx.numpy_helper.to_array(tensor).tolist()
+    return known

@@ -1,0 +1,423 @@
+"""Tensors whose contents stay where the model came from: in its file, in a buffer, or in a protobuf message.
+
+All of them remember the ``TensorProto`` they were read from, its *head*, without the contents; the writer starts from
+it, so that a tensor nobody touched is written as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from sardonyx.errors import ExternalDataError, ModelFileError, ModelTooLargeError
+from sardonyx.model.external import Folder, MappedFile
+from sardonyx.model.wire import RAW_DATA, Payload
+
+MAX_PROTO_BYTES = 2**31 - 1
+"""The largest serialized protobuf message."""
+
+DATA_TYPES: dict[int, ir.DataType] = {int(dtype): dtype for dtype in ir.DataType}
+
+_COMPLEX = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
+# Which types each field of TensorProto may hold (onnx.proto, message TensorProto).
+_CONTENT_FIELDS: dict[int, frozenset[ir.DataType]] = {
+    RAW_DATA: frozenset(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED},
+    4: frozenset({ir.DataType.FLOAT, ir.DataType.COMPLEX64}),
+    5: frozenset(
+        dtype
+        for dtype in ir.DataType
+        if dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED) and dtype.bitwidth <= 32
+    )
+    - {ir.DataType.FLOAT, ir.DataType.UINT32},
+    6: frozenset({ir.DataType.STRING}),
+    7: frozenset({ir.DataType.INT64}),
+    10: frozenset({ir.DataType.DOUBLE, ir.DataType.COMPLEX128}),
+    11: frozenset({ir.DataType.UINT32, ir.DataType.UINT64}),
+}
+
+
+def byte_count(dtype: ir.DataType, dims: Sequence[int]) -> int:
+    """Number of bytes that a tensor's contents take as ``raw_data``; ``dtype`` is neither STRING nor UNDEFINED."""
+    return (math.prod(dims) * dtype.bitwidth + 7) // 8
+
+
+def map_external(
+    file: MappedFile, head: onnx.TensorProto, dtype: ir.DataType, offset: int, length: int
+) -> MappedTensor:
+    """Maps a tensor from a data file.
+
+    Args:
+        file: The data file.
+        head: The message with the reference to the file; it is not changed.
+        dtype: Element type.
+        offset: First byte of the contents in the file.
+        length: Number of bytes.
+
+    Returns:
+        The tensor; it is written with its contents, no longer as a reference.
+
+    Raises:
+        ExternalDataError: The file is too short, or the length is not what shape and type need.
+    """
+    where = f"tensor '{head.name}', file '{file.path}'"
+    if length > file.size - offset:
+        raise ExternalDataError(
+            f"holds {file.size:,} bytes, and the tensor claims {length:,} bytes from byte {offset:,} on.",
+            where=where,
+            remedy="The data file is cut short or belongs to another model.",
+        )
+    try:
+        check_span(length, dtype, RAW_DATA, head.dims, where)
+    except ModelFileError as error:
+        raise ExternalDataError(error.problem, where=error.where, remedy=error.remedy) from error
+    inline = onnx.TensorProto()
+    inline.CopyFrom(head)
+    inline.ClearField("external_data")
+    inline.ClearField("data_location")
+    return MappedTensor(file, Payload(offset, length, RAW_DATA), inline, dtype)
+
+
+def attach(tensor: ir.ExternalTensor) -> MappedTensor:
+    """The tensor mapped from its file, after the checks that every external-data path goes through.
+
+    Args:
+        tensor: A tensor of ours, or one made by other code.
+
+    Raises:
+        ExternalDataError: Its folder is not known, or the file may not be read or does not hold it.
+    """
+    if isinstance(tensor, MappedTensor):
+        return tensor
+    if isinstance(tensor, DetachedTensor):
+        return tensor.attached()
+    head = onnx.TensorProto(name=tensor.name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+    for key, text in tensor.metadata_props.items():
+        head.metadata_props.add(key=key, value=text)
+    length = byte_count(tensor.dtype, head.dims) if tensor.length is None else tensor.length
+    detached = DetachedTensor(head, str(tensor.location), tensor.offset or 0, length, tensor.dtype)
+    detached.base_dir = tensor.base_dir
+    return detached.attached()
+
+
+def metadata_of(proto: onnx.TensorProto) -> dict[str, str] | None:
+    """The ``metadata_props`` of a tensor message as a dict; None where it has none."""
+    return {entry.key: entry.value for entry in proto.metadata_props} or None
+
+
+def _as_array(contents: memoryview, dtype: ir.DataType, shape: ir.Shape) -> npt.NDArray[Any]:
+    dims = shape.numpy()
+    if dtype.bitwidth < 8:
+        packed = np.frombuffer(contents, dtype=np.uint8)
+        return ir.PackedTensor(packed, dtype, shape=dims).numpy()
+    return np.frombuffer(contents, dtype=dtype.numpy().newbyteorder("<")).reshape(dims)
+
+
+class MappedTensor(ir.ExternalTensor):
+    """A tensor whose contents are a span of a mapped file: of the model file itself, or of a data file beside it.
+
+    Args:
+        file: The file.
+        payload: The span, and the field of ``TensorProto`` it is written to when it is not written to a data file.
+        head: The message without its contents.
+        dtype: Element type.
+    """
+
+    __slots__ = ("file", "head", "payload")
+
+    def __init__(self, file: MappedFile, payload: Payload, head: onnx.TensorProto, dtype: ir.DataType) -> None:
+        super().__init__(
+            file.path.name,
+            payload.start,
+            payload.length,
+            dtype,
+            shape=ir.Shape(head.dims),
+            name=head.name,
+            doc_string=head.doc_string or None,
+            metadata_props=metadata_of(head),
+            base_dir=str(file.path.parent),
+        )
+        self.file = file
+        self.payload = payload
+        self.head = head
+
+    def contents(self) -> memoryview:
+        """The contents as bytes, not copied."""
+        start = self.payload.start
+        return self.file.view()[start : start + self.payload.length]
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The tensor as a read-only array on the mapped file; elements of less than a byte are unpacked."""
+        self._check_validity()
+        if self._array is None:
+            self._array = _as_array(self.contents(), self.dtype, self.shape)
+        else:
+            self.file.check_unchanged()
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.numpy().__array__(dtype) if dtype is not None else self.numpy()
+
+    def tobytes(self) -> bytes:
+        """The contents as they stand in the file, copied."""
+        self._check_validity()
+        return bytes(self.contents())
+
+    def tofile(self, file: IO[bytes]) -> None:
+        """Writes the contents to a file."""
+        self._check_validity()
+        for chunk in self.file.chunks(self.payload.start, self.payload.length):
+            file.write(chunk)
+
+    def release(self) -> None:
+        """Forgets the array; the file stays mapped as long as a tensor of it lives."""
+        self._array = None
+
+
+class DetachedTensor(ir.ExternalTensor):
+    """A tensor in a data file that cannot be looked for, because the model did not come from a file.
+
+    It is written as it was read. Its contents can be read once ``base_dir`` is set.
+
+    Args:
+        head: The message.
+        location: The path that the message names.
+        offset: First byte of the contents.
+        length: Number of bytes.
+        dtype: Element type.
+    """
+
+    __slots__ = ("_attached", "head")
+
+    def __init__(self, head: onnx.TensorProto, location: str, offset: int, length: int, dtype: ir.DataType) -> None:
+        super().__init__(
+            location,
+            offset,
+            length,
+            dtype,
+            shape=ir.Shape(head.dims),
+            name=head.name,
+            doc_string=head.doc_string or None,
+            metadata_props=metadata_of(head),
+        )
+        self.head = head
+        self._attached: MappedTensor | None = None
+
+    def attached(self) -> MappedTensor:
+        """The tensor with its contents.
+
+        Raises:
+            ExternalDataError: ``base_dir`` is not set, or the data file may not be read.
+        """
+        if self._attached is None:
+            if not self.base_dir:
+                raise ExternalDataError(
+                    f"has its contents in the file '{self.location}', and the model's folder is not known.",
+                    where=f"tensor '{self.name}'",
+                    remedy="Load the model by its path.",
+                )
+            file = Folder(Path(self.base_dir) / "model.onnx").open(str(self.location), str(self.name))
+            self._attached = map_external(file, self.head, self.dtype, self.offset or 0, self.length or 0)
+        return self._attached
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The tensor as a read-only array; see `attached` for errors."""
+        return self.attached().numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.attached().__array__(dtype)
+
+    def tobytes(self) -> bytes:
+        """The contents; see `attached` for errors."""
+        return self.attached().tobytes()
+
+    def tofile(self, file: IO[bytes]) -> None:
+        """Writes the contents to a file; see `attached` for errors."""
+        self.attached().tofile(file)
+
+
+class ProtoTensor(serde.TensorProtoTensor):
+    """A tensor whose contents are in a protobuf message.
+
+    Args:
+        proto: The message.
+        dtype: Element type.
+        owned: Whether the message is ours to rename; a caller's message is copied first.
+    """
+
+    __slots__ = ("_dtype", "_owned", "_shape")
+
+    def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, owned: bool) -> None:
+        super().__init__(proto)
+        self._dtype = dtype
+        self._shape = ir.Shape(proto.dims, frozen=True)
+        self._owned = owned
+
+    @property
+    def name(self) -> str:
+        """The name of the tensor."""
+        return self._proto.name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        if value == self._proto.name:
+            return
+        if not self._owned:
+            self._proto = onnx.TensorProto.FromString(self._proto.SerializeToString())
+            self._owned = True
+        self._proto.name = value or ""
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Element type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:
+        """Shape; all sizes are known."""
+        return self._shape
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The tensor as an array.
+
+        Raises:
+            ModelFileError: The message does not hold the contents that its shape and type need.
+        """
+        self._check_contents()
+        try:
+            array: npt.NDArray[Any] = super().numpy()
+        except (ValueError, AssertionError) as error:
+            raise ModelFileError(f"cannot be read: {error}", where=f"tensor '{self.name}'") from error
+        return array
+
+    def tobytes(self) -> bytes:
+        """The contents as ``raw_data`` would hold them; see `numpy` for errors."""
+        self._check_contents()
+        try:
+            contents: bytes = super().tobytes()
+        except (ValueError, AssertionError) as error:
+            raise ModelFileError(f"cannot be read: {error}", where=f"tensor '{self.name}'") from error
+        return contents
+
+    def _check_contents(self) -> None:
+        if self.size and not any(field.number in _CONTENT_FIELDS for field, _ in self._proto.ListFields()):
+            raise ModelFileError(
+                f"has the shape {self.shape} and no contents.",
+                where=f"tensor '{self.name}'",
+                remedy="The weights were removed from this model; get the whole model.",
+            )
+
+
+class SparseTensor(ir.LazyTensor):
+    """A constant stored as its non-zero elements; it reads as the dense tensor that it stands for.
+
+    Used as the ``const_value`` of an initializer, it is written to ``sparse_initializer``; as the value of an
+    attribute, to ``sparse_tensor``.
+
+    Args:
+        values: The elements, of shape [n]; the tensor has their name and type.
+        indices: Their places: of shape [n], in the flattened tensor, or of shape [n, rank].
+        dims: Shape of the dense tensor.
+        head: The message without values, indices and dims, for what else it held.
+    """
+
+    __slots__ = ("head", "indices", "values")
+
+    def __init__(
+        self, values: ir.TensorProtocol, indices: ir.TensorProtocol, dims: Sequence[int], head: onnx.SparseTensorProto
+    ) -> None:
+        super().__init__(self._dense, dtype=values.dtype, shape=ir.Shape(dims), name=values.name)
+        self.values = values
+        self.indices = indices
+        self.head = head
+
+    def _dense(self) -> ir.TensorProtocol:
+        where = f"sparse tensor '{self.name}'"
+        dims = self.shape.numpy()
+        if math.prod(dims) > MAX_PROTO_BYTES:
+            raise ModelTooLargeError(f"would have {math.prod(dims):,} elements when dense.", where=where)
+        values, indices = self.values.numpy(), self.indices.numpy()
+        if indices.size and indices.min() < 0:
+            raise ModelFileError("has negative indices.", where=where)
+        dense = np.zeros(dims, dtype=values.dtype)
+        try:
+            if indices.ndim == 2:
+                dense[tuple(indices.T)] = values
+            else:
+                dense.reshape(-1)[indices] = values
+        except (IndexError, ValueError) as error:
+            raise ModelFileError(f"has indices outside its shape {list(dims)}: {error}.", where=where) from error
+        if self.dtype is ir.DataType.STRING:
+            return ir.StringTensor(dense, name=self.name)
+        return ir.Tensor(dense, dtype=self.dtype, name=self.name)
+
+
+def check_contents(proto: onnx.TensorProto, dtype: ir.DataType, file: str) -> None:
+    """Checks that a tensor message holds as many elements as its shape says, or none at all.
+
+    A message without contents is let through: graphs are handed round with their weights removed. Reading such a
+    tensor fails.
+
+    Args:
+        proto: The message.
+        dtype: Its element type.
+        file: Where the message comes from, for messages.
+
+    Raises:
+        ModelFileError: Shape, type and contents contradict each other.
+    """
+    where = f"{file}, tensor '{proto.name}'" if file else f"tensor '{proto.name}'"
+    dims = proto.dims
+    if any(size < 0 for size in dims):
+        raise ModelFileError(f"has the negative size {min(dims)} in its shape {list(dims)}.", where=where)
+    for field, content in proto.ListFields():
+        number = field.number
+        if number not in _CONTENT_FIELDS:
+            continue
+        if number == RAW_DATA:
+            if dtype is ir.DataType.STRING or dtype is ir.DataType.UNDEFINED:
+                raise ModelFileError(f"holds raw bytes, which a tensor of type {dtype} cannot.", where=where)
+            expected, unit = byte_count(dtype, dims), "bytes"
+        else:
+            if dtype not in _CONTENT_FIELDS[number]:
+                raise ModelFileError(f"holds its elements in {field.name}, which is not for type {dtype}.", where=where)
+            expected, unit = _entries(dtype, math.prod(dims)), f"entries of {field.name}"
+        if len(content) != expected:
+            raise ModelFileError(
+                f"holds {len(content):,} {unit}, and its shape {list(dims)} of type {dtype} needs {expected:,}.",
+                where=where,
+                remedy="The file is damaged, or was written by a faulty exporter.",
+            )
+
+
+def check_span(length: int, dtype: ir.DataType, field: int, dims: Sequence[int], where: str) -> None:
+    """Checks that a span of ``length`` bytes holds what a tensor's shape and type say.
+
+    Raises:
+        ModelFileError: It does not.
+    """
+    if any(size < 0 for size in dims):
+        raise ModelFileError(f"has the negative size {min(dims)} in its shape {list(dims)}.", where=where)
+    if dtype not in _CONTENT_FIELDS[field]:
+        raise ModelFileError(f"holds bytes that a tensor of type {dtype} cannot.", where=where)
+    if length != byte_count(dtype, dims):
+        raise ModelFileError(
+            f"holds {length:,} bytes, and its shape {list(dims)} of type {dtype} needs {byte_count(dtype, dims):,}.",
+            where=where,
+            remedy="The file is damaged, or was written by a faulty exporter.",
+        )
+
+
+def _entries(dtype: ir.DataType, elements: int) -> int:
+    if dtype in _COMPLEX:
+        return 2 * elements
+    if dtype is not ir.DataType.STRING and dtype.bitwidth in (2, 4):
+        return (elements * dtype.bitwidth + 7) // 8
+    return elements

@@ -1,0 +1,199 @@
+"""Annotations: what the ONNX text syntax has no place for, written as protobuf text beside the element it belongs to.
+
+``#@ …`` is a comment to onnx's own parser and holds only what describes the model; ``@{ … }`` is no comment and holds
+what changes its meaning, so that onnx's parser refuses the text rather than read another model from it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from sardonyx.errors import TextFormatError
+from sardonyx.model.text.lexer import Scanner
+
+_DESCRIPTIVE: Final = frozenset({"doc_string", "metadata_props", "denotation", "domain", "overload", "name"})
+_WORD: Final = re.compile(r'\s*+(?:(raw|typed)\b|unset\(\s*([\w.]+)\s*\)|wire\("([A-Za-z0-9+/=]*+)"\))')
+_LINE_COLUMN: Final = re.compile(r"(\d+):(\d+) : ")
+_BRACKET: Final = re.compile(r'"(?:[^"\\\n]++|\\.)*+"?|\'(?:[^\'\\\n]++|\\.)*+\'?|#[^\n]*+|[{}<>]')
+
+MAX_BRACKETS: Final = 95
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(slots=True)
+class Annotation:
+    """The annotations of one element.
+
+    Attributes:
+        storage: ``"raw"`` or ``"typed"`` where a tensor states its storage.
+        unset: Paths of fields that the syntax sets and the model leaves unset.
+    """
+
+    storage: str = ""
+    unset: list[str] = field(default_factory=list)
+
+    def finish(self, message: Message) -> None:
+        """Clear the fields that the model leaves unset."""
+        for path in self.unset:
+            *parents, name = path.split(".")
+            target: Any = message
+            for parent in parents:
+                target = getattr(target, parent)
+            target.ClearField(name)
+
+
+def depth_of(body: str) -> int:
+    """How deep the messages of a protobuf text nest."""
+    depth = deepest = 0
+    for bracket in _BRACKET.finditer(body):
+        if bracket.group() in "{<":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif bracket.group() in "}>":
+            depth -= 1
+    return deepest
+
+
+def read(scanner: Scanner, message: Message) -> Annotation:
+    """Read the annotations that stand here, and merge their fields into ``message``.
+
+    Raises:
+        TextFormatError: An annotation is not protobuf text of a message of this type.
+    """
+    result = Annotation()
+    while (found := scanner.annotation()) is not None:
+        body, offset = found
+        position = 0
+        while (word := _WORD.match(body, position)) is not None:
+            storage, path, wire = word.groups()
+            if storage:
+                result.storage = storage
+            elif path:
+                _check_path(scanner, message, path, offset + word.start())
+                result.unset.append(path)
+            else:
+                _merge_wire(scanner, message, wire, offset + word.start())
+            position = word.end()
+        _merge_text(scanner, message, body[position:], offset + position)
+    return result
+
+
+def _check_path(scanner: Scanner, message: Message, path: str, at: int) -> None:
+    target: Any = type(message)()
+    for name in path.split("."):
+        if not isinstance(target, Message) or name not in target.DESCRIPTOR.fields_by_name:
+            raise scanner.error(f"{message.DESCRIPTOR.name} has no field {path!r} to leave unset", at=at)
+        target = getattr(target, name)
+
+
+def _merge_wire(scanner: Scanner, message: Message, digits: str, at: int) -> None:
+    try:
+        message.MergeFromString(base64.b64decode(digits, validate=True))
+    except (ValueError, DecodeError) as error:
+        raise scanner.error(f"these are not the bytes of a {message.DESCRIPTOR.name}: {error}", at=at) from None
+
+
+def _merge_text(scanner: Scanner, message: Message, body: str, at: int) -> None:
+    if not body or body.isspace():
+        return
+    if depth_of(body) > MAX_BRACKETS:
+        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=at)
+    part = type(message)()
+    try:
+        text_format.Parse(body, part)
+    except (text_format.ParseError, ValueError) as error:
+        place = _LINE_COLUMN.match(str(error))
+        offset = int(place.group(2)) - 1 if place and place.group(1) == "1" else 0
+        problem = str(error)[place.end() :] if place else str(error)
+        raise scanner.error(
+            f"expected protobuf text of {message.DESCRIPTOR.name} in the annotation: {problem}", at=at + offset
+        ) from None
+    message.MergeFrom(part)
+
+
+def leftover(message: M, written: frozenset[str]) -> M | None:
+    """The fields of ``message`` that the syntax has not written, unknown ones too; None when there are none."""
+    fields = [field for field, _ in message.ListFields() if field.name not in written]
+    unknown = len(UnknownFieldSet(message)) > 0
+    if not fields and not unknown:
+        return None
+    rest = type(message)()
+    for descriptor in fields:
+        _copy_field(message, rest, descriptor)
+    if unknown:
+        strangers = type(message)()
+        strangers.CopyFrom(message)
+        for descriptor, _ in message.ListFields():
+            strangers.ClearField(descriptor.name)
+        rest.MergeFrom(strangers)
+    return rest
+
+
+def _copy_field(source: Message, target: Message, descriptor: FieldDescriptor) -> None:
+    name = descriptor.name
+    value = getattr(source, name)
+    if isinstance(value, Message):
+        getattr(target, name).CopyFrom(value)
+        getattr(target, name).SetInParent()
+    elif isinstance(value, bytes) and descriptor.type == FieldDescriptor.TYPE_STRING:
+        raise not_utf8(f"{source.DESCRIPTOR.name}.{name}", value)
+    elif isinstance(value, float) and math.isnan(value):
+        only = type(source)()
+        only.CopyFrom(source)
+        for other, _ in source.ListFields():
+            if other.name != name:
+                only.ClearField(other.name)
+        target.MergeFrom(only)
+    elif isinstance(value, (bool, int, float, str, bytes)):
+        setattr(target, name, value)
+    else:
+        getattr(target, name).MergeFrom(value)
+
+
+def not_utf8(where: str, value: bytes) -> TextFormatError:
+    """The error for a protobuf string that is not UTF-8, which protobuf forbids and Python cannot set."""
+    return TextFormatError(
+        f"holds {value[:40]!r}, which is not UTF-8 as protobuf strings must be",
+        where=where,
+        remedy="Rename it before writing a text form.",
+    )
+
+
+def write(rest: Message | None, words: list[str]) -> str:
+    """An annotation, with the space or line end that it needs around it; empty when there is nothing to say.
+
+    Args:
+        rest: The fields to write, from ``leftover``.
+        words: ``raw``, ``typed`` and ``unset(…)`` words before them.
+    """
+    if rest is None:
+        return f" #@ {' '.join(words)}\n" if words else ""
+    descriptive = all(field.name in _DESCRIPTIVE for field, _ in rest.ListFields()) and not len(UnknownFieldSet(rest))
+    body = protobuf_text(rest)
+    if body is None:
+        wire = base64.b64encode(rest.SerializeToString(deterministic=True)).decode()
+        body = f'wire("{wire}")'
+    body = " ".join([*words, body]) if body else " ".join(words)
+    return f" #@ {body}\n" if descriptive else f" @{{ {body} }}"
+
+
+def protobuf_text(message: Message) -> str | None:
+    """One line of protobuf text that reads back to the same message, or None where no text can."""
+    text = text_format.MessageToString(message, as_one_line=True, use_short_repeated_primitives=True)
+    again = type(message)()
+    try:
+        text_format.Parse(text, again)
+    except (text_format.ParseError, ValueError):
+        return None
+    same = again.SerializeToString(deterministic=True) == message.SerializeToString(deterministic=True)
+    return text if same else None

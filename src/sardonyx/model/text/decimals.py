@@ -1,0 +1,103 @@
+"""Decimal numbers and bits: shortest forms that read back to the same bits, and exact reading of any form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+_INTEGERS: Final = re.compile(r"\s*+-?+[0-9]{1,20}+\s*+(?:,\s*+-?+[0-9]{1,20}+\s*+)*+", re.ASCII)
+_NUMBERS: Final = re.compile(
+    r"\s*+-?+[0-9]{1,40}+(?:\.[0-9]{0,40}+)?+(?:[eE][+-]?+[0-9]{1,5}+)?+\s*+"
+    r"(?:,\s*+-?+[0-9]{1,40}+(?:\.[0-9]{0,40}+)?+(?:[eE][+-]?+[0-9]{1,5}+)?+\s*+)*+",
+    re.ASCII,
+)
+
+
+class NumberError(ValueError):
+    """A number of a list that its type cannot hold."""
+
+
+def split_plain(body: str, *, integers: bool) -> list[str] | None:
+    """The numbers of a list without comments or special values, or None when it has to be read token by token."""
+    pattern = _INTEGERS if integers else _NUMBERS
+    return body.split(",") if pattern.fullmatch(body) else None
+
+
+def format_floats(values: npt.NDArray[Any]) -> list[str] | None:
+    """Shortest decimal forms of float32 or float64 values that read back to the same bits.
+
+    Returns:
+        The forms in order, or None when a NaN has a payload, which no decimal form can hold.
+    """
+    texts: list[str] = values.astype(str).tolist()
+    nan = np.isnan(values)
+    if nan.any():
+        quiet = np.array([np.nan, -np.nan], values.dtype)
+        quiet[1] = np.copysign(quiet[0], -1)
+        for index in np.flatnonzero(nan).tolist():
+            bits = values[index].tobytes()
+            if bits not in (quiet[0].tobytes(), quiet[1].tobytes()):
+                return None
+            texts[index] = "-nan" if bits == quiet[1].tobytes() else "nan"
+    return texts
+
+
+def parse_floats(texts: Sequence[str], dtype: np.dtype[np.generic]) -> npt.NDArray[Any]:
+    """Read decimal numbers, each rounded once (ties to even), as C's ``strtof`` and ``strtod`` do.
+
+    Raises:
+        NumberError: A finite number is beyond the type's range.
+    """
+    doubles = np.array([float(text) for text in texts], np.float64)
+    with np.errstate(over="ignore"):
+        values = doubles.astype(dtype)
+    infinite = np.isinf(values)
+    for index in np.flatnonzero(infinite).tolist():
+        if "n" not in texts[index].lower():
+            raise NumberError(f"number {index + 1}, {texts[index].strip()}, is beyond the range of {dtype.name}")
+    if dtype.itemsize == 4:
+        _repair_double_rounding(values, doubles, texts)
+    return values
+
+
+def _repair_double_rounding(values: npt.NDArray[Any], doubles: npt.NDArray[np.float64], texts: Sequence[str]) -> None:
+    """Correct the float32 values whose double stands exactly between two float32, where rounding twice may err."""
+    inexact = np.flatnonzero(np.isfinite(values) & (values.astype(np.float64) != doubles))
+    if not inexact.size:
+        return
+    near = values[inexact]
+    toward = np.where(doubles[inexact] > near.astype(np.float64), np.inf, -np.inf).astype(np.float32)
+    far = np.nextafter(near, toward)
+    middle = (near.astype(np.float64) + far.astype(np.float64)) / 2
+    for position in np.flatnonzero(middle == doubles[inexact]).tolist():
+        index = int(inexact[position])
+        exact = Fraction(texts[index].strip()) - Fraction(float(doubles[index]))
+        if exact:
+            pick = max if exact > 0 else min
+            values[index] = pick(near[position], far[position])
+
+
+def parse_integers(texts: Sequence[str], dtype: np.dtype[np.generic]) -> npt.NDArray[Any]:
+    """Read decimal integers.
+
+    Raises:
+        NumberError: A text is not an integer, or its value does not fit the type.
+    """
+    bounds = np.iinfo(dtype)  # type: ignore[type-var]
+    numbers = []
+    for index, text in enumerate(texts):
+        try:
+            number = int(text)
+        except ValueError:
+            raise NumberError(f"number {index + 1}, {text.strip()[:40]}, is not an integer") from None
+        if not bounds.min <= number <= bounds.max:
+            raise NumberError(
+                f"number {index + 1}, {text.strip()[:40]}, is not between {bounds.min} and {bounds.max}"
+            )
+        numbers.append(number)
+    return np.array(numbers, dtype)

@@ -1,0 +1,225 @@
+"""Tokens of the ONNX text syntax, read on demand, and the errors that name a line and a column."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+from sardonyx.errors import TextFormatError
+from sardonyx.model.text.vocabulary import IDENTIFIER, MAX_DEPTH
+
+_SPACE: Final = re.compile(r"(?:[ \t\n\v\f\r]++|#(?!@)[^\n]*+)*+")
+_STRING: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_BYTES: Final = re.compile(r'b"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_BASE64: Final = re.compile(r'base64"([A-Za-z0-9+/=\s]*+)"')
+_NUMBER: Final = re.compile(
+    r"-?+(?:[0-9]++(?:\.[0-9]*+)?+(?:[eE][+-]?+[0-9]++)?+|(?:[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+|[nN][aA][nN])(?![A-Za-z0-9_]))"
+)
+_INTEGER: Final = re.compile(r"-?+[0-9]++")
+_ANY_TOKEN: Final = re.compile(r'[A-Za-z0-9_.+-]+|"[^"\n]*"?|=>|#@|@\{|.', re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_BYTE_ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_BYTE_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\", b'"': b'"'}
+_BLOCK_TOKEN: Final = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|\'(?:[^\'\\\n]++|\\.)*+\'|#[^\n]*+|[{}]')
+
+MAX_DIGITS: Final = 1100
+"""Longest number read: the exact decimal form of the smallest double has 1,074 digits."""
+
+
+class Scanner:
+    """A cursor over the text of a model.
+
+    Args:
+        text: The whole text.
+        source: Its name in errors, usually a path.
+    """
+
+    def __init__(self, text: str, source: str) -> None:
+        self.text = text
+        self.source = source
+        self.position = 1 if text.startswith("\ufeff") else 0
+        self.depth = 0
+
+    def fail(self, expected: str, *, at: int | None = None) -> NoReturn:
+        """Raise that ``expected`` was expected at the next token, or at offset ``at``."""
+        if at is None:
+            self.skip_space()
+            at = self.position
+        token = _ANY_TOKEN.match(self.text, at)
+        found = "the end of the text" if token is None else repr(token.group()[:40])
+        raise self.error(f"expected {expected}, found {found}", at=at)
+
+    def error(self, problem: str, *, at: int, remedy: str = "") -> TextFormatError:
+        """An error at an offset of the text, with line and column (both from 1)."""
+        line = self.text.count("\n", 0, at) + 1
+        column = at - (self.text.rfind("\n", 0, at) + 1) + 1
+        return TextFormatError(problem, where=f"{self.source}:{line}:{column}", remedy=remedy)
+
+    @contextmanager
+    def nested(self, levels: int) -> Iterator[None]:
+        """Count ``levels`` more nested messages while the block runs.
+
+        Raises:
+            TextFormatError: The text nests deeper than protobuf can read back.
+        """
+        self.depth += levels
+        if self.depth > MAX_DEPTH:
+            raise self.error("nested too deeply: protobuf reads at most 100 levels of messages", at=self.position)
+        yield
+        self.depth -= levels
+
+    def skip_space(self) -> None:
+        """Move over white space and comments, but not over ``#@`` annotations."""
+        space = _SPACE.match(self.text, self.position)
+        if space is not None:
+            self.position = space.end()
+
+    def peek(self) -> str:
+        """The next character that is not space, or an empty string at the end."""
+        self.skip_space()
+        return self.text[self.position : self.position + 1]
+
+    def accept(self, symbol: str) -> bool:
+        """Move over ``symbol`` if it is next."""
+        self.skip_space()
+        if self.text.startswith(symbol, self.position):
+            self.position += len(symbol)
+            return True
+        return False
+
+    def expect(self, symbol: str, *, where: str) -> None:
+        """Move over ``symbol``, which must be next."""
+        if not self.accept(symbol):
+            self.fail(f"{symbol!r} {where}")
+
+    def peek_word(self) -> str:
+        """The identifier that is next, or an empty string."""
+        self.skip_space()
+        word = IDENTIFIER.match(self.text, self.position)
+        if word is None or self.text.startswith('"', word.end()):
+            return ""
+        return word.group()
+
+    def word(self) -> str:
+        """Read the identifier that is next; empty when there is none."""
+        word = self.peek_word()
+        self.position += len(word)
+        return word
+
+    def peek_literal(self) -> bool:
+        """Whether a string is next: quoted, or with bytes escaped."""
+        return self.peek() == '"' or self.text.startswith('b"', self.position)
+
+    def string(self, what: str) -> str:
+        """Read a string that must be valid UTF-8."""
+        start = self.position
+        data = self.literal(what)
+        if isinstance(data, str):
+            return data
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise self.error(f"{what} is not valid UTF-8", at=start) from None
+
+    def literal(self, what: str) -> str | bytes:
+        r"""Read a string: ``"…"``, in which a backslash quotes the next character, or ``b"…"`` with ``\xHH`` escapes."""
+        self.skip_space()
+        match = _STRING.match(self.text, self.position)
+        if match is not None:
+            self.position = match.end()
+            body = match.group(1)
+            return _ESCAPE.sub(r"\1", body) if "\\" in body else body
+        match = _BYTES.match(self.text, self.position)
+        if match is not None:
+            self.position = match.end()
+            return _BYTE_ESCAPE.sub(self._unescape, match.group(1).encode())
+        if self.text.startswith(('"', 'b"'), self.position):
+            raise self.error("the string that begins here is not closed", at=self.position)
+        self.fail(what)
+
+    def _unescape(self, match: re.Match[bytes]) -> bytes:
+        code = match.group(1)
+        if len(code) == 3:
+            return bytes([int(code[1:], 16)])
+        if code not in _BYTE_ESCAPES:
+            raise self.error(f"unknown escape {match.group().decode(errors='replace')!r}", at=self.position)
+        return _BYTE_ESCAPES[code]
+
+    def name(self, what: str) -> str:
+        """Read an identifier or a quoted name."""
+        if self.peek_literal():
+            return self.string(what)
+        word = self.word()
+        if not word:
+            self.fail(what)
+        return word
+
+    def integer(self, what: str, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+        """Read an integer between ``low`` and ``high``."""
+        self.skip_space()
+        start = self.position
+        match = _INTEGER.match(self.text, start)
+        if match is None:
+            self.fail(what)
+        self.position = match.end()
+        if self.text[self.position : self.position + 1] in (".", "e", "E"):
+            self.fail(what, at=start)
+        if match.end() - start > MAX_DIGITS or not low <= int(match.group()) <= high:
+            raise self.error(f"{what}: {match.group()[:40]} is not between {low} and {high}", at=start)
+        return int(match.group())
+
+    def number(self, what: str) -> str:
+        """Read a number, and return it as it is written."""
+        self.skip_space()
+        match = _NUMBER.match(self.text, self.position)
+        if match is None:
+            self.fail(what)
+        if match.end() - match.start() > MAX_DIGITS:
+            raise self.error(f"a number of {match.end() - match.start()} characters is too long", at=self.position)
+        self.position = match.end()
+        return match.group()
+
+    def peek_number(self) -> bool:
+        """Whether a number is next; ``inf`` and ``nan`` are numbers."""
+        self.skip_space()
+        return _NUMBER.match(self.text, self.position) is not None
+
+    def peek_base64(self) -> bool:
+        """Whether a block of base64 is next."""
+        self.skip_space()
+        return self.text.startswith('base64"', self.position)
+
+    def base64(self) -> bytes:
+        """Read ``base64"…"``, in which white space means nothing."""
+        match = _BASE64.match(self.text, self.position)
+        if match is None:
+            raise self.error("the base64 block that begins here is not closed, or holds something else", at=self.position)
+        digits = match.group(1).encode("ascii", "replace").translate(None, b" \t\n\v\f\r")
+        try:
+            data = base64.b64decode(digits, validate=True)
+        except binascii.Error as error:
+            raise self.error(f"wrong base64: {error}", at=self.position) from None
+        self.position = match.end()
+        return data
+
+    def annotation(self) -> tuple[str, int] | None:
+        """Read ``#@ …`` to the end of its line, or ``@{ … }``; the body and its offset, or None."""
+        self.skip_space()
+        start = self.position
+        if self.text.startswith("#@", start):
+            end = self.text.find("\n", start)
+            self.position = len(self.text) if end < 0 else end
+            return self.text[start + 2 : self.position], start + 2
+        if not self.text.startswith("@{", start):
+            return None
+        depth = 0
+        for token in _BLOCK_TOKEN.finditer(self.text, start + 1):
+            depth += {"{": 1, "}": -1}.get(token.group(), 0)
+            if depth == 0 and token.group() == "}":
+                self.position = token.end()
+                return self.text[start + 2 : token.start()], start + 2
+        raise self.error("the block that begins here is not closed", at=start)

@@ -1,0 +1,244 @@
+"""Tensors in the ONNX text syntax: small ones as numbers, large ones as base64, external data as its entries."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from onnx import StringStringEntryProto, TensorProto, TypeProto
+
+from sardonyx.model.text import annotation
+from sardonyx.model.text.decimals import NumberError, format_floats, parse_floats, parse_integers, split_plain
+from sardonyx.model.text.lexer import Scanner
+from sardonyx.model.text.vocabulary import ELEMENT_NAMES, IDENTIFIER, STORAGE, TYPE_WORDS, Storage
+from sardonyx.model.text.words import quote, quoted
+
+MAX_READABLE: Final = 1024
+"""Most numbers that are written as decimals; longer data is written as base64 of its bytes."""
+
+_BASE64_LINE: Final = 120
+_ENTRY: Final = frozenset({"key", "value"})
+
+
+def format_tensor(tensor: TensorProto, *, raw: bool, name_unset: bool | None = None) -> str:
+    """A tensor with its data.
+
+    Args:
+        tensor: The tensor.
+        raw: The text's convention: numbers are stored in ``raw_data``.
+        name_unset: None for an initializer, which is always named; for a tensor in an attribute, the text's
+            convention: without a name it has none, rather than an empty one.
+    """
+    words: list[str] = []
+    written = {"dims"}
+    if tensor.data_type in ELEMENT_NAMES:
+        written.add("data_type")
+    if not tensor.HasField("data_type"):
+        words.append("unset(data_type)")
+    text = ELEMENT_NAMES.get(tensor.data_type, "undefined")
+    if tensor.dims:
+        text += f"[{','.join(map(str, tensor.dims))}]"
+    text += _format_name(tensor, name_unset, words, written)
+    data = _format_data(tensor, raw, words, written)
+    if name_unset is None or not data.startswith("{"):
+        data = f"= {data}"
+    return f"{text} {data}" + annotation.write(annotation.leftover(tensor, frozenset(written)), words)
+
+
+def _format_name(tensor: TensorProto, name_unset: bool | None, words: list[str], written: set[str]) -> str:
+    if name_unset is None:
+        written.add("name")
+        if not tensor.HasField("name"):
+            words.append("unset(name)")
+        return " " + quote(tensor.name)
+    if not tensor.HasField("name"):
+        if not name_unset:
+            words.append("unset(name)")
+        return ""
+    plain = isinstance(tensor.name, str) and IDENTIFIER.fullmatch(tensor.name) and tensor.name not in TYPE_WORDS
+    if plain or (not tensor.name and not name_unset):
+        written.add("name")
+    return f" {tensor.name}" if plain else ""
+
+
+def _format_data(tensor: TensorProto, raw: bool, words: list[str], written: set[str]) -> str:
+    if tensor.HasField("data_location") and tensor.data_location == TensorProto.EXTERNAL:
+        plain = all(_is_plain(entry) for entry in tensor.external_data)
+        written |= {"data_location", "external_data"} if plain else {"data_location"}
+        entries = tensor.external_data if plain else []
+        return f"[{', '.join(f'{quoted(entry.key)}: {quoted(entry.value)}' for entry in entries)}]"
+    if tensor.data_type == TensorProto.STRING and not tensor.HasField("raw_data"):
+        written.add("string_data")
+        return "{" + ", ".join(map(quoted, tensor.string_data)) + "}"
+    storage = STORAGE.get(tensor.data_type)
+    if tensor.HasField("raw_data"):
+        written.add("raw_data")
+        if not raw or storage is None:
+            words.append("raw")
+        return _format_raw(tensor.raw_data, storage)
+    if storage is None:
+        return "{}"
+    if raw:
+        words.append("typed")
+    values: npt.NDArray[Any] = np.array(getattr(tensor, storage.field), storage.typed)
+    if values.dtype.kind == "f" and not _survives(tensor, storage.field, values):
+        return "{}"
+    written.add(storage.field)
+    return _format_numbers(values)
+
+
+def _is_plain(entry: StringStringEntryProto) -> bool:
+    both = entry.HasField("key") and entry.HasField("value")
+    return both and annotation.leftover(entry, _ENTRY) is None
+
+
+def _survives(tensor: TensorProto, field: str, values: npt.NDArray[Any]) -> bool:
+    """Whether float values pass through Python unchanged; a signalling NaN comes out quiet."""
+    if not np.isnan(values).any():
+        return True
+    original, copy = TensorProto(), TensorProto()
+    getattr(original, field).MergeFrom(getattr(tensor, field))
+    getattr(copy, field).extend(values.tolist())
+    return original.SerializeToString() == copy.SerializeToString()
+
+
+def _format_raw(data: bytes, storage: Storage | None) -> str:
+    if storage is None or len(data) % storage.raw.itemsize:
+        return _format_base64(data)
+    return _format_numbers(np.frombuffer(data, storage.raw))
+
+
+def _format_numbers(values: npt.NDArray[Any]) -> str:
+    if len(values) > MAX_READABLE:
+        return _format_base64(values.tobytes())
+    texts = format_floats(values) if values.dtype.kind == "f" else list(map(str, values.tolist()))
+    return _format_base64(values.tobytes()) if texts is None else "{" + ", ".join(texts) + "}"
+
+
+def _format_base64(data: bytes) -> str:
+    digits = base64.b64encode(data).decode()
+    if len(digits) <= _BASE64_LINE:
+        return f'base64"{digits}"'
+    lines = [digits[start : start + _BASE64_LINE] for start in range(0, len(digits), _BASE64_LINE)]
+    return 'base64"\n' + "\n".join(lines) + '"'
+
+
+def is_reserved(word: str) -> bool:
+    """Whether a word before a quote begins a literal rather than being a name."""
+    return word in ("base64", "b")
+
+
+def start_tensor(scanner: Scanner, tensor: TensorProto, kind: TypeProto, at: int) -> None:
+    """Take element type and sizes of a tensor from the type that was read in front of it.
+
+    Raises:
+        TextFormatError: The type is not that of a tensor, or has a size that is not a number.
+    """
+    inner = kind.tensor_type
+    if not kind.HasField("tensor_type") or not inner.HasField("shape"):
+        raise scanner.error("a tensor with data needs a tensor type with all its sizes", at=at)
+    if kind.HasField("denotation") or any(dim.HasField("denotation") for dim in inner.shape.dim):
+        raise scanner.error("the type of a tensor with data cannot have a denotation", at=at)
+    tensor.data_type = inner.elem_type
+    for dim in inner.shape.dim:
+        if not dim.HasField("dim_value"):
+            raise scanner.error("a tensor with data needs sizes that are numbers", at=at)
+        tensor.dims.append(dim.dim_value)
+
+
+def parse_data(scanner: Scanner, tensor: TensorProto, *, raw: bool) -> None:
+    """Read the data of a tensor whose type is known, and the annotation after it.
+
+    Args:
+        scanner: Stands after the ``=``, if there is one.
+        tensor: Has its element type and sizes; gets its data.
+        raw: The text's convention: numbers are stored in ``raw_data``.
+    """
+    scanner.skip_space()
+    start = scanner.position
+    store: Callable[[bool], None] | None = None
+    if scanner.accept("["):
+        _parse_entries(scanner, tensor)
+    elif scanner.peek_base64():
+        block = scanner.base64()
+        store = lambda in_raw: _store_bytes(scanner, tensor, block, in_raw, start)  # noqa: E731
+    elif scanner.accept("{"):
+        if tensor.data_type == TensorProto.STRING:
+            _parse_strings(scanner, tensor)
+        else:
+            texts = _parse_numbers(scanner, tensor, start)
+            store = lambda in_raw: _store_numbers(scanner, tensor, texts, in_raw, start)  # noqa: E731
+    notes = annotation.read(scanner, tensor)
+    if store is not None:
+        store(raw if not notes.storage else notes.storage == "raw")
+    notes.finish(tensor)
+
+
+def _parse_entries(scanner: Scanner, tensor: TensorProto) -> None:
+    tensor.data_location = TensorProto.EXTERNAL
+    while not scanner.accept("]"):
+        if tensor.external_data:
+            scanner.expect(",", where="or ']' after an entry of external data")
+        key = scanner.string("a key of external data")
+        scanner.expect(":", where="after the key")
+        tensor.external_data.add(key=key, value=scanner.string("a value of external data"))
+
+
+def _parse_strings(scanner: Scanner, tensor: TensorProto) -> None:
+    while not scanner.accept("}"):
+        if tensor.string_data:
+            scanner.expect(",", where="or '}' after a string")
+        value = scanner.literal("a string")
+        tensor.string_data.append(value.encode() if isinstance(value, str) else value)
+
+
+def _parse_numbers(scanner: Scanner, tensor: TensorProto, start: int) -> list[str]:
+    """The numbers up to the closing brace, as they are written."""
+    if scanner.accept("}"):
+        return []
+    storage = STORAGE.get(tensor.data_type)
+    if storage is None:
+        name = ELEMENT_NAMES.get(tensor.data_type, str(tensor.data_type))
+        raise scanner.error(f"numbers cannot be given for element type {name}", at=start)
+    integers = storage.raw.kind != "f"
+    end = scanner.text.find("}", scanner.position)
+    body = scanner.text[scanner.position : max(end, scanner.position)]
+    plain = split_plain(body, integers=integers)
+    if plain is not None:
+        scanner.position = end + 1
+        return plain
+    texts = []
+    while True:
+        texts.append(str(scanner.integer("an integer", -(2**63), 2**64 - 1)) if integers else scanner.number("a number"))
+        if not scanner.accept(","):
+            break
+    scanner.expect("}", where="or ',' after a number")
+    return texts
+
+
+def _store_numbers(scanner: Scanner, tensor: TensorProto, texts: list[str], raw: bool, at: int) -> None:
+    storage = STORAGE.get(tensor.data_type)
+    if storage is None or (not texts and not raw):
+        return
+    dtype = storage.raw if raw else storage.typed
+    try:
+        values = parse_floats(texts, dtype) if dtype.kind == "f" else parse_integers(texts, dtype)
+    except NumberError as error:
+        raise scanner.error(f"data of {ELEMENT_NAMES[tensor.data_type]} {tensor.name!r}: {error}", at=at) from None
+    if raw:
+        tensor.raw_data = values.tobytes()
+    else:
+        getattr(tensor, storage.field).extend(values.tolist())
+
+
+def _store_bytes(scanner: Scanner, tensor: TensorProto, block: bytes, raw: bool, at: int) -> None:
+    storage = STORAGE.get(tensor.data_type)
+    if raw or storage is None:
+        tensor.raw_data = block
+        return
+    if len(block) % storage.typed.itemsize:
+        raise scanner.error(f"{len(block)} bytes are not whole entries of {storage.field}", at=at)
+    getattr(tensor, storage.field).extend(np.frombuffer(block, storage.typed).tolist())
