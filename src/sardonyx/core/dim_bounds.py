@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sardonyx.errors import ShapeError
 
 if TYPE_CHECKING:
-    from sardonyx.core.dim import Atom, Dim, Size
+    from sardonyx.core.dim_expression import Atom, Dim, Size
 
 Interval: TypeAlias = "tuple[int | None, int | None]"
 """Least and greatest value, both inclusive; ``None`` is unbounded or unknown."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.errors import InvalidModelError, ModelFileError
+from sardonyx.errors import InvalidModelError
 from sardonyx.model.carry import (
     KEY,
     QUANTIZATION_KEY,
@@ -25,13 +26,12 @@ from sardonyx.model.carry import (
     MapType,
     ModelRecord,
     OpaqueType,
-    Original,
     Stray,
     ValueRecord,
     differing,
     without,
 )
-from sardonyx.model.tensors import DATA_TYPES
+from sardonyx.model.tensors import DATA_TYPES, SparseTensor
 from sardonyx.model.writer import (
     FUNCTION_INFO_VERSION,
     Inline,
@@ -49,7 +49,7 @@ from sardonyx.model.writer import (
 
 _TYPE = ir.AttributeType
 _ATTRIBUTE_TYPES = {int(kind): kind for kind in _TYPE}
-_NODE_LISTS = ("attribute",)
+_FUNCTION_LISTS = ("node", "attribute_proto", "value_info")
 _GRAPH_LISTS = (
     "node",
     "initializer",
@@ -60,28 +60,31 @@ _GRAPH_LISTS = (
     "quantization_annotation",
 )
 _OPTIONAL_NODE_FIELDS = {3: "name", 7: "domain", 8: "overload"}
-_PLAIN_NODE_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7})
-_EMPTY: tuple[()] = ()
 
-# Which field of AttributeProto holds the value of each type.
-_VALUE_FIELDS = {
-    _TYPE.FLOAT: 2,
-    _TYPE.INT: 3,
-    _TYPE.STRING: 4,
-    _TYPE.TENSOR: 5,
-    _TYPE.GRAPH: 6,
-    _TYPE.FLOATS: 7,
-    _TYPE.INTS: 8,
-    _TYPE.STRINGS: 9,
-    _TYPE.TENSORS: 10,
-    _TYPE.GRAPHS: 11,
-    _TYPE.TYPE_PROTO: 14,
-    _TYPE.TYPE_PROTOS: 15,
-    _TYPE.SPARSE_TENSOR: 22,
-    _TYPE.SPARSE_TENSORS: 23,
+# Where AttributeProto holds the value of each type.
+_NAMES = {
+    _TYPE.FLOAT: "f",
+    _TYPE.INT: "i",
+    _TYPE.STRING: "s",
+    _TYPE.TENSOR: "t",
+    _TYPE.GRAPH: "g",
+    _TYPE.FLOATS: "floats",
+    _TYPE.INTS: "ints",
+    _TYPE.STRINGS: "strings",
+    _TYPE.TENSORS: "tensors",
+    _TYPE.GRAPHS: "graphs",
+    _TYPE.TYPE_PROTO: "tp",
+    _TYPE.TYPE_PROTOS: "type_protos",
+    _TYPE.SPARSE_TENSOR: "sparse_tensor",
+    _TYPE.SPARSE_TENSORS: "sparse_tensors",
 }
+_VALUE_FIELDS = {kind: onnx.AttributeProto.DESCRIPTOR.fields_by_name[name].number for kind, name in _NAMES.items()}
 _TYPE_OF_FIELD = {number: kind for kind, number in _VALUE_FIELDS.items()}
-_SCALARS = frozenset({_TYPE.FLOAT, _TYPE.INT, _TYPE.STRING})
+_WITH_CHILDREN = frozenset(
+    {_TYPE.TENSOR, _TYPE.TENSORS, _TYPE.GRAPH, _TYPE.GRAPHS, _TYPE.SPARSE_TENSOR, _TYPE.SPARSE_TENSORS}
+)
+_TYPED = frozenset({_TYPE.TYPE_PROTO, _TYPE.TYPE_PROTOS})
+_LISTS = frozenset({_TYPE.FLOATS, _TYPE.INTS, _TYPE.STRINGS, _TYPE.TENSORS, _TYPE.GRAPHS, _TYPE.SPARSE_TENSORS})
 
 Fields = dict[int, Any]
 Scopes = list[dict[str, ir.Value]]
@@ -108,57 +111,60 @@ class Reader:
         self._source = source
         self._compare_all = compare_all
         self._writer = Writer(Inline(), FUNCTION_INFO_VERSION)
-        self._types: dict[bytes, tuple[ir.DataType | None, ir.Shape | None, bool]] = {}
-        self._ir_version = 0
+        self._types: dict[bytes, tuple[ir.TypeProtocol | None, ir.Shape | None, bool]] = {}
+        self._configurations: dict[str, ir.ModelConfiguration] = {}
+        self._function_infos = False
+        self._doubtful: list[tuple[ir.Value, str, onnx.ValueInfoProto]] = []
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         """Reads a whole model.
 
         Raises:
+            ModelFileError: A tensor does not hold what its shape says, or may not be read.
             InvalidModelError: Names are defined twice, or a type is none of ONNX's.
         """
-        self._ir_version = proto.ir_version
-        with _collector_paused():
-            graph = self._graph(proto.graph, [])
-            graph.opset_imports.update(_opsets(proto.opset_import))
-            functions = [self._function(function) for function in proto.functions]
-            fields = _fields(proto)
-            model = ir.Model(
-                graph,
-                ir_version=proto.ir_version,
-                producer_name=fields.get(2),
-                producer_version=fields.get(3),
-                domain=fields.get(4),
-                model_version=fields.get(5),
-                doc_string=fields.get(6),
-                functions=functions,
-                metadata_props=_metadata(proto.metadata_props),
-                device_configurations=tuple(map(serde.deserialize_model_configuration, proto.configuration)),
-            )
-        if len(model.functions) != len(functions):
-            names = collections.Counter(function.identifier() for function in functions)
-            raise InvalidModelError("is defined twice.", where=f"function '{names.most_common(1)[0][0]}'")
+        self._function_infos = proto.ir_version >= FUNCTION_INFO_VERSION
+        configurations = tuple(map(serde.deserialize_model_configuration, proto.configuration))
+        self._configurations = {configuration.name: configuration for configuration in configurations}
+        graph = self._graph(proto.graph, [])
+        graph.opset_imports.update(_opsets(proto.opset_import))
+        functions = [self._function(function) for function in proto.functions]
+        names = collections.Counter(function.identifier() for function in functions)
+        if len(names) != len(functions):
+            domain, name, _ = names.most_common(1)[0][0]
+            raise InvalidModelError("is defined twice.", where=f"function '{name}' of domain '{domain}'")
+        fields = _fields(proto)
+        model = ir.Model(
+            graph,
+            ir_version=proto.ir_version,
+            producer_name=fields.get(2),
+            producer_version=fields.get(3),
+            domain=fields.get(4),
+            model_version=fields.get(5),
+            doc_string=fields.get(6),
+            functions=functions,
+            metadata_props=_metadata(proto.metadata_props),
+            device_configurations=configurations,
+        )
         written = onnx.ModelProto()
         write_model_head(model, written)
         head = differing(without(proto, "graph", "functions", "training_info"), written)
         training_info = tuple(proto.training_info)
         if head is not None or training_info:
-            _record(graph).model = ModelRecord(head, training_info)
-        _resolve_device_configurations(model)
+            _graph_record(graph).model = ModelRecord(head, training_info)
         return model
 
     def _graph(self, proto: onnx.GraphProto, scopes: Scopes) -> ir.Graph:
         infos = {info.name: info for info in proto.value_info}
-        annotations = {annotation.tensor_name: annotation for annotation in proto.quantization_annotation}
-        inputs = [self._value(info.name, info, "input") for info in proto.input]
-        values: dict[str, ir.Value] = {value.name or "": value for value in inputs}
+        inputs = [self._value(info, "input") for info in proto.input]
+        values = {value.name: value for value in inputs if value.name}
+        for value in inputs:
+            if value.name in infos:
+                self._doubtful.append((value, "value_info", infos[value.name]))
         initializers = self._initializers(proto, values, infos)
         scopes.append(values)
         nodes, explicit = self._nodes(proto.node, scopes, infos)
-        outputs = []
-        for info in proto.output:
-            value = values.get(info.name)
-            outputs.append(self._output(info, value, infos))
+        outputs = [self._output(info, values.get(info.name), infos) for info in proto.output]
         scopes.pop()
         fields = _fields(proto)
         graph = ir.Graph(
@@ -172,11 +178,458 @@ class Reader:
         )
         written = onnx.GraphProto()
         write_graph_head(graph, written)
-        head = differing(without(proto, *_GRAPH_LISTS), written)
-        if head is not None or explicit:
-            carried = _record(graph)
-            carried.head, carried.explicit = head, explicit
-        self._list_infos(graph, proto.value_info, values, natural_infos(graph))
-        if annotations:
-            self._annotate(graph, proto, values)
+        self._record_graph(graph, differing(without(proto, *_GRAPH_LISTS), written), explicit)
+        self._place_infos(graph, proto.value_info, values, natural_infos(graph))
+        if proto.quantization_annotation:
+            self._annotate(graph, proto.quantization_annotation, values)
+        self._compare_values()
         return graph
+
+    def _function(self, proto: onnx.FunctionProto) -> ir.Function:
+        infos = {info.name: info for info in proto.value_info}
+        inputs = [
+            self._value(infos[name], "value_info") if name in infos else ir.Value(name=name) for name in proto.input
+        ]
+        values = {value.name: value for value in inputs if value.name}
+        nodes, explicit = self._nodes(proto.node, [values], infos)
+        fields = _fields(proto)
+        graph = ir.Graph(
+            inputs,
+            [values.get(name) or ir.Value(name=name) for name in proto.output],
+            nodes=nodes,
+            doc_string=fields.get(8),
+            opset_imports=_opsets(proto.opset_import),
+            name=proto.name,
+            metadata_props=_metadata(proto.metadata_props),
+        )
+        attributes = [self._attribute(attribute, []) for attribute in proto.attribute_proto]
+        attributes += [ir.Attr(name, _TYPE.UNDEFINED, None) for name in proto.attribute]
+        function = ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
+        written = onnx.FunctionProto()
+        write_function_head(function, written)
+        self._record_graph(graph, differing(without(proto, *_FUNCTION_LISTS), written), explicit)
+        natural = natural_infos(graph, function=True) if self._function_infos else []
+        self._place_infos(graph, proto.value_info, values, natural)
+        self._compare_values()
+        return function
+
+    def _initializers(
+        self, proto: onnx.GraphProto, values: dict[str, ir.Value], infos: dict[str, onnx.ValueInfoProto]
+    ) -> list[ir.Value]:
+        tensors: list[ir.TensorProtocol] = [self._source.tensor(tensor) for tensor in proto.initializer]
+        tensors += [self._sparse_tensor(tensor) for tensor in proto.sparse_initializer]
+        initializers: dict[str, ir.Value] = {}
+        for tensor in tensors:
+            name = tensor.name
+            if not name:
+                raise InvalidModelError("holds an initializer without a name.", where=f"graph '{proto.name}'")
+            if name in initializers:
+                raise InvalidModelError("is defined twice.", where=f"graph '{proto.name}', initializer '{name}'")
+            value = values.get(name)
+            if value is not None:
+                value.const_value = tensor
+            else:
+                value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+                if name in infos:
+                    self._describe(value, infos[name], "value_info")
+                values[name] = value
+            initializers[name] = value
+        return list(initializers.values())
+
+    def _sparse_tensor(self, proto: onnx.SparseTensorProto) -> SparseTensor:
+        if not (proto.HasField("values") and proto.HasField("indices")):
+            raise InvalidModelError("lacks its values or its indices.", where=f"sparse tensor '{proto.values.name}'")
+        if any(size < 0 for size in proto.dims):
+            raise InvalidModelError("has a negative size in its shape.", where=f"sparse tensor '{proto.values.name}'")
+        values, indices = self._source.tensor(proto.values), self._source.tensor(proto.indices)
+        return SparseTensor(values, indices, proto.dims, without(proto, "values", "indices", "dims"))
+
+    def _nodes(
+        self, protos: Sequence[onnx.NodeProto], scopes: Scopes, infos: dict[str, onnx.ValueInfoProto]
+    ) -> tuple[list[ir.Node], frozenset[str]]:
+        """Reads nodes; returns them, and the fields that the file writes even where they are empty."""
+        values = scopes[-1]
+        messages = [_fields(proto) for proto in protos]
+        # All outputs are declared first: bodies may use values of the outer graph that come later in its list.
+        produced = [self._declare(fields, values, infos) for fields in messages]
+        explicit = _explicit_fields(messages)
+        nodes = []
+        for proto, fields, outputs in zip(protos, messages, produced, strict=True):
+            attributes = [self._attribute(attribute, scopes) for attribute in fields.get(5, ())]
+            node = ir.Node(
+                fields.get(7, ""),
+                fields.get(4, ""),
+                [(values.get(name) or _outer(name, scopes)) if name else None for name in fields.get(1, ())],
+                attributes,
+                overload=fields.get(8, ""),
+                outputs=outputs,
+                # Without a name, the graph would think one up.
+                name=fields.get(3, ""),
+                doc_string=fields.get(6),
+                metadata_props=_metadata(fields[9]) if 9 in fields else None,
+            )
+            if 10 in fields:
+                node.device_configurations = self._device_configurations(fields[10], scopes)
+            if self._compare_all or not _is_plain(fields, node, explicit):
+                self._compare_node(proto, node, explicit)
+            nodes.append(node)
+        return nodes, explicit
+
+    def _declare(
+        self, fields: Fields, values: dict[str, ir.Value], infos: dict[str, onnx.ValueInfoProto]
+    ) -> list[ir.Value]:
+        outputs = []
+        for name in fields.get(2, ()):
+            if not name:
+                outputs.append(ir.Value(name=""))
+                continue
+            if name in values:
+                raise InvalidModelError(
+                    f"gives its output the name '{name}', which another value has.",
+                    where=f"node '{fields.get(3, '')}' ({fields.get(4, '')})",
+                )
+            info = infos.get(name)
+            value = ir.Value(name=name) if info is None else self._value(info, "value_info")
+            values[name] = value
+            outputs.append(value)
+        return outputs
+
+    def _device_configurations(self, protos: Iterable[Any], scopes: Scopes) -> tuple[ir.NodeDeviceConfiguration, ...]:
+        values = collections.ChainMap(*reversed(scopes))
+        configurations = []
+        for proto in protos:
+            read = serde.deserialize_node_device_configuration(proto, values=values)
+            known = self._configurations.get(proto.configuration_id)
+            configurations.append(read if known is None else dataclasses.replace(read, configuration=known))
+        return tuple(configurations)
+
+    def _compare_node(self, proto: onnx.NodeProto, node: ir.Node, explicit: frozenset[str]) -> None:
+        written = onnx.NodeProto()
+        try:
+            write_node_head(node, written, explicit)
+        except ValueError as error:
+            raise InvalidModelError(f"cannot be read: {error}", where=f"node '{node.name}' ({node.op_type})") from error
+        if len(node.attributes) != len(proto.attribute):
+            names = collections.Counter(attribute.name for attribute in proto.attribute)
+            raise InvalidModelError(
+                f"has the attribute '{names.most_common(1)[0][0]}' twice.",
+                where=f"node '{node.name}' ({node.op_type})",
+            )
+        head = differing(without(proto, "attribute"), written)
+        if head is not None:
+            node.meta[KEY] = head
+
+    def _attribute(self, proto: onnx.AttributeProto, scopes: Scopes) -> ir.Attr:
+        fields = _fields(proto)
+        name = fields.get(1, "")
+        kind = _ATTRIBUTE_TYPES[fields[20]] if 20 in fields else _present_type(fields)
+        doc_string = fields.get(13)
+        if fields.get(21):
+            attribute = ir.RefAttr(name, fields[21], kind, doc_string=doc_string)
+            plain = len(fields) == 3 + (doc_string is not None)
+        else:
+            field = _VALUE_FIELDS.get(kind, 0)
+            content = fields.get(field)
+            value = self._attribute_value(
+                kind, content if content is not None else getattr(proto, _NAMES[kind], None), scopes
+            )
+            attribute = ir.Attr(name, kind, value, doc_string=doc_string)
+            expected = 2 + (content is not None) + (doc_string is not None)
+            plain = len(fields) == expected and (content is not None or kind in _LISTS) and kind not in _TYPED
+        if self._compare_all or not plain or 1 not in fields or 20 not in fields:
+            self._compare_attribute(proto, attribute)
+        return attribute
+
+    def _attribute_value(self, kind: ir.AttributeType, content: Any, scopes: Scopes) -> Any:
+        if kind is _TYPE.INTS or kind is _TYPE.FLOATS or kind is _TYPE.INT or kind is _TYPE.FLOAT:
+            return content
+        if kind is _TYPE.STRING:
+            return _text(content)
+        if kind is _TYPE.TENSOR:
+            return self._source.tensor(content)
+        if kind is _TYPE.GRAPH:
+            return self._graph(content, scopes)
+        if kind is _TYPE.STRINGS:
+            return [_text(text) for text in content]
+        if kind is _TYPE.TENSORS:
+            return [self._source.tensor(tensor) for tensor in content]
+        if kind is _TYPE.GRAPHS:
+            return [self._graph(graph, scopes) for graph in content]
+        if kind is _TYPE.SPARSE_TENSOR:
+            return self._sparse_tensor(content)
+        if kind is _TYPE.SPARSE_TENSORS:
+            return [self._sparse_tensor(tensor) for tensor in content]
+        if kind is _TYPE.TYPE_PROTO:
+            return ir.TypeAndShape(*read_type(content))
+        if kind is _TYPE.TYPE_PROTOS:
+            return [ir.TypeAndShape(*read_type(proto)) for proto in content]
+        return None
+
+    def _compare_attribute(self, proto: onnx.AttributeProto, attribute: ir.Attr) -> None:
+        written = onnx.AttributeProto()
+        # Tensors and graphs have records of their own.
+        children = ("t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
+        if attribute.type in _WITH_CHILDREN and not attribute.is_ref():
+            written.name = attribute.name
+            written.type = attribute.type.value
+            if attribute.doc_string is not None:
+                written.doc_string = attribute.doc_string
+        else:
+            self._writer.attribute(attribute, written, 1)
+        form = differing(without(proto, *children), written)
+        if form is not None:
+            attribute.meta[KEY] = form
+
+    def _value(self, info: onnx.ValueInfoProto, place: str) -> ir.Value:
+        value = ir.Value(name=info.name)
+        self._describe(value, info, place)
+        return value
+
+    def _output(
+        self, info: onnx.ValueInfoProto, value: ir.Value | None, infos: dict[str, onnx.ValueInfoProto]
+    ) -> ir.Value:
+        if value is None:
+            # Not legal, and for the checker to say so.
+            return self._value(info, "output")
+        if info.name in infos:
+            self._doubtful.append((value, "value_info", infos[info.name]))
+        if value.is_graph_input() or value.producer() is None:
+            self._doubtful.append((value, "input", info))
+        self._describe(value, info, "output")
+        return value
+
+    def _describe(self, value: ir.Value, info: onnx.ValueInfoProto, place: str) -> None:
+        """Gives a value what an entry says about it; what the entry leaves out stays."""
+        fields = _fields(info)
+        plain = 1 in fields
+        if 2 in fields:
+            kind, shape, odd = self._type(fields[2])
+            if kind is not None:
+                value.type, value.shape = kind, shape
+            plain = plain and not odd
+        elif value.type is not None:
+            plain = False
+        if 3 in fields:
+            value.doc_string = fields[3]
+        if 4 in fields:
+            props = {entry.key: entry.value for entry in fields[4]}
+            value.metadata_props.update(props)
+            plain = plain and _is_plain_metadata(fields[4], props)
+        if self._compare_all or not plain:
+            self._doubtful.append((value, place, info))
+
+    def _type(self, proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None, bool]:
+        """Reads a type; also tells whether the writer would write it otherwise.
+
+        Models have few different types and many values: what was read once is kept. Types can be changed in place,
+        so that each value gets its own; shapes are frozen.
+        """
+        key = proto.SerializeToString()
+        known = self._types.get(key)
+        if known is None:
+            kind, shape = read_type(proto)
+            written = onnx.TypeProto()
+            write_type(kind, shape, written)
+            known = self._types[key] = kind, shape, kind is None or written != proto
+        kind, shape, odd = known
+        if type(kind) is ir.TensorType:
+            return ir.TensorType(kind.dtype, denotation=kind.denotation), shape, odd
+        return read_type(proto)[0], shape, odd
+
+    def _compare_values(self) -> None:
+        for value, place, info in self._doubtful:
+            written = onnx.ValueInfoProto()
+            write_value(value, written, "")
+            form = differing(info, written)
+            if form is not None:
+                _value_record(value).forms[place] = form
+        self._doubtful.clear()
+
+    def _record_graph(self, graph: ir.Graph, head: Any, explicit: frozenset[str]) -> None:
+        if head is not None or explicit:
+            carried = _graph_record(graph)
+            carried.head, carried.explicit = head, explicit
+
+    def _place_infos(
+        self,
+        graph: ir.Graph,
+        infos: Sequence[onnx.ValueInfoProto],
+        values: dict[str, ir.Value],
+        natural: list[ir.Value],
+    ) -> None:
+        """Records the order of ``value_info`` where the writer would make another one."""
+        names = [info.name for info in infos]
+        if names == [value.name for value in natural]:
+            return
+        last = {name: place for place, name in enumerate(names)}
+        strays = []
+        for place, info in enumerate(infos):
+            value = values.get(info.name)
+            if value is None or not _is_listable(value) or last[info.name] != place:
+                strays.append(Stray(place, info, kept=last[info.name] != place))
+            else:
+                _value_record(value).listed = place
+        if strays:
+            _graph_record(graph).infos = tuple(strays)
+
+    def _annotate(
+        self, graph: ir.Graph, annotations: Sequence[onnx.TensorAnnotation], values: dict[str, ir.Value]
+    ) -> None:
+        strays = []
+        places: dict[ir.Value, int] = {}
+        for place, annotation in enumerate(annotations):
+            value = values.get(annotation.tensor_name)
+            names = {entry.key: entry.value for entry in annotation.quant_parameter_tensor_names}
+            if value is None or not _is_listable(value) or not names or value in places:
+                strays.append(Stray(place, annotation, kept=value is not None))
+                continue
+            places[value] = place
+            value.meta[QUANTIZATION_KEY] = names
+            written = onnx.TensorAnnotation()
+            write_annotation(value, written)
+            form = differing(annotation, written)
+            if form is not None:
+                _value_record(value).annotation = form
+        if strays:
+            _graph_record(graph).annotations = tuple(strays)
+        if strays or list(places) != natural_annotations(graph):
+            for value, place in places.items():
+                _value_record(value).annotated = place
+
+
+def read_type(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """Reads a type, and the shape in its innermost tensor type; None where they are missing or unknown."""
+    which = proto.WhichOneof("value")
+    denotation = proto.denotation if proto.HasField("denotation") else None
+    if which == "tensor_type" or which == "sparse_tensor_type":
+        content = getattr(proto, which)
+        dtype = DATA_TYPES.get(content.elem_type) if content.HasField("elem_type") else None
+        if dtype is None:
+            return None, None
+        shape = _shape(content.shape) if content.HasField("shape") else None
+        if which == "tensor_type":
+            return ir.TensorType(dtype, denotation=denotation), shape
+        return ir.SparseTensorType(dtype, denotation=denotation), shape
+    if which == "sequence_type" or which == "optional_type":
+        kind, shape = read_type(getattr(proto, which).elem_type)
+        if kind is None:
+            return None, None
+        if which == "sequence_type":
+            return ir.SequenceType(kind, denotation=denotation), shape
+        return ir.OptionalType(kind, denotation=denotation), shape
+    if which == "map_type":
+        key_type = DATA_TYPES.get(proto.map_type.key_type)
+        kind, shape = read_type(proto.map_type.value_type)
+        if key_type is None or kind is None:
+            return None, None
+        return MapType(key_type, kind, denotation=denotation), shape
+    if which == "opaque_type":
+        return OpaqueType(proto.opaque_type.domain, proto.opaque_type.name, denotation=denotation), None
+    return None, None
+
+
+def _shape(proto: onnx.TensorShapeProto) -> ir.Shape:
+    dims: list[int | ir.SymbolicDim] = []
+    denotations: list[str | None] = []
+    for dim in proto.dim:
+        which = dim.WhichOneof("value")
+        if which == "dim_value":
+            dims.append(dim.dim_value)
+        else:
+            dims.append(ir.SymbolicDim(dim.dim_param or None))
+        denotations.append(dim.denotation if dim.HasField("denotation") else None)
+    return ir.Shape(dims, denotations, frozen=True)
+
+
+def _fields(message: Any) -> Fields:
+    """The fields that are present in a message, by number."""
+    return {field.number: value for field, value in message.ListFields()}
+
+
+def _explicit_fields(messages: list[Fields]) -> frozenset[str]:
+    """The fields that more nodes hold empty than lack."""
+    explicit = set()
+    for number, name in _OPTIONAL_NODE_FIELDS.items():
+        contents = [fields.get(number) for fields in messages]
+        if contents.count("") > contents.count(None):
+            explicit.add(name)
+    return frozenset(explicit)
+
+
+def _is_plain(fields: Fields, node: ir.Node, explicit: frozenset[str]) -> bool:
+    """Whether the writer is known to write a node as it was."""
+    for number, name in _OPTIONAL_NODE_FIELDS.items():
+        if not fields.get(number) and (number in fields) != (name in explicit):
+            return False
+    if 4 not in fields or 10 in fields or fields.get(7) == "ai.onnx":
+        return False
+    if 5 in fields and len(node.attributes) != len(fields[5]):
+        return False
+    return 9 not in fields or _is_plain_metadata(fields[9], node.metadata_props)
+
+
+def _is_plain_metadata(entries: Sequence[onnx.StringStringEntryProto], props: dict[str, str]) -> bool:
+    return len(entries) == len(props) and "" not in props and "" not in props.values()
+
+
+def _metadata(entries: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:
+    return {entry.key: entry.value for entry in entries} or None
+
+
+def _opsets(protos: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Operator sets by domain; of a domain named twice, the highest version, as onnx.proto says."""
+    opsets: dict[str, int] = {}
+    for proto in protos:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        opsets[domain] = max(proto.version, opsets.get(domain, proto.version))
+    return opsets
+
+
+def _outer(name: str, scopes: Scopes) -> ir.Value:
+    """Finds a value of an outer graph."""
+    for values in reversed(scopes):
+        if name in values:
+            return values[name]
+    # Not legal, and for the checker to say so.
+    value = scopes[-1][name] = ir.Value(name=name)
+    return value
+
+
+def _is_listable(value: ir.Value) -> bool:
+    return value.producer() is not None or value.is_graph_input() or value.is_initializer()
+
+
+def _present_type(fields: Fields) -> ir.AttributeType:
+    """The type of an attribute that does not say it, as files of the first IR version do."""
+    kinds = [_TYPE_OF_FIELD[number] for number in fields if number in _TYPE_OF_FIELD]
+    return kinds[0] if len(kinds) == 1 else _TYPE.UNDEFINED
+
+
+def _text(content: bytes) -> str | bytes:
+    """Decodes a string attribute; operators of other domains keep binary data in some, which stay bytes."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
+def _graph_record(graph: ir.Graph) -> GraphRecord:
+    carried: GraphRecord = graph.meta.setdefault(KEY, GraphRecord())
+    return carried
+
+
+def _value_record(value: ir.Value) -> ValueRecord:
+    carried: ValueRecord = value.meta.setdefault(KEY, ValueRecord())
+    return carried
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keeps the garbage collector from walking, over and over, a graph of objects that is being built."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

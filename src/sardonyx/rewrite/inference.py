@@ -6,7 +6,7 @@ values of the ``onnx_ir`` model in place. ``infer_node`` does the same for one n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -19,9 +19,6 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import Sizes, at_least, equal, product
 
 InputShapes = Mapping[str, Sequence[int | str | None]]
-
-REFINEMENTS = 6
-"""Rounds of operator inference and shape arithmetic in turn; a Reshape behind a Reshape needs one more."""
 
 
 def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) -> None:
@@ -40,59 +37,62 @@ def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) ->
     if input_shapes:
         override_input_shapes(model, input_shapes)
     skeleton = model_io.to_proto(model, weights=False)
-    opset = model.graph.opset_imports.get("", 1)
-    for _ in range(REFINEMENTS):
-        inferred = _inferred(skeleton)
-        annotate(model.graph, inferred.graph)
-        told = refine(model.graph, Sizes(opset))
-        if not told:
-            return
-        known = {value.name for value in told}
-        kept = [info for info in skeleton.graph.value_info if info.name not in known]
-        del skeleton.graph.value_info[:]
-        skeleton.graph.value_info.extend(kept)
-        skeleton.graph.value_info.extend(ir.serde.serialize_value(value) for value in told)
-
-
-def _inferred(skeleton: onnx.ModelProto) -> onnx.ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
     except (InferenceError, RuntimeError, ValueError):
         # Data propagation raises on a model whose claims it cannot follow; without it the plain
         # inference still annotates what it can, and `check` is where the user hears of the fault.
-        return onnx.shape_inference.infer_shapes(skeleton)
+        inferred = onnx.shape_inference.infer_shapes(skeleton)
+    annotate(model.graph, inferred.graph)
+    refine(model, Sizes(model.graph.opset_imports.get("", 1)))
 
 
-def refine(graph: ir.Graph, sizes: Sizes) -> list[ir.Value]:
-    """Tell sizes that operator inference left open, from shape arithmetic; name those that stay open.
+def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> set[ir.Value]:
+    """Tell sizes that operator inference left open, from shape arithmetic, and carry them on; name what stays open.
 
-    Only values whose inputs are all told are looked at: the next round of inference carries the rest on.
+    One pass in topological order: a node is inferred again only where the pass told more of its inputs.
+
+    Args:
+        model: A model annotated by ``infer_shapes``.
+        sizes: Value propagation to ask.
+        changed: Values of which more has become known since.
+
+    Returns:
+        The values of which more is known now.
     """
-    told: list[ir.Value] = []
-    untold: set[ir.Value] = set()
-    taken = 0
-    for node in graph:
-        waiting = any(v is not None and (v in untold or (v.shape is None and _is_tensor(v))) for v in node.inputs)
-        for output in node.outputs:
-            if not output.name or not _is_tensor(output) or _all_told(output.shape):
+    told: set[ir.Value] = set(changed)
+    imports = {("" if d == "ai.onnx" else d): v for d, v in model.graph.opset_imports.items()}
+    for node in model.graph:
+        outputs = [v for v in node.outputs if v.name and _is_tensor(v)]
+        if told and any(v in told for v in node.inputs):
+            before = [v.shape for v in outputs]
+            infer_node(node, imports, model.ir_version)
+            told.update(v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape)
+        for output in outputs:
+            shape = output.shape
+            if _all_told(shape):
                 continue
-            computed = output_sizes(node, sizes)
-            if computed is not None and (output.shape is None or len(computed) == len(output.shape)):
-                dims: list[int | str | None] = [d if isinstance(d, int) else str(d) for d in computed]
-            elif waiting or output.shape is None:
-                untold.add(output)
-                continue
-            else:
-                dims = []
-                for dim in output.shape:
-                    if isinstance(dim, int) or dim.value is not None:
-                        dims.append(dim if isinstance(dim, int) else dim.value)
-                    else:
-                        taken += 1
-                        dims.append(f"?{output.name}.{taken}")
-            output.shape = ir.Shape(dims)
-            told.append(output)
+            dims = _computed(node, sizes, shape)
+            if dims is None and shape is not None and not any(v is not None and v.shape is None for v in node.inputs):
+                dims = [
+                    f"?{output.name}.{axis}" if not isinstance(dim, int) and dim.value is None else _plain(dim)
+                    for axis, dim in enumerate(shape)
+                ]
+            if dims is not None and (shape is None or dims != [_plain(dim) for dim in shape]):
+                output.shape = ir.Shape(dims)
+                told.add(output)
     return told
+
+
+def _computed(node: ir.Node, sizes: Sizes, shape: ir.Shape | None) -> list[int | str | None] | None:
+    computed = output_sizes(node, sizes)
+    if computed is None or (shape is not None and len(computed) != len(shape)):
+        return None
+    return [size if isinstance(size, int) else str(size) for size in computed]
+
+
+def _plain(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value
 
 
 def _is_tensor(value: ir.Value) -> bool:
@@ -100,7 +100,9 @@ def _is_tensor(value: ir.Value) -> bool:
 
 
 def _all_told(shape: ir.Shape | None) -> bool:
-    return shape is not None and all(isinstance(dim, int) or dim.value is not None for dim in shape)
+    return shape is not None and all(
+        isinstance(dim, int) or (dim.value is not None and not dim.value.startswith("?")) for dim in shape
+    )
 
 
 def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
@@ -226,14 +228,19 @@ def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
     old = value.shape
     if old is not None and len(old) == len(dims):
         # What the file claims and what is inferred are merged; a number beats a name, a name beats nothing.
-        claimed = [dim if isinstance(dim, int) else dim.value for dim in old]
-        dims = [
-            new if isinstance(new, int) else was if isinstance(was, int) else (was or new)
-            for new, was in zip(dims, claimed, strict=True)
-        ]
+        claimed = [_plain(dim) for dim in old]
+        dims = [_more_telling(new, was) for new, was in zip(dims, claimed, strict=True)]
         if dims == claimed:
             return
     value.shape = ir.Shape(dims)
+
+
+def _more_telling(new: int | str | None, was: int | str | None) -> int | str | None:
+    if isinstance(new, int) or was is None:
+        return new
+    if isinstance(was, str) and was.startswith("?") and new is not None:
+        return new
+    return was
 
 
 def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int) -> None:

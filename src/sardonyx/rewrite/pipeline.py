@@ -73,17 +73,8 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
                 each.run(engine)
             if len(engine.applied) == before:
                 break
-            if _anything_unknown(model):
-                inference.infer_shapes(model)
+            engine.sizes.forget_unknown()
+            inference.refine(model, engine.sizes)
     except LimitReached:
         pass
     return engine
-
-
-def _anything_unknown(model: ir.Model) -> bool:
-    return any(
-        v.shape is None or any(not isinstance(d, int) for d in v.shape)
-        for node in model.graph.all_nodes()
-        for v in node.outputs
-        if v.name
-    )

@@ -53,6 +53,10 @@ class Sizes:
         self._dims[value] = (shape, dims)
         return dims
 
+    def forget_unknown(self) -> None:
+        """Ask again about what was not known: more of the shapes has been told."""
+        self._elements = {value: found for value, found in self._elements.items() if found is not None}
+
     def _size(self, dim: int | ir.SymbolicDim) -> Size:
         if isinstance(dim, int):
             return dim

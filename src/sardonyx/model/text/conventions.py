@@ -55,8 +55,7 @@ def of_model(model: ModelProto) -> Conventions:
     for entry in model.opset_import:
         if not entry.domain:
             votes["opset_domain_unset"] += -1 if entry.HasField("domain") else 1
-    for graph in (model.graph,):
-        _count_graph(graph, votes, depth=0)
+    _count_graph(model.graph, votes, depth=0)
     for function in model.functions:
         _count_nodes(function.node, votes, depth=0)
     return Conventions(**{field.name: votes[field.name] > 0 for field in fields(Conventions)})
@@ -106,7 +105,7 @@ def read(scanner: Scanner) -> Conventions:
     """
     start = scanner.position
     found = scanner.annotation()
-    if found is None or not found[0].split()[:1] == [_INTRODUCTION]:
+    if found is None or found[0].split()[:1] != [_INTRODUCTION]:
         scanner.position = start
         return Conventions()
     body, offset = found

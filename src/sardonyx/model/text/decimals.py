@@ -72,7 +72,8 @@ def _repair_double_rounding(values: npt.NDArray[Any], doubles: npt.NDArray[np.fl
         return
     near = values[inexact]
     toward = np.where(doubles[inexact] > near.astype(np.float64), np.inf, -np.inf).astype(np.float32)
-    far = np.nextafter(near, toward)
+    with np.errstate(over="ignore"):
+        far = np.nextafter(near, toward)
     middle = (near.astype(np.float64) + far.astype(np.float64)) / 2
     for position in np.flatnonzero(middle == doubles[inexact]).tolist():
         index = int(inexact[position])
@@ -96,8 +97,6 @@ def parse_integers(texts: Sequence[str], dtype: np.dtype[np.generic]) -> npt.NDA
         except ValueError:
             raise NumberError(f"number {index + 1}, {text.strip()[:40]}, is not an integer") from None
         if not bounds.min <= number <= bounds.max:
-            raise NumberError(
-                f"number {index + 1}, {text.strip()[:40]}, is not between {bounds.min} and {bounds.max}"
-            )
+            raise NumberError(f"number {index + 1}, {text.strip()[:40]}, is not between {bounds.min} and {bounds.max}")
         numbers.append(number)
     return np.array(numbers, dtype)

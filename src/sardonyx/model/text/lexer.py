@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final, NoReturn
 
 from sardonyx.errors import TextFormatError
+from sardonyx.model.text.decimals import split_plain
 from sardonyx.model.text.vocabulary import IDENTIFIER, MAX_DEPTH
 
 _SPACE: Final = re.compile(r"(?:[ \t\n\v\f\r]++|#(?!@)[^\n]*+)*+")
@@ -25,6 +26,8 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _BYTE_ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _BYTE_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\", b'"': b'"'}
 _BLOCK_TOKEN: Final = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|\'(?:[^\'\\\n]++|\\.)*+\'|#[^\n]*+|[{}]')
+
+_PREFIXES: Final = ("b", "base64")
 
 MAX_DIGITS: Final = 1100
 """Longest number read: the exact decimal form of the smallest double has 1,074 digits."""
@@ -46,12 +49,16 @@ class Scanner:
 
     def fail(self, expected: str, *, at: int | None = None) -> NoReturn:
         """Raise that ``expected`` was expected at the next token, or at offset ``at``."""
+        raise self.unexpected(expected, at=at)
+
+    def unexpected(self, expected: str, *, at: int | None = None) -> TextFormatError:
+        """The error that ``expected`` was expected at the next token, or at offset ``at``."""
         if at is None:
             self.skip_space()
             at = self.position
         token = _ANY_TOKEN.match(self.text, at)
         found = "the end of the text" if token is None else repr(token.group()[:40])
-        raise self.error(f"expected {expected}, found {found}", at=at)
+        return self.error(f"expected {expected}, found {found}", at=at)
 
     def error(self, problem: str, *, at: int, remedy: str = "") -> TextFormatError:
         """An error at an offset of the text, with line and column (both from 1)."""
@@ -100,7 +107,7 @@ class Scanner:
         """The identifier that is next, or an empty string."""
         self.skip_space()
         word = IDENTIFIER.match(self.text, self.position)
-        if word is None or self.text.startswith('"', word.end()):
+        if word is None or (word.group() in _PREFIXES and self.text.startswith('"', word.end())):
             return ""
         return word.group()
 
@@ -126,7 +133,7 @@ class Scanner:
             raise self.error(f"{what} is not valid UTF-8", at=start) from None
 
     def literal(self, what: str) -> str | bytes:
-        r"""Read a string: ``"…"``, in which a backslash quotes the next character, or ``b"…"`` with ``\xHH`` escapes."""
+        r"""Read ``"…"``, in which a backslash quotes the next character, or ``b"…"`` with ``\xHH`` escapes."""
         self.skip_space()
         match = _STRING.match(self.text, self.position)
         if match is not None:
@@ -139,7 +146,7 @@ class Scanner:
             return _BYTE_ESCAPE.sub(self._unescape, match.group(1).encode())
         if self.text.startswith(('"', 'b"'), self.position):
             raise self.error("the string that begins here is not closed", at=self.position)
-        self.fail(what)
+        raise self.unexpected(what)
 
     def _unescape(self, match: re.Match[bytes]) -> bytes:
         code = match.group(1)
@@ -188,6 +195,14 @@ class Scanner:
         self.skip_space()
         return _NUMBER.match(self.text, self.position) is not None
 
+    def plain_numbers(self, close: str, *, integers: bool) -> list[str] | None:
+        """Read a list of numbers and the bracket that closes it at once; None, and no move, when it has comments."""
+        end = self.text.find(close, self.position)
+        numbers = split_plain(self.text[self.position : max(end, self.position)], integers=integers)
+        if numbers is not None:
+            self.position = end + len(close)
+        return numbers
+
     def peek_base64(self) -> bool:
         """Whether a block of base64 is next."""
         self.skip_space()
@@ -197,7 +212,9 @@ class Scanner:
         """Read ``base64"…"``, in which white space means nothing."""
         match = _BASE64.match(self.text, self.position)
         if match is None:
-            raise self.error("the base64 block that begins here is not closed, or holds something else", at=self.position)
+            raise self.error(
+                "the base64 block that begins here is not closed, or holds something else", at=self.position
+            )
         digits = match.group(1).encode("ascii", "replace").translate(None, b" \t\n\v\f\r")
         try:
             data = base64.b64decode(digits, validate=True)

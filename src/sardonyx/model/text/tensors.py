@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from onnx import StringStringEntryProto, TensorProto, TypeProto
 
 from sardonyx.model.text import annotation
-from sardonyx.model.text.decimals import NumberError, format_floats, parse_floats, parse_integers, split_plain
+from sardonyx.model.text.decimals import NumberError, format_floats, parse_floats, parse_integers
 from sardonyx.model.text.lexer import Scanner
 from sardonyx.model.text.vocabulary import ELEMENT_NAMES, IDENTIFIER, STORAGE, TYPE_WORDS, Storage
 from sardonyx.model.text.words import quote, quoted
@@ -76,7 +77,7 @@ def _format_data(tensor: TensorProto, raw: bool, words: list[str], written: set[
     storage = STORAGE.get(tensor.data_type)
     if tensor.HasField("raw_data"):
         written.add("raw_data")
-        if not raw or storage is None:
+        if not raw and storage is not None:
             words.append("raw")
         return _format_raw(tensor.raw_data, storage)
     if storage is None:
@@ -126,11 +127,6 @@ def _format_base64(data: bytes) -> str:
     return 'base64"\n' + "\n".join(lines) + '"'
 
 
-def is_reserved(word: str) -> bool:
-    """Whether a word before a quote begins a literal rather than being a name."""
-    return word in ("base64", "b")
-
-
 def start_tensor(scanner: Scanner, tensor: TensorProto, kind: TypeProto, at: int) -> None:
     """Take element type and sizes of a tensor from the type that was read in front of it.
 
@@ -163,14 +159,12 @@ def parse_data(scanner: Scanner, tensor: TensorProto, *, raw: bool) -> None:
     if scanner.accept("["):
         _parse_entries(scanner, tensor)
     elif scanner.peek_base64():
-        block = scanner.base64()
-        store = lambda in_raw: _store_bytes(scanner, tensor, block, in_raw, start)  # noqa: E731
+        store = partial(_store_bytes, scanner, tensor, scanner.base64(), start)
     elif scanner.accept("{"):
         if tensor.data_type == TensorProto.STRING:
             _parse_strings(scanner, tensor)
         else:
-            texts = _parse_numbers(scanner, tensor, start)
-            store = lambda in_raw: _store_numbers(scanner, tensor, texts, in_raw, start)  # noqa: E731
+            store = partial(_store_numbers, scanner, tensor, _parse_numbers(scanner, tensor, start), start)
     notes = annotation.read(scanner, tensor)
     if store is not None:
         store(raw if not notes.storage else notes.storage == "raw")
@@ -204,22 +198,21 @@ def _parse_numbers(scanner: Scanner, tensor: TensorProto, start: int) -> list[st
         name = ELEMENT_NAMES.get(tensor.data_type, str(tensor.data_type))
         raise scanner.error(f"numbers cannot be given for element type {name}", at=start)
     integers = storage.raw.kind != "f"
-    end = scanner.text.find("}", scanner.position)
-    body = scanner.text[scanner.position : max(end, scanner.position)]
-    plain = split_plain(body, integers=integers)
+    plain = scanner.plain_numbers("}", integers=integers)
     if plain is not None:
-        scanner.position = end + 1
         return plain
     texts = []
     while True:
-        texts.append(str(scanner.integer("an integer", -(2**63), 2**64 - 1)) if integers else scanner.number("a number"))
+        texts.append(
+            str(scanner.integer("an integer", -(2**63), 2**64 - 1)) if integers else scanner.number("a number")
+        )
         if not scanner.accept(","):
             break
     scanner.expect("}", where="or ',' after a number")
     return texts
 
 
-def _store_numbers(scanner: Scanner, tensor: TensorProto, texts: list[str], raw: bool, at: int) -> None:
+def _store_numbers(scanner: Scanner, tensor: TensorProto, texts: list[str], at: int, raw: bool) -> None:
     storage = STORAGE.get(tensor.data_type)
     if storage is None or (not texts and not raw):
         return
@@ -234,7 +227,7 @@ def _store_numbers(scanner: Scanner, tensor: TensorProto, texts: list[str], raw:
         getattr(tensor, storage.field).extend(values.tolist())
 
 
-def _store_bytes(scanner: Scanner, tensor: TensorProto, block: bytes, raw: bool, at: int) -> None:
+def _store_bytes(scanner: Scanner, tensor: TensorProto, block: bytes, at: int, raw: bool) -> None:
     storage = STORAGE.get(tensor.data_type)
     if raw or storage is None:
         tensor.raw_data = block

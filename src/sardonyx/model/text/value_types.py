@@ -1,4 +1,4 @@
-"""Types in the ONNX text syntax: ``float[N,3]``, ``seq(…)``, ``map(…)``, ``optional(…)``, ``sparse_tensor(…)``, ``opaque(…)``."""
+"""Types in the ONNX text syntax: ``float[N,3]``, ``seq(…)``, ``map(…)``, ``optional(…)`` and so on."""
 
 from __future__ import annotations
 

@@ -47,9 +47,7 @@ ELEMENT_NAMES: Final[dict[int, str]] = {number: name for name, number in ELEMENT
 TYPE_WORDS: Final = frozenset(ELEMENT_TYPES) | {"seq", "map", "optional", "sparse_tensor", "opaque"}
 """Every word that begins a type; a name equal to one of them is written in quotes."""
 
-ATTRIBUTE_TYPES: Final[dict[str, int]] = {
-    name.lower(): number for name, number in AttributeProto.AttributeType.items()
-}
+ATTRIBUTE_TYPES: Final[dict[str, int]] = {name.lower(): number for name, number in AttributeProto.AttributeType.items()}
 ATTRIBUTE_NAMES: Final[dict[int, str]] = {number: name for name, number in ATTRIBUTE_TYPES.items()}
 
 VALUE_FIELDS: Final[dict[int, str]] = {

@@ -70,7 +70,9 @@ def _align_inputs(node: ir.Node, there: OpSchema) -> str | None:
 
 def _align_outputs(node: ir.Node, there: OpSchema) -> str | None:
     count = len(node.outputs)
-    while count > there.min_output and not (node.outputs[count - 1].uses() or node.outputs[count - 1].is_graph_output()):
+    while count > there.min_output and not (
+        node.outputs[count - 1].uses() or node.outputs[count - 1].is_graph_output()
+    ):
         count -= 1
     if count > there.max_output:
         return f"its output {count - 1} does not exist there, and is used"
@@ -94,8 +96,7 @@ def illegality(node: ir.Node, schema: OpSchema) -> str | None:
             return f"its required input {formal.name!r} is missing"
     if not schema.min_output <= len(node.outputs) <= schema.max_output:
         return (
-            f"it has {len(node.outputs)} outputs, and the operator makes "
-            f"{_span(schema.min_output, schema.max_output)}"
+            f"it has {len(node.outputs)} outputs, and the operator makes {_span(schema.min_output, schema.max_output)}"
         )
     for value in node.inputs:
         if value is not None and value.producer() is None and not (value.is_graph_input() or value.is_initializer()):

@@ -86,9 +86,7 @@ def operands_of_one_shape(site: Site) -> None:
     whole = np.broadcast_shapes(*shapes)
     if all(shape == whole for shape in shapes):
         return
-    site.become(
-        inputs=[v if s == whole else _tiled(site, v, s, whole) for v, s in zip(values, shapes, strict=True)]
-    )
+    site.become(inputs=[v if s == whole else _tiled(site, v, s, whole) for v, s in zip(values, shapes, strict=True)])
 
 
 @up("PRelu", version=7)

@@ -195,10 +195,9 @@ class Walk:
         try:
             if adapter is not None:
                 adapter(site)
-                nodes = site.emitted if site.replaced else [*site.emitted, node]
-            else:
+            if not site.replaced:
                 self._align(site)
-                nodes = [node]
+            nodes = site.emitted if site.replaced else [*site.emitted, node]
             return [fitted for new in nodes for fitted in self._fitted(new, scope, here, there)]
         except Refusal as refusal:
             if site.replaced:

@@ -155,10 +155,16 @@ def slice_to_attributes(site: Site) -> None:
     plain = [i for i, step in enumerate(steps) if step == 1]
     value = x
     for i in (i for i, step in enumerate(steps) if step != 1):
-        chosen = range(site.size(x, axes[i]))[starts[i] : _python_end(ends[i], steps[i], site.size(x, axes[i])) : steps[i]]
+        chosen = range(site.size(x, axes[i]))[
+            starts[i] : _python_end(ends[i], steps[i], site.size(x, axes[i])) : steps[i]
+        ]
         value = site.emit("Gather", value, site.constant(list(chosen)), axis=axes[i])
     if plain or value is x:
-        bounds = {"starts": [starts[i] for i in plain], "ends": [ends[i] for i in plain], "axes": [axes[i] for i in plain]}
+        bounds = {
+            "starts": [starts[i] for i in plain],
+            "ends": [ends[i] for i in plain],
+            "axes": [axes[i] for i in plain],
+        }
         value = site.emit("Slice", value, **bounds)
     site.replace(value)
 
@@ -166,11 +172,6 @@ def slice_to_attributes(site: Site) -> None:
 def _python_end(end: int, step: int, size: int) -> int | None:
     """The end of a Python slice that means the same: beyond the front, a reversed slice includes element 0."""
     return None if step < 0 and end < -size else end
-
-
-@down("Slice", version=13)
-def slice_of_any_type(site: Site) -> None:
-    """Nothing but the types differs."""
 
 
 @down("Shape", version=15)
@@ -311,9 +312,7 @@ def columns_summed_into_place(site: Site) -> None:
     dilations, strides = (site.integers(name) or [1] * axes for name in ("dilations", "strides"))
     pads = site.integers("pads") or [0] * (2 * axes)
     padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image)]
-    steps = [
-        (padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(axes)
-    ]
+    steps = [(padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(axes)]
     offsets = np.asarray(list(itertools.product(*map(range, block)))) * dilations
     starts = np.asarray(list(itertools.product(*map(range, steps)))) * strides
     places = offsets[:, None, :] + starts[None, :, :]

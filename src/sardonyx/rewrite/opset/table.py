@@ -24,6 +24,7 @@ _FAMILIES = (
     "axes",
     "bits",
     "broadcasting",
+    "casting",
     "contraction",
     "indexing",
     "normalization",
@@ -37,7 +38,6 @@ _FAMILIES = (
     "softmax",
     "spectral",
     "trees",
-    "typing",
 )
 
 

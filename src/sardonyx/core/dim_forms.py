@@ -1,0 +1,256 @@
+"""The operations on sizes that a polynomial cannot hold, each rewritten to a canonical form where that is sound.
+
+Floor division by a constant ``k``: multiples of ``k`` go outside, common factors cancel, nested divisions join
+(``((x + 1)//2 + 1)//2`` is ``(x + 3)//4``), and the first term inside is positive (``-((-a)//k)`` is
+``(a + k - 1)//k``). By a symbolic divisor: the same through polynomial division, but only where the divisor is proven to be ≥ 1.
+Minima and maxima: flat, sorted, without the operands that others bound. Every function takes the proof that it may rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import gcd
+from typing import Literal
+
+from sardonyx.core.dim_bounds import NON_NEGATIVE, Bounds
+from sardonyx.core.dim_expression import (
+    Atom, AtomKind, Dim, Size, Term, as_operand, atom_dim, collected, expression, size_of, term_of
+)
+from sardonyx.errors import ShapeError
+
+
+# Floor division.
+
+
+def floor_div(n: Size, d: Size, proof: Bounds = NON_NEGATIVE) -> Size:
+    if isinstance(d, int):
+        if d == 0:
+            raise ShapeError("a size is divided by 0.", where=str(n), remedy="Give a divisor that is not 0.")
+        if isinstance(n, int):
+            return n // d
+        return _divide_by_constant(n, d, proof) if d > 0 else floor_div(-n, -d, proof)
+    least = proof.lower(d)
+    if least is None or least < 1:
+        return _quotient(n, d)
+    return _divide_by_positive(n, d, proof)
+
+
+def _quotient(n: Size, d: Size) -> Dim:
+    return atom_dim("//", (n, d))
+
+
+def _divide_by_constant(n: Dim, k: int, proof: Bounds) -> Size:
+    """``n//k`` for ``k >= 1``: multiples of k go outside, the rest is reduced, led by a positive term, un-nested."""
+    if k == 1:
+        return n
+    split = [(text, atoms, *_split_factor(factor, k, atoms)) for text, atoms, factor in n.terms]
+    outside = size_of(tuple([(text, atoms, whole) for text, atoms, whole, _ in split if whole]))
+    inside = size_of(tuple([(text, atoms, left) for text, atoms, _, left in split if left]))
+    if isinstance(inside, int):
+        return outside  # The constant left over is in 0..k-1.
+    common = gcd(k, *(factor for _, atoms, factor in inside.terms if atoms))
+    if common > 1:
+        # floor((g*m + c)/(g*k)) = floor((m + floor(c/g))/k)
+        reduced = [(text, atoms, factor // common) for text, atoms, factor in inside.terms]
+        return outside + floor_div(collected(reduced), k // common, proof)
+    if inside.terms[bool(inside.constant)][2] < 0:
+        return outside - floor_div(k - 1 - inside, k, proof)
+    least, greatest = proof.interval(inside)
+    if least is not None and greatest is not None and least // k == greatest // k:
+        return outside + least // k
+    nested = _unnested(inside, k, proof)
+    return outside + (_quotient(inside, k) if nested is None else nested)
+
+
+def _split_factor(factor: int, k: int, atoms: tuple[Atom, ...]) -> tuple[int, int]:
+    """Parts of a coefficient outside and inside ``//k``: toward zero for a term, into ``0..k-1`` for the constant."""
+    if not atoms:
+        return divmod(factor, k)
+    whole, left = divmod(abs(factor), k)
+    return (whole, left) if factor > 0 else (-whole, -left)
+
+
+def _unnested(n: Dim, d: Size, proof: Bounds) -> Size | None:
+    """``(x//a + m)//d`` as ``(x + a*m)//(a*d)`` for ``a, d >= 1``, where that is the one division in ``n``."""
+    quotients = [(i, term) for i, term in enumerate(n.terms) if any(atom.kind == "//" for atom in term[1])]
+    if len(quotients) != 1:
+        return None
+    index, (_, atoms, factor) = quotients[0]
+    if len(atoms) > 1 or factor != 1:
+        return None
+    numerator, divisor = atoms[0].args
+    least = proof.lower(divisor)
+    if least is None or least < 1:
+        return None
+    return floor_div(numerator + divisor * n.without(index), divisor * d, proof)
+
+
+def _divide_by_positive(n: Size, d: Dim, proof: Bounds) -> Size:
+    """``n//d`` for a symbolic ``d >= 1``."""
+    if isinstance(n, Dim):
+        n, divisor = _without_common_factor(n, d, proof)
+        if isinstance(n, int) or isinstance(divisor, int):
+            return floor_div(n, divisor, proof)
+        d = divisor
+        whole, left = _polynomial_division(n, d)
+        shorter = left == 0 or (isinstance(left, Dim) and len(left.terms) < len(n.terms)) or isinstance(left, int)
+        if whole != 0 and (shorter or len(d.terms) == 1):
+            return whole + floor_div(left, d, proof)
+        nested = _unnested(n, d, proof)
+        if nested is not None:
+            return nested
+    least, gap = proof.lower(n), proof.lower(d - n)
+    if least is not None and least >= 0 and gap is not None and gap >= 1:
+        return 0
+    return _quotient(n, d)
+
+
+def _without_common_factor(n: Dim, d: Dim, proof: Bounds) -> tuple[Size, Size]:
+    """Divide both by the monomial they share; it is positive because ``d`` is and no factor of it is negative."""
+    terms = n.terms + d.terms
+    scale = gcd(*(factor for _, _, factor in terms))
+    shared: list[Atom] = []
+    for atom in dict.fromkeys(terms[0][1]):
+        least = proof.lower(size_of(((atom.text, (atom,), 1),)))
+        if least is not None and least >= 0:
+            shared += [atom] * min(atoms.count(atom) for _, atoms, _ in terms)
+    if scale == 1 and not shared:
+        return n, d
+    reduced = [term_of(_removed(atoms, shared), factor // scale) for _, atoms, factor in terms]
+    return collected(reduced[: len(n.terms)]), collected(reduced[len(n.terms) :])
+
+
+def _removed(atoms: tuple[Atom, ...], divisor: Iterable[Atom]) -> list[Atom]:
+    left = list(atoms)
+    for atom in divisor:
+        left.remove(atom)
+    return left
+
+
+def _order(term: Term) -> tuple[int, list[str]]:
+    """A monomial order (graded, then lexicographic): products keep it, as division by leading terms needs."""
+    return len(term[1]), [atom.text for atom in term[1]]
+
+
+def _polynomial_division(n: Dim, d: Dim) -> tuple[Size, Size]:
+    """Integer polynomials ``(q, r)`` with ``n == q*d + r``, no term of ``r`` divisible by the leading term of ``d``."""
+    _, lead_atoms, lead_factor = max(d.terms, key=_order)
+    whole: Size = 0
+    left: Size = 0
+    rest: Size = n
+    while isinstance(rest, Dim):
+        term = max(rest.terms, key=_order)
+        _, atoms, factor = term
+        times = abs(factor) // abs(lead_factor)
+        if times and all(atoms.count(atom) >= lead_atoms.count(atom) for atom in lead_atoms):
+            sign = 1 if (factor > 0) == (lead_factor > 0) else -1
+            part = collected([term_of(_removed(atoms, lead_atoms), sign * times)])
+            whole += part
+            rest -= part * d
+        else:
+            monomial = size_of((term,))
+            left += monomial
+            rest -= monomial
+    return whole, left + rest
+
+
+# Minima, maxima and broadcasts.
+
+
+def extremum(kind: Literal["min", "max"], sizes: Iterable[Size], proof: Bounds) -> Size:
+    kept: list[Size] = []
+    for size in _operands(kind, sizes):
+        if not any(_bounded_by(kind, size, other, proof) for other in kept):
+            kept = [other for other in kept if not _bounded_by(kind, other, size, proof)]
+            kept.append(size)
+    if len(kept) == 1:
+        return kept[0]
+    dims = [size for size in kept if isinstance(size, Dim)]
+    offset = min(dim.constant for dim in dims)
+    if offset and len(dims) == len(kept):
+        return offset + extremum(kind, [dim - offset for dim in dims], proof)
+    return atom_dim(kind, tuple(kept))
+
+
+def _bounded_by(kind: Literal["min", "max"], size: Size, other: Size, proof: Bounds) -> bool:
+    """Whether ``size`` never decides the extremum where ``other`` stands beside it."""
+    least = proof.lower(other - size if kind == "max" else size - other)
+    return least is not None and least >= 0
+
+
+def _operands(kind: AtomKind, sizes: Iterable[Size]) -> list[Size]:
+    """The different operands in the order of their texts, constants first, with operations of this kind flattened."""
+    flat: dict[Size, None] = {}
+    for size in sizes:
+        atoms = size.terms[0][1] if isinstance(size, Dim) and len(size.terms) == 1 else ()
+        nested = len(atoms) == 1 and atoms[0].kind == kind and isinstance(size, Dim) and size.terms[0][2] == 1
+        flat.update(dict.fromkeys(atoms[0].args if nested else [size]))
+    return sorted(flat, key=lambda size: (isinstance(size, Dim), expression(size) if isinstance(size, Dim) else ""))
+
+
+def broadcast(sizes: Iterable[Size], proof: Bounds) -> Size:
+    operands = [size for size in _operands("broadcast", sizes) if size != 1]
+    decided = [size for size in operands if equal(size, 1, proof) is False]
+    for i, size in enumerate(decided):
+        for other in decided[:i]:
+            if equal(size, other, proof) is False:
+                raise ShapeError(
+                    f"sizes {other} and {size} do not broadcast together.",
+                    remedy="Make them equal, or one of them 1.",
+                )
+    if decided:
+        return decided[0]
+    if len(operands) < 2:
+        return operands[0] if operands else 1
+    return atom_dim("broadcast", tuple(operands))
+
+
+# Walking.
+
+
+def substituted(
+    dim: Dim, values: Mapping[str, Size], names: frozenset[str], proof: Bounds, rebuilt: dict[Atom, Size]
+) -> Size:
+    total: Size = 0
+    for text, atoms, factor in dim.terms:
+        if not any(names & atom.symbols for atom in atoms):
+            total += size_of(((text, atoms, factor),))
+            continue
+        product: Size = factor
+        for atom in atoms:
+            if atom not in rebuilt:
+                rebuilt[atom] = _rebuilt(atom, values, names, proof, rebuilt)
+            product *= rebuilt[atom]
+        total += product
+    return total
+
+
+def _rebuilt(
+    atom: Atom, values: Mapping[str, Size], names: frozenset[str], proof: Bounds, rebuilt: dict[Atom, Size]
+) -> Size:
+    if atom.kind == "symbol":
+        return as_operand(values[atom.name]) if atom.name in values else size_of(((atom.text, (atom,), 1),))
+    args = [substituted(arg, values, names, proof, rebuilt) if isinstance(arg, Dim) else arg for arg in atom.args]
+    if atom.kind == "//":
+        return floor_div(args[0], args[1], proof)
+    return broadcast(args, proof) if atom.kind == "broadcast" else extremum(atom.kind, args, proof)
+
+
+def value_of(atom: Atom, values: Mapping[str, int]) -> int:
+    if atom.kind == "symbol":
+        return _symbol_value(atom.name, values)
+    args = [arg.evaluate(values) if isinstance(arg, Dim) else arg for arg in atom.args]
+    if atom.kind == "//":
+        return int(floor_div(args[0], args[1]))
+    if atom.kind == "broadcast":
+        return int(broadcast(args, NON_NEGATIVE))
+    return max(args) if atom.kind == "max" else min(args)
+
+
+def _symbol_value(name: str, values: Mapping[str, int]) -> int:
+    value = values.get(name)
+    if value is None:
+        raise ShapeError("the size has no value.", where=name, remedy="Give one.")
+    if value < 0:
+        raise ShapeError(f"the size is {value}.", where=name, remedy="Give a value that is not negative.")
+    return operator.index(value)

@@ -1,0 +1,41 @@
+"""Tell by its first bytes in which form a model file is."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_LEADING: Final = re.compile(r"\ufeff?+(?:\s++|#[^\n]*+(?:\n|\Z))*+")
+_FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\s*[:{<]")
+
+_BEGINNING: Final = re.compile(r'[A-Za-z_"<]')
+
+
+def sniff(head: bytes | str) -> Literal["onnx-text", "textproto", "binary"]:
+    """The form of a model, from the first bytes of its file.
+
+    A binary model begins with a protobuf tag and has control characters near its beginning (the length of a name, a
+    version number). Protobuf text begins with ``field:`` or ``field {``; the ONNX text syntax with ``<`` or with a
+    graph's name and ``(``. Comments, white space and a byte order mark may stand before either.
+
+    Args:
+        head: The first few hundred bytes or characters, or more; a character cut at the end does no harm.
+    """
+    if isinstance(head, bytes):
+        try:
+            text = head.decode()
+        except UnicodeDecodeError as error:
+            if len(head) - error.start > 3 or error.reason != "unexpected end of data":
+                return "binary"
+            text = head[: error.start].decode()
+    else:
+        text = head
+    leading = _LEADING.match(text)
+    start = leading.end() if leading else 0
+    commented = "#" in text[:start]
+    if _CONTROL.search(text) and not commented and not text.startswith("<", start):
+        return "binary"
+    if _FIELD.match(text, start):
+        return "textproto"
+    return "onnx-text" if commented or _BEGINNING.match(text, start) else "binary"

@@ -1,0 +1,293 @@
+"""Upsample and Resize in their six forms, GridSample's names of modes, and RoiAlign's half pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.table import down, up
+
+
+@up("Upsample", version=7)
+def scales_of_every_axis(site: Site) -> None:
+    """The scales of height and width become scales of all axes."""
+    scales = [1.0, 1.0, site.real("height_scale"), site.real("width_scale")]
+    site.become(attributes=site.attributes(drop=["height_scale", "width_scale"], scales=scales))
+
+
+@down("Upsample", version=7)
+def scales_of_height_and_width(site: Site) -> None:
+    """The scales of an image become those of its height and width."""
+    scales = site.reals("scales") or []
+    if len(scales) != 4 or scales[:2] != [1.0, 1.0]:
+        site.refuse("it scales other axes than height and width")
+    attributes = site.attributes(drop=["scales"], height_scale=scales[2], width_scale=scales[3])
+    if attributes.get("mode") is not None and site.text("mode") == "linear":
+        attributes["mode"] = "bilinear"
+    site.become(attributes=attributes)
+
+
+@up("Upsample", version=9)
+def scales_to_input(site: Site) -> None:
+    """The scales become an input."""
+    scales = site.constant(np.asarray(site.reals("scales") or [], np.float32))
+    site.become(inputs=[site.required(0), scales], attributes=site.attributes(drop=["scales"]))
+
+
+@down("Upsample", version=9)
+def scales_to_attribute(site: Site) -> None:
+    """Constant scales become an attribute."""
+    scales = [float(x) for x in site.constant_input(1, "scales").reshape(-1)]
+    site.become(inputs=[site.required(0)], attributes=site.attributes(scales=scales))
+
+
+@up("Upsample", version=10)
+def upsample_renamed(site: Site) -> None:
+    """``Upsample`` is called ``Resize``."""
+    site.become(op_type="Resize")
+
+
+@down("Resize", version=10)
+def resize_by_old_name(site: Site) -> None:
+    """Scales of one and above: ``Resize`` was called ``Upsample``; others by matrices."""
+    scales = site.known(site.input(1))
+    if scales is None or (scales < 1).any():
+        _resize_by_matrices(site)
+        return
+    site.become(op_type="Upsample")
+
+
+@up("Resize", version=11)
+def coordinates_stated(site: Site) -> None:
+    """Coordinates were asymmetric; the nearest pixel was the one below when enlarging, above when reducing."""
+    attributes = site.attributes(coordinate_transformation_mode="asymmetric")
+    if site.text("mode", "nearest") == "nearest":
+        scales = site.constant_input(1, "scales").reshape(-1)
+        if (scales < 1).any() and (scales > 1).any():
+            site.refuse("it enlarges one axis and reduces another")
+        attributes["nearest_mode"] = "ceil" if (scales < 1).any() else "floor"
+    none = site.constant(np.zeros(0, np.float32))
+    site.become(inputs=[site.required(0), none, site.required(1)], attributes=attributes)
+
+
+@down("Resize", version=11)
+def coordinates_implied(site: Site) -> None:
+    """Asymmetric coordinates as they were implied; everything else by matrices."""
+    scales = site.known(site.input(2))
+    mode = site.text("mode", "nearest")
+    if (
+        scales is None
+        or not scales.size
+        or mode == "cubic"
+        or site.text("coordinate_transformation_mode", "half_pixel") != "asymmetric"
+        or (mode == "nearest" and site.text("nearest_mode", "round_prefer_floor") != _implied(scales))
+    ):
+        _resize_by_matrices(site)
+        return
+    site.become(inputs=[site.required(0), site.required(2)], attributes={"mode": mode})
+
+
+def _implied(scales: np.ndarray) -> str:
+    if (scales < 1).any() and (scales > 1).any():
+        return "mixed"
+    return "ceil" if (scales < 1).any() else "floor"
+
+
+@down("Resize", version=13)
+def absent_inputs_empty(site: Site) -> None:
+    """Region and scales could not be left out, only be empty."""
+    none = site.constant(np.zeros(0, np.float32))
+    site.become(inputs=[site.required(0), site.input(1) or none, site.input(2) or none, site.input(3)])
+
+
+@down("Resize", version=18)
+def resize_every_axis(site: Site) -> None:
+    """Scales or sizes of some axes become those of all; antialiasing and kept aspect ratios by matrices."""
+    policy = site.text("keep_aspect_ratio_policy", "stretch")
+    if site.integer("antialias") or policy != "stretch":
+        _resize_by_matrices(site)
+        return
+    axes = site.integers("axes")
+    attributes = site.attributes(drop=["antialias", "axes", "keep_aspect_ratio_policy"])
+    inputs = site.inputs
+    if axes is not None:
+        x = site.required(0)
+        rank = site.rank(x)
+        places = site.constant([a + rank if a < 0 else a for a in axes])
+        if site.text("coordinate_transformation_mode") == "tf_crop_and_resize":
+            _resize_by_matrices(site)
+            return
+        if (scales := site.input(2)) is not None:
+            every = site.constant(np.ones(rank, np.float32))
+            inputs[2] = site.emit("ScatterElements", every, places, scales)
+        if (sizes := site.input(3)) is not None:
+            inputs[3] = site.emit("ScatterElements", site.emit("Shape", x), places, sizes)
+    site.become(inputs=inputs, attributes=attributes)
+
+
+@down("Resize", version=19)
+def without_symmetric_half_pixel(site: Site) -> None:
+    """The mode ``half_pixel_symmetric`` by matrices."""
+    if site.text("coordinate_transformation_mode") == "half_pixel_symmetric":
+        _resize_by_matrices(site)
+
+
+def _resize_by_matrices(site: Site) -> None:
+    """Along each axis of known size, a resize is a matrix (a gather where it picks nearest pixels).
+
+    The matrix is what the operator itself makes of the unit matrix.
+    """
+    x = site.required(0)
+    if site.text("coordinate_transformation_mode") == "tf_crop_and_resize":
+        site.refuse("it crops")
+    places = range(len(site.inputs))
+    parameters = {i: site.constant_input(i, "scales or sizes") for i in places if i > 0 and site.input(i) is not None}
+    value, rank = x, site.rank(x)
+    sizes = _resized(site, parameters)
+    for axis in range(rank):
+        matrix = _axis_matrix(site, parameters, axis)
+        if matrix is None:
+            continue
+        if sizes is not None and matrix.shape[1] != sizes[axis]:
+            site.refuse("its sizes do not follow from its axes one by one")
+        if site.text("mode", "nearest") == "nearest":
+            value = site.emit("Gather", value, site.constant(matrix.argmax(axis=0).astype(np.int64)), axis=axis)
+            continue
+        order = list(range(rank))
+        order[axis], order[-1] = order[-1], order[axis]
+        columns = site.constant(matrix, site.dtype(x))
+        moved = site.emit("Transpose", value, perm=order) if axis != rank - 1 else value
+        moved = site.emit("MatMul", moved, columns)
+        value = site.emit("Transpose", moved, perm=order) if axis != rank - 1 else moved
+    site.replace(value if value is not x else site.emit("Identity", x))
+
+
+def _resized(site: Site, parameters: dict[int, np.ndarray]) -> tuple[int, ...] | None:
+    return site.static_shape(site.node.outputs[0])
+
+
+def _axis_matrix(site: Site, parameters: dict[int, np.ndarray], axis: int) -> np.ndarray | None:
+    """What the operator does along one axis, [old size, new size]; None where it does nothing.
+
+    The operator runs on a tensor that is a unit matrix along this axis and an axis of its own; all other
+    axes have the sizes that decide what it does (a kept aspect ratio depends on them).
+    """
+    x = site.required(0)
+    rank = site.rank(x)
+    axes = site.integers("axes")
+    chosen = list(range(rank)) if axes is None else [a + rank if a < 0 else a for a in axes]
+    if axis not in chosen:
+        return None
+    kept = site.text("keep_aspect_ratio_policy", "stretch") != "stretch"
+    sizes_index, scales_index = 3, 1 if site.source < 11 else 2
+    scales, sizes = parameters.get(scales_index), parameters.get(sizes_index)
+    if scales is not None and scales.size and float(scales.reshape(-1)[chosen.index(axis)]) == 1.0:
+        return None
+    old = site.size(x, axis)
+    if sizes is not None and sizes.size and not kept and int(sizes.reshape(-1)[chosen.index(axis)]) == old:
+        return None
+    return _probe(site, scales, sizes, chosen, axis, old, kept)
+
+
+def _probe(
+    site: Site,
+    scales: np.ndarray | None,
+    sizes: np.ndarray | None,
+    chosen: list[int],
+    axis: int,
+    old: int,
+    kept: bool,
+) -> np.ndarray:
+    attributes = {
+        k: v for k, v in site.attributes(drop=["axes", "keep_aspect_ratio_policy"]).items() if isinstance(v, ir.Attr)
+    }
+    entry = chosen.index(axis)
+    if sizes is not None and sizes.size:
+        new = int(sizes.reshape(-1)[entry])
+        if kept:
+            policy = site.text("keep_aspect_ratio_policy")
+            ratios = [int(n) / site.size(site.required(0), a) for n, a in zip(sizes.reshape(-1), chosen, strict=True)]
+            ratio = min(ratios) if policy == "not_larger" else max(ratios)
+            new = int(np.floor(ratio * old + 0.5))
+            if int(np.floor(np.float32(ratio) * old)) != new:
+                site.refuse("its kept aspect ratio rounds a size up")
+            scales, sizes = np.asarray([ratio], np.float32), None
+            entry = 0
+    probe_scales = None if sizes is not None and sizes.size else scales
+    graph_inputs: list[np.ndarray | None]
+    if probe_scales is not None:
+        vector = np.asarray([1.0, float(probe_scales.reshape(-1)[entry])], np.float32)
+        graph_inputs = [None, vector, None]
+    else:
+        assert sizes is not None
+        graph_inputs = [None, None, np.asarray([old, int(sizes.reshape(-1)[entry])], np.int64)]
+    return _run_probe(site, attributes, graph_inputs, old)
+
+
+def _run_probe(site: Site, attributes: dict[str, ir.Attr], parameters: list[np.ndarray | None], old: int) -> np.ndarray:
+    unit = np.eye(old, dtype=np.float32)[None, None]
+    names = ["x"]
+    initializers = []
+    if site.source < 11:
+        parameters = [parameters[1]]
+    for i, parameter in enumerate(parameters):
+        if parameter is None:
+            empty = site.source < 13 and i < 2
+            names.append(f"p{i}" if empty else "")
+            if empty:
+                initializers.append(onnx.numpy_helper.from_array(np.zeros(0, np.float32), f"p{i}"))
+            continue
+        full = np.concatenate([np.ones(2, parameter.dtype), parameter])
+        names.append(f"p{i}")
+        initializers.append(onnx.numpy_helper.from_array(full, f"p{i}"))
+    while names[-1] == "":
+        names.pop()
+    node = onnx.helper.make_node("Resize", names, ["y"])
+    node.attribute.extend(ir.serde.serialize_attribute(attribute) for attribute in attributes.values())
+    graph = onnx.helper.make_graph(
+        [node],
+        "resize",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, unit.shape)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        initializers,
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", site.source)], ir_version=8)
+    try:
+        answer: np.ndarray = evaluate(model, {"x": unit})["y"][0, 0]
+    except EvaluationError as error:
+        site.refuse(f"its matrix cannot be computed: {error}")
+    return answer
+
+
+@up("GridSample", version=20)
+def modes_of_any_rank(site: Site) -> None:
+    """``bilinear`` is called ``linear``, ``bicubic`` ``cubic``."""
+    mode = site.text("mode", "bilinear")
+    site.become(attributes=site.attributes(mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)))
+
+
+@down("GridSample", version=20)
+def modes_of_images(site: Site) -> None:
+    """``linear`` was called ``bilinear``, ``cubic`` ``bicubic``; volumes have no equal."""
+    if site.rank(site.required(0)) != 4:
+        site.refuse("it samples from something other than images")
+    mode = site.text("mode", "linear")
+    site.become(attributes=site.attributes(mode={"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)))
+
+
+@up("RoiAlign", version=16)
+def whole_pixels_stated(site: Site) -> None:
+    """Coordinates were not shifted by half a pixel."""
+    site.become(attributes=site.attributes(coordinate_transformation_mode="output_half_pixel"))
+
+
+@down("RoiAlign", version=16)
+def whole_pixels_implied(site: Site) -> None:
+    """Coordinates that are shifted by half a pixel have no equal."""
+    if site.text("coordinate_transformation_mode", "half_pixel") != "output_half_pixel":
+        site.refuse("its coordinates are shifted by half a pixel")
+    site.become(attributes=site.attributes(drop=["coordinate_transformation_mode"]))

@@ -1,0 +1,38 @@
+"""``ai.onnx.ml``: LabelEncoder's tables."""
+
+from __future__ import annotations
+
+from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.table import down, up
+
+_ML = "ai.onnx.ml"
+
+
+@up("LabelEncoder", version=2, domain=_ML)
+def classes_to_keys(site: Site) -> None:
+    """The list of classes becomes keys and values, in the direction that the input's type says."""
+    import onnx_ir as ir
+
+    classes = site.texts("classes_strings") or []
+    numbers = list(range(len(classes)))
+    attributes: dict[str, object] = {"default_string": site.text("default_string", "_Unused")}
+    attributes["default_int64"] = site.integer("default_int64", -1)
+    if site.dtype(site.required(0)) == ir.DataType.STRING:
+        attributes |= {"keys_strings": classes, "values_int64s": numbers}
+    else:
+        attributes |= {"keys_int64s": numbers, "values_strings": classes}
+    site.become(attributes=attributes)  # type: ignore[arg-type]
+
+
+@down("LabelEncoder", version=2, domain=_ML)
+def keys_to_classes(site: Site) -> None:
+    """Keys 0, 1, … and texts become the list of classes."""
+    texts = site.texts("keys_strings") or site.texts("values_strings")
+    numbers = site.integers("keys_int64s") or site.integers("values_int64s")
+    if texts is None or numbers != list(range(len(texts))):
+        site.refuse("its table is not a list of texts numbered from 0")
+    defaults = {
+        "default_string": site.text("default_string", "_Unused"),
+        "default_int64": site.integer("default_int64", -1),
+    }
+    site.become(attributes={"classes_strings": texts, **defaults})
