@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from sardonyx.rewrite.opset.schemas import HINTS, default_of
-from sardonyx.rewrite.opset.site import convert_attributes
+from sardonyx.rewrite.opset.site import convert_attributes, is_read
 
 _REQUIRED = OpSchema.FormalParameterOption.Single
 
@@ -70,9 +70,7 @@ def _align_inputs(node: ir.Node, there: OpSchema) -> str | None:
 
 def _align_outputs(node: ir.Node, there: OpSchema) -> str | None:
     count = len(node.outputs)
-    while count > there.min_output and not (
-        node.outputs[count - 1].uses() or node.outputs[count - 1].is_graph_output()
-    ):
+    while count > there.min_output and not is_read(node.outputs[count - 1]):
         count -= 1
     if count > there.max_output:
         return f"its output {count - 1} does not exist there, and is used"

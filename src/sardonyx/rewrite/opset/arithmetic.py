@@ -39,9 +39,8 @@ def bounds_to_attributes(site: Site) -> None:
     x = site.required(0)
     bounds: dict[str, float] = {"min": float("-inf"), "max": float("inf")}
     constants = {name: site.known(site.input(i)) for i, name in ((1, "min"), (2, "max"))}
-    if site.dtype(x) in _FLOATS and all(
-        constants[n] is not None or site.input(i) is None for i, n in ((1, "min"), (2, "max"))
-    ):
+    computed = any(site.input(i) is not None and constants[n] is None for i, n in ((1, "min"), (2, "max")))
+    if site.dtype(x) in _FLOATS and not computed:
         bounds |= {name: float(c.reshape(-1)[0]) for name, c in constants.items() if c is not None}
         site.become(inputs=[x], attributes={**bounds})
         return

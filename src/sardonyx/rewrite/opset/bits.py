@@ -55,7 +55,7 @@ def _sum_of_bits(site: Site, terms: ir.Value, width: int) -> ir.Value:
 
 @down("BitShift", version=28)
 def signed_shift(site: Site) -> None:
-    """Left: a shift of the unsigned bits. Right: of the complement where negative; a shift amount out of range fills."""
+    """Left: a shift of the unsigned bits. Right: of the complement where negative; amounts out of range fill."""
     x, y = site.required(0), site.required(1)
     dtype = site.dtype(x)
     if dtype not in _UNSIGNED:

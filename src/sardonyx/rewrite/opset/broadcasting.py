@@ -27,7 +27,7 @@ def broadcast_by_shape(site: Site) -> None:
 
 @down(*_BINARY, version=7)
 def broadcast_by_attribute(site: Site) -> None:
-    """Equal shapes need nothing; a second operand that fits inside the first is placed by ``axis``; others are tiled."""
+    """A second operand that fits inside the first is placed by ``axis``; others are copied out to the whole shape."""
     a, b = site.required(0), site.required(1)
     left, right = site.sizes(a), site.sizes(b)
     if left == right:
@@ -50,7 +50,7 @@ def broadcast_by_attribute(site: Site) -> None:
 
 
 def _placed(small: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The part of ``small`` that is not of size one, and the axis of ``whole`` at which it stands; None if it has gaps."""
+    """The part of ``small`` that is not of size one, and its first axis in ``whole``; None if it has gaps."""
     wide = [i for i, n in enumerate(small) if n != 1]
     offset = len(whole) - len(small)
     if not wide:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite.opset.shaping import reshape, slice_axis, squeeze, unsqueeze
+from sardonyx.rewrite.opset.shaping import reduce, reshape, slice_axis, squeeze, unsqueeze
 from sardonyx.rewrite.opset.site import Site
 from sardonyx.rewrite.opset.table import down, up
 
@@ -133,10 +133,7 @@ def without_batch_axes(site: Site) -> None:
         site.become(attributes=site.attributes(drop=["batch_dims"]))
         return
     sizes = site.sizes(indices)[:-1]
-    grid = [
-        np.broadcast_to(np.arange(n).reshape([-1] + [1] * (len(sizes) - i - 1)), sizes) for i, n in enumerate(sizes)
-    ]
-    leading = site.constant(np.stack(grid[:batch], axis=-1).astype(np.int64))
+    leading = site.constant(np.stack(np.indices(sizes)[:batch], axis=-1).astype(np.int64))
     site.become(inputs=[x, site.emit("Concat", leading, indices, axis=len(sizes))], attributes={})
 
 
@@ -149,9 +146,8 @@ def gather_flat(site: Site) -> None:
     lead = np.asarray(sizes[:depth])
     strides = np.append(np.cumprod(lead[::-1])[::-1][1:], 1)
     counted = _counted_from_front(site, indices, lead)
-    numbers = site.emit(
-        "ReduceSum", site.emit("Mul", counted, site.constant(strides)), axes=[-1 % site.rank(indices)], keepdims=0
-    )
+    terms = site.emit("Mul", counted, site.constant(strides))
+    numbers = reduce(site, "ReduceSum", terms, [site.rank(indices) - 1], keepdims=False)
     flat = reshape(site, x, [int(lead.prod()), *sizes[depth:]])
     site.replace(site.emit("Gather", flat, numbers, axis=0))
 
@@ -163,14 +159,8 @@ def gather_elements_flat(site: Site) -> None:
     sizes, places = site.sizes(x), site.sizes(indices)
     axis = site.axis("axis", 0, len(sizes))
     strides = [int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))]
-    fixed = sum(
-        (
-            np.arange(n).reshape([-1] + [1] * (len(places) - i - 1)) * strides[i]
-            for i, n in enumerate(places)
-            if i != axis
-        ),
-        start=np.zeros(places, np.int64),
-    )
+    grid = np.indices(places)
+    fixed = sum((grid[i] * strides[i] for i in range(len(places)) if i != axis), start=np.zeros(places, np.int64))
     counted = _counted_from_front(site, indices, np.asarray(sizes[axis]))
     along = site.emit("Mul", counted, site.constant(np.asarray(strides[axis], np.int64)))
     numbers = site.emit("Add", along, site.constant(fixed.astype(np.int64)))

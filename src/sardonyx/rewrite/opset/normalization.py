@@ -94,7 +94,6 @@ def _average(site: Site, old: ir.Value, new: ir.Value, momentum: float) -> ir.Va
 @down("BatchNormalization", version=15)
 def one_type_for_all(site: Site) -> None:
     """Input, scale and statistics of different types are computed in the scale's and rounded once."""
-    x = site.required(0)
     dtypes = [site.dtype(site.required(i)) for i in range(5)]
     if len(set(dtypes)) == 1:
         return

@@ -125,7 +125,7 @@ def _aligned(site: Site, parameter: ir.Value, x: ir.Value) -> ir.Value:
         behind = list(range(1, rank - axis))
         return unsqueeze(site, parameter, behind) if behind else parameter
     sizes = list(site.sizes(parameter))
-    spread = sizes[: axis + 1] + [block] + sizes[axis + 1 :]
+    spread = [*sizes[: axis + 1], block, *sizes[axis + 1 :]]
     value = site.emit("Expand", unsqueeze(site, parameter, [axis + 1]), site.constant(spread))
     sizes[axis] *= block
     value = reshape(site, value, sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite.opset.shaping import squeeze, unsqueeze
-from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.site import Site, convert_attributes
 from sardonyx.rewrite.opset.table import down, up
 
 
@@ -56,33 +56,23 @@ def batch_by_outer_scan(site: Site) -> None:
     if site.input(0) is not None:
         site.refuse("it has lengths of sequences as an input")
     inputs = [site.required(i) for i in range(1, len(site.inputs))]
-    scanned = site.integer("num_scan_inputs")
     attributes = site.attributes(drop=["directions"])
     if (directions := site.integers("directions")) is not None:
         attributes["scan_input_directions"] = directions
     element = [ir.Value(name=site.scope.fresh(f"{value.name}/row"), type=value.type) for value in inputs]
     for inner, outer in zip(element, inputs, strict=True):
         inner.shape = ir.Shape(list(outer.shape)[1:]) if outer.shape is not None else None
-    states = len(inputs) - scanned
-    node = ir.Node(
-        "", "Scan", element, _attributes(attributes), num_outputs=len(site.node.outputs), name=site.node.name
-    )
+    node = ir.Node("", "Scan", element, convert_attributes(attributes), num_outputs=len(site.node.outputs))
+    node.name = site.node.name
     for output, old in zip(node.outputs, site.node.outputs, strict=True):
         output.name = site.scope.fresh(f"{old.name}/row")
         output.type = old.type
         output.shape = ir.Shape(list(old.shape)[1:]) if old.shape is not None else None
     body = ir.Graph(element, list(node.outputs), nodes=[node], name=site.scope.fresh("scan_of_one_sequence"))
-    assert states >= 0
     results = site.emit_many("Scan", inputs, len(site.node.outputs), body=body, num_scan_inputs=len(inputs))
     for result, old in zip(results, site.node.outputs, strict=True):
         result.type, result.shape = old.type, old.shape
     site.replace(*results)
-
-
-def _attributes(attributes: dict[str, object]) -> list[ir.Attr]:
-    from sardonyx.rewrite.opset.site import convert_attributes
-
-    return convert_attributes(attributes)  # type: ignore[arg-type]
 
 
 @down("Scan", version=9)

@@ -152,20 +152,16 @@ def slice_to_attributes(site: Site) -> None:
         axes = list(range(len(starts)))
     if min(axes, default=0) < 0:
         axes = [a + site.rank(x) if a < 0 else a for a in axes]
-    plain = [i for i, step in enumerate(steps) if step == 1]
     value = x
-    for i in (i for i, step in enumerate(steps) if step != 1):
-        chosen = range(site.size(x, axes[i]))[
-            starts[i] : _python_end(ends[i], steps[i], site.size(x, axes[i])) : steps[i]
-        ]
-        value = site.emit("Gather", value, site.constant(list(chosen)), axis=axes[i])
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if step != 1:
+            size = site.size(x, axis)
+            chosen = range(size)[start : _python_end(end, step, size) : step]
+            value = site.emit("Gather", value, site.constant(list(chosen)), axis=axis)
+    plain = [i for i, step in enumerate(steps) if step == 1]
     if plain or value is x:
-        bounds = {
-            "starts": [starts[i] for i in plain],
-            "ends": [ends[i] for i in plain],
-            "axes": [axes[i] for i in plain],
-        }
-        value = site.emit("Slice", value, **bounds)
+        kept_starts, kept_ends, kept_axes = ([bounds[i] for i in plain] for bounds in (starts, ends, axes))
+        value = site.emit("Slice", value, starts=kept_starts, ends=kept_ends, axes=kept_axes)
     site.replace(value)
 
 

@@ -27,6 +27,11 @@ def name_of(node: ir.Node) -> str:
     return f"{node.op_type} node that makes {outputs[0]!r}" if outputs else f"{node.op_type} node"
 
 
+def is_read(value: ir.Value) -> bool:
+    """Whether a node or the graph's caller reads a value."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
 class Refusal(OpsetConversionError):
     """A node that an adapter cannot express; the driver may still find another way for it."""
 
@@ -166,10 +171,7 @@ class Site:
 
     def uses_output(self, index: int) -> bool:
         """Whether anything reads an output."""
-        if index >= len(self.node.outputs):
-            return False
-        value = self.node.outputs[index]
-        return bool(value.uses()) or value.is_graph_output()
+        return index < len(self.node.outputs) and is_read(self.node.outputs[index])
 
     def has(self, name: str) -> bool:
         """Whether the node gives an attribute."""

@@ -27,6 +27,7 @@ _FAMILIES = (
     "casting",
     "contraction",
     "indexing",
+    "labels",
     "normalization",
     "optionals",
     "padding",
@@ -37,7 +38,6 @@ _FAMILIES = (
     "shaping",
     "softmax",
     "spectral",
-    "trees",
 )
 
 

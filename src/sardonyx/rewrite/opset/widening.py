@@ -36,148 +36,31 @@ WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
 }
 """For each element type, the types that hold every one of its values exactly, cheapest first."""
 
-MOVES = frozenset(
-    [
-        "Abs",
-        "ArgMax",
-        "ArgMin",
-        "Ceil",
-        "Clip",
-        "Compress",
-        "Concat",
-        "DepthToSpace",
-        "Equal",
-        "Expand",
-        "Flatten",
-        "Floor",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "GlobalMaxPool",
-        "Greater",
-        "GreaterOrEqual",
-        "Identity",
-        "IsInf",
-        "IsNaN",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "MaxPool",
-        "MaxRoiPool",
-        "MaxUnpool",
-        "Min",
-        "Neg",
-        "NonZero",
-        "Not",
-        "OneHot",
-        "Pad",
-        "ReduceMax",
-        "ReduceMin",
-        "Relu",
-        "Reshape",
-        "ReverseSequence",
-        "Round",
-        "Scatter",
-        "ScatterElements",
-        "ScatterND",
-        "Shape",
-        "Sign",
-        "Size",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Trilu",
-        "Unique",
-        "Unsqueeze",
-        "Where",
-    ]
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MOVES = _names(
+    "Abs ArgMax ArgMin Ceil Clip Compress Concat DepthToSpace Equal Expand Flatten Floor Gather GatherElements "
+    "GatherND GlobalMaxPool Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Max MaxPool MaxRoiPool "
+    "MaxUnpool Min Neg NonZero Not OneHot Pad ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter "
+    "ScatterElements ScatterND Shape Sign Size Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unique "
+    "Unsqueeze Where"
 )
 """Operators that copy, compare or negate values: any wider type gives exactly the same result."""
 
-RING = frozenset(
-    [
-        "Add",
-        "CumSum",
-        "Div",
-        "Einsum",
-        "Gemm",
-        "MatMul",
-        "Mod",
-        "Mul",
-        "PRelu",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-        "Sub",
-        "Sum",
-    ]
-)
+RING = _names("Add CumSum Div Einsum Gemm MatMul Mod Mul PRelu ReduceProd ReduceSum ReduceSumSquare Sub Sum")
 """Operators whose integer results agree, after the cast back, when computed in a wider integer type."""
 
-ROUNDS = frozenset(
-    [
-        "Acos",
-        "Acosh",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "AveragePool",
-        "BatchNormalization",
-        "Conv",
-        "ConvTranspose",
-        "Cos",
-        "Cosh",
-        "DeformConv",
-        "Det",
-        "Elu",
-        "Erf",
-        "Exp",
-        "GlobalAveragePool",
-        "GlobalLpPool",
-        "GRU",
-        "GridSample",
-        "HardSigmoid",
-        "HardSwish",
-        "InstanceNormalization",
-        "LRN",
-        "LSTM",
-        "LeakyRelu",
-        "Log",
-        "LogSoftmax",
-        "LpNormalization",
-        "LpPool",
-        "Mean",
-        "MeanVarianceNormalization",
-        "Mish",
-        "Pow",
-        "RNN",
-        "Reciprocal",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMean",
-        "Resize",
-        "RoiAlign",
-        "Selu",
-        "Sigmoid",
-        "Sin",
-        "Sinh",
-        "Softmax",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Tan",
-        "Tanh",
-        "ThresholdedRelu",
-    ]
+ROUNDS = _names(
+    "Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Conv ConvTranspose Cos Cosh DeformConv Det Elu "
+    "Erf Exp GlobalAveragePool GlobalLpPool GRU GridSample HardSigmoid HardSwish InstanceNormalization LRN LSTM "
+    "LeakyRelu Log LogSoftmax LpNormalization LpPool Mean MeanVarianceNormalization Mish Pow RNN Reciprocal ReduceL1 "
+    "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean Resize RoiAlign Selu Sigmoid Sin Sinh Softmax Softplus Softsign "
+    "Sqrt Tan Tanh ThresholdedRelu"
 )
-"""Floating-point operators: computed in a wider type and rounded once, the result is at least as near to the true one."""
+"""Floating-point operators: computed in a wider type and rounded once, the result is at least as near the true one."""
 
 
 def _preserves(op_type: str, narrow: ir.DataType, wide: ir.DataType) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from sardonyx.rewrite.opset.site import Site
 from sardonyx.rewrite.opset.table import down, up
 
@@ -11,17 +13,14 @@ _ML = "ai.onnx.ml"
 @up("LabelEncoder", version=2, domain=_ML)
 def classes_to_keys(site: Site) -> None:
     """The list of classes becomes keys and values, in the direction that the input's type says."""
-    import onnx_ir as ir
-
     classes = site.texts("classes_strings") or []
     numbers = list(range(len(classes)))
-    attributes: dict[str, object] = {"default_string": site.text("default_string", "_Unused")}
-    attributes["default_int64"] = site.integer("default_int64", -1)
+    attributes = site.attributes(drop=["classes_strings"])
     if site.dtype(site.required(0)) == ir.DataType.STRING:
         attributes |= {"keys_strings": classes, "values_int64s": numbers}
     else:
         attributes |= {"keys_int64s": numbers, "values_strings": classes}
-    site.become(attributes=attributes)  # type: ignore[arg-type]
+    site.become(attributes=attributes)
 
 
 @down("LabelEncoder", version=2, domain=_ML)
@@ -31,8 +30,5 @@ def keys_to_classes(site: Site) -> None:
     numbers = site.integers("keys_int64s") or site.integers("values_int64s")
     if texts is None or numbers != list(range(len(texts))):
         site.refuse("its table is not a list of texts numbered from 0")
-    defaults = {
-        "default_string": site.text("default_string", "_Unused"),
-        "default_int64": site.integer("default_int64", -1),
-    }
-    site.become(attributes={"classes_strings": texts, **defaults})
+    attributes = site.attributes(drop=["keys_strings", "values_strings", "keys_int64s", "values_int64s"])
+    site.become(attributes=attributes | {"classes_strings": texts})
