@@ -1,0 +1,173 @@
+"""What is measured on one model: every tool's result, ONNX Runtime's latency on them, time and memory of the tools."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import onnxruntime
+
+import isolated
+import judge
+import latency
+import peers
+import suites
+
+ROUNDS = 3
+SLOW_SECONDS = 5.0
+"""A tool whose warm-up takes longer is not run again."""
+LARGE_BYTES = 200 << 20
+"""Workers on larger files run one after the other: all heaps at once would not fit beside each other."""
+
+
+@dataclass
+class Outcome:
+    """One tool on one model: the `verdict` on the result at `path`, or `failure`; time and memory where measured."""
+
+    path: str = ""
+    verdict: judge.Verdict | None = None
+    failure: str | None = None
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    children_peak_bytes: int | None = None
+
+    @property
+    def countable(self) -> bool:
+        return self.verdict is not None and self.verdict.countable
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be compared by nodes."""
+        return self.failure or (self.verdict.reason if self.verdict else "not measured")
+
+
+@dataclass
+class Row:
+    """Everything measured on one model; `again` says what a second run of Sardonyx changed."""
+
+    name: str
+    suite: str
+    bytes: int
+    before: judge.Verdict
+    tools: dict[str, Outcome] = field(default_factory=dict)
+    again: str | None = None
+    latency: latency.Latency | None = None
+
+    @property
+    def subject(self) -> Outcome:
+        return self.tools[peers.SUBJECT.name]
+
+    def counted(self) -> dict[str, int]:
+        """Nodes of every peer whose result is right and standard."""
+        return {
+            tool.name: self.tools[tool.name].verdict.nodes
+            for tool in peers.PEERS
+            if tool.name in self.tools and self.tools[tool.name].countable
+        }
+
+    @property
+    def fewest(self) -> int:
+        """The fewest nodes that any peer's right and standard result has; the input counts as one."""
+        return min([*self.counted().values(), self.before.nodes])
+
+
+class Bench:
+    """Measures models one by one; results of tools lie under `work`, those of peers are kept between calls."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.tools = [tool for tool in (peers.SUBJECT, *peers.PEERS) if tool.installed]
+
+    def row(self, case: suites.Case, sections: Sequence[str]) -> Row:
+        samples = suites.samples(case)
+        row = Row(case.name, case.suite, case.path.stat().st_size, judge.judge(case.path, case, samples))
+        row.tools = {tool.name: self.outcome(tool, case, samples) for tool in self.tools}
+        if row.subject.verdict:
+            row.again = self.second_run(Path(row.subject.path))
+        if "latency" in sections and row.subject.verdict:
+            row.latency = self.compared_latency(case, row)
+        if "time" in sections or "memory" in sections:
+            self.add_effort(case, row, ROUNDS if "time" in sections else 0)
+        return row
+
+    def result_path(self, tool: peers.Tool, case: suites.Case) -> Path:
+        return self.work / "results" / f"{tool.module}-{tool.version}" / f"{case.name}.onnx"
+
+    def outcome(self, tool: peers.Tool, case: suites.Case, samples: Sequence[suites.Sample]) -> Outcome:
+        """The tool's result and the verdict on it; a peer's is taken from the last call when nothing has changed."""
+        path = self.result_path(tool, case)
+        kept = path.with_suffix(".json")
+        key = fingerprint(tool, case)
+        if tool != peers.SUBJECT and kept.exists():
+            known = json.loads(kept.read_text())
+            if known["key"] == key:
+                verdict = judge.Verdict(**known["verdict"]) if known["verdict"] else None
+                return Outcome(str(path), verdict, known["failure"])
+        run = isolated.run_once(tool.name, case.path, path)
+        verdict = None if run.failure else judge.judge(path, case, samples)
+        kept.write_text(json.dumps({"key": key, "verdict": verdict and asdict(verdict), "failure": run.failure}))
+        return Outcome(str(path), verdict, run.failure)
+
+    def second_run(self, first: Path) -> str | None:
+        """What Sardonyx changes when it gets its own result."""
+        second = first.with_suffix(".again.onnx")
+        run = isolated.run_once(peers.SUBJECT.name, first, second)
+        if run.failure:
+            return run.failure
+        return None if first.read_bytes() == second.read_bytes() else judge.changes(first, second)
+
+    def compared_latency(self, case: suites.Case, row: Row) -> latency.Latency:
+        """Beside the input, the fastest right and standard peer result, and every one with fewer nodes."""
+        nodes = row.counted()
+        paths = {name: Path(row.tools[name].path) for name in nodes}
+        fewer = {name: paths[name] for name in nodes if nodes[name] < row.subject.verdict.nodes}
+        feeds = case.feeds(suites.LATENCY_SIZES)
+        return latency.compare(Path(row.subject.path), {"input": case.path, **fewer}, paths, feeds)
+
+    def add_effort(self, case: suites.Case, row: Row, rounds: int) -> None:
+        """Time and peak memory of every tool that has a result; rounds go over all tools in turn."""
+        able = [tool.name for tool in self.tools if row.tools[tool.name].failure is None]
+        groups = [[name] for name in able] if row.bytes > LARGE_BYTES else [able]
+        for group in groups:
+            for name, effort in self.efforts(group, case, rounds).items():
+                outcome = row.tools[name]
+                outcome.seconds, outcome.peak_bytes, outcome.failure = effort.seconds, effort.peak_bytes, effort.failure
+        verified = isolated.run_once(peers.VERIFYING.name, case.path, self.scratch(peers.VERIFYING.name))
+        row.tools[peers.VERIFYING.name] = Outcome(**asdict(verified))
+
+    def efforts(self, names: Sequence[str], case: suites.Case, rounds: int) -> dict[str, isolated.Run]:
+        """Each tool's peak in its first run, and the median seconds of the rounds after it."""
+        with contextlib.ExitStack() as stack:
+            workers = {name: stack.enter_context(isolated.Worker(name)) for name in names}
+            first = {name: worker.run(case.path, self.scratch(name)) for name, worker in workers.items()}
+            timed = [name for name in names if not first[name].failure and first[name].seconds < SLOW_SECONDS]
+            runs = {name: [] if name in timed else [first[name]] for name in names}
+            for _ in range(rounds):
+                for name in timed:
+                    runs[name].append(workers[name].run(case.path, self.scratch(name)))
+        return {name: summed_up(first[name], runs[name]) for name in names}
+
+    def scratch(self, name: str) -> Path:
+        return self.work / "scratch" / f"{name}.onnx"
+
+
+def summed_up(first: isolated.Run, runs: Sequence[isolated.Run]) -> isolated.Run:
+    """The peak of the first run with the median time of `runs`; the first failure if there is one."""
+    failure = next((run.failure for run in (first, *runs) if run.failure), None)
+    if failure:
+        return isolated.Run(failure=failure)
+    seconds = statistics.median(run.seconds for run in runs) if runs else None
+    return isolated.Run(seconds, first.peak_bytes, first.children_peak_bytes)
+
+
+def fingerprint(tool: peers.Tool, case: suites.Case) -> str:
+    """Changes when the tool, the model, ONNX Runtime or the way of judging does."""
+    digest = hashlib.sha256(f"{tool.distribution} {tool.version} {onnxruntime.__version__}".encode())
+    for path in (case.path, Path(judge.__file__), Path(suites.__file__), Path(peers.__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,111 @@
+"""The optimizers that are measured: each one as a function from file to file, with its defaults.
+
+The import stands inside the function that returns the tool, so that a child process loads only the tool it measures
+and a tool that is not installed becomes a named row.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Optimizer = Callable[[Path, Path], None]
+"""Reads the model at the first path, writes the optimized one at the second."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One optimizer: `name` in tables, the `distribution` it comes from, and `load`, which imports it."""
+
+    name: str
+    distribution: str
+    module: str
+    load: Callable[[], Optimizer]
+
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+    @property
+    def version(self) -> str:
+        return importlib.metadata.version(self.distribution) if self.installed else "not installed"
+
+
+def sardonyx(verify: bool = False) -> Optimizer:
+    import sardonyx
+
+    def run(source: Path, result: Path) -> None:
+        optimized = sardonyx.optimize(sardonyx.load(source), verify=verify)
+        sardonyx.save(optimized.model, result)
+
+    return run
+
+
+def onnxsim() -> Optimizer:
+    import onnx
+    import onnxsim
+
+    def run(source: Path, result: Path) -> None:
+        model, _ = onnxsim.simplify(str(source))
+        onnx.save(model, result)
+
+    return run
+
+
+def onnxslim() -> Optimizer:
+    import onnx
+    import onnxslim
+
+    def run(source: Path, result: Path) -> None:
+        onnx.save(onnxslim.slim(str(source)), result)
+
+    return run
+
+
+def onnxoptimizer() -> Optimizer:
+    import onnx
+    import onnxoptimizer
+
+    def run(source: Path, result: Path) -> None:
+        onnx.save(onnxoptimizer.optimize(onnx.load(source)), result)
+
+    return run
+
+
+def onnxscript() -> Optimizer:
+    import onnx_ir
+    import onnxscript.optimizer
+
+    def run(source: Path, result: Path) -> None:
+        onnx_ir.save(onnxscript.optimizer.optimize(onnx_ir.load(source)), result)
+
+    return run
+
+
+def onnxruntime_basic() -> Optimizer:
+    import onnxruntime
+
+    def run(source: Path, result: Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(result)
+        options.log_severity_level = 4
+        onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+
+    return run
+
+
+SUBJECT = Tool("sardonyx", "sardonyx", "sardonyx", sardonyx)
+VERIFYING = Tool("sardonyx, verified", "sardonyx", "sardonyx", functools.partial(sardonyx, verify=True))
+PEERS = (
+    Tool("onnxsim", "onnxsim", "onnxsim", onnxsim),
+    Tool("onnxslim", "onnxslim", "onnxslim", onnxslim),
+    Tool("onnxoptimizer", "onnxoptimizer", "onnxoptimizer", onnxoptimizer),
+    Tool("onnxscript", "onnxscript", "onnxscript", onnxscript),
+    Tool("onnxruntime basic", "onnxruntime", "onnxruntime", onnxruntime_basic),
+)
+TOOLS = {tool.name: tool for tool in (SUBJECT, VERIFYING, *PEERS)}

@@ -1,0 +1,313 @@
+"""The measured figures as tables: what was asked, what was reached, and every exception by name."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import latency
+import measure
+import peers
+import scale
+
+GEOMEAN_NODES = 0.68
+MEMORY_FACTOR = 1.3
+MEMORY_BYTES = 200 << 20
+SUBJECT = peers.SUBJECT.name
+PEER_NAMES = [peer.name for peer in peers.PEERS]
+
+
+@dataclass
+class Table:
+    """A title, a sentence on how to read it, columns, rows of text, and notes below."""
+
+    title: str
+    lead: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+
+def tables(rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], sections: Sequence[str]) -> list[Table]:
+    """Every table of the chosen sections, the summary of the criteria first."""
+    builders: dict[str, Callable[[], list[Table]]] = {
+        "nodes": lambda: [nodes(rows), correctness(rows)],
+        "latency": lambda: [latencies(rows)],
+        "time": lambda: [times(rows)],
+        "memory": lambda: [memory(rows)],
+        "scale": lambda: [growth(scalings)],
+    }
+    chosen = [table for section in sections for table in builders[section]()]
+    return [summary(rows, scalings, sections), *chosen]
+
+
+def geomean(values: Iterable[float]) -> float:
+    """NaN for no values."""
+    logs = [math.log(value) for value in values]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def summary(rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], sections: Sequence[str]) -> Table:
+    lines = []
+    if "nodes" in sections:
+        lines += [correctness_line(rows), fewest_line(rows), geomean_line(rows)]
+    if "latency" in sections:
+        lines += [latency_line(rows)]
+    if "time" in sections:
+        lines += [time_line(rows, name) for name in PEER_NAMES]
+    if "memory" in sections:
+        lines += [memory_line(rows)]
+    if "scale" in sections:
+        lines += [growth_line(scaling) for scaling in scalings]
+    return Table("Summary", f"{len(rows)} models.", ["Criterion", "Asked", "Reached", "Holds"], lines)
+
+
+def line(criterion: str, asked: str, reached: str, holds: bool) -> list[str]:
+    return [criterion, asked, reached, "yes" if holds else "NO"]
+
+
+def correctness_line(rows: Sequence[measure.Row]) -> list[str]:
+    right = sum(not exceptions(row) for row in rows)
+    asked = "right, valid, same inputs and outputs, second run changes nothing"
+    return line("1 correct", asked, f"{right} of {len(rows)} models", right == len(rows))
+
+
+def fewest_line(rows: Sequence[measure.Row]) -> list[str]:
+    within = sum(leads(row) for row in rows)
+    return line("2 nodes", "≤ the best peer on every model", f"{within} of {len(rows)} models", within == len(rows))
+
+
+def geomean_line(rows: Sequence[measure.Row]) -> list[str]:
+    real = [row for row in rows if row.suite == "real"]
+    reached = geomean(nodes_of(row, SUBJECT) / row.before.nodes for row in real)
+    others = ", ".join(
+        f"{name} {geomean(nodes_of(row, name) / row.before.nodes for row in real):.3f}" for name in PEER_NAMES
+    )
+    best = geomean(row.fewest / row.before.nodes for row in real)
+    text = f"{reached:.3f} ({others}; best of all per model {best:.3f})"
+    return line("2 nodes", f"geometric mean on `real` ≤ {GEOMEAN_NODES}", text, reached <= GEOMEAN_NODES)
+
+
+def nodes_of(row: measure.Row, name: str) -> int:
+    """Nodes of a right and standard result, else those of the input: a tool that fails has gained nothing."""
+    outcome = row.tools.get(name)
+    return outcome.verdict.nodes if outcome and outcome.countable else row.before.nodes
+
+
+def leads(row: measure.Row) -> bool:
+    """Whether no peer's right and standard result has fewer nodes, but for those that are slower to run."""
+    if not row.subject.countable:
+        return False
+    nodes = row.subject.verdict.nodes
+    return all(count >= nodes or slower(row, name) for name, count in row.counted().items())
+
+
+def slower(row: measure.Row, name: str) -> bool:
+    """Whether ONNX Runtime needs longer for the peer's result than for ours, beyond the noise."""
+    found = row.latency.comparisons.get(name) if row.latency else None
+    return found is not None and found.high < 1 / latency.LIMIT
+
+
+def nodes(rows: Sequence[measure.Row]) -> Table:
+    table = Table(
+        "Nodes left",
+        "Bodies, functions and Constant nodes are counted. ✗: not counted as a result, see below.",
+        ["Model", "Input", SUBJECT, *PEER_NAMES, "Best peer", "Ratio"],
+        [],
+    )
+    for row in rows:
+        ratio = nodes_of(row, SUBJECT) / row.before.nodes
+        counts = [nodes_cell(row, name) for name in (SUBJECT, *PEER_NAMES)]
+        table.rows.append([row.name, f"{row.before.nodes}", *counts, f"{row.fewest}", f"{ratio:.3f}"])
+        table.notes += node_notes(row)
+    return table
+
+
+def nodes_cell(row: measure.Row, name: str) -> str:
+    outcome = row.tools.get(name)
+    if outcome is None:
+        return "not installed"
+    if outcome.verdict is None:
+        return "failed ✗"
+    return f"{outcome.verdict.nodes}{'' if outcome.countable else ' ✗'}"
+
+
+def node_notes(row: measure.Row) -> list[str]:
+    """Every result that is not counted, and every peer that leaves fewer nodes than we do."""
+    found = [
+        f"{row.name}: {name}{'' if outcome.verdict is None else f' ({outcome.verdict.nodes} nodes)'}: {outcome.reason}"
+        for name, outcome in row.tools.items()
+        if name in (SUBJECT, *PEER_NAMES) and not outcome.countable
+    ]
+    ours = nodes_of(row, SUBJECT)
+    for name, count in row.counted().items():
+        if count < ours:
+            measured = row.latency.comparisons.get(name) if row.latency else None
+            pace = f"; its result runs in {1 / measured.ratio:.3f} of our time" if measured else ""
+            found.append(f"{row.name}: {name} leaves {count} nodes, {SUBJECT} {ours}{pace}")
+    return found
+
+
+def exceptions(row: measure.Row) -> list[str]:
+    """What keeps our result from being right, valid, declared as before, and final."""
+    verdict = row.subject.verdict
+    if verdict is None:
+        return [row.subject.reason]
+    again = [f"second run: {row.again}"] if row.again else []
+    foreign = [verdict.reason] if verdict.foreign else []
+    return verdict.faults + foreign + verdict.inherited + verdict.signature + again
+
+
+def correctness(rows: Sequence[measure.Row]) -> Table:
+    table = Table(
+        "Correctness",
+        "Outputs of the optimized model in ONNX Runtime without its optimizations, relative to the largest value.",
+        ["Model", "Worst error", "Exceptions"],
+        [],
+    )
+    for row in rows:
+        verdict = row.subject.verdict
+        error = "—" if verdict is None or verdict.worst_error is None else f"{verdict.worst_error:.1e}"
+        table.rows.append([row.name, error, "; ".join(exceptions(row)) or "none"])
+    return table
+
+
+def latencies(rows: Sequence[measure.Row]) -> Table:
+    table = Table(
+        "Latency in ONNX Runtime",
+        f"All optimizations of ONNX Runtime on, {latency.THREADS} threads. Median ratio of paired runs, with the 95 % "
+        "interval of the median; below 1 ours is faster.",
+        ["Model", "Ours, ms", "Beside the input", "Fastest peer", "Beside it"],
+        [],
+    )
+    for row in rows:
+        if row.latency is None or row.latency.failure:
+            reason = row.latency.failure if row.latency else "no result"
+            table.rows.append([row.name, "—", "—", "—", "—"])
+            table.notes.append(f"{row.name}: {reason}")
+            continue
+        found, best = row.latency.comparisons, row.latency.fastest
+        beside = interval(found[best]) if best else "—"
+        table.rows.append(
+            [row.name, f"{found['input'].seconds * 1e3:.3f}", interval(found["input"]), best or "none", beside]
+        )
+    return table
+
+
+def interval(comparison: latency.Comparison) -> str:
+    return f"{comparison.ratio:.3f} ({comparison.low:.3f}–{comparison.high:.3f})"
+
+
+def latency_line(rows: Sequence[measure.Row]) -> list[str]:
+    asked = f"≤ {latency.LIMIT} × the input and the best peer on every model"
+    held = [row for row in rows if row.latency and not row.latency.failure and paces(row)]
+    worst = max((ratio for row in held for ratio in paces(row)), default=math.nan)
+    within = sum(max(paces(row)) <= latency.LIMIT for row in held)
+    inputs = geomean(row.latency.comparisons["input"].ratio for row in held)
+    text = f"{within} of {len(rows)} models; worst {worst:.3f}; geometric mean beside the input {inputs:.3f}"
+    return line("3 latency", asked, text, within == len(rows))
+
+
+def paces(row: measure.Row) -> list[float]:
+    """Our latency over the input's and over the fastest peer's."""
+    found = row.latency.comparisons
+    return [found[name].ratio for name in ("input", row.latency.fastest) if name in found]
+
+
+def times(rows: Sequence[measure.Row]) -> Table:
+    names = [SUBJECT, *PEER_NAMES]
+    table = Table(
+        "Time",
+        "Seconds from file to file without import and verification, median of alternating runs after a warm-up.",
+        ["Model", *names],
+        [[row.name, *(cell(row, name, "seconds", 1, 3) for name in names)] for row in rows],
+    )
+    means = [geomean(row.tools[n].seconds for row in rows if n in row.tools and row.tools[n].seconds) for n in names]
+    table.notes += effort_failures(rows)
+    table.rows.append(["geometric mean", *(f"{mean:.4f}" for mean in means)])
+    return table
+
+
+def effort_failures(rows: Sequence[measure.Row]) -> list[str]:
+    """Tools that had a result at first and failed when they were timed."""
+    return [
+        f"{row.name}: {name}: {outcome.failure}"
+        for row in rows
+        for name, outcome in row.tools.items()
+        if outcome.failure and (outcome.verdict or name == peers.VERIFYING.name)
+    ]
+
+
+def cell(row: measure.Row, name: str, quantity: str, unit: float, digits: int) -> str:
+    outcome = row.tools.get(name)
+    value = getattr(outcome, quantity) if outcome else None
+    return "—" if value is None else f"{value / unit:.{digits}f}"
+
+
+def time_line(rows: Sequence[measure.Row], peer: str) -> list[str]:
+    """Over the models on which both have a result."""
+    both = [(row.subject.seconds, row.tools[peer].seconds) for row in rows if peer in row.tools]
+    ratios = [ours / theirs for ours, theirs in both if ours and theirs]
+    ratio = geomean(ratios)
+    text = f"{ratio:.3f} × its time ({len(ratios)} models)" if ratios else "not installed"
+    return line("4 time", f"below {peer} on the geometric mean", text, not ratios or ratio < 1)
+
+
+def allowed_bytes(row: measure.Row) -> float:
+    return MEMORY_FACTOR * row.bytes + MEMORY_BYTES
+
+
+def memory(rows: Sequence[measure.Row]) -> Table:
+    names = [SUBJECT, *PEER_NAMES]
+    verified = peers.VERIFYING.name
+    table = Table(
+        "Peak memory",
+        "MiB above the imported tool in the first run of a process. The last two columns are with verification: the "
+        "process itself, and in full the larger of it and its largest child.",
+        ["Model", "File", "Allowed", *names, verified, "its child"],
+        [
+            [
+                row.name,
+                f"{row.bytes / 2**20:.1f}",
+                f"{allowed_bytes(row) / 2**20:.0f}",
+                *(cell(row, name, "peak_bytes", 2**20, 0) for name in (*names, verified)),
+                cell(row, verified, "children_peak_bytes", 2**20, 0),
+            ]
+            for row in rows
+        ],
+    )
+    table.notes += effort_failures(rows)
+    return table
+
+
+def memory_line(rows: Sequence[measure.Row]) -> list[str]:
+    measured = [row for row in rows if row.subject.peak_bytes is not None]
+    within = sum(row.subject.peak_bytes <= allowed_bytes(row) for row in measured)
+    worst = max((row.subject.peak_bytes / allowed_bytes(row) for row in measured), default=math.nan)
+    text = f"{within} of {len(rows)} models; worst {worst:.2f} of the allowed"
+    return line("4 memory", f"≤ {MEMORY_FACTOR} × file + {MEMORY_BYTES >> 20} MiB", text, within == len(rows))
+
+
+def growth(scalings: Sequence[scale.Scaling]) -> Table:
+    table = Table(
+        "Time by size",
+        "Generated models, each size in a process of its own after a warm-up on the smallest.",
+        ["Model", "Nodes", "Nodes left", "Seconds", "µs a node", "Peak, MiB"],
+        [],
+    )
+    for found in scalings:
+        measured = zip(found.nodes, found.nodes_left, found.seconds, found.peak_bytes, strict=True)
+        for count, left, seconds, peak in measured:
+            rate = f"{seconds / count * 1e6:.1f}"
+            table.rows.append([found.model, f"{count}", f"{left}", f"{seconds:.2f}", rate, f"{peak / 2**20:.0f}"])
+        if found.failure:
+            table.notes.append(f"{found.model}: {found.failure}")
+    return table
+
+
+def growth_line(found: scale.Scaling) -> list[str]:
+    asked = f"{found.model}: time linear in nodes (exponent ≤ {scale.STEEPEST})"
+    text = found.failure or f"exponent {found.exponent:.2f}, {found.seconds[-1]:.1f} s for {found.nodes[-1]} nodes"
+    return line("4 scale", asked, text, found.exponent <= scale.STEEPEST)
