@@ -1,0 +1,328 @@
+"""Convolutions take in what stands around them: biases, scales, batch normalization, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Op, Refusal, Result, rule
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+def attributes_of(node: ir.Node) -> dict[str, ir.Attr]:
+    """The attributes as they stand, to be given to a new node."""
+    return dict(node.attributes)
+
+
+def output_channels(node: ir.Node) -> int | None:
+    """Number of output channels, when the weight's shape is known."""
+    shape = facts.static_shape(node.inputs[1])
+    if shape is None or len(shape) < 3:
+        return None
+    group = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    return shape[0] if node.op_type == "Conv" else shape[1] * group
+
+
+def per_channel(value: ir.Value | None, channels: int, rank: int) -> np.ndarray | None:
+    """A constant that is one number a channel (or one for all) when broadcast against NC…, as shape [channels]."""
+    shape = facts.static_shape(value)
+    if shape is None or not facts.is_constant(value) or len(shape) > rank:
+        return None
+    full = (1,) * (rank - len(shape)) + shape
+    if any(size != 1 for axis, size in enumerate(full) if axis != 1) or full[1] not in (1, channels):
+        return None
+    array = facts.constant(value)
+    assert array is not None
+    return np.broadcast_to(array.reshape(-1), (channels,))
+
+
+def scaled_weight(node: ir.Node, scale: np.ndarray) -> np.ndarray | None:
+    """The weight with each output channel multiplied by ``scale`` (shape [channels])."""
+    weight = facts.constant(node.inputs[1])
+    if weight is None:
+        return None
+    wide = np.float64 if weight.dtype != np.float64 else np.longdouble
+    if node.op_type == "Conv":
+        factor = scale.reshape((-1,) + (1,) * (weight.ndim - 1)).astype(wide)
+        return (weight.astype(wide) * factor).astype(weight.dtype)
+    group = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    # ConvTranspose: [in, out / group, …]; input channel i belongs to group i // (in / group).
+    per_group = scale.reshape(group, weight.shape[1]).astype(wide)
+    factor = np.repeat(per_group, weight.shape[0] // group, axis=0)
+    return (weight.astype(wide) * factor.reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))).astype(weight.dtype)
+
+
+def rebuilt(node: ir.Node, weight: np.ndarray | ir.Value, bias: np.ndarray | ir.Value | None) -> Expr:
+    """The same convolution with another weight and bias."""
+    return Op((node.op_type,))(node.inputs[0], weight, bias, **attributes_of(node))
+
+
+def sole_convolution(s: Site, index: int) -> ir.Node | Refusal | None:
+    """The convolution that produces input ``index`` and is read only here, with a constant weight."""
+    node = s.producer(index, *CONVOLUTIONS)
+    if node is None:
+        return None
+    if not facts.used_once(node.outputs[0]):
+        return Refusal("the convolution has other readers")
+    if not facts.is_constant(node.inputs[1]):
+        return Refusal("the convolution's weight is not constant")
+    if len(node.inputs) > 2 and node.inputs[2] is not None and not facts.is_constant(node.inputs[2]):
+        return Refusal("the convolution's bias is not constant")
+    if facts.refers_to_function_attribute(node):
+        return Refusal("the convolution's attributes are the function's")
+    return node
+
+
+def bias_of(node: ir.Node) -> np.ndarray | None:
+    """The constant bias, or None."""
+    return facts.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+
+
+@rule("fuse_bn_into_conv", on="BatchNormalization", exactness=REASSOCIATES)
+def batch_norm(s: Site) -> Result:
+    """BatchNormalization after a convolution becomes part of its weight and bias."""
+    conv = sole_convolution(s, 0)
+    if not isinstance(conv, ir.Node):
+        return conv
+    channels = output_channels(conv)
+    factors = norm_factors(s, channels)
+    if not isinstance(factors, tuple):
+        return factors
+    scale, shift = factors
+    weight = scaled_weight(conv, scale)
+    if weight is None:
+        return None
+    bias = bias_of(conv)
+    total = shift if bias is None else bias.astype(np.float64) * scale + shift
+    return rebuilt(conv, weight, total.astype(weight.dtype))
+
+
+def norm_factors(s: Site, channels: int | None) -> tuple[np.ndarray, np.ndarray] | Refusal:
+    """BatchNormalization in inference as ``x * scale + shift``, both float64 of shape [channels]."""
+    if s.attr("training_mode", 0) or (s.opset < 7 and not s.attr("is_test", 0)):
+        return Refusal("the normalization is in training mode")
+    if not s.unused_outputs_from(1):
+        return Refusal("its running statistics are read")
+    if s.opset < 9 and not s.attr("spatial", 1):
+        return Refusal("it normalizes every element by itself (spatial=0)")
+    parts = [facts.constant(s.input(i)) for i in range(1, 5)]
+    if any(p is None or channels is None or p.shape != (channels,) for p in parts):
+        return Refusal("its parameters are not constants of one number a channel")
+    gamma, beta, mean, variance = (p.astype(np.float64) for p in parts if p is not None)
+    scale = gamma / np.sqrt(variance + s.attr("epsilon"))
+    if not np.isfinite(scale).all():
+        return Refusal("its scale is not finite")
+    return scale, beta - mean * scale
+
+
+@rule("fuse_add_bias_into_conv", on=("Add", "Sub", "Sum"), exactness=REASSOCIATES, opset=7)
+def bias(s: Site) -> Result:
+    """Adding one number a channel to a convolution is its bias."""
+    if len(s.node.inputs) != 2:
+        return None
+    for index in (0, 1) if s.node.op_type != "Sub" else (0,):
+        conv = sole_convolution(s, index)
+        if conv is None:
+            continue
+        if isinstance(conv, Refusal):
+            if facts.is_constant(s.input(1 - index)):
+                return conv
+            continue
+        channels, weight_shape = output_channels(conv), facts.static_shape(conv.inputs[1])
+        if channels is None or weight_shape is None:
+            return Refusal("the convolution's weight has no known shape")
+        added = per_channel(s.input(1 - index), channels, len(weight_shape))
+        if added is None:
+            return Refusal("what is added is not one number a channel")
+        if s.node.op_type == "Sub":
+            added = -added
+        old = bias_of(conv)
+        total = added if old is None else (old.astype(np.float64) + added).astype(old.dtype)
+        weight = conv.inputs[1]
+        assert weight is not None
+        return rebuilt(conv, weight, np.ascontiguousarray(total))
+    return None
+
+
+@rule("fuse_mul_into_conv", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+def scale_after(s: Site) -> Result:
+    """Multiplying a convolution by one number a channel scales its weight and bias."""
+    for index in (0, 1) if s.node.op_type == "Mul" else (0,):
+        conv = sole_convolution(s, index)
+        if conv is None:
+            continue
+        if isinstance(conv, Refusal):
+            if facts.is_constant(s.input(1 - index)):
+                return conv
+            continue
+        channels, weight_shape = output_channels(conv), facts.static_shape(conv.inputs[1])
+        if channels is None or weight_shape is None:
+            return Refusal("the convolution's weight has no known shape")
+        factor = per_channel(s.input(1 - index), channels, len(weight_shape))
+        if factor is None:
+            return Refusal("the factor is not one number a channel")
+        wide = factor.astype(np.float64)
+        if s.node.op_type == "Div":
+            wide = 1.0 / wide
+        if not np.isfinite(wide).all():
+            return Refusal("the factor is not finite")
+        weight = scaled_weight(conv, wide)
+        old = bias_of(conv)
+        assert weight is not None
+        return rebuilt(conv, weight, None if old is None else (old.astype(np.float64) * wide).astype(old.dtype))
+    return None
+
+
+@rule("fuse_preceding_mul_into_conv", on="Conv", exactness=REASSOCIATES, opset=7)
+def scale_before(s: Site) -> Result:
+    """A convolution of a tensor multiplied by one number a channel is a convolution with a scaled weight."""
+    multiply = s.producer(0, "Mul")
+    if multiply is None or not facts.used_once(multiply.outputs[0]):
+        return None
+    weight_shape = facts.static_shape(s.input(1))
+    if weight_shape is None or not facts.is_constant(s.input(1)) or facts.refers_to_function_attribute(s.node):
+        return None
+    group = s.attr("group", 1)
+    channels = weight_shape[1] * group
+    for index in (0, 1):
+        rank = facts.rank(multiply.inputs[1 - index])
+        if rank != len(weight_shape):
+            continue
+        factor = per_channel(multiply.inputs[index], channels, len(weight_shape))
+        if factor is None or not np.isfinite(factor).all():
+            continue
+        weight = facts.constant(s.input(1))
+        assert weight is not None
+        # Output channel o reads input channels of group o // (out / group).
+        per_group = factor.reshape(group, weight_shape[1]).astype(np.float64)
+        spread = np.repeat(per_group, weight_shape[0] // group, axis=0)
+        scaled = weight.astype(np.float64) * spread.reshape(weight_shape[:2] + (1,) * (weight.ndim - 2))
+        return Op(("Conv",))(
+            multiply.inputs[1 - index], scaled.astype(weight.dtype), s.input(2), **attributes_of(s.node)
+        )
+    return None
+
+
+@rule("fuse_bn_into_gemm", on="BatchNormalization", exactness=REASSOCIATES)
+def batch_norm_after_gemm(s: Site) -> Result:
+    """BatchNormalization after a Gemm with constant weight becomes part of it."""
+    gemm = s.producer(0, "Gemm")
+    if gemm is None:
+        return None
+    if not facts.used_once(gemm.outputs[0]) or not facts.is_constant(gemm.inputs[1]):
+        return Refusal("the Gemm has other readers or no constant weight")
+    bias_value = gemm.inputs[2] if len(gemm.inputs) > 2 else None
+    if bias_value is not None and not facts.is_constant(bias_value):
+        return Refusal("the Gemm's bias is not constant")
+    if facts.refers_to_function_attribute(gemm):
+        return None
+    weight = facts.constant(gemm.inputs[1])
+    assert weight is not None
+    transposed = bool(facts.attribute(gemm, "transB", s.opset, 0))
+    channels = weight.shape[0 if transposed else 1]
+    factors = norm_factors(s, channels)
+    if not isinstance(factors, tuple):
+        return factors
+    scale, shift = factors
+    beta = facts.attribute(gemm, "beta", s.opset, 1.0)
+    scaled = weight.astype(np.float64) * (scale[:, None] if transposed else scale[None, :])
+    if bias_value is not None and beta != 0:
+        old = facts.constant(bias_value)
+        assert old is not None
+        total = old.astype(np.float64) * scale + shift / beta
+        return Op(("Gemm",))(gemm.inputs[0], scaled.astype(weight.dtype), total.astype(weight.dtype), **attributes_of(gemm))
+    kept = {k: v for k, v in attributes_of(gemm).items() if k != "beta"}
+    return Op(("Gemm",))(gemm.inputs[0], scaled.astype(weight.dtype), shift.astype(weight.dtype), **kept)
+
+
+def pad_amounts(s: Site, pad: ir.Node) -> tuple[int, ...] | Refusal:
+    """A Pad node's amounts (begins, then ends), when it pads with zeros by known amounts."""
+    if facts.attribute(pad, "mode", s.opset, "constant") not in ("constant", b"constant"):
+        return Refusal("it does not pad with a constant")
+    if s.opset < 11:
+        amounts = facts.attribute(pad, "pads", s.opset) or facts.attribute(pad, "paddings", s.opset)
+        value = facts.attribute(pad, "value", s.opset, 0.0)
+    else:
+        amounts = facts.constant_ints(pad.inputs[1])
+        given = pad.inputs[2] if len(pad.inputs) > 2 else None
+        value = 0.0 if given is None else facts.scalar(given)
+        axes = pad.inputs[3] if len(pad.inputs) > 3 else None
+        if axes is not None:
+            amounts = _spread(amounts, facts.constant_ints(axes), facts.rank(pad.inputs[0]))
+    if amounts is None:
+        return Refusal("the amounts are not known")
+    if value is None or value != 0:
+        return Refusal("it pads with another number than zero")
+    return tuple(int(a) for a in amounts)
+
+
+def _spread(
+    amounts: Sequence[int] | None, axes: Sequence[int] | None, rank: int | None
+) -> tuple[int, ...] | None:
+    if amounts is None or axes is None or rank is None:
+        return None
+    full = [0] * (2 * rank)
+    for i, axis in enumerate(axes):
+        full[axis % rank] = amounts[i]
+        full[axis % rank + rank] = amounts[i + len(axes)]
+    return tuple(full)
+
+
+def _padded(s: Site, operators: str) -> tuple[ir.Node, list[int]] | Refusal | None:
+    """The Pad before a window operator, and the pads of both together."""
+    pad = s.producer(0, "Pad")
+    if pad is None:
+        return None
+    amounts = pad_amounts(s, pad)
+    if isinstance(amounts, Refusal):
+        return amounts
+    if s.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return Refusal(f"the {operators} chooses its padding itself (auto_pad)")
+    rank = len(amounts) // 2
+    begins, ends = amounts[:rank], amounts[rank:]
+    if any(begins[:2]) or any(ends[:2]):
+        return Refusal("it pads batch or channels")
+    if min(amounts, default=0) < 0:
+        return Refusal("it crops")
+    old = s.attr("pads") or [0] * (2 * (rank - 2))
+    return pad, [o + a for o, a in zip(old, [*begins[2:], *ends[2:]], strict=True)]
+
+
+@rule("fuse_pad_into_conv", on="Conv", exactness=REASSOCIATES)
+def pad_before_conv(s: Site) -> Result:
+    """Padding with zeros before a convolution is the convolution's own padding."""
+    found = _padded(s, "convolution")
+    if not isinstance(found, tuple) or facts.refers_to_function_attribute(s.node):
+        return found if isinstance(found, Refusal) else None
+    pad, pads = found
+    kept = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad")}
+    return Op(("Conv",))(pad.inputs[0], *s.node.inputs[1:], pads=pads, **kept)
+
+
+@rule("fuse_pad_into_pool", on="AveragePool", exactness=EXACT, opset=7)
+def pad_before_average(s: Site) -> Result:
+    """Padding with zeros before an AveragePool that counts its padding is the pool's own padding."""
+    found = _padded(s, "pool")
+    if not isinstance(found, tuple) or facts.refers_to_function_attribute(s.node):
+        return found if isinstance(found, Refusal) else None
+    pad, pads = found
+    counts = bool(s.attr("count_include_pad", 0))
+    old = s.attr("pads") or [0] * len(pads)
+    if any(old) and not counts:
+        return Refusal("the pool does not count its own padding")
+    if s.attr("ceil_mode", 0):
+        return Refusal("windows that reach over the end (ceil_mode) count padding in another way")
+    kernel = s.attr("kernel_shape")
+    half = len(pads) // 2
+    if any(p >= k for p, k in zip(pads, [*kernel, *kernel], strict=True)):
+        return Refusal("the padding is as large as the window")
+    assert half
+    kept = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad", "count_include_pad")}
+    return Op(("AveragePool",))(pad.inputs[0], pads=pads, count_include_pad=1, **kept)
+
+

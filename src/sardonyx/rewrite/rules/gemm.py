@@ -1,0 +1,171 @@
+"""Matrix products: Gemm takes in bias, scale and transposition; products that share an input become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import REASSOCIATES, Match, Patch, Rank, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.notation import Add, Gemm, MatMul, Split, Transpose
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def broadcasts_into_rows(value: ir.Value, x: ir.Value, w: ir.Value) -> bool:
+    """Whether ``value`` broadcasts one way to the product of matrices x and w, as Gemm's C must."""
+    shape = facts.static_shape(value)
+    columns = facts.dim_at(w, 1)
+    rows = facts.dim_at(x, 0)
+    if shape is None or len(shape) > 2:
+        return False
+    full = (1,) * (2 - len(shape)) + shape
+    return full[0] in (1, rows) and full[1] in (1, columns)
+
+
+@rule("fuse_matmul_add_bias_into_gemm", exactness=REASSOCIATES, opset=7)
+def matmul_add(x: V = Rank(2), w: V = Rank(2), b: V = Rank(0, 1, 2)) -> Rewrite:
+    """MatMul(x, w) + b of matrices is one Gemm."""
+
+    def gemm(m: Match) -> Result:
+        if facts.dtype(m.x) not in FLOATS:
+            return Refusal("Gemm of integers has no kernel in most engines")
+        if not broadcasts_into_rows(m.b, m.x, m.w):
+            return Refusal("the bias does not broadcast to the product")
+        if m.site.opset < 11 and facts.rank(m.b) == 0:
+            return Refusal("a scalar bias needs opset 11")
+        return Gemm(m.x, m.w, m.b)
+
+    return Add(MatMul(x, w).once, b) >> gemm
+
+
+@rule("fuse_transpose_into_gemm", on="Gemm", exactness=REASSOCIATES, opset=7)
+def transposed_operand(s: Site) -> Result:
+    """A transposed operand of a Gemm is a flag of the Gemm."""
+    flags = {"transA": s.attr("transA", 0), "transB": s.attr("transB", 0)}
+    operands = list(s.node.inputs)
+    changed = False
+    for index, flag in ((0, "transA"), (1, "transB")):
+        node = s.producer(index, "Transpose")
+        if node is not None and facts.attribute(node, "perm", s.opset) in (None, (1, 0), [1, 0]):
+            operands[index] = node.inputs[0]
+            flags[flag] = 1 - flags[flag]
+            changed = True
+    if not changed:
+        return None
+    return Gemm(*operands, alpha=s.attr("alpha"), beta=s.attr("beta"), **{k: v or None for k, v in flags.items()})
+
+
+@rule("fuse_add_into_gemm", on=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
+def bias_of_gemm(s: Site) -> Result:
+    """What is added to a Gemm is its C, or is added to its C where both are constant."""
+    for index in (0, 1) if s.node.op_type == "Add" else (0,):
+        gemm = s.producer(index, "Gemm")
+        other = s.input(1 - index)
+        if gemm is None or other is None or not facts.used_once(gemm.outputs[0]):
+            continue
+        out = gemm.outputs[0]
+        columns = facts.dim_at(out, 1)
+        shape = facts.static_shape(other)
+        if shape is None or columns is None or len(shape) > 2 or facts.refers_to_function_attribute(gemm):
+            continue
+        if (shape[-1:] or (1,))[0] not in (1, columns) or (len(shape) == 2 and shape[0] != 1):
+            return Refusal("what is added does not broadcast to the Gemm")
+        if not facts.is_constant(other):
+            continue
+        added = facts.constant(other)
+        assert added is not None
+        wide = added.astype(np.float64) * (-1 if s.node.op_type == "Sub" else 1)
+        old_value = gemm.inputs[2] if len(gemm.inputs) > 2 else None
+        beta = facts.attribute(gemm, "beta", s.opset, 1.0)
+        if old_value is not None:
+            old = facts.small_constant(old_value)
+            if old is None or old.ndim > 2 or (old.ndim == 2 and old.shape[0] != 1):
+                return Refusal("the Gemm's own C is not a constant row")
+            wide = wide + old.astype(np.float64) * beta
+        row = np.broadcast_to(wide.reshape(-1), (columns,)) if wide.size == 1 else wide.reshape(-1)
+        return Gemm(
+            gemm.inputs[0],
+            gemm.inputs[1],
+            np.ascontiguousarray(row.astype(added.dtype)),
+            alpha=_written(gemm, "alpha"),
+            transA=_written(gemm, "transA"),
+            transB=_written(gemm, "transB"),
+        )
+    return None
+
+
+def _written(node: ir.Node, name: str) -> ir.Attr | None:
+    return node.attributes.get(name)
+
+
+@rule("fuse_scale_into_matmul", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+def scale_of_matmul(s: Site) -> Result:
+    """A product with a constant matrix, times a number (or one a column), is a product with a scaled matrix."""
+    for index in (0, 1) if s.node.op_type == "Mul" else (0,):
+        matmul = s.producer(index, "MatMul")
+        if matmul is None or not facts.used_once(matmul.outputs[0]):
+            continue
+        weight_shape, factor_shape = facts.static_shape(matmul.inputs[1]), facts.static_shape(s.input(1 - index))
+        if weight_shape is None or factor_shape is None or not facts.is_constant(matmul.inputs[1]):
+            continue
+        if not facts.is_constant(s.input(1 - index)) or len(weight_shape) != 2:
+            continue
+        rank = facts.rank(matmul.outputs[0])
+        if rank is None or len(factor_shape) > rank or any(size != 1 for size in factor_shape[:-1]):
+            return Refusal("the factor is not one number a column")
+        if (factor_shape[-1:] or (1,))[0] not in (1, weight_shape[1]):
+            return Refusal("the factor is not one number a column")
+        weight, factor = facts.constant(matmul.inputs[1]), facts.constant(s.input(1 - index))
+        assert weight is not None and factor is not None
+        wide = factor.astype(np.float64).reshape(-1)
+        if s.node.op_type == "Div":
+            wide = 1.0 / wide
+        if weight.dtype.kind != "f" or not np.isfinite(wide).all():
+            return Refusal("the factor is not finite, or the weight is no float")
+        return MatMul(matmul.inputs[0], (weight.astype(np.float64) * wide).astype(weight.dtype))
+    return None
+
+
+@rule("fuse_qkv", on="MatMul", exactness=REASSOCIATES, opset=13, default=False)
+def parallel_matmuls(s: Site) -> Result:
+    """Products of one input with several constant matrices are one product with all of them, and a Split."""
+    x = s.input(0)
+    if x is None:
+        return None
+    siblings = [
+        use.node
+        for use in x.uses()
+        if use.idx == 0 and facts.is_op(use.node, "MatMul") and use.node.graph is s.node.graph
+        and facts.is_constant(use.node.inputs[1]) and facts.rank(use.node.inputs[1]) == 2
+    ]
+    if len(siblings) < 2 or siblings[0] is not s.node:
+        return None
+    weights = [facts.constant(node.inputs[1]) for node in siblings]
+    if len({(w.shape[0], w.dtype) for w in weights if w is not None}) != 1:
+        return Refusal("the matrices have different rows or types")
+    widths = [w.shape[1] for w in weights if w is not None]
+    together = np.concatenate([w for w in weights if w is not None], axis=1)
+    split = Split(MatMul(x, together), np.array(widths, np.int64), axis=-1, n_outputs=len(siblings))
+    return Patch({node.outputs[0]: split.out(i) for i, node in enumerate(siblings)}, after=x)
+
+
+@rule("fuse_transposes_around_matmul", exactness=REASSOCIATES)
+def transposed_product(a: V = Rank(2), b: V = Rank(2)) -> Rewrite:
+    """The product of two transposed matrices is the transposed product in the other order."""
+
+    def swapped(m: Match) -> Result:
+        if any(not _plain_transpose(v) for v in m.nodes[1:]):
+            return None
+        return Transpose(MatMul(m.b, m.a), perm=[1, 0])
+
+    return MatMul(Transpose(a).once, Transpose(b).once) >> swapped
+
+
+def _plain_transpose(node: ir.Node) -> bool:
+    perm: Sequence[int] | None = facts.attribute(node, "perm", 13)
+    return perm is None or list(perm) == [1, 0]
+
