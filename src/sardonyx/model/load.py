@@ -1,66 +1,282 @@
-"""Reads a model from a file, from bytes or from a message in memory."""
+"""Reads a model from a file, from bytes or from a message in memory, leaving its weights where they are."""
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
-from onnx_ir import external_data, serde
 
-from sardonyx.errors import ModelFileError
+from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, TextFormatError
+from sardonyx.model.carry import KEY, Head
+from sardonyx.model.external import Folder, MappedFile, read_reference
+from sardonyx.model.reader import Reader, collector_paused
+from sardonyx.model.tensors import (
+    DATA_TYPES,
+    DetachedTensor,
+    MappedTensor,
+    ProtoTensor,
+    byte_count,
+    check_contents,
+    check_span,
+    map_external,
+    metadata_of,
+)
+from sardonyx.model.wire import Payload, take_out
 
+MAPPED_BYTES = 4096
+"""Tensors of at least this many bytes stay in the file; smaller ones are parsed with the graph."""
 
-def from_proto(proto: onnx.ModelProto) -> ir.Model:
-    """Turns a protobuf model into a Model.
-
-    Args:
-        proto: The model; it is not changed.
-
-    Returns:
-        The Model. It may share tensor contents with ``proto``.
-
-    Raises:
-        ModelFileError: The message does not describe a graph.
-    """
-    try:
-        return serde.deserialize_model(proto)
-    except (serde.SerdeError, ValueError) as error:
-        raise ModelFileError(f"the model cannot be read: {error.__cause__ or error}") from error
+_COPIED_BYTES = 1 << 24
+_TEXT_SUFFIXES = {".onnxtxt": "onnxtxt", ".onnxtext": "onnxtxt", ".textproto": "textproto", ".pbtxt": "textproto"}
+_SNIFFED = 1 << 12
+_FIELD_OF_MODEL = re.compile(
+    rb"(\s|#[^\n]*\n)*(ir_version|opset_import|producer_name|producer_version|domain|model_version|doc_string|graph"
+    rb"|metadata_props|training_info|functions|configuration)\s*[:{\[]"
+)
+_ONNX_TEXT = re.compile(rb"(\s|//[^\n]*\n|#[^\n]*\n)*<\s*\w")
 
 
 def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) -> ir.Model:
     """Reads a model.
 
+    The weights are not read: tensors of 4,096 bytes and more are mapped from the file (`MappedTensor`, an
+    ``onnx_ir.ExternalTensor``), or are views of the bytes given. The file may be replaced while the model is in use,
+    but not written in place.
+
     Args:
-        source: A path, the contents of a file, a protobuf message, or a Model (returned as it is).
+        source: A path to a binary model (with its external data beside it), or to one in ONNX's text syntax
+            (``.onnxtxt``) or protobuf's (``.textproto``, ``.prototxt``); the contents of such a file; a protobuf
+            message, whose tensors the Model shares; or a Model, which is returned as it is.
 
     Returns:
         The Model.
 
     Raises:
-        ModelFileError: The source is missing, truncated or malformed.
+        ModelFileError: The source is missing, truncated, malformed, or its tensors do not hold what their shapes say.
+        ExternalDataError: External data is missing, too short, or outside the model's folder.
+        TextFormatError: A text form does not parse.
+        InvalidModelError: The graph breaks ONNX's rules so that it cannot be held, as where two values have one name.
     """
     if isinstance(source, ir.Model):
         return source
     if isinstance(source, onnx.ModelProto):
         return from_proto(source)
     if isinstance(source, bytes):
-        return from_proto(_parse(source, "the bytes given"))
+        if (format := _text_format(source[:_SNIFFED], "")) is not None:
+            return from_proto(_parse_text(source, format, "the text given"))
+        return _read(memoryview(source), "", None, None)
     path = Path(source)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    model = from_proto(_parse(content, str(path)))
-    external_data.set_base_dir(model.graph, path.parent)
-    return model
+    file = MappedFile(path)
+    contents = file.view()
+    folder = Folder(path)
+    format = _text_format(bytes(contents[:_SNIFFED]), path.suffix.lower())
+    if format is not None:
+        proto = _parse_text(bytes(contents), format, str(path))
+        return _build(proto, _Tensors(str(path), folder=folder), compare_all=False)
+    return _read(contents, str(path), file, folder)
 
 
-def _parse(content: bytes, where: str) -> onnx.ModelProto:
+def from_proto(proto: onnx.ModelProto) -> ir.Model:
+    """Turns a protobuf model into a Model.
+
+    Args:
+        proto: The model. It is not changed; the contents of its tensors are shared, not copied.
+
+    Returns:
+        The Model.
+
+    Raises:
+        ModelFileError: A tensor does not hold what its shape says.
+        InvalidModelError: The graph breaks ONNX's rules so that it cannot be held, as where two values have one name.
+    """
+    small = proto.ByteSize() < _COPIED_BYTES
+    return _build(proto, _Tensors(""), compare_all=not small or _has_unknown_fields(proto))
+
+
+def _has_unknown_fields(proto: onnx.ModelProto) -> bool:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    size = copy.ByteSize()
+    copy.DiscardUnknownFields()
+    return copy.ByteSize() != size
+
+
+def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None) -> ir.Model:
+    """Reads a binary model from a buffer, which is that of ``file`` where that is given."""
+    if not contents:
+        raise ModelFileError("is empty.", where=origin)
+    token = f"sardonyx:{secrets.token_hex(16)}"
     try:
-        return onnx.ModelProto.FromString(content)
+        skeleton, payloads = take_out(contents, MAPPED_BYTES, token)
+    except ModelFileError as error:
+        raise ModelFileError(error.problem, where=origin, remedy=error.remedy) from error
+    proto = _parse(skeleton, origin)
+    size = proto.ByteSize()
+    proto.DiscardUnknownFields()
+    unknown = proto.ByteSize() != size
+    if unknown:
+        proto = _parse(skeleton, origin)
+    if not (proto.HasField("graph") or proto.ir_version):
+        raise ModelFileError(
+            "holds neither a graph nor an IR version: it is no ONNX model.",
+            where=origin,
+            remedy="Give the path of an .onnx file.",
+        )
+    tensors = _Tensors(origin, token, payloads, contents, file, folder, owned=True)
+    return _build(proto, tensors, compare_all=unknown)
+
+
+def _parse(serialized: bytes, origin: str) -> onnx.ModelProto:
+    try:
+        proto = onnx.ModelProto()
+        proto.ParseFromString(serialized)
     except DecodeError as error:
-        raise ModelFileError("is not an ONNX model (truncated or malformed protobuf)", where=where) from error
+        raise ModelFileError(
+            f"is no ONNX model, or a damaged one ({error}).",
+            where=origin,
+            remedy="Get the file again from its source; a file of a few hundred bytes may be a Git LFS pointer.",
+        ) from error
+    return proto
+
+
+def _build(proto: onnx.ModelProto, tensors: _Tensors, compare_all: bool) -> ir.Model:
+    try:
+        with collector_paused():
+            return Reader(tensors, compare_all).model(proto)
+    except SardonyxError:
+        raise
+    except (ValueError, TypeError, UnicodeDecodeError) as error:
+        raise InvalidModelError(f"cannot be understood: {error}", where=tensors.origin or "the model") from error
+
+
+def _text_format(start: bytes, suffix: str) -> str | None:
+    """Which text form a file has, by its suffix or else its first bytes; None for a binary file."""
+    if suffix in _TEXT_SUFFIXES:
+        return _TEXT_SUFFIXES[suffix]
+    if _ONNX_TEXT.match(start):
+        return "onnxtxt"
+    if suffix == ".prototxt" or _FIELD_OF_MODEL.match(start):
+        return "textproto"
+    return None
+
+
+def _parse_text(contents: bytes, format: str, origin: str) -> onnx.ModelProto:
+    try:
+        text = contents.decode()
+    except UnicodeDecodeError as error:
+        raise TextFormatError(f"is not UTF-8 text: {error}", where=origin) from error
+    try:
+        return _text_parser(format)(text)
+    except TextFormatError as error:
+        raise TextFormatError(error.problem, where=f"{origin}, {error.where}", remedy=error.remedy) from error
+
+
+def _text_parser(format: str) -> Callable[[str], onnx.ModelProto]:
+    # Few models are text; the parsers are not worth the import otherwise.
+    if format == "onnxtxt":
+        from sardonyx.model import text
+
+        return text.parse
+    from sardonyx.model import textproto
+
+    return textproto.parse
+
+
+class _Tensors:
+    """Makes tensors of the messages of one model.
+
+    Args:
+        origin: What the model was read from, for messages.
+        token: The key that marks tensors whose contents were taken out.
+        payloads: Where those contents are.
+        contents: The buffer that they are in.
+        file: The file whose buffer that is, if it is one's.
+        folder: Where data files are looked for.
+        owned: Whether the messages are nobody else's.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        token: str = "",
+        payloads: list[Payload] | None = None,
+        contents: memoryview | None = None,
+        file: MappedFile | None = None,
+        folder: Folder | None = None,
+        owned: bool = False,
+    ) -> None:
+        self.origin = origin
+        self._token = token
+        self._payloads = payloads or []
+        self._contents = contents
+        self._file = file
+        self._folder = folder
+        self._owned = owned
+
+    def tensor(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
+        """Makes a tensor of its message."""
+        dtype = DATA_TYPES.get(proto.data_type)
+        if dtype is None:
+            raise InvalidModelError(f"has the element type {proto.data_type}, which is none.", where=self._where(proto))
+        entries = proto.external_data
+        if entries and entries[-1].key == self._token:
+            payload = self._payloads[int(entries[-1].value)]
+            del entries[-1]
+            return self._span(proto, payload, dtype)
+        if proto.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external(proto, dtype)
+        check_contents(proto, dtype, self.origin)
+        if dtype is ir.DataType.STRING:
+            tensor = ir.StringTensor(
+                list(proto.string_data),
+                shape=ir.Shape(proto.dims),
+                name=proto.name,
+                doc_string=proto.doc_string or None,
+                metadata_props=metadata_of(proto),
+            )
+            tensor.meta[KEY] = Head(proto, 0)
+            return tensor
+        return ProtoTensor(proto, dtype, self._owned)
+
+    def _span(self, proto: onnx.TensorProto, payload: Payload, dtype: ir.DataType) -> ir.TensorProtocol:
+        check_span(payload.length, dtype, payload.field, proto.dims, self._where(proto))
+        if self._file is not None:
+            return MappedTensor(self._file, payload, proto, dtype)
+        assert self._contents is not None
+        contents = self._contents[payload.start : payload.start + payload.length]
+        given = {
+            "shape": ir.Shape(proto.dims),
+            "name": proto.name,
+            "doc_string": proto.doc_string or None,
+            "metadata_props": metadata_of(proto),
+        }
+        tensor: ir.Tensor | ir.PackedTensor
+        if dtype.bitwidth < 8:
+            tensor = ir.PackedTensor(np.frombuffer(contents, np.uint8), dtype, **given)
+        else:
+            array = np.frombuffer(contents, dtype.numpy().newbyteorder("<")).reshape(tuple(proto.dims))
+            tensor = ir.Tensor(array, dtype, **given)
+        tensor.meta[KEY] = Head(proto, payload.field)
+        return tensor
+
+    def _external(self, proto: onnx.TensorProto, dtype: ir.DataType) -> ir.TensorProtocol:
+        if dtype is ir.DataType.STRING or dtype is ir.DataType.UNDEFINED or any(size < 0 for size in proto.dims):
+            raise ModelFileError(
+                f"of type {dtype} and shape {list(proto.dims)} cannot be in a data file.", where=self._where(proto)
+            )
+        reference = read_reference(proto.external_data, proto.name)
+        length = byte_count(dtype, proto.dims) if reference.length is None else reference.length
+        if self._folder is None:
+            return DetachedTensor(proto, reference.location, reference.offset, length, dtype)
+        file = self._folder.open(reference.location, proto.name)
+        return map_external(file, proto, dtype, reference.offset, length)
+
+    def _where(self, proto: onnx.TensorProto) -> str:
+        return f"{self.origin}, tensor '{proto.name}'" if self.origin else f"tensor '{proto.name}'"

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 import onnx_ir as ir
@@ -90,12 +90,11 @@ Fields = dict[int, Any]
 Scopes = list[dict[str, ir.Value]]
 
 
-class TensorSource:
+class TensorSource(Protocol):
     """Where the tensors of a message have their contents; see `sardonyx.model.load`."""
 
     def tensor(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
         """Makes a tensor of its message."""
-        raise NotImplementedError
 
 
 class Reader:
@@ -155,6 +154,7 @@ class Reader:
         return model
 
     def _graph(self, proto: onnx.GraphProto, scopes: Scopes) -> ir.Graph:
+        outer, self._doubtful = self._doubtful, []
         infos = {info.name: info for info in proto.value_info}
         inputs = [self._value(info, "input") for info in proto.input]
         values = {value.name: value for value in inputs if value.name}
@@ -164,8 +164,9 @@ class Reader:
         initializers = self._initializers(proto, values, infos)
         scopes.append(values)
         nodes, explicit = self._nodes(proto.node, scopes, infos)
-        outputs = [self._output(info, values.get(info.name), infos) for info in proto.output]
         scopes.pop()
+        given = {info.name: info for info in proto.input}
+        outputs = [self._output(info, values.get(info.name), infos, given) for info in proto.output]
         fields = _fields(proto)
         graph = ir.Graph(
             inputs,
@@ -183,6 +184,7 @@ class Reader:
         if proto.quantization_annotation:
             self._annotate(graph, proto.quantization_annotation, values)
         self._compare_values()
+        self._doubtful = outer
         return graph
 
     def _function(self, proto: onnx.FunctionProto) -> ir.Function:
@@ -386,15 +388,19 @@ class Reader:
         return value
 
     def _output(
-        self, info: onnx.ValueInfoProto, value: ir.Value | None, infos: dict[str, onnx.ValueInfoProto]
+        self,
+        info: onnx.ValueInfoProto,
+        value: ir.Value | None,
+        infos: dict[str, onnx.ValueInfoProto],
+        given: dict[str, onnx.ValueInfoProto],
     ) -> ir.Value:
         if value is None:
             # Not legal, and for the checker to say so.
             return self._value(info, "output")
         if info.name in infos:
             self._doubtful.append((value, "value_info", infos[info.name]))
-        if value.is_graph_input() or value.producer() is None:
-            self._doubtful.append((value, "input", info))
+        if info.name in given:
+            self._doubtful.append((value, "input", given[info.name]))
         self._describe(value, info, "output")
         return value
 

@@ -1,18 +1,47 @@
-"""Writes a model to a file, atomically, or to a message in memory."""
+"""Writes a model to a file, atomically and without holding its weights, or to a message in memory."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
-import tempfile
+import secrets
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx_ir import serde
 
-from sardonyx.errors import ModelFileError
+from sardonyx.errors import ModelFileError, ModelTooLargeError, OptionError
+from sardonyx.model.external import write_all
+from sardonyx.model.reader import collector_paused
+from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, attach
+from sardonyx.model.wire import RAW_DATA, Payload, put_back
+from sardonyx.model.writer import Inline, Writer
 
-_SKELETON_BYTES = 1024
+SKELETON_LOCATION = "sardonyx-skeleton"
+"""The data file that the placeholders of a skeleton name; it does not exist."""
+
+SKELETON_BYTES = 1024
+"""Tensors of at least this many bytes are placeholders in a skeleton."""
+
+ALIGNMENT = 4096
+"""Tensors of at least `ALIGNED_BYTES` begin at multiples of this many bytes in a data file, so that runtimes can map
+them; it is the page size of most systems."""
+
+ALIGNED_BYTES = 1 << 20
+_SMALL_ALIGNMENT = 64
+_STREAMED_BYTES = 4096
+_BUFFER_BYTES = 1 << 20
+_FORMATS = ("onnx", "onnxtxt", "textproto")
+_FORMAT_OF_SUFFIX = {
+    ".onnxtxt": "onnxtxt",
+    ".onnxtext": "onnxtxt",
+    ".textproto": "textproto",
+    ".pbtxt": "textproto",
+    ".prototxt": "textproto",
+}
 
 
 def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
@@ -20,27 +49,34 @@ def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
 
     Args:
         model: The Model; it is not changed.
-        weights: False leaves out the contents of tensors above a kilobyte: they become references to
-            external data that does not exist, so that shape inference and checks stay cheap.
+        weights: False leaves out the contents of tensors of 1,024 bytes and more: they become references to
+            external data at `SKELETON_LOCATION`, so that shape inference and checks stay cheap.
 
     Returns:
-        The message.
+        The message. Contents that were mapped from a file are copied into it. A tensor in a data file that cannot be
+        looked for, since the model was made of a message, stays a reference to it.
+
+    Raises:
+        ModelTooLargeError: The message would take 2 GB or more.
+        InvalidModelError: A part of the Model has no form in a file.
+        ExternalDataError: The contents of a tensor cannot be read.
     """
-    proto = serde.serialize_model(model)
-    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
-    for tensor in proto.graph.initializer:
-        if not weights and len(tensor.raw_data) > _SKELETON_BYTES:
-            length = len(tensor.raw_data)
-            tensor.ClearField("raw_data")
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            for key, text in (("location", "weights"), ("length", str(length))):
-                tensor.external_data.add(key=key, value=text)
-        elif weights and tensor.data_location == onnx.TensorProto.EXTERNAL:
-            content = tensors[tensor.name]
-            assert content is not None
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.raw_data = content.tobytes()
+    proto = onnx.ModelProto()
+    if not weights:
+        _write(model, proto, _Skeleton())
+        return proto
+    plan = _Streamed()
+    _write(model, proto, plan)
+    size = proto.ByteSize() + sum(part.length for part in plan.parts)
+    if size > MAX_PROTO_BYTES:
+        raise ModelTooLargeError(
+            f"takes {size:,} bytes, and a protobuf message holds at most {MAX_PROTO_BYTES:,}.",
+            where="the model",
+            remedy="Save it to a file, which keeps its weights in a data file beside it.",
+        )
+    if plan.parts:
+        proto.Clear()
+        _write(model, proto, Inline())
     return proto
 
 
@@ -52,30 +88,280 @@ def save(
     external_threshold: int = 1024,
     format: str | None = None,
 ) -> None:
-    """Writes a Model to a file; the file is replaced whole or not at all.
+    """Writes a Model to a file.
+
+    The file is complete or untouched: all is written to a new file beside it, which then takes its name. The model
+    may be mapped from the very files that are replaced. Equal models give equal bytes. With external data there are
+    two files: both are complete on disk before either takes its name, and when renaming the second one fails the
+    first gets its old contents back; only a crash of the machine between the two renamings can leave a new data file
+    beside an old model. A symbolic link at ``path`` is replaced by the file; what it pointed to is not touched.
 
     Args:
         model: The Model; it is not changed.
         path: The file to write.
-        external_data: Whether tensors go to a second file; None does so only where they must.
-        external_threshold: Tensors of at least this many bytes go to the second file.
-        format: The file format; None takes it from the suffix.
+        external_data: True puts initializers of at least ``external_threshold`` bytes into the file
+            ``<name of the model file>.data``; False forbids that; None does it for models of 2 GB and more. Tensors
+            in attributes follow where the model would not fit otherwise.
+        external_threshold: In bytes.
+        format: "onnx" (binary), "onnxtxt" or "textproto"; None takes it from the suffix.
 
     Raises:
         ModelFileError: The file cannot be written.
+        ModelTooLargeError: The model does not fit into one file of 2 GB, and a second one is not allowed.
+        InvalidModelError: A part of the Model has no form in a file.
+        OptionError: There is no such format, or the threshold is negative.
     """
     target = Path(path)
-    content = to_proto(model).SerializeToString(deterministic=True)
+    if format is None:
+        format = _FORMAT_OF_SUFFIX.get(target.suffix.lower(), "onnx")
+    if format not in _FORMATS:
+        raise OptionError(
+            f"is no format of model files; it is one of {', '.join(_FORMATS)}.", where=f"format={format!r}"
+        )
+    if external_threshold < 0:
+        raise OptionError("is negative.", where=f"external_threshold={external_threshold}")
+    _check_target(target)
+    if format != "onnx":
+        _save_text(model, target, format, external_data)
+        return
+    plan, content = (None, b"") if external_data else _plan(model, _Streamed())
+    if plan is not None and _size(plan, content) > MAX_PROTO_BYTES:
+        if external_data is False:
+            raise ModelTooLargeError(
+                f"takes {_size(plan, content):,} bytes, and an ONNX file holds at most {MAX_PROTO_BYTES:,}.",
+                where=str(target),
+                remedy="Allow external data.",
+            )
+        plan = None
+    if plan is None:
+        plan, content = _plan_external(model, target, external_threshold)
+    _write_files(target, plan, content)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """Contents that are written straight from their tensor."""
+
+    tensor: ir.TensorProtocol
+    length: int
+    field: int
+
+    def write(self, descriptor: int) -> None:
+        tensor = self.tensor
+        if isinstance(tensor, MappedTensor):
+            tensor.file.copy_to(descriptor, tensor.payload.start, tensor.payload.length)
+            return
+        contents = tensor.tobytes()
+        if len(contents) != self.length:
+            raise ModelFileError(
+                f"holds {len(contents):,} bytes, and its shape {tensor.shape} of type {tensor.dtype} needs"
+                f" {self.length:,}.",
+                where=f"tensor '{tensor.name}'",
+            )
+        write_all(descriptor, contents)
+
+
+class _Skeleton:
+    """Leaves contents out."""
+
+    least = SKELETON_BYTES
+    references = True
+
+    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+        _refer(message, SKELETON_LOCATION, None, tensor.nbytes)
+        return True
+
+
+class _Streamed:
+    """Puts a marker into the message wherever contents are to be streamed."""
+
+    least = _STREAMED_BYTES
+    references = False
+
+    def __init__(self) -> None:
+        self.parts: list[_Part] = []
+        self.external: list[tuple[int, _Part]] = []
+        # Drawn at random: no tensor can hold it, and none of it reaches the file.
+        self._mark = secrets.token_bytes(24)
+
+    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+        if field is None:
+            return False
+        message.raw_data = self._mark + len(self.parts).to_bytes(8, "little")
+        self.parts.append(_Part(tensor, tensor.nbytes, field))
+        return True
+
+    def markers(self, serialized: bytes) -> list[tuple[int, int, Payload]]:
+        """Finds the markers in the serialized message, in order."""
+        found = []
+        length = len(self._mark) + 8
+        at = serialized.find(self._mark)
+        while at >= 0:
+            index = int.from_bytes(serialized[at + len(self._mark) : at + length], "little")
+            part = self.parts[index]
+            found.append((at, length, Payload(index, part.length, part.field)))
+            at = serialized.find(self._mark, at + length)
+        return found
+
+
+class _External(_Streamed):
+    """Puts large contents into a data file, and streams the rest into the model file."""
+
+    def __init__(self, location: str, threshold: int, attributes: bool) -> None:
+        super().__init__()
+        self.least = min(threshold, _STREAMED_BYTES)
+        self._location = location
+        self._threshold = threshold
+        self._attributes = attributes
+        self._end = 0
+
+    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+        length = tensor.nbytes
+        if length < self._threshold or not (initializer or self._attributes):
+            return length >= _STREAMED_BYTES and super().place(message, tensor, field, initializer)
+        alignment = ALIGNMENT if length >= ALIGNED_BYTES else _SMALL_ALIGNMENT
+        start = -(-self._end // alignment) * alignment
+        _refer(message, self._location, start, length)
+        self.external.append((start, _Part(tensor, length, RAW_DATA)))
+        self._end = start + length
+        return True
+
+
+def _refer(message: onnx.TensorProto, location: str, offset: int | None, length: int) -> None:
+    message.data_location = onnx.TensorProto.EXTERNAL
+    entries = {"location": location, "offset": offset, "length": length}
+    for key, value in entries.items():
+        if value is not None:
+            message.external_data.add(key=key, value=str(value))
+
+
+def _write(model: ir.Model, proto: onnx.ModelProto, placement: _Skeleton | _Streamed | Inline) -> None:
+    with collector_paused():
+        Writer(placement, model.ir_version).model(model, proto)
+
+
+def _plan(model: ir.Model, plan: _Streamed) -> tuple[_Streamed, bytes]:
+    proto = onnx.ModelProto()
+    _write(model, proto, plan)
+    if proto.ByteSize() > MAX_PROTO_BYTES:
+        raise ModelTooLargeError(
+            f"takes {proto.ByteSize():,} bytes without its large tensors, and a protobuf message holds at most"
+            f" {MAX_PROTO_BYTES:,}.",
+            where="the model",
+        )
+    return plan, proto.SerializeToString(deterministic=True)
+
+
+def _plan_external(model: ir.Model, target: Path, threshold: int) -> tuple[_Streamed, bytes]:
+    for attributes in (False, True):
+        plan, content = _plan(model, _External(f"{target.name}.data", threshold, attributes))
+        if _size(plan, content) <= MAX_PROTO_BYTES:
+            return plan, content
+    raise ModelTooLargeError(
+        f"leaves {_size(plan, content):,} bytes in the model file, which holds at most {MAX_PROTO_BYTES:,}.",
+        where=str(target),
+        remedy="Lower external_threshold.",
+    )
+
+
+def _size(plan: _Streamed, content: bytes) -> int:
+    return len(content) + sum(part.length for part in plan.parts)
+
+
+def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
+    def write_model(descriptor: int) -> None:
+        buffer = bytearray()
+        for piece in put_back(content, plan.markers(content)):
+            if isinstance(piece, Payload):
+                write_all(descriptor, buffer)
+                buffer.clear()
+                plan.parts[piece.start].write(descriptor)
+                continue
+            buffer += piece
+            if len(buffer) >= _BUFFER_BYTES:
+                write_all(descriptor, buffer)
+                buffer.clear()
+        write_all(descriptor, buffer)
+
+    def write_data(descriptor: int) -> None:
+        end = 0
+        for start, part in plan.external:
+            write_all(descriptor, bytes(start - end))
+            part.write(descriptor)
+            end = start + part.length
+
+    with _new_file(target, write_model) as model_file:
+        if not plan.external:
+            model_file.replace(target)
+            return
+        data = target.with_name(f"{target.name}.data")
+        _check_target(data)
+        with _new_file(data, write_data) as data_file, _replaced(data_file, data):
+            model_file.replace(target)
+
+
+@contextlib.contextmanager
+def _new_file(target: Path, write: Callable[[int], None]) -> Iterator[Path]:
+    """Writes a new file beside ``target`` and yields its path; what still has that path at the end is removed."""
+    path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
             try:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                temporary.replace(target)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+                write(descriptor)
+                if target.exists():
+                    os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
     except OSError as error:
-        raise ModelFileError(f"cannot be written: {error.strerror}", where=str(target)) from error
+        raise ModelFileError(f"cannot be written: {error.strerror}.", where=str(target)) from error
+
+
+@contextlib.contextmanager
+def _replaced(new: Path, target: Path) -> Iterator[None]:
+    """Gives ``new`` the name ``target``; a failure within gives the name back to what had it."""
+    old = new.with_suffix(".old")
+    existed = target.exists() or target.is_symlink()
+    if existed:
+        target.replace(old)
+    try:
+        new.replace(target)
+        yield
+    except BaseException:
+        if existed:
+            old.replace(target)
+        else:
+            target.unlink(missing_ok=True)
+        raise
+    old.unlink(missing_ok=True)
+
+
+def _check_target(target: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise ModelFileError("is not a regular file, so that it cannot be replaced.", where=str(target))
+    if not target.name:
+        raise ModelFileError("names no file.", where=str(target))
+    if not target.parent.is_dir():
+        raise ModelFileError(
+            "cannot be written: its folder does not exist.", where=str(target), remedy=f"Make '{target.parent}' first."
+        )
+
+
+def _save_text(model: ir.Model, target: Path, format: str, external_data: bool | None) -> None:
+    if external_data:
+        raise OptionError("is for binary files only.", where="external_data=True")
+    if format == "onnxtxt":
+        from sardonyx.model import text
+
+        content = text.print_model(to_proto(model))
+    else:
+        from sardonyx.model import textproto
+
+        content = textproto.print_model(to_proto(model))
+    encoded = content.encode()
+    with _new_file(target, lambda descriptor: write_all(descriptor, encoded)) as file:
+        file.replace(target)
