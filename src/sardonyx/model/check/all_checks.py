@@ -17,7 +17,8 @@ from sardonyx.model.check.onnx_checker import check_with_onnx
 from sardonyx.model.check.onnx_inference import check_types
 from sardonyx.model.check.source import Source, open_source
 from sardonyx.model.check.structure import check_values
-from sardonyx.model.check.targets import Target, check_target, find_target
+from sardonyx.model.check.target_check import check_target
+from sardonyx.model.check.targets import Target, find_target
 from sardonyx.model.check.tensors import check_tensors
 from sardonyx.model.check.values import check_declarations
 
@@ -83,7 +84,7 @@ def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Fin
         found += check_types(model)
     yield from found
     if target is not None:
-        yield from check_target(model, target, commands)
+        yield from check_target(model, target, commands, inferable=not codes & _NOT_INFERABLE)
     if lint and not codes & _NOT_INFERABLE:
         broken = frozenset(item.where for item in found if item.code in _UNREADABLE)
         yield from lint_model(source, commands, broken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.model.check.findings import Code, Finding, Place
+from sardonyx.model.check.findings import Code, Finding, Place, Severity
 
 _ERRORS = [
     # The model and its parts.
@@ -37,7 +37,6 @@ _ERRORS = [
         "Inlined, the functions grow to more than a million nodes.",
         "Remove the repeated calls where the model is made.",
     ),
-    ("function-undefined", "The domain has model functions, and none of this name.", "Add the function or fix the name."),
     ("attribute-reference", "An attribute refers to a function attribute that does not exist.", "Declare it."),
     # Graphs and values.
     ("graph-cycle", "Nodes depend on their own outputs.", "Break the circle where the model is made."),
@@ -45,7 +44,11 @@ _ERRORS = [
     ("graph-name", "A graph has no name.", "Name the graph."),
     ("value-undefined", "A node reads a name that nothing defines.", "Add the producer, or fix the name."),
     ("value-duplicate", "A name is defined more than once (the graph is not in SSA form).", "Rename one of them."),
-    ("output-undefined", "A graph or function output is not made inside that graph.", "Produce it, or drop the output."),
+    (
+        "output-undefined",
+        "A graph or function output is not made inside that graph.",
+        "Produce it, or drop the output.",
+    ),
     ("output-duplicate", "The same output is listed twice.", "Remove one, or copy it with Identity."),
     ("value-type", "An input or output has no complete type.", "Declare the type and shape."),
     ("opaque-type", "An opaque type has no name, or stands where no operator accepts it.", "Name it, or replace it."),
@@ -77,7 +80,11 @@ _ERRORS = [
         "The file with the external data is missing, or may not be read (it lies outside of the model's folder).",
         "Put the file beside the model.",
     ),
-    ("external-range", "Offset and length of external data do not fit the file or the tensor.", "Write the data again."),
+    (
+        "external-range",
+        "Offset and length of external data do not fit the file or the tensor.",
+        "Write the data again.",
+    ),
     # Targets.
     ("target-operator", "The target cannot run the operator.", "Legalize the model for the target."),
     ("target-type", "The target cannot run the operator with this element type.", "Change the type."),
@@ -89,8 +96,16 @@ _WARNINGS = [
     ("opset-unknown", "The opset is newer than the installed onnx package knows.", "Update onnx, or convert down."),
     ("opset-redundant", "A domain is imported twice with the same version.", "Keep one import of the domain."),
     ("ir-too-old", "The model uses what its IR version does not have yet.", "Raise the IR version."),
-    ("operator-custom", "The operator is of a domain unknown here; it was not checked.", "See that the runtime has it."),
-    ("operator-experimental", "The function's or operator's domain is a preview that may change.", "Pin the runtime."),
+    (
+        "operator-custom",
+        "The operator is of a domain unknown here; it was not checked.",
+        "See that the runtime has it.",
+    ),
+    (
+        "function-undefined",
+        "The domain has model functions, and none of this name.",
+        "Add the function or fix the name.",
+    ),
     ("name-shadowed", "A body defines a name that the graph around it defines too.", "Rename one of them."),
     ("node-duplicate", "Two nodes of a graph have the same name.", "Make the names unique."),
     ("tensor-too-large", "A tensor that the graph makes would take more than a terabyte.", "Correct the sizes."),
@@ -115,11 +130,15 @@ _LINT = [
     ("training-mode", "A node runs in training mode.", "Export the model in inference mode."),
 ]
 
+_SECTIONS: tuple[tuple[Severity, list[tuple[str, str, str]]], ...] = (
+    ("error", _ERRORS),
+    ("warning", _WARNINGS),
+    ("lint", _LINT),
+)
+
 CODES: dict[str, Code] = {
-    name: Code(name, severity, meaning, repair)
-    for severity, rows in (("error", _ERRORS), ("warning", _WARNINGS), ("lint", _LINT))
-    for name, meaning, repair in rows
-}  # type: ignore[misc]
+    name: Code(name, severity, meaning, repair) for severity, rows in _SECTIONS for name, meaning, repair in rows
+}
 """Every code, by name."""
 
 

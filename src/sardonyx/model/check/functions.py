@@ -56,9 +56,8 @@ def _check_calls(model: onnx.ModelProto, index: dict[FunctionKey, int]) -> Itera
     domains = {domain for domain, _, _ in index}
     calls: list[dict[int, int]] = [{} for _ in model.functions]
     sizes = [0] * len(model.functions)
-    of_scope = {id(function): position for position, function in enumerate(model.functions)}
     for scope in scopes(model):
-        caller = None if scope.function is None else of_scope.get(id(scope.function))
+        caller = None if scope.function is None else index[function_key(scope.function)]
         if caller is not None:
             sizes[caller] += len(scope.graph.node)
         for node in scope.graph.node:

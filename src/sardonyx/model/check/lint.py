@@ -17,6 +17,8 @@ from sardonyx.model.check.scopes import Scope, function_key, qualified, scopes
 from sardonyx.model.check.source import Source
 from sardonyx.model.check.structure import names_read, weight_names
 
+_SHOWN = 4
+
 
 def lint_model(source: Source, commands: Commands, broken: frozenset[Place]) -> Iterator[Finding]:
     """Finds waste and traps in a legal model.
@@ -82,9 +84,8 @@ def _lint_functions(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
     if not index:
         return
     calls: dict[int | None, set[int]] = {}
-    positions = {key: position for key, position in index.items()}
     for scope in scopes(model):
-        caller = None if scope.function is None else positions[function_key(scope.function)]
+        caller = None if scope.function is None else index[function_key(scope.function)]
         called = {called_function(node, index) for node in scope.graph.node}
         calls.setdefault(caller, set()).update(position for position in called if position is not None)
     reached = set(calls.get(None, ()))
@@ -107,9 +108,10 @@ def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
     listed = [value.name for value in model.graph.input if value.name in weights]
     if listed and model.ir_version >= 4:
         command = commands.extract([value.name for value in inputs], outputs)
-        for name in listed:
-            reason = "the weight is a graph input too, so that it cannot be folded."
-            yield finding("weight-is-input", reason, Place(tensor=name), command=command)
+        shown = ", ".join(repr(name) for name in listed[:_SHOWN])
+        more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        reason = f"{shown}{more} can be given by the caller, so that they cannot be folded."
+        yield finding("weight-is-input", reason, Place(tensor=listed[0]), command=command)
     elif listed:
         reason = f"all {len(listed)} weights are graph inputs, as IR version {model.ir_version} demands."
         yield finding("weight-is-input", reason, Place(item="ir_version"), command=commands.convert_ir(4))
@@ -121,8 +123,10 @@ def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
             dims = value.type.tensor_type.shape.dim
             if len(dims) < 2:
                 continue
-            rest = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or f"d{axis}"
-                    for axis, dim in enumerate(dims)]
+            rest = [
+                str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or f"d{axis}"
+                for axis, dim in enumerate(dims)
+            ]
             command = commands.set_shape(value.name, ",".join(["batch", *rest[1:]]))
             reason = f"the batch size {dims[0].dim_value} is baked into the input's shape."
             yield finding("batch-baked", reason, Place(tensor=value.name), command=command)

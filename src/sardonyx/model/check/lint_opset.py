@@ -32,7 +32,9 @@ class _Graph:
     def read_by(self, node: onnx.NodeProto | None, *kinds: str) -> onnx.NodeProto | None:
         """The first node of these kinds among the readers of a node's outputs."""
         names = node.output if node is not None else ()
-        return next((reader for name in names for reader in self.readers.get(name, ()) if reader.op_type in kinds), None)
+        return next(
+            (reader for name in names for reader in self.readers.get(name, ()) if reader.op_type in kinds), None
+        )
 
 
 def lint_opset(scope: Scope, commands: Commands) -> Iterator[Finding]:
@@ -100,9 +102,10 @@ def _mish(graph: _Graph, softplus: onnx.NodeProto) -> bool:
 
 
 def _attention(graph: _Graph, softmax: onnx.NodeProto) -> bool:
-    if graph.read_by(softmax, "MatMul") is None and graph.read_by(
-        graph.read_by(softmax, "Dropout", "Cast", "Where"), "MatMul"
-    ) is None:
+    if (
+        graph.read_by(softmax, "MatMul") is None
+        and graph.read_by(graph.read_by(softmax, "Dropout", "Cast", "Where"), "MatMul") is None
+    ):
         return False
     step: onnx.NodeProto | None = softmax
     for _ in range(_MAX_STEPS):

@@ -109,7 +109,9 @@ def _lint_int64(source: Source, tensor: onnx.TensorProto, where: Place) -> Itera
         return
     limits = np.iinfo(np.int32)
     if int(array.min()) >= limits.min and int(array.max()) <= limits.max:
-        reason = f"its {array.size:,} elements lie in {int(array.min())} … {int(array.max())}, and its readers take int32."
+        reason = (
+            f"its {array.size:,} elements lie in {int(array.min())} … {int(array.max())}, and its readers take int32."
+        )
         yield finding("int64-fits-int32", reason, where)
 
 

@@ -48,6 +48,9 @@ def check_types(model: onnx.ModelProto) -> Iterator[Finding]:
         return
     nodes = [(scope, node) for scope in scopes(model) for node in scope.graph.node]
     placed = list(_split(complaint, nodes))
+    if "Inference error(s)" not in complaint:
+        # A wrong signature ends the inference at once; without that check it goes on and finds the others.
+        placed += _split(_infer(numbered, check_type=False), nodes)
     if placed:
         yield from placed
         return
@@ -57,10 +60,10 @@ def check_types(model: onnx.ModelProto) -> Iterator[Finding]:
         yield finding(_kind(complaint), _sentence(complaint, nodes), _first_refused(numbered, complaint, nodes))
 
 
-def _infer(model: onnx.ModelProto) -> str:
+def _infer(model: onnx.ModelProto, *, check_type: bool = True) -> str:
     """The complaint of strict inference with data propagation; empty where it has none."""
     try:
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(model, check_type=check_type, strict_mode=True, data_prop=True)
     except _Error as error:
         return str(error) or type(error).__name__
     return ""
@@ -119,8 +122,7 @@ def _contradiction(declared: onnx.TypeProto.Tensor, inferred: onnx.TypeProto.Ten
         for kind in (declared, inferred)
     ]
     differ = len(shapes[0]) != len(shapes[1]) or any(
-        isinstance(one, int) and isinstance(other, int) and one != other
-        for one, other in zip(*shapes, strict=True)
+        isinstance(one, int) and isinstance(other, int) and one != other for one, other in zip(*shapes, strict=True)
     )
     return ("shape-mismatch", f"declared with shape {shapes[0]}, and it has {shapes[1]}.") if differ else ("", "")
 

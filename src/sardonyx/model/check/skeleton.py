@@ -92,7 +92,7 @@ def _is_large(tensor: onnx.TensorProto) -> bool:
 
 def _detach(tensor: onnx.TensorProto, keep_shapes: bool) -> None:
     for field in (*_CONTENT, "external_data", "data_location"):
-        tensor.ClearField(field)  # type: ignore[arg-type]
+        tensor.ClearField(field)
     if keep_shapes:
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="weights")

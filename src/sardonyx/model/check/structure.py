@@ -97,9 +97,7 @@ def _enter(scope: Scope, frames: list[_Frame], ir_version: int) -> Iterator[Find
     own = set(inputs) | set(weights)
     for name in sorted(own):
         if _visible(frames, name):
-            yield finding(
-                "name-shadowed", "the graph around it defines the same name.", scope.at(tensor=name)
-            )
+            yield finding("name-shadowed", "the graph around it defines the same name.", scope.at(tensor=name))
     frames.append(_Frame(scope, made_by, own))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -77,9 +78,9 @@ def tensors_with_places(scope: Scope) -> Iterator[tuple[onnx.TensorProto, Place]
                     yield tensor, where
 
 
-def elements(dims: object) -> int:
+def elements(dims: Iterable[int]) -> int:
     """The number of elements of a shape given as integers; exact, however large."""
-    return math.prod(dims)  # type: ignore[arg-type]
+    return math.prod(dims)
 
 
 def content_bytes(element: int, count: int) -> int:
@@ -177,7 +178,7 @@ def _check_external(source: Source, tensor: onnx.TensorProto, where: Place, need
 def _check_mapped(tensor: ir.ExternalTensor, where: Place) -> Iterator[Finding]:
     """A tensor of a Model in memory that refers to a file of its own."""
     try:
-        size = tensor.path.stat().st_size
+        size = Path(tensor.path).stat().st_size
     except OSError as error:
         yield finding("external-file", f"the external data {str(tensor.path)!r}: {error.strerror}.", where)
         return

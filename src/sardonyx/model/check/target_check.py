@@ -1,0 +1,191 @@
+"""Which nodes, types, opset and IR version of a model a target cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+from onnx import TensorProto, defs
+
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.functions import called_function
+from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, qualified, scopes
+from sardonyx.model.check.skeleton import without_weights
+from sardonyx.model.check.targets import Entry, Range, Target
+
+_ElementTypes = Mapping[str, str]
+_OPTIMIZER_TARGETS = ("onnxruntime", "tensorrt", "openvino")
+
+
+def check_target(model: onnx.ModelProto, target: Target, commands: Commands, *, inferable: bool) -> Iterator[Finding]:
+    """Finds what a target cannot run, or runs only under a condition.
+
+    Args:
+        model: The message.
+        target: The target.
+        commands: Writes the command lines of the remedies.
+        inferable: Whether shape inference may be run; without it the types of nodes are not looked at.
+
+    Yields:
+        The findings.
+    """
+    yield from _check_versions(model, target, commands)
+    typed = _with_types(model) if inferable else model
+    functions = {function_key(function): index for index, function in enumerate(model.functions)}
+    known: dict[int, _ElementTypes] = {}
+    for scope, twin in zip(scopes(model), scopes(typed), strict=True):
+        known[id(scope)] = types = {**(known[id(scope.parent)] if scope.parent else {}), **_element_types(twin)}
+        for node in scope.graph.node:
+            if called_function(node, functions) is None:
+                yield from _check_node(scope, node, types, target, commands)
+
+
+def _check_versions(model: onnx.ModelProto, target: Target, commands: Commands) -> Iterator[Finding]:
+    what = f"{target.name} {target.version}"
+    if not _within(model.ir_version, target.ir):
+        reason = f"{what} reads IR versions {_shown(target.ir)}, the model has {model.ir_version}."
+        command = commands.convert_ir(_nearest(model.ir_version, target.ir))
+        yield finding("target-ir", reason, Place(item="ir_version"), command=command)
+    for entry in model.opset_import:
+        domain = canonical_domain(entry.domain)
+        limits = target.opsets.get(domain)
+        if limits is None or _within(entry.version, limits):
+            continue
+        reason = f"{what} takes opsets {_shown(limits)} of {domain or 'ai.onnx'}, the model has {entry.version}."
+        command = "" if domain else commands.convert_opset(_nearest(entry.version, limits))
+        yield finding("target-opset", reason, Place(item=f"opset import {domain or 'ai.onnx'}"), command=command)
+
+
+def _check_node(
+    scope: Scope, node: onnx.NodeProto, types: _ElementTypes, target: Target, commands: Commands
+) -> Iterator[Finding]:
+    domain = canonical_domain(node.domain)
+    entries = target.operators.get(qualified(domain, node.op_type), ())
+    schema = _schema(scope, node, domain)
+    version = schema.since_version if schema is not None else scope.opsets.get(domain, 1)
+    fitting = [entry for entry in entries if _takes_version(entry, version, scope.opsets.get(domain, 1), target)]
+    what = f"{target.name} {target.version}"
+    if not fitting:
+        if schema is not None and _is_decomposed(schema, target):
+            return
+        more = f" in opset {scope.opsets.get(domain, 0)} (it takes it in others)" if entries else ""
+        rest = f"; {target.fallback} runs it instead" if target.fallback else ""
+        reason = f"{what} does not run {qualified(domain, node.op_type)}{more}{rest}."
+        yield finding("target-operator", reason, scope.at(node), command=_legalize(target, commands))
+        return
+    refused = [_refused_types(node, schema, types, entry, target.casts) for entry in fitting]
+    if all(refused):
+        reason = f"{what} does not run it with {', '.join(refused[0])}."
+        half = any("float16" in text for text in refused[0])
+        yield finding("target-type", reason, scope.at(node), command="" if half else _legalize(target, commands))
+        return
+    if target.narrowed:
+        narrowed = sorted({types[name] for name in node.input if types.get(name) in target.casts})
+        if narrowed:
+            reason = f"it has inputs of type {', '.join(narrowed)}. {target.narrowed}"
+            yield finding("target-restriction", reason, scope.at(node))
+    if fitting[0].restriction:
+        yield finding("target-restriction", f"{what}: {fitting[0].restriction}", scope.at(node))
+
+
+def _takes_version(entry: Entry, version: int, opset: int, target: Target) -> bool:
+    """Whether an entry covers a version of an operator's schema.
+
+    A kernel registry (types by variable) matches schema versions: an open range is good for its first one only, since
+    a later schema may mean something else. A table from a document speaks of the model's opset.
+    """
+    if target.name != "onnxruntime":
+        return _within(opset, (entry.first, entry.last))
+    if entry.last is None:
+        return entry.first == version
+    return entry.first is None or entry.first <= version <= entry.last
+
+
+def _is_decomposed(schema: defs.OpSchema, target: Target) -> bool:
+    """Whether the operator is a function of others that the target inlines where it has no kernel."""
+    has_body: bool = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
+    return target.name == "onnxruntime" and has_body
+
+
+def _refused_types(
+    node: onnx.NodeProto, schema: defs.OpSchema | None, types: _ElementTypes, entry: Entry, casts: Mapping[str, str]
+) -> list[str]:
+    """The types of a node's inputs and outputs that an entry does not take, each as text."""
+    refused: list[str] = []
+    if not entry.types:
+        return refused
+    for variable, name in _bound(node, schema):
+        element = types.get(name)
+        allowed = entry.types.get("*") or entry.types.get(variable)
+        if element is None or allowed is None or element in allowed or casts.get(element) in allowed:
+            continue
+        text = f"{element} {name!r}"
+        if text not in refused:
+            refused.append(text)
+    return refused
+
+
+def _bound(node: onnx.NodeProto, schema: defs.OpSchema | None) -> Iterator[tuple[str, str]]:
+    """The type variable of each input and output, with the value's name; ``*`` without a schema."""
+    for names, formals in ((node.input, schema and schema.inputs), (node.output, schema and schema.outputs)):
+        for position, name in enumerate(names):
+            if not name:
+                continue
+            if not formals:
+                yield "*", name
+                continue
+            yield formals[min(position, len(formals) - 1)].type_str, name
+
+
+def _schema(scope: Scope, node: onnx.NodeProto, domain: str) -> defs.OpSchema | None:
+    version = scope.opsets.get(domain, 0)
+    if version < 1 or not defs.has(node.op_type, max_inclusive_version=version, domain=domain):
+        return None
+    return defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with the types of all values that inference finds."""
+    return onnx.shape_inference.infer_shapes(without_weights(model, keep_shapes=True))
+
+
+def _element_types(scope: Scope) -> dict[str, str]:
+    graph = scope.graph
+    values = list(graph.value_info)
+    types: dict[str, str] = {}
+    if isinstance(graph, onnx.GraphProto):
+        values += [*graph.input, *graph.output]
+        types = {tensor.name: _type_text(tensor.data_type) for tensor in graph.initializer}
+    for value in values:
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+            types[value.name] = _type_text(value.type.tensor_type.elem_type)
+    return types
+
+
+def _type_text(element: int) -> str:
+    return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else f"type {element}"
+
+
+def _legalize(target: Target, commands: Commands) -> str:
+    return commands.optimize(target=target.name) if target.name in _OPTIMIZER_TARGETS else commands.simplify()
+
+
+def _within(value: int, limits: Range) -> bool:
+    low, high = limits
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _nearest(value: int, limits: Range) -> int:
+    low, high = limits
+    if high is not None and value > high:
+        return high
+    return value if low is None else max(value, low)
+
+
+def _shown(limits: Range) -> str:
+    low, high = limits
+    if low is None or high is None:
+        return f"up to {high}" if low is None else f"from {low}"
+    return f"{low} to {high}"
