@@ -16,17 +16,36 @@ known not to be negative (``at_least(a, 0)``), and only there may one stand for 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
 from typing import TypeGuard
 
+from sardonyx.core import dim_forms as forms
 from sardonyx.core.dim_bounds import POSITIVE, Assumptions, Bounds, Interval, as_bounds
 from sardonyx.core.dim_expression import Dim, Size, as_operand
-from sardonyx.core import dim_forms as forms
 from sardonyx.core.dim_system import DimSystem
 
 __all__ = [
-    "POSITIVE", "Assumptions", "Bounds", "Dim", "DimSystem", "Interval", "Size", "as_dim", "at_least", "bounds", "broadcast", "ceil_div",
-    "dim_max", "dim_min", "divides", "equal", "evaluate", "floor_div", "is_constant", "simplify", "substitute", "symbols",
+    "POSITIVE",
+    "Assumptions",
+    "Bounds",
+    "Dim",
+    "DimSystem",
+    "Interval",
+    "Size",
+    "as_dim",
+    "at_least",
+    "bounds",
+    "broadcast",
+    "ceil_div",
+    "dim_max",
+    "dim_min",
+    "divides",
+    "equal",
+    "evaluate",
+    "floor_div",
+    "is_constant",
+    "simplify",
+    "substitute",
+    "symbols",
 ]
 
 
@@ -103,7 +122,7 @@ def broadcast(first: Size, *others: Size, assumptions: Assumptions = None) -> Si
     """Return the size that an axis has after broadcasting these sizes together (ONNX *Broadcasting*, multidirectional).
 
     It is not a maximum: 0 with 1 gives 0. One size known not to be 1 is the answer, provided that every other is equal
-    or 1; that proviso is the caller's to check at run time, and :meth:`Dim.evaluate` checks it for a broadcast that stays.
+    or 1; that proviso is the caller's to check at run time. :meth:`Dim.evaluate` checks it for a broadcast that stays.
 
     Raises:
         ShapeError: Two of the sizes are proven different and neither is 1.
@@ -112,19 +131,8 @@ def broadcast(first: Size, *others: Size, assumptions: Assumptions = None) -> Si
 
 
 def equal(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
-    """Return ``True`` where the sizes are equal, ``False`` where they differ, for all values; ``None`` where not known."""
-    if a is b:
-        return True
-    difference = a - b
-    if isinstance(difference, int):
-        return difference == 0
-    common = gcd(*(factor for _, atoms, factor in difference.terms if atoms))
-    if difference.constant % common:
-        return False
-    least, greatest = difference.bounds(assumptions)
-    if (least is not None and least > 0) or (greatest is not None and greatest < 0):
-        return False
-    return True if least == greatest == 0 else None
+    """Return ``True`` where the sizes are equal for all values, ``False`` where they differ for all, else ``None``."""
+    return a is b or as_bounds(assumptions).equal(a, b)
 
 
 def at_least(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
@@ -136,11 +144,9 @@ def at_least(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
 
 
 def divides(divisor: Size, size: Size, assumptions: Assumptions = None) -> bool | None:
-    """Return whether ``size`` is a multiple of ``divisor``: for all values, for none (``False``), or not known (``None``).
+    """Return ``True`` where ``size`` is a multiple of ``divisor`` for all values, ``False`` for none, else ``None``.
 
     Raises:
         ShapeError: The divisor is the constant 0.
     """
     return equal(size, divisor * floor_div(size, divisor, assumptions), assumptions)
-
-

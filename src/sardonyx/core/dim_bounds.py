@@ -14,6 +14,7 @@ This proves ``0 <= x - 8*(x//8) <= 7``, ``H - (H + 1)//2 >= 0`` or ``x//2 + (x +
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 from typing import TYPE_CHECKING, TypeAlias
 
 from sardonyx.errors import ShapeError
@@ -42,7 +43,10 @@ class Bounds:
     """
 
     def __init__(
-        self, symbols: Mapping[str, tuple[int, int | None]] | None = None, *, default: tuple[int, int | None] = (0, None)
+        self,
+        symbols: Mapping[str, tuple[int, int | None]] | None = None,
+        *,
+        default: tuple[int, int | None] = (0, None),
     ) -> None:
         self.default = default
         self.symbols = dict(symbols or {})
@@ -54,23 +58,37 @@ class Bounds:
                     remedy="Give 0 <= least <= greatest.",
                 )
         self._intervals: dict[Atom, Interval] = {}
-        self._least: dict[Dim, int | None] = {}
+        self._proved: dict[Dim, int | None] = {}
 
     def lower(self, size: Size) -> int | None:
         """Return a value that ``size`` is proven never to be below, ``None`` where there is no proof."""
         if isinstance(size, int):
             return size
-        if size not in self._least:
-            if len(self._least) >= _CACHED:
-                self._least.clear()
-                self._intervals.clear()
-            self._least[size] = self._search(size, [_RELAXATIONS])
-        return self._least[size]
+        if size in self._proved:
+            return self._proved[size]
+        if len(self._proved) >= _CACHED:
+            self._proved, self._intervals = {}, {}
+        least = self._search(size, [_RELAXATIONS])
+        self._proved[size] = least
+        return least
 
     def upper(self, size: Size) -> int | None:
         """Return a value that ``size`` is proven never to be above, ``None`` where there is no proof."""
         least = self.lower(-size)
         return None if least is None else -least
+
+    def equal(self, a: Size, b: Size) -> bool | None:
+        """Return ``True`` where the sizes are equal, ``False`` where they differ, for all values; else ``None``."""
+        difference = a - b
+        if isinstance(difference, int):
+            return difference == 0
+        # Every term but the constant is a multiple of the common divisor of their coefficients.
+        if difference.constant % gcd(*(factor for _, atoms, factor in difference.terms if atoms)):
+            return False
+        least, greatest = self.lower(difference), self.upper(difference)
+        if (least is not None and least > 0) or (greatest is not None and greatest < 0):
+            return False
+        return True if least == greatest == 0 else None
 
     def interval(self, dim: Dim) -> Interval:
         """Return the bounds by interval arithmetic alone: cheaper and weaker than ``lower`` and ``upper``."""
@@ -140,10 +158,13 @@ class Bounds:
         self, rest: Size, atoms: tuple[Atom, ...], atom: Atom, factor: int, budget: list[int]
     ) -> int | None:
         numerator, divisor = atom.args
+        least = self.lower(divisor)
+        if least is None or least < 0:
+            return None
         scale, expected = (divisor, ()) if isinstance(divisor, int) else _single_term(divisor)
         others = list(atoms)
         others.remove(atom)
-        if tuple(others) != expected or scale < 1 or (self.lower(divisor) or 0) < 0:
+        if tuple(others) != expected or scale < 1:
             return None
         replaced = numerator if factor < 0 else numerator - divisor + 1
         least = self._search(scale * rest + factor * replaced, budget)

@@ -15,10 +15,9 @@ import re
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
-from math import gcd
-from typing import Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
-from sardonyx.core.dim_bounds import NON_NEGATIVE, Assumptions, Bounds, Interval, as_bounds
+from sardonyx.core.dim_bounds import NON_NEGATIVE, Assumptions, Interval, as_bounds
 from sardonyx.errors import ShapeError
 
 MAX_TERMS = 256
@@ -29,6 +28,8 @@ MAX_DEPTH = 32
 """Deepest nesting of divisions, minima, maxima and broadcasts."""
 MAX_COEFFICIENT = 2**128
 """Exclusive bound on the absolute value of a coefficient."""
+MAX_OPERANDS = 32
+"""Most operands of one minimum, maximum or broadcast."""
 MAX_NAME = 512
 """Most characters of a symbol's name."""
 
@@ -70,8 +71,8 @@ class Dim:
     """An integer expression over named symbols that is not a constant. Immutable and interned: compare with ``is``.
 
     ``==`` is identity too (same canonical form); ask :func:`equal` whether two sizes are the same for all values.
-    Arithmetic takes and gives ``int | Dim`` and raises :class:`~sardonyx.errors.ShapeError` where a result passes the limits
-    of this module or divides by the constant 0.
+    Arithmetic takes and gives ``int | Dim`` and raises :class:`~sardonyx.errors.ShapeError` where a result passes the
+    limits of this module or divides by the constant 0.
     """
 
     __slots__ = ("__weakref__", "_text", "terms")
@@ -98,13 +99,13 @@ class Dim:
                 where=repr(name[:40]),
                 remedy=f"Use 1 to {MAX_NAME} characters.",
             )
-        return _remember(_SYMBOLS, name, atom_dim("symbol", (), name)))
+        return _remember(_SYMBOLS, name, atom_dim("symbol", (), name))
 
     @staticmethod
     def parse(text: str) -> Size:
         """Return the size that an ONNX ``dim_param`` names.
 
-        The grammar stands in :mod:`sardonyx.core.dim_parse`. A text that is no integer expression is the name of a symbol.
+        The grammar stands in :mod:`sardonyx.core.dim_parse`. A text that is no integer expression names a symbol.
 
         Raises:
             ShapeError: The text is empty, too long, or nested too deeply.
@@ -150,9 +151,9 @@ class Dim:
 
     def __str__(self) -> str:
         if self._text is None:
-            atoms = self.terms[0][1]
-            name = atoms[0].name if len(self.terms) == len(atoms) == self.terms[0][2] == 1 else ""
-            self._text = name if name and Dim.parse(name) is self else expression(self)
+            atom = self.atom
+            named = atom is not None and atom.kind == "symbol" and _names_itself(atom.name)
+            self._text = atom.name if atom is not None and named else expression(self)
         return self._text
 
     def __repr__(self) -> str:
@@ -176,6 +177,12 @@ class Dim:
     def is_constant(self) -> bool:
         """``False``: a constant is an ``int``, never a Dim."""
         return False
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom that the whole expression is, if it is one."""
+        _, atoms, factor = self.terms[0]
+        return atoms[0] if len(self.terms) == len(atoms) == factor == 1 else None
 
     def without(self, index: int) -> Size:
         """Return the sum of all terms but the one at ``index``."""
@@ -246,7 +253,17 @@ def _remember(memo: dict[_Key, _Value], key: _Key, result: _Value) -> _Value:
 
 
 def as_operand(value: Size) -> Size:
+    """Return a Dim as it is and any integer (numpy's too) as an ``int``; anything else is a ``TypeError``."""
     return value if isinstance(value, Dim) else operator.index(value)
+
+
+def _names_itself(name: str) -> bool:
+    if IDENTIFIER.fullmatch(name):
+        return True
+    try:
+        return Dim.parse(name) is Dim.symbol(name)
+    except ShapeError:
+        return False  # Nested past the parser's limit: only backticks hold it.
 
 
 def expression(dim: Dim) -> str:
@@ -311,14 +328,15 @@ def _check_limits(terms: tuple[Term, ...]) -> None:
     for text, _, factor in terms:
         characters += len(text)
         if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
-            raise _too_large("a coefficient", terms)
+            raise too_large("a coefficient", terms)
     if len(terms) > MAX_TERMS:
-        raise _too_large(f"{len(terms)} terms", terms)
+        raise too_large(f"{len(terms)} terms", terms)
     if characters > MAX_TEXT:
-        raise _too_large(f"{characters} characters", terms)
+        raise too_large(f"{characters} characters", terms)
 
 
-def _too_large(what: str, terms: tuple[Term, ...]) -> ShapeError:
+def too_large(what: str, terms: tuple[Term, ...]) -> ShapeError:
+    """Return the error that an expression passes the limits."""
     return ShapeError(
         f"a symbolic size grows past the limits ({what}).",
         where=" + ".join(text for text, _, _ in terms[:3])[:80],
@@ -327,6 +345,7 @@ def _too_large(what: str, terms: tuple[Term, ...]) -> ShapeError:
 
 
 def size_of(terms: tuple[Term, ...]) -> Size:
+    """Return the sum of terms that are sorted by text, each text once and no coefficient 0."""
     if not terms:
         return 0
     if len(terms) == 1 and not terms[0][1]:
@@ -349,7 +368,7 @@ def _atom(kind: AtomKind, args: tuple[Size, ...], name: str = "") -> Atom:
     if found is None:
         atom = Atom(kind, args, name, _atom_text(kind, args, name))
         if atom.depth > MAX_DEPTH:
-            raise _too_large(f"{atom.depth} nested operations", _single(atom))
+            raise too_large(f"{atom.depth} nested operations", _single(atom))
         with _LOCK:
             found = _ATOMS.setdefault(key, atom)
     return found
@@ -365,8 +384,7 @@ def _atom_text(kind: AtomKind, args: tuple[Size, ...], name: str) -> str:
     if isinstance(numerator, Dim) and len(numerator.terms) > 1:
         texts[0] = f"({texts[0]})"
     if isinstance(divisor, Dim):
-        is_factor = len(divisor.terms) == len(divisor.terms[0][1]) == divisor.terms[0][2] == 1
-        texts[1] = divisor.terms[0][0] if is_factor else f"({texts[1]})"
+        texts[1] = f"({texts[1]})" if divisor.atom is None else divisor.atom.text
     return f"({texts[0]}//{texts[1]})"
 
 
@@ -399,12 +417,12 @@ def _product(a: Dim, b: Size) -> Size:
     if isinstance(b, int):
         return _intern(tuple([(text, atoms, factor * b) for text, atoms, factor in a.terms])) if b else 0
     if len(a.terms) * len(b.terms) > 4 * MAX_TERMS:
-        raise _too_large(f"a product of {len(a.terms)} by {len(b.terms)} terms", a.terms)
+        raise too_large(f"a product of {len(a.terms)} by {len(b.terms)} terms", a.terms)
     return collected([_term_product(x, y) for x in a.terms for y in b.terms])
 
 
 def collected(terms: Iterable[Term]) -> Size:
-    """The sum of terms in any order, some of them alike or 0."""
+    """Return the sum of terms in any order, some of them alike or 0."""
     merged: dict[str, Term] = {}
     for text, atoms, factor in terms:
         factor += merged[text][2] if text in merged else 0
@@ -425,7 +443,6 @@ def _text_of(atom: Atom) -> str:
 
 
 def term_of(atoms: Iterable[Atom], factor: int) -> Term:
+    """Return the product of atoms in any order with a coefficient."""
     ordered = tuple(sorted(atoms, key=_text_of))
     return "*".join([atom.text for atom in ordered]), ordered, factor
-
-

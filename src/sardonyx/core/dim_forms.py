@@ -2,27 +2,45 @@
 
 Floor division by a constant ``k``: multiples of ``k`` go outside, common factors cancel, nested divisions join
 (``((x + 1)//2 + 1)//2`` is ``(x + 3)//4``), and the first term inside is positive (``-((-a)//k)`` is
-``(a + k - 1)//k``). By a symbolic divisor: the same through polynomial division, but only where the divisor is proven to be ≥ 1.
-Minima and maxima: flat, sorted, without the operands that others bound. Every function takes the proof that it may rest on.
+``(a + k - 1)//k``). By a symbolic divisor: the same through polynomial division, but only where the divisor is proven
+to be ≥ 1. Minima and maxima: flat, sorted, without the operands that others bound. Every function takes the proof that
+it may rest on.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from math import gcd
 from typing import Literal
 
-from sardonyx.core.dim_bounds import NON_NEGATIVE, Bounds
+from sardonyx.core.dim_bounds import Bounds
 from sardonyx.core.dim_expression import (
-    Atom, AtomKind, Dim, Size, Term, as_operand, atom_dim, collected, expression, size_of, term_of
+    MAX_OPERANDS,
+    Atom,
+    AtomKind,
+    Dim,
+    Size,
+    Term,
+    as_operand,
+    atom_dim,
+    collected,
+    expression,
+    size_of,
+    term_of,
+    too_large,
 )
 from sardonyx.errors import ShapeError
-
 
 # Floor division.
 
 
-def floor_div(n: Size, d: Size, proof: Bounds = NON_NEGATIVE) -> Size:
+def floor_div(n: Size, d: Size, proof: Bounds) -> Size:
+    """Return ``n//d``, rounded down, simplified as far as ``proof`` carries.
+
+    Raises:
+        ShapeError: ``d`` is the constant 0.
+    """
     if isinstance(d, int):
         if d == 0:
             raise ShapeError("a size is divided by 0.", where=str(n), remedy="Give a divisor that is not 0.")
@@ -31,12 +49,20 @@ def floor_div(n: Size, d: Size, proof: Bounds = NON_NEGATIVE) -> Size:
         return _divide_by_constant(n, d, proof) if d > 0 else floor_div(-n, -d, proof)
     least = proof.lower(d)
     if least is None or least < 1:
-        return _quotient(n, d)
+        return _quotient(*_without_common_scale(n, d))
     return _divide_by_positive(n, d, proof)
 
 
 def _quotient(n: Size, d: Size) -> Dim:
     return atom_dim("//", (n, d))
+
+
+def _without_common_scale(n: Size, d: Dim) -> tuple[Size, Size]:
+    """Divide both by the greatest common divisor of their coefficients: sound for every divisor, as ``g >= 1``."""
+    terms = n.terms if isinstance(n, Dim) else (("", (), n),)
+    scale = gcd(*(factor for _, _, factor in terms + d.terms))
+    reduced = [collected([(text, atoms, f // scale) for text, atoms, f in part]) for part in (terms, d.terms)]
+    return reduced[0], reduced[1]
 
 
 def _divide_by_constant(n: Dim, k: int, proof: Bounds) -> Size:
@@ -93,7 +119,7 @@ def _divide_by_positive(n: Size, d: Dim, proof: Bounds) -> Size:
             return floor_div(n, divisor, proof)
         d = divisor
         whole, left = _polynomial_division(n, d)
-        shorter = left == 0 or (isinstance(left, Dim) and len(left.terms) < len(n.terms)) or isinstance(left, int)
+        shorter = isinstance(left, int) or len(left.terms) < len(n.terms)
         if whole != 0 and (shorter or len(d.terms) == 1):
             return whole + floor_div(left, d, proof)
         nested = _unnested(n, d, proof)
@@ -158,6 +184,7 @@ def _polynomial_division(n: Dim, d: Dim) -> tuple[Size, Size]:
 
 
 def extremum(kind: Literal["min", "max"], sizes: Iterable[Size], proof: Bounds) -> Size:
+    """Return the least or greatest of the sizes, without those that others bound."""
     kept: list[Size] = []
     for size in _operands(kind, sizes):
         if not any(_bounded_by(kind, size, other, proof) for other in kept):
@@ -182,18 +209,25 @@ def _operands(kind: AtomKind, sizes: Iterable[Size]) -> list[Size]:
     """The different operands in the order of their texts, constants first, with operations of this kind flattened."""
     flat: dict[Size, None] = {}
     for size in sizes:
-        atoms = size.terms[0][1] if isinstance(size, Dim) and len(size.terms) == 1 else ()
-        nested = len(atoms) == 1 and atoms[0].kind == kind and isinstance(size, Dim) and size.terms[0][2] == 1
-        flat.update(dict.fromkeys(atoms[0].args if nested else [size]))
-    return sorted(flat, key=lambda size: (isinstance(size, Dim), expression(size) if isinstance(size, Dim) else ""))
+        atom = size.atom if isinstance(size, Dim) else None
+        flat.update(dict.fromkeys(atom.args if atom is not None and atom.kind == kind else [size]))
+    dims = sorted((size for size in flat if isinstance(size, Dim)), key=expression)
+    if len(dims) > MAX_OPERANDS:
+        raise too_large(f"{len(dims)} operands of {kind}", dims[0].terms)
+    return [*sorted(size for size in flat if isinstance(size, int)), *dims]
 
 
 def broadcast(sizes: Iterable[Size], proof: Bounds) -> Size:
+    """Return the one size that is not 1 where that is known, else the broadcast of those that may not be.
+
+    Raises:
+        ShapeError: Two of the sizes are proven different and neither is 1.
+    """
     operands = [size for size in _operands("broadcast", sizes) if size != 1]
-    decided = [size for size in operands if equal(size, 1, proof) is False]
+    decided = [size for size in operands if proof.equal(size, 1) is False]
     for i, size in enumerate(decided):
         for other in decided[:i]:
-            if equal(size, other, proof) is False:
+            if proof.equal(size, other) is False:
                 raise ShapeError(
                     f"sizes {other} and {size} do not broadcast together.",
                     remedy="Make them equal, or one of them 1.",
@@ -211,6 +245,7 @@ def broadcast(sizes: Iterable[Size], proof: Bounds) -> Size:
 def substituted(
     dim: Dim, values: Mapping[str, Size], names: frozenset[str], proof: Bounds, rebuilt: dict[Atom, Size]
 ) -> Size:
+    """Return ``dim`` with ``values`` for symbols, every atom that holds one of ``names`` built anew under ``proof``."""
     total: Size = 0
     for text, atoms, factor in dim.terms:
         if not any(names & atom.symbols for atom in atoms):
@@ -237,14 +272,30 @@ def _rebuilt(
 
 
 def value_of(atom: Atom, values: Mapping[str, int]) -> int:
+    """Return the value of an atom; see :meth:`Dim.evaluate`."""
     if atom.kind == "symbol":
         return _symbol_value(atom.name, values)
     args = [arg.evaluate(values) if isinstance(arg, Dim) else arg for arg in atom.args]
     if atom.kind == "//":
-        return int(floor_div(args[0], args[1]))
+        if args[1] == 0:
+            raise ShapeError(
+                "a size is divided by 0.", where=atom.text, remedy="Give sizes that make the divisor positive."
+            )
+        return args[0] // args[1]
     if atom.kind == "broadcast":
-        return int(broadcast(args, NON_NEGATIVE))
+        return _broadcast_value(atom, args)
     return max(args) if atom.kind == "max" else min(args)
+
+
+def _broadcast_value(atom: Atom, args: list[int]) -> int:
+    sizes = {arg for arg in args if arg != 1}
+    if len(sizes) > 1:
+        raise ShapeError(
+            f"sizes {' and '.join(map(str, sorted(sizes)))} do not broadcast together.",
+            where=atom.text,
+            remedy="Make them equal, or one of them 1.",
+        )
+    return sizes.pop() if sizes else 1
 
 
 def _symbol_value(name: str, values: Mapping[str, int]) -> int:

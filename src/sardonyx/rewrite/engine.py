@@ -286,8 +286,9 @@ class Engine:
         added = sum(array.nbytes for array in _arrays(patch.replace.values()))
         if added > 256:
             added -= self._freed(patch)
-            if self._grown + added > self.settings.growth:
+            if added > 0 and self._grown + added > self.settings.growth:
                 return f"it would add {added} bytes of weights"
+            self._grown += added
         return None
 
     def _freed(self, patch: Patch) -> int:
@@ -334,7 +335,6 @@ class Engine:
         if patch.edit is not None:
             touched.update(patch.edit())
         self._settle_names(replacements, made_values)
-        self._grown += sum(v.const_value.nbytes for v in building.constants.values() if v.const_value is not None)
         origins: dict[str, None] = {}
         for node in removed:
             origins.update(dict.fromkeys(self.origin.pop(node, (node_label(node),))))

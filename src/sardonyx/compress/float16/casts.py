@@ -61,6 +61,9 @@ class Applier:
             yield from root.subgraphs()
 
     def _value(self, value: ir.Value, graph: ir.Graph) -> None:
+        container = self._plan.containers.get(value)
+        if container is not None and container.low and value.type is not None:
+            value.type = _element_replaced(value.type, self._clamp.dtype)
         if not self._typed.float32(value):
             return
         uses = self._plan.uses.get(value, [])
@@ -174,8 +177,10 @@ class Applier:
     def _state_types(self, node: ir.Node) -> None:
         """Writes the decided output type where an attribute states it."""
         output = node.outputs[0] if node.outputs else None
-        source = self._plan.sources.get(output) if output is not None else None
-        if source is None or node.domain not in ("", "ai.onnx"):
+        if output is None or node.domain not in ("", "ai.onnx"):
+            return
+        source = self._plan.sources.get(output) or self._plan.containers.get(output)
+        if source is None:
             return
         if node.op_type == "ConstantOfShape" and source.low:
             value = node.attributes.get("value")
@@ -184,8 +189,15 @@ class Applier:
         name = STATING_ATTRIBUTE.get(node.op_type)
         if name is None or (name in node.attributes and node.attributes[name].is_ref()):
             return
-        if source.low or name in node.attributes or node.op_type in FOLLOWED_INPUT:
+        if name in node.attributes or self._default_type_is_low(node) != source.low:
             node.attributes.add(self._to(source.low, name))
+
+    def _default_type_is_low(self, node: ir.Node) -> bool:
+        """Whether the node's output is 16-bit where no attribute states its type."""
+        index = FOLLOWED_INPUT.get(node.op_type)
+        followed = node.inputs[index] if index is not None else None
+        uses = self._plan.uses.get(followed, ()) if followed is not None else ()
+        return any(use.cell.low for use in uses if use.reader is node and use.index == index)
 
     def _to(self, low: bool, name: str = "to") -> ir.Attr:
         dtype = self._dtype(low)
@@ -211,6 +223,15 @@ class Applier:
 
     def _new_type(self, value: ir.Value) -> str:
         return type_name(self._clamp.dtype) if value in self._low else self._typed.types[value]
+
+
+def _element_replaced(type_: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
+    """The sequence or optional type with other elements; types are shared between values, so a new one."""
+    if isinstance(type_, ir.SequenceType):
+        return ir.SequenceType(_element_replaced(type_.elem_type, dtype), denotation=type_.denotation)
+    if isinstance(type_, ir.OptionalType):
+        return ir.OptionalType(_element_replaced(type_.elem_type, dtype), denotation=type_.denotation)
+    return ir.TensorType(dtype, denotation=type_.denotation)
 
 
 class _Names:

@@ -14,7 +14,12 @@ from sardonyx.compress.float16.casts import Applier
 from sardonyx.compress.float16.clamp import Clamp, ClippedTensor, normal_range
 from sardonyx.compress.float16.inference import TypedModel
 from sardonyx.compress.float16.plan import Plan, PlanBuilder, Wishes
-from sardonyx.compress.float16.regions import keep_movement_between_kept, keep_quantized_regions, keep_sizes
+from sardonyx.compress.float16.regions import (
+    keep_batch_rotations,
+    keep_movement_between_kept,
+    keep_quantized_regions,
+    keep_sizes,
+)
 from sardonyx.errors import OptionError, UnsupportedError
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -155,6 +160,8 @@ def convert(
     plan = PlanBuilder(typed, wishes).build()
     keep_sizes(plan, typed)
     keep_quantized_regions(plan)
+    if options.clamp.dtype == ir.DataType.FLOAT16:
+        keep_batch_rotations(plan)
     keep_movement_between_kept(plan)
     kept = _kept_nodes(plan)
     applier = Applier(typed, plan, options.clamp)

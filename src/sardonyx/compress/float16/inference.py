@@ -264,7 +264,7 @@ def _stated_type(node: ir.Node, inputs: Sequence[str | None], given: Attributes)
         case "QuantizeLinear":
             return _element_type(attributes, "output_dtype") or "tensor(uint8)"
         case "SequenceEmpty":
-            return f"seq({_element_type(attributes, 'dtype') or FLOAT32})"
+            return f"seq({_element_type(attributes, STATING_ATTRIBUTE['SequenceEmpty']) or FLOAT32})"
         case "SequenceConstruct" | "SplitToSequence":
             return f"seq({inputs[0]})" if inputs[0] else None
         case "SequenceAt" | "ConcatFromSequence" | "OptionalGetElement":

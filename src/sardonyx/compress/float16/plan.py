@@ -17,9 +17,11 @@ from sardonyx.compress.float16.clamp import normal_range
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel, bodies_of, ports_of
 from sardonyx.compress.float16.signature import (
     FLOAT32,
+    SEQUENCE_OPERATORS,
     STATING_ATTRIBUTE,
     Parameter,
     Signature,
+    holds_float32,
     signature_of,
     type_name,
 )
@@ -37,6 +39,7 @@ class Cell:
         movement: Whether the values are moved unchanged, so that either type gives the same result.
         nodes: The nodes concerned; none for the model's own inputs and outputs.
         reason: Why they stay in float32; empty where they need not.
+        tied: Cells that touch the same sequence or optional, which cannot be cast, and so must decide alike.
     """
 
     low: bool
@@ -44,10 +47,14 @@ class Cell:
     movement: bool = False
     nodes: tuple[ir.Node, ...] = ()
     reason: str = ""
+    tied: list[Cell] = field(default_factory=list)
 
     def keep(self, reason: str) -> None:
-        """Decides for float32, finally."""
-        self.low, self.fixed, self.reason = False, True, reason
+        """Decides for float32, finally, and so for the cells tied to this one."""
+        if self.low or not self.fixed:
+            self.low, self.fixed, self.reason = False, True, reason
+            for cell in self.tied:
+                cell.keep(reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +74,13 @@ class Plan:
     Attributes:
         sources: The cell that makes each float32 value; constants are absent, as they take whatever type is wanted.
         uses: Every place that reads a float32 value.
+        containers: The cell that each sequence or optional of float32 tensors follows.
+        cells: All cells.
     """
 
     sources: dict[ir.Value, Cell] = field(default_factory=dict)
     uses: dict[ir.Value, list[Use]] = field(default_factory=dict)
+    containers: dict[ir.Value, Cell] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
 
 
@@ -120,6 +130,10 @@ class PlanBuilder:
             source = self.plan.sources.get(value) if value.is_graph_input() else None
             cell = source or self._port(self._wishes.keep_io(value.name or "", False))
             self._use(value, cell, graph, index)
+        for cell in self.plan.cells:
+            if not cell.low:
+                for tied in cell.tied:
+                    tied.keep(cell.reason)
         return self.plan
 
     def _kept(self, function: ir.Function) -> str:
@@ -142,14 +156,23 @@ class PlanBuilder:
     def _use(self, value: ir.Value, cell: Cell, reader: ir.Node | ir.Graph, index: int) -> None:
         if self._typed.float32(value):
             self.plan.uses.setdefault(value, []).append(Use(value, cell, reader, index))
-        elif value not in self._typed.types:
-            cell.keep("a type is unknown")
+        else:
+            self._other(value, cell)
 
     def _source(self, value: ir.Value, cell: Cell) -> None:
         if self._typed.float32(value):
             self.plan.sources[value] = cell
-        elif value not in self._typed.types and value.name:
+        elif value.name:
+            self._other(value, cell)
+
+    def _other(self, value: ir.Value, cell: Cell) -> None:
+        type_ = self._typed.types.get(value)
+        if type_ is None:
             cell.keep("a type is unknown")
+        elif holds_float32(type_):
+            first = self.plan.containers.setdefault(value, cell)
+            first.tied.append(cell)
+            cell.tied.append(first)
 
     def _graph(self, graph: ir.Graph, opsets: Mapping[str, int], keep: str) -> None:
         for node in graph:
@@ -163,7 +186,8 @@ class PlanBuilder:
 
     def _call(self, node: ir.Node, function: ir.Function) -> None:
         for index, (value, formal) in enumerate(zip(node.inputs, function.inputs, strict=False)):
-            if value is not None and (cell := self.plan.sources.get(formal)) is not None:
+            cell = self.plan.sources.get(formal) or self.plan.containers.get(formal)
+            if value is not None and cell is not None:
                 self._use(value, cell, node, index)
         for index, output in enumerate(node.outputs):
             self._source(output, self._results[function, index])
@@ -196,12 +220,12 @@ class PlanBuilder:
         cells: dict[str, Cell] = {}
 
         def cell_of(parameter: Parameter | None) -> Cell | None:
-            if parameter is not None and FLOAT32 not in parameter.allowed:
+            if parameter is not None and not any(FLOAT32 in type_ for type_ in parameter.allowed):
                 return None
-            variable = "" if parameter is None else parameter.variable
+            variable = "" if parameter is None or node.op_type in SEQUENCE_OPERATORS else parameter.variable
             if variable not in cells:
                 why = reason or self._constraint(parameter)
-                movement = parameter is not None and "tensor(string)" in parameter.allowed
+                movement = parameter is not None and any("tensor(string)" in type_ for type_ in parameter.allowed)
                 cells[variable] = self._cell(low=not why, fixed=bool(why), movement=movement, node=node, reason=why)
             return cells[variable]
 
@@ -228,7 +252,7 @@ class PlanBuilder:
             self._use(value, boundary, body, index)
 
     def _constraint(self, parameter: Parameter | None) -> str:
-        if parameter is None or self._low in parameter.allowed:
+        if parameter is None or any(self._low in type_ for type_ in parameter.allowed):
             return ""
         return f"the operator's schema has no {self._wishes.dtype.name.lower()} here"
 
@@ -238,9 +262,8 @@ class PlanBuilder:
             return "no schema is known for the operator"
         if bodies_of(node):
             return "its body's types are the operator's own"
-        for value in (*node.inputs, *node.outputs):
-            if value is not None and "(tensor(float))" in self._typed.types.get(value, ""):
-                return "a sequence or optional cannot be cast"
+        if node.op_type == "Optional" and "type" in node.attributes:
+            return "an attribute fixes its type"
         if node.op_type != "ConstantOfShape" and any(_holds_float_tensor(a) for a in node.attributes.values()):
             return "an attribute holds float32 tensors"
         if node.op_type == "QuantizeLinear":
@@ -272,6 +295,8 @@ def is_convertible_constant(node: ir.Node) -> bool:
 def _determined(node: ir.Node, parameter: Parameter, signature: Signature) -> bool:
     """Whether the output's type follows from the inputs' types, or from an attribute that can be rewritten."""
     if any(parameter.variable == other.variable for other in signature.inputs):
+        return True
+    if node.op_type in SEQUENCE_OPERATORS and node.op_type != "SequenceEmpty":
         return True
     if node.op_type == "ConstantOfShape":
         return "value" not in node.attributes or not node.attributes["value"].is_ref()

@@ -86,6 +86,28 @@ def keep_movement_between_kept(plan: Plan) -> None:
     )
 
 
+def keep_batch_rotations(plan: Plan) -> None:
+    """Keeps a Transpose that only moves the first axis behind the other batch axes, in front of a MatMul.
+
+    ONNX Runtime (1.31, CPU) fuses the two across the Casts it inserts for float16, and crashes when it loads that.
+    """
+    for uses in plan.uses.values():
+        for use in uses:
+            source = plan.sources.get(use.value)
+            producer = use.value.producer()
+            if source is None or producer is None or not isinstance(use.reader, ir.Node):
+                continue
+            if use.reader.op_type == "MatMul" and producer.op_type == "Transpose" and _rotates_batch(producer):
+                source.keep("ONNX Runtime cannot load it in float16 before a MatMul")
+
+
+def _rotates_batch(transpose: ir.Node) -> bool:
+    if "perm" not in transpose.attributes or transpose.attributes["perm"].is_ref():
+        return False
+    perm = list(transpose.attributes["perm"].as_ints())
+    return len(perm) > 2 and perm == [*range(1, len(perm) - 1), 0, len(perm) - 1]
+
+
 def keep_islands(
     neighbours: Neighbours, inside: Callable[[Cell], bool], kept: Callable[[Cell], bool], reason: str
 ) -> None:
@@ -119,9 +141,8 @@ def _neighbours(plan: Plan) -> Neighbours:
         for use in plan.uses.get(value, ()):
             neighbours.setdefault(source, set()).add(use.cell)
             neighbours.setdefault(use.cell, set()).add(source)
-    for uses in plan.uses.values():
-        for use in uses:
-            neighbours.setdefault(use.cell, set())
+    for cell in plan.cells:
+        neighbours.setdefault(cell, set()).update(cell.tied)
     return neighbours
 
 

@@ -14,6 +14,21 @@ import onnx_ir as ir
 
 FLOAT32 = "tensor(float)"
 
+SEQUENCE_OPERATORS = frozenset(
+    (
+        "ConcatFromSequence",
+        "Optional",
+        "OptionalGetElement",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SplitToSequence",
+    )
+)
+"""Operators between tensors and the sequences or optionals that hold them: one element type for all."""
+
 # The attribute that states an output's element type, of operators whose inputs do not determine it.
 STATING_ATTRIBUTE: Mapping[str, str] = {
     "Bernoulli": "dtype",
@@ -29,6 +44,7 @@ STATING_ATTRIBUTE: Mapping[str, str] = {
     "RandomNormalLike": "dtype",
     "RandomUniform": "dtype",
     "RandomUniformLike": "dtype",
+    "SequenceEmpty": "dtype",
 }
 
 # Of those, the input whose type the output takes where the attribute is absent; the others default to float32.
@@ -57,6 +73,7 @@ class Signature:
 
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
+    attributes: frozenset[str]
 
     def input(self, index: int) -> Parameter | None:
         """The parameter that input ``index`` of a node belongs to; None where the schema has no such input."""
@@ -105,7 +122,12 @@ def _signature(op_type: str, domain: str, version: int) -> Signature | None:
             for formal in formals
         )
 
-    return Signature(parameters(schema.inputs), parameters(schema.outputs))
+    return Signature(parameters(schema.inputs), parameters(schema.outputs), frozenset(schema.attributes))
+
+
+def holds_float32(type_: str) -> bool:
+    """Whether a type is a sequence or optional of float32 tensors, which no operator can cast."""
+    return FLOAT32 in type_ and type_ != FLOAT32
 
 
 def type_name(type_: ir.TypeProtocol | ir.DataType) -> str:

@@ -25,7 +25,7 @@ _WORD: Final = re.compile(r'\s*+(?:(raw|typed)\b|unset\(\s*([\w.]+)\s*\)|wire\("
 _LINE_COLUMN: Final = re.compile(r"(\d+):(\d+) : ")
 _BRACKET: Final = re.compile(r'"(?:[^"\\\n]++|\\.)*+"?|\'(?:[^\'\\\n]++|\\.)*+\'?|#[^\n]*+|[{}<>]')
 
-MAX_BRACKETS: Final = 95
+_MAX_BRACKETS: Final = 95
 
 M = TypeVar("M", bound=Message)
 
@@ -52,16 +52,17 @@ class Annotation:
             target.ClearField(name)
 
 
-def depth_of(body: str) -> int:
-    """How deep the messages of a protobuf text nest."""
-    depth = deepest = 0
+def find_too_deep(body: str) -> int | None:
+    """The offset in a protobuf text where messages begin to nest deeper than protobuf can read, or None."""
+    depth = 0
     for bracket in _BRACKET.finditer(body):
         if bracket.group() in "{<":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > _MAX_BRACKETS:
+                return bracket.start()
         elif bracket.group() in "}>":
             depth -= 1
-    return deepest
+    return None
 
 
 def read(scanner: Scanner, message: Message) -> Annotation:
@@ -106,8 +107,8 @@ def _merge_wire(scanner: Scanner, message: Message, digits: str, at: int) -> Non
 def _merge_text(scanner: Scanner, message: Message, body: str, at: int) -> None:
     if not body or body.isspace():
         return
-    if depth_of(body) > MAX_BRACKETS:
-        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=at)
+    if (deep := find_too_deep(body)) is not None:
+        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=at + deep)
     part = type(message)()
     try:
         text_format.Parse(body, part)
@@ -127,9 +128,9 @@ def leftover(message: M, written: frozenset[str]) -> M | None:
     unknown = len(UnknownFieldSet(message)) > 0
     if not fields and not unknown:
         return None
-    rest = type(message)()
+    rest: M = type(message)()
     for descriptor in fields:
-        _copy_field(message, rest, descriptor)
+        copy_field(message, rest, descriptor)
     if unknown:
         strangers = type(message)()
         strangers.CopyFrom(message)
@@ -139,7 +140,12 @@ def leftover(message: M, written: frozenset[str]) -> M | None:
     return rest
 
 
-def _copy_field(source: Message, target: Message, descriptor: FieldDescriptor) -> None:
+def copy_field(source: Message, target: Message, descriptor: FieldDescriptor) -> None:
+    """Copy one field that is set, to the bit: a NaN keeps its payload.
+
+    Raises:
+        TextFormatError: The field is a string that is not UTF-8.
+    """
     name = descriptor.name
     value = getattr(source, name)
     if isinstance(value, Message):

@@ -22,8 +22,8 @@ from sardonyx.model.text import annotation, conventions
 from sardonyx.model.text.decimals import format_floats
 from sardonyx.model.text.tensors import format_tensor
 from sardonyx.model.text.value_types import format_type
-from sardonyx.model.text.vocabulary import ATTRIBUTE_NAMES, IDENTIFIER, MAX_DEPTH, VALUE_FIELDS
-from sardonyx.model.text.words import quote, quoted
+from sardonyx.model.text.vocabulary import ATTRIBUTE_NAMES, MAX_DEPTH, VALUE_FIELDS
+from sardonyx.model.text.words import is_identifier, named, quote, quoted, quoted_bytes
 
 _INDENT = "   "
 _VALUE_INFO = frozenset({"name", "type"})
@@ -169,7 +169,7 @@ class _Printer:
     def attribute(self, attribute: AttributeProto, indent: str) -> str:
         words: list[str] = []
         written = {"name", "type"}
-        text = attribute.name if IDENTIFIER.fullmatch(attribute.name) else quoted(attribute.name)
+        text = named(attribute.name)
         if not attribute.HasField("name"):
             words.append("unset(name)")
         kind: int = attribute.type
@@ -212,7 +212,7 @@ class _Printer:
         elif field in ("i", "ints"):
             texts = list(map(str, items))
         elif field in ("s", "strings"):
-            texts = list(map(quoted, items))
+            texts = list(map(quoted_bytes, items))
         elif field in ("t", "tensors"):
             unset = self.defaults.tensor_name_unset
             texts = [format_tensor(item, raw=self.defaults.raw, name_unset=unset) for item in items]
@@ -253,12 +253,12 @@ def _kind_of_value(attribute: AttributeProto) -> int:
 
 def _operator(node: NodeProto) -> str:
     domain, operator = node.domain, node.op_type
-    text = operator if IDENTIFIER.fullmatch(operator) else quoted(operator)
+    text = named(operator)
     if domain:
-        plain = all(IDENTIFIER.fullmatch(part) for part in domain.split("."))
+        plain = is_identifier(domain.replace(".", "_")) and all(map(is_identifier, domain.split(".")))
         text = f"{domain if plain else quoted(domain)}.{text}"
     if node.overload:
-        text += ":" + (node.overload if IDENTIFIER.fullmatch(node.overload) else quoted(node.overload))
+        text += f":{named(node.overload)}"
     return text
 
 

@@ -14,8 +14,8 @@ from onnx import StringStringEntryProto, TensorProto, TypeProto
 from sardonyx.model.text import annotation
 from sardonyx.model.text.decimals import NumberError, format_floats, parse_floats, parse_integers
 from sardonyx.model.text.lexer import Scanner
-from sardonyx.model.text.vocabulary import ELEMENT_NAMES, IDENTIFIER, STORAGE, TYPE_WORDS, Storage
-from sardonyx.model.text.words import quote, quoted
+from sardonyx.model.text.vocabulary import ELEMENT_NAMES, STORAGE, TYPE_WORDS, Storage
+from sardonyx.model.text.words import is_identifier, quote, quoted, quoted_bytes
 
 MAX_READABLE: Final = 1024
 """Most numbers that are written as decimals; longer data is written as base64 of its bytes."""
@@ -59,7 +59,7 @@ def _format_name(tensor: TensorProto, name_unset: bool | None, words: list[str],
         if not name_unset:
             words.append("unset(name)")
         return ""
-    plain = isinstance(tensor.name, str) and IDENTIFIER.fullmatch(tensor.name) and tensor.name not in TYPE_WORDS
+    plain = is_identifier(tensor.name) and tensor.name not in TYPE_WORDS
     if plain or (not tensor.name and not name_unset):
         written.add("name")
     return f" {tensor.name}" if plain else ""
@@ -73,7 +73,7 @@ def _format_data(tensor: TensorProto, raw: bool, words: list[str], written: set[
         return f"[{', '.join(f'{quoted(entry.key)}: {quoted(entry.value)}' for entry in entries)}]"
     if tensor.data_type == TensorProto.STRING and not tensor.HasField("raw_data"):
         written.add("string_data")
-        return "{" + ", ".join(map(quoted, tensor.string_data)) + "}"
+        return "{" + ", ".join(map(quoted_bytes, tensor.string_data)) + "}"
     storage = STORAGE.get(tensor.data_type)
     if tensor.HasField("raw_data"):
         written.add("raw_data")
@@ -93,7 +93,7 @@ def _format_data(tensor: TensorProto, raw: bool, words: list[str], written: set[
 
 def _is_plain(entry: StringStringEntryProto) -> bool:
     both = entry.HasField("key") and entry.HasField("value")
-    return both and annotation.leftover(entry, _ENTRY) is None
+    return bool(both) and annotation.leftover(entry, _ENTRY) is None
 
 
 def _survives(tensor: TensorProto, field: str, values: npt.NDArray[Any]) -> bool:
@@ -103,7 +103,7 @@ def _survives(tensor: TensorProto, field: str, values: npt.NDArray[Any]) -> bool
     original, copy = TensorProto(), TensorProto()
     getattr(original, field).MergeFrom(getattr(tensor, field))
     getattr(copy, field).extend(values.tolist())
-    return original.SerializeToString() == copy.SerializeToString()
+    return bool(original.SerializeToString() == copy.SerializeToString())
 
 
 def _format_raw(data: bytes, storage: Storage | None) -> str:

@@ -24,6 +24,9 @@ SPREADERS = frozenset({"ConstantOfShape", "Expand", "Tile", "EyeLike", "OneHot",
 FREE_GROWTH = 1024
 """Bytes that a folded value may always have: a node costs about as much."""
 
+SPREAD_SHARE = 250
+"""A spreading operator may add this part of the growth bound; all together, the bound."""
+
 UNSUPPORTED = frozenset({"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4", "float4_e2m1fn"})
 
 
@@ -120,7 +123,7 @@ def _cost(engine: Engine, node: ir.Node, known: set[ir.Value]) -> tuple[str | No
         elif value in known and (shape := facts.static_shape(value)) is not None and value is not None:
             freed += int(np.prod(shape, dtype=object) * (value.dtype.itemsize if value.dtype else 0))
     added = size - freed
-    if node.op_type in SPREADERS and added > FREE_GROWTH:
+    if node.op_type in SPREADERS and added > max(FREE_GROWTH, engine.settings.growth // SPREAD_SHARE):
         return f"it writes {size} bytes from {freed}", 0
     return None, added if added > FREE_GROWTH else 0
 

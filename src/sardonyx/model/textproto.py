@@ -1,0 +1,285 @@
+"""Protobuf text of a model, both ways and without loss.
+
+``google.protobuf.text_format`` does the work. It drops unknown fields and the payload of NaNs, and needs seconds per
+megabyte for long bytes and long lists of numbers: the former are kept in comment lines ``#@ wire path: "base64"`` at
+the end, which other readers skip, and the latter are read here.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import math
+import re
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf import text_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from onnx import ModelProto, TensorProto
+
+from sardonyx.errors import TextFormatError
+from sardonyx.model.text import annotation
+from sardonyx.model.text.decimals import NumberError, format_floats, parse_floats, parse_integers
+from sardonyx.model.text.lexer import Scanner
+
+_NUMBER: Final = r"-?+(?:0|[1-9][0-9]{0,19}+)(?![0-9xXuU])(?:\.[0-9]{0,40}+)?+(?:[eE][+-]?+[0-9]{1,4}+)?+(?![\w.])"
+_BULK: Final = re.compile(
+    rf"""
+      \#[^\n]*+
+    | \braw_data\s*+:\s*+"(?P<bytes>(?:[^"\\\n]++|\\.)*+)"(?!\s*+["'])
+    | \b(?P<list>(?:float|double|int32|int64|uint64)_data)\s*+:\s*+\[(?P<items>[^][\#"'{{}}]*+)\]
+    | \b(?P<line>(?:float|double|int32|int64|uint64)_data)\s*+:\s*+{_NUMBER}
+      (?P<more>(?:\s++(?P=line)\s*+:\s*+{_NUMBER}){{32,}}+)
+    | "(?:[^"\\\n]++|\\.)*+"
+    | '(?:[^'\\\n]++|\\.)*+'
+    """,
+    re.VERBOSE,
+)
+_ITEMS: Final = re.compile(rf"\s*+{_NUMBER}\s*+(?:,\s*+{_NUMBER}\s*+)*+")
+_DTYPES: Final = {
+    "float_data": np.dtype("<f4"),
+    "double_data": np.dtype("<f8"),
+    "int32_data": np.dtype("<i4"),
+    "int64_data": np.dtype("<i8"),
+    "uint64_data": np.dtype("<u8"),
+}
+_LEAST_BYTES: Final = 256
+_LEAST_FLOATS: Final = 256
+_SIMPLE_ESCAPES: Final = re.compile(
+    r"""(?:[^\\]++|\\(?:[0-3][0-7]{2}|[0-7]{1,2}(?![0-7])|x[0-9a-fA-F]{2}|[abfnrtv\\'"]))*+"""
+)
+_WIRE: Final = re.compile(r'^#@ wire (?P<path>[\w.\[\]]*): "(?P<digits>[A-Za-z0-9+/=]*)"[ \t\r]*$', re.MULTILINE)
+_STEP: Final = re.compile(r"(\w+)(?:\[(\d+)\])?")
+_LINE_COLUMN: Final = re.compile(r"(\d+):(\d+) : ")
+_QUIET_NAN: Final = float("nan")
+
+
+class _OrderUnclearError(Exception):
+    """Values read here stand beside others of their field, or where they cannot stand; read it all the slow way."""
+
+
+def print_model(proto: ModelProto) -> str:
+    """A model as protobuf text; ``parse`` gives the equal message back.
+
+    Raises:
+        TextFormatError: A string is not UTF-8.
+    """
+    lines = [
+        f'#@ wire {path}: "{base64.b64encode(part.SerializeToString(deterministic=True)).decode()}"\n'
+        for path, part in _losses(proto, "")
+    ]
+    return _print_fields(proto) + "".join(lines)
+
+
+def _print_fields(proto: ModelProto) -> str:
+    """The text of every field, with long lists of floats formatted here: protobuf needs two seconds per million."""
+    if not any(True for _ in _long_floats(proto)):
+        return str(text_format.MessageToString(proto, use_short_repeated_primitives=True))
+    mark = secrets.token_hex(16)
+    lists: list[str] = []
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for tensor, field in list(_long_floats(copy)):
+        texts = format_floats(np.array(getattr(tensor, field), _DTYPES[field]))
+        if texts is not None:
+            tensor.ClearField(field)
+            tensor.metadata_props.add(key=mark, value=str(len(lists)))
+            lists.append(f"{field}: [{', '.join(texts)}]")
+    text = text_format.MessageToString(copy, use_short_repeated_primitives=True)
+    marked = rf'metadata_props {{\s*key: "{mark}"\s*value: "(\d+)"\s*}}'
+    return re.sub(marked, lambda match: lists[int(match[1])], text)
+
+
+def _long_floats(message: Message) -> Iterator[tuple[TensorProto, str]]:
+    """The tensors under a message with so many floats in a typed field that their formatting counts."""
+    if isinstance(message, TensorProto):
+        for name in ("float_data", "double_data"):
+            if len(getattr(message, name)) >= _LEAST_FLOATS:
+                yield message, name
+    for field, value in message.ListFields():
+        if isinstance(value, Message):
+            yield from _long_floats(value)
+        elif field.message_type is not None and field.message_type.name != "StringStringEntryProto":
+            for element in value:
+                yield from _long_floats(element)
+
+
+def _losses(message: Message, path: str) -> Iterator[tuple[str, Message]]:
+    """What the text of a message does not hold, by path: unknown fields of messages, and odd NaNs of float fields."""
+    if len(UnknownFieldSet(message)):
+        known = frozenset(field.name for field, _ in message.ListFields())
+        strangers = annotation.leftover(message, known)
+        if strangers is not None:
+            yield path, strangers
+    for field, value in message.ListFields():
+        here = f"{path}.{field.name}" if path else field.name
+        if isinstance(value, Message):
+            yield from _losses(value, here)
+        elif field.message_type is not None:
+            for index, element in enumerate(value):
+                yield from _losses(element, f"{here}[{index}]")
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            for text in (value,) if isinstance(value, (str, bytes)) else value:
+                if isinstance(text, bytes):
+                    raise annotation.not_utf8(here, text)
+        elif field.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
+            yield from _odd_nans(message, field, value, here)
+
+
+def _odd_nans(message: Message, field: FieldDescriptor, value: Any, path: str) -> Iterator[tuple[str, Message]]:
+    values = np.array([value] if isinstance(value, float) else value, np.float64)
+    if not np.isnan(values).any():
+        return
+    exact, quiet = type(message)(), type(message)()
+    annotation.copy_field(message, exact, field)
+    plain = [_QUIET_NAN if math.isnan(number) else number for number in values.tolist()]
+    if isinstance(value, float):
+        setattr(quiet, field.name, plain[0])
+    else:
+        getattr(quiet, field.name).extend(plain)
+    if exact.SerializeToString() != quiet.SerializeToString():
+        yield path, exact
+
+
+def parse(text: str, *, source: str = "<text>") -> ModelProto:
+    """Read a model from protobuf text.
+
+    Args:
+        text: The whole text.
+        source: Its name in errors, usually a path.
+
+    Raises:
+        TextFormatError: The text is not that of a ``ModelProto``; says where and what was found.
+    """
+    text = text.removeprefix("\ufeff")
+    scanner = Scanner(text, source)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise scanner.error("the text holds a surrogate, which is not a character", at=error.start) from None
+    if (deep := annotation.find_too_deep(text)) is not None:
+        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=deep)
+    try:
+        model = _Bulk().parse(scanner)
+    except _OrderUnclearError:
+        model = _parse_plain(text, source)
+    for line in _WIRE.finditer(text):
+        _restore(scanner, model, line)
+    return model
+
+
+def _parse_plain(text: str, source: str) -> ModelProto:
+    try:
+        model: ModelProto = text_format.Parse(text, ModelProto())
+    except (text_format.ParseError, ValueError) as error:
+        place = _LINE_COLUMN.match(str(error))
+        raise TextFormatError(
+            str(error)[place.end() :] if place else str(error),
+            where=f"{source}:{place.group(1)}:{place.group(2)}" if place else source,
+            remedy="The text has to be that of an onnx.ModelProto.",
+        ) from None
+    return model
+
+
+class _Bulk:
+    """Long bytes and long lists of numbers, taken out of the text and put into the message that the rest gives.
+
+    A metadata entry with a key drawn at random marks the tensor that each belongs to.
+    """
+
+    def __init__(self) -> None:
+        self.mark = secrets.token_hex(16)
+        self.found: list[tuple[str, Any]] = []
+
+    def parse(self, scanner: Scanner) -> ModelProto:
+        def take(match: re.Match[str]) -> str:
+            return self.take(scanner, match)
+
+        model = _parse_plain(_BULK.sub(take, scanner.text), scanner.source)
+        if self.found and self.put_back(model) != len(self.found):
+            raise _OrderUnclearError
+        return model
+
+    def take(self, scanner: Scanner, match: re.Match[str]) -> str:
+        if match["bytes"] is not None:
+            data = _unescape(match["bytes"])
+            return match[0] if data is None else self.replace(match[0], "raw_data", data)
+        name = match["list"] or match["line"]
+        if name is None or (match["list"] and not _ITEMS.fullmatch(match["items"])):
+            return match[0]
+        texts = match["items"].split(",") if match["list"] else re.findall(r":\s*([^\s:]+)", match[0])
+        dtype = _DTYPES[name]
+        try:
+            values = parse_floats(texts, dtype) if dtype.kind == "f" else parse_integers(texts, dtype)
+        except NumberError as error:
+            raise scanner.error(f"{name}: {error}", at=match.start()) from None
+        return self.replace(match[0], name, values)
+
+    def replace(self, text: str, field: str, value: Any) -> str:
+        """The mark that stands for ``value``, over as many lines as the text it replaces."""
+        self.found.append((field, value))
+        return f'metadata_props {{ key: "{self.mark}" value: "{len(self.found) - 1}" }} ' + "\n" * text.count("\n")
+
+    def put_back(self, message: Message) -> int:
+        """Put the values under ``message`` back; how many there were."""
+        count = 0
+        if isinstance(message, TensorProto):
+            count += self.put_into(message)
+        for field, value in message.ListFields():
+            if isinstance(value, Message):
+                count += self.put_back(value)
+            elif field.message_type is not None and field.message_type.name != "StringStringEntryProto":
+                count += sum(self.put_back(element) for element in value)
+        return count
+
+    def put_into(self, tensor: TensorProto) -> int:
+        marked = [index for index, entry in enumerate(tensor.metadata_props) if entry.key == self.mark]
+        values = [self.found[int(tensor.metadata_props[index].value)] for index in marked]
+        if any(tensor.HasField(name) if name == "raw_data" else len(getattr(tensor, name)) for name, _ in values):
+            raise _OrderUnclearError
+        if sum(name == "raw_data" for name, _ in values) > 1:
+            raise _OrderUnclearError
+        for index in reversed(marked):
+            del tensor.metadata_props[index]
+        for name, value in values:
+            if name == "raw_data":
+                tensor.raw_data = value
+            else:
+                getattr(tensor, name).extend(value.tolist())
+        return len(marked)
+
+
+def _unescape(body: str) -> bytes | None:
+    """The bytes of a long literal, or None when it is short or has escapes that Python reads otherwise."""
+    if len(body) < _LEAST_BYTES or not body.isascii() or not _SIMPLE_ESCAPES.fullmatch(body):
+        return None
+    return codecs.decode(body, "unicode_escape").encode("latin-1")
+
+
+def _restore(scanner: Scanner, model: ModelProto, line: re.Match[str]) -> None:
+    """Apply a ``#@ wire`` line: merge unknown fields into a message, or replace a field by the one given."""
+    parent: Any = None
+    target: Any = model
+    name = ""
+    try:
+        for step in filter(None, line["path"].split(".")):
+            found = _STEP.fullmatch(step)
+            if found is None:
+                raise AttributeError
+            parent, name = target, found.group(1)
+            target = getattr(target, name)
+            if found.group(2):
+                target = target[int(found.group(2))]
+        if not isinstance(target, Message):
+            target = parent
+            target.ClearField(name)
+        target.MergeFromString(base64.b64decode(line["digits"], validate=True))
+    except (AttributeError, IndexError, TypeError, ValueError, DecodeError):
+        problem = f"{line['path'][:80]!r} with these bytes is no part of the model"
+        raise scanner.error(problem, at=line.start()) from None

@@ -1,0 +1,107 @@
+"""What broadcasting decides: which operand leaves a shape as it is, and Expands that broadcasting makes needless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.core.dim import Size
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
+from sardonyx.rewrite.notation import ConstantOfShape
+from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.sizes import equal
+
+BROADCASTING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater"}
+    | {"GreaterOrEqual", "Where", "Max", "Min", "Mean", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
+)
+"""Operators whose operands all broadcast against each other."""
+
+WRITTEN_OUT = 1024
+"""Bytes up to which a tensor of one repeated number is written as a constant rather than as its shape."""
+
+
+def keeps_shape(s: Site, x: ir.Value | None, others: Iterable[ir.Value | None]) -> bool:
+    """Whether broadcasting ``x`` with the others surely gives the shape of ``x``."""
+    dims = s.sizes.dims(x)
+    for other in others:
+        shape = s.sizes.dims(other)
+        if shape is None:
+            return False
+        if not shape:
+            continue
+        if dims is None or len(shape) > len(dims):
+            return False
+        tail = dims[len(dims) - len(shape) :]
+        if not all(size == 1 or equal(size, have) is True for size, have in zip(shape, tail, strict=True)):
+            return False
+    return True
+
+
+def repeated(s: Site, value: ir.Value | None) -> Any:
+    """The number that a tensor holds everywhere, or None: a small constant, ConstantOfShape, or such a one expanded."""
+    array = facts.small_constant(value)
+    if array is not None:
+        if array.size == 0 or array.dtype.kind not in "fiub":
+            return None
+        first = array.reshape(-1)[0]
+        same = array.tobytes() == first.tobytes() * array.size
+        return first.item() if same else None
+    node = None if value is None else value.producer()
+    if facts.is_op(node, "Expand", "Reshape") and node is not None:
+        return repeated(s, node.inputs[0]) if facts.is_constant(node.inputs[0]) else None
+    if facts.is_op(node, "ConstantOfShape") and node is not None:
+        fill = node.attributes.get("value")
+        if fill is None:
+            return 0.0
+        return None if fill.is_ref() else fill.as_tensor().numpy().reshape(-1)[0].item()
+    return None
+
+
+def filled(shape: Sequence[int], number: object, kind: ir.DataType) -> np.ndarray | Expr:
+    """A tensor of one repeated number: written out where small, else a ConstantOfShape."""
+    one = np.array([number]).astype(kind.numpy())
+    if one.nbytes * int(np.prod(shape, dtype=object)) <= WRITTEN_OUT:
+        return np.full(tuple(shape), one[0], one.dtype)
+    return ConstantOfShape(np.array(shape, np.int64), value=ir.AttrTensor("value", ir.Tensor(one)))
+
+
+@rule("eliminate_nop_expand", on=BROADCASTING, exactness=EXACT)
+def expand_before_broadcast(s: Site) -> Result:
+    """Expand before an operator that broadcasts to the same shape anyway."""
+    near: Result = None
+    for i, value in enumerate(s.node.inputs):
+        expand = s.producer(i, "Expand")
+        if expand is None or value is None:
+            continue
+        if _broadcast_anyway(s, i, value, expand.inputs[0]):
+            inputs = list(s.node.inputs)
+            inputs[i] = expand.inputs[0]
+            return again(s.node, *inputs)
+        near = Refusal("the Expand decides the shape of the result")
+    return near
+
+
+def _broadcast_anyway(s: Site, index: int, expanded: ir.Value, source: ir.Value | None) -> bool:
+    """Whether the other operands give every size that the Expand gives."""
+    want, have = s.sizes.dims(expanded), s.sizes.dims(source)
+    others = [s.sizes.dims(v) for i, v in enumerate(s.node.inputs) if i != index]
+    if want is None or have is None:
+        return False
+    for back, size in enumerate(reversed(want), 1):
+        if _size_at(have, back, size) or any(o is not None and _size_at(o, back, size) for o in others):
+            continue
+        # A new axis of size 1 takes any size, but another operand must have that axis.
+        if size != 1 or back <= len(have) or not any(o is not None and back <= len(o) for o in others):
+            return False
+    return True
+
+
+def _size_at(dims: Sequence[Size], back: int, size: Size) -> bool:
+    """Whether the axis that stands ``back`` places from the end has this size for sure."""
+    return back <= len(dims) and equal(dims[-back], size) is True

@@ -1,0 +1,123 @@
+"""Type conversions that do nothing, are written twice, or can be told from the types at hand."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
+from sardonyx.rewrite.notation import Cast
+from sardonyx.rewrite.rules.signatures import again
+
+_INTEGER_BITS = {
+    ir.DataType.INT8: (True, 8),
+    ir.DataType.INT16: (True, 16),
+    ir.DataType.INT32: (True, 32),
+    ir.DataType.INT64: (True, 64),
+    ir.DataType.UINT8: (False, 8),
+    ir.DataType.UINT16: (False, 16),
+    ir.DataType.UINT32: (False, 32),
+    ir.DataType.UINT64: (False, 64),
+}
+"""Integer types: signed, and bits."""
+
+_FLOAT_PRECISION = {
+    ir.DataType.BFLOAT16: 8,
+    ir.DataType.FLOAT16: 11,
+    ir.DataType.FLOAT: 24,
+    ir.DataType.DOUBLE: 53,
+}
+"""Floating-point types: bits of their significand. All integers up to 2**bits are exact."""
+
+_WIDER_FLOATS = {
+    ir.DataType.BFLOAT16: {ir.DataType.FLOAT, ir.DataType.DOUBLE},
+    ir.DataType.FLOAT16: {ir.DataType.FLOAT, ir.DataType.DOUBLE},
+    ir.DataType.FLOAT: {ir.DataType.DOUBLE},
+}
+
+
+def _numeric(kind: ir.DataType | None) -> TypeGuard[ir.DataType]:
+    return kind is not None and (kind in _INTEGER_BITS or kind in _FLOAT_PRECISION or kind == ir.DataType.BOOL)
+
+
+def holds_all(wide: ir.DataType, narrow: ir.DataType) -> bool:
+    """Whether every value of the type ``narrow`` is a value of ``wide``."""
+    if wide == narrow:
+        return True
+    if narrow == ir.DataType.BOOL:
+        return _numeric(wide)
+    if narrow in _FLOAT_PRECISION:
+        return wide in _WIDER_FLOATS.get(narrow, ())
+    if narrow not in _INTEGER_BITS:
+        return False
+    signed, bits = _INTEGER_BITS[narrow]
+    if wide in _FLOAT_PRECISION:
+        return bits - signed <= _FLOAT_PRECISION[wide]
+    if wide not in _INTEGER_BITS:
+        return False
+    wide_signed, wide_bits = _INTEGER_BITS[wide]
+    return wide_bits - wide_signed >= bits - signed and (wide_signed or not signed)
+
+
+def _skips(source: ir.DataType, middle: ir.DataType, target: ir.DataType) -> bool:
+    """Whether source → target gives what source → middle → target gives; ``middle`` holds all of ``source``."""
+    if target == source or target in _FLOAT_PRECISION or target == ir.DataType.BOOL or source == ir.DataType.BOOL:
+        return True
+    if source in _INTEGER_BITS:
+        # Between integers a conversion wraps; out of the target's range a float converts to anything.
+        return middle in _INTEGER_BITS or holds_all(target, source)
+    return source in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and middle == ir.DataType.FLOAT
+
+
+@rule("eliminate_nop_cast", on="CastLike", exactness=EXACT)
+def cast_like_known(s: Site) -> Result:
+    """CastLike to a type that is known is a Cast, or nothing."""
+    kind = facts.dtype(s.input(1))
+    if kind is None or "saturate" in s.node.attributes and s.node.attributes["saturate"].is_ref():
+        return None
+    if facts.dtype(s.input(0)) == kind:
+        return s.input(0)
+    return Cast(s.input(0), to=int(kind), saturate=s.attr("saturate") if "saturate" in s.node.attributes else None)
+
+
+@rule("eliminate_nop_cast", on="Cast", exactness=EXACT)
+def cast_of_cast(s: Site) -> Result:
+    """Cast of a Cast that loses nothing is one Cast, or nothing."""
+    inner = s.producer(0, "Cast")
+    if inner is None or inner.inputs[0] is None:
+        return None
+    source, middle = facts.dtype(inner.inputs[0]), facts.dtype(s.input(0))
+    target = ir.DataType(s.attr("to"))
+    if not _numeric(source) or not _numeric(middle) or not _numeric(target):
+        return None
+    if not holds_all(middle, source):
+        return Refusal(f"the Cast from {source.name} to {middle.name} loses values")
+    if not _skips(source, middle, target):
+        return Refusal(f"{target.name} is reached otherwise from {source.name} than from {middle.name} out of its range")
+    return inner.inputs[0] if target == source else Cast(inner.inputs[0], to=int(target))
+
+
+MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Identity"})
+"""Operators with one data input, that move values and never look at them."""
+
+
+@rule("eliminate_nop_cast", on="Cast", exactness=EXACT)
+def cast_moved_cast(s: Site) -> Result:
+    """Casts to a wider type and back around an operator that only moves values go away."""
+    moved = s.producer(0, *MOVES)
+    value = s.input(0)
+    if moved is None or value is None or not facts.used_once(value):
+        return None
+    inner = moved.inputs[0].producer() if moved.inputs and moved.inputs[0] is not None else None
+    if inner is None or inner.graph is not s.node.graph or not facts.is_op(inner, "Cast"):
+        return None
+    source, middle = facts.dtype(inner.inputs[0]), facts.dtype(value)
+    target = ir.DataType(s.attr("to"))
+    if target != source or not _numeric(source) or not _numeric(middle):
+        return None
+    if not holds_all(middle, source):
+        return Refusal(f"the Cast from {source.name} to {middle.name} loses values")
+    return again(moved, inner.inputs[0], *moved.inputs[1:])

@@ -1,0 +1,140 @@
+"""Parameters that operator sets moved from attributes to inputs, read and written alike at every version.
+
+No rule stands here: the families of rules that look at axes, slices and splits share these readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import Expr, Op
+
+END = np.iinfo(np.int64).max
+"""What exporters write for "to the end" of a Slice."""
+
+Range = tuple[int, int, int]
+"""Start, end and step of a Slice along one axis, as written."""
+
+_AXES_AS_INPUT = {"Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13}
+
+
+def axes(s: Site, node: ir.Node) -> tuple[int, ...] | None:
+    """The axes of a Squeeze, Unsqueeze or Reduce as written; empty where left out, None where not known."""
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None:
+        return facts.constant_ints(given)
+    if "axes" in node.attributes and node.attributes["axes"].is_ref():
+        return None
+    found = s.attr("axes", node=node)
+    return () if found is None else tuple(int(axis) for axis in found)
+
+
+def normalized(given: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
+    """The axes counted from the front, sorted; None where that needs a rank that is not known, or one is no axis."""
+    if rank is None:
+        return tuple(sorted(given)) if all(axis >= 0 for axis in given) else None
+    if not all(-rank <= axis < rank for axis in given):
+        return None
+    return tuple(sorted({axis % rank for axis in given}))
+
+
+def with_axes(s: Site, op_type: str, x: Expr | ir.Value, given: Sequence[int], **attrs: object) -> Expr:
+    """``op_type`` of ``x`` along ``given`` axes, in the form of the operator set in force."""
+    if s.opset >= _AXES_AS_INPUT.get(op_type, 18):
+        return Op((op_type,))(x, np.array(given, np.int64), **attrs)
+    return Op((op_type,))(x, axes=list(given), **attrs)
+
+
+def slice_ranges(s: Site, node: ir.Node) -> dict[int, Range] | None:
+    """The ranges of a Slice by axis (counted from the front); None where one is not known."""
+    if s.opset < 10:
+        starts, ends, on = s.attr("starts", node=node), s.attr("ends", node=node), s.attr("axes", node=node)
+        steps = None
+    else:
+        operands = [None if v is None else s.sizes.constant(v) for v in node.inputs[1:]]
+        if any(v is not None and o is None for v, o in zip(node.inputs[1:], operands, strict=True)):
+            return None
+        operands += [None] * (4 - len(operands))
+        starts, ends, on, steps = operands[:4]
+    if starts is None or ends is None:
+        return None
+    on = tuple(range(len(starts))) if on is None else tuple(on)
+    steps = (1,) * len(starts) if steps is None else tuple(steps)
+    rank = facts.rank(node.inputs[0])
+    if not len(starts) == len(ends) == len(on) == len(steps):
+        return None
+    if rank is None and any(axis < 0 for axis in on):
+        return None
+    ranges = {
+        axis if rank is None else axis % rank: (int(start), int(end), int(step))
+        for axis, start, end, step in zip(on, starts, ends, steps, strict=True)
+    }
+    return ranges if len(ranges) == len(on) and 0 not in steps else None
+
+
+def sliced(s: Site, x: ir.Value, ranges: Mapping[int, Range]) -> Expr | None:
+    """Slice of ``x`` by these ranges; None where the operator set in force cannot say it."""
+    on = sorted(ranges)
+    starts, ends, steps = ([ranges[axis][i] for axis in on] for i in range(3))
+    if s.opset < 10:
+        if any(step != 1 for step in steps):
+            return None
+        return Op(("Slice",))(x, starts=starts, ends=ends, axes=on)
+    given = [np.array(values, np.int64) for values in (starts, ends, on)]
+    if any(step != 1 for step in steps):
+        given.append(np.array(steps, np.int64))
+    return Op(("Slice",))(x, *given)
+
+
+def whole(span: Range, size: int | None) -> bool:
+    """Whether a range surely takes all of an axis of ``size`` (None: not known), in order."""
+    start, end, step = span
+    if step != 1:
+        return False
+    if size is None:
+        return start == 0 and end >= np.iinfo(np.int32).max
+    return (start == 0 or start <= -size) and end >= size
+
+
+def split_sizes(s: Site, node: ir.Node) -> tuple[int, ...] | None:
+    """The sizes of a Split's parts; None where they are not known."""
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None:
+        return s.sizes.constant(given)
+    written = s.attr("split", node=node)
+    if written is not None:
+        return tuple(int(size) for size in written)
+    size = facts.dim_at(node.inputs[0], s.attr("axis", 0, node=node))
+    if size is None or "split" in node.attributes:
+        return None
+    each = -(-size // len(node.outputs))
+    return tuple(max(min(each, size - i * each), 0) for i in range(len(node.outputs)))
+
+
+def split(s: Site, x: ir.Value, sizes: Sequence[int], axis: int) -> Expr:
+    """Split of ``x`` along ``axis`` into parts of these sizes."""
+    if s.opset >= 13:
+        return Op(("Split",))(x, np.array(sizes, np.int64), n_outputs=len(sizes), axis=axis)
+    return Op(("Split",))(x, n_outputs=len(sizes), axis=axis, split=list(sizes))
+
+
+def again(node: ir.Node, *inputs: Expr | ir.Value | None) -> Expr:
+    """The same operator with the same attributes, on other inputs."""
+    return Op((node.op_type,), node.domain)(*inputs, **node.attributes)
+
+
+def axis_of(s: Site, node: ir.Node, default: int = 0) -> int | None:
+    """The ``axis`` attribute, counted from the front where the rank of the first input is known."""
+    attribute = node.attributes.get("axis")
+    if attribute is not None and attribute.is_ref():
+        return None
+    axis = int(s.attr("axis", default, node=node))
+    rank = facts.rank(node.inputs[0])
+    if rank is None:
+        return axis
+    return axis % rank if -rank <= axis < rank else None
