@@ -129,8 +129,8 @@ def serve(tool: str) -> None:
         try:
             optimize(source, result)
         except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            reply = Run(failure=f"{type(error).__name__}: {reason}")
+            reason = " ".join(str(error).split()).replace(f"{source.parent}/", "")
+            reply = Run(failure=f"{type(error).__name__}: {reason[:300]}")
         else:
             seconds = time.perf_counter() - begin
             children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024

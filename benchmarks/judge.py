@@ -175,7 +175,7 @@ def checker_findings(path: Path) -> list[str]:
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except Exception as error:
-        return [f"checker: {first_line(error)}"]
+        return [f"checker: {reason(error, path)}"]
     return []
 
 
@@ -186,7 +186,7 @@ def output_faults(path: Path, samples: Sequence[suites.Sample]) -> tuple[float |
         try:
             _, outputs = suites.unoptimized_outputs(path, feeds)
         except Exception as error:
-            return None, [f"ONNX Runtime: {first_line(error)}"]
+            return None, [f"ONNX Runtime: {reason(error, path)}"]
         if len(outputs) != len(expected):
             return None, [f"{len(outputs)} outputs instead of {len(expected)}"]
         for place, (new, old) in enumerate(zip(outputs, expected, strict=True)):
@@ -232,8 +232,10 @@ def worst_of(pairs: Iterable[tuple[Any, Any]]) -> tuple[float, str | None]:
     return worst, None
 
 
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+def reason(error: BaseException, path: Path) -> str:
+    """The first line of the message, without the folder of the model."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line.replace(f"{path.parent}/", "")[:300]
 
 
 def changes(first: Path, second: Path) -> str:

@@ -42,7 +42,7 @@ def show(found: Sequence[tables.Table]) -> None:
     for table in found:
         shown = rich.table.Table(title=table.title, caption=table.lead, title_justify="left")
         for place, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
+            shown.add_column(column, justify="right" if table.numeric(place) else "left", overflow="fold")
         for row in table.rows:
             shown.add_row(*(rich.markup.escape(text) for text in row))
         console.print(shown)
@@ -55,7 +55,10 @@ def markdown(found: Sequence[tables.Table], facts: dict[str, str]) -> str:
     lines += [f"Measured on {facts['date']} on {facts['machine']}.", ""]
     for table in found:
         lines += [f"### {table.title}", "", table.lead, ""]
-        lines += [f"| {' | '.join(table.columns)} |", f"|---|{'--:|' * (len(table.columns) - 1)}"]
+        lines += [
+            f"| {' | '.join(table.columns)} |",
+            f"|{'|'.join('--:' if table.numeric(place) else '---' for place in range(len(table.columns)))}|",
+        ]
         lines += [f"| {' | '.join(text.replace('|', '∣') for text in row)} |" for row in table.rows]
         lines += ["", *(f"- {note}" for note in table.notes), *([""] if table.notes else [])]
     return "\n".join(lines)

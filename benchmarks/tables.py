@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ class Table:
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
 
+    def numeric(self, column: int) -> bool:
+        """Whether the column holds figures, here and there a word instead of one."""
+        return any(re.fullmatch(r"\d[\d.e–() +✗-]*", row[column]) for row in self.rows)
+
 
 def tables(rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], sections: Sequence[str]) -> list[Table]:
     """Every table of the chosen sections, the summary of the criteria first."""
@@ -52,7 +57,9 @@ def geomean(values: Iterable[float]) -> float:
 def summary(rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], sections: Sequence[str]) -> Table:
     lines = []
     if "nodes" in sections:
-        lines += [correctness_line(rows), fewest_line(rows), geomean_line(rows)]
+        lines += [correctness_line(rows), fewest_line(rows)]
+        real = [row for row in rows if row.suite == "real"]
+        lines += [geomean_line(real)] if real else []
     if "latency" in sections:
         lines += [latency_line(rows)]
     if "time" in sections:
@@ -79,8 +86,7 @@ def fewest_line(rows: Sequence[measure.Row]) -> list[str]:
     return line("2 nodes", "≤ the best peer on every model", f"{within} of {len(rows)} models", within == len(rows))
 
 
-def geomean_line(rows: Sequence[measure.Row]) -> list[str]:
-    real = [row for row in rows if row.suite == "real"]
+def geomean_line(real: Sequence[measure.Row]) -> list[str]:
     reached = geomean(nodes_of(row, SUBJECT) / row.before.nodes for row in real)
     others = ", ".join(
         f"{name} {geomean(nodes_of(row, name) / row.before.nodes for row in real):.3f}" for name in PEER_NAMES
