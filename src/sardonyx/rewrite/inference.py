@@ -18,6 +18,9 @@ from sardonyx.errors import ShapeError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import Sizes, at_least, equal, product
 
+MADE_UP = ("?", "unk__")
+"""How names begin that inference (ours, and that of ``onnx``) gives to sizes which nothing tells."""
+
 InputShapes = Mapping[str, Sequence[int | str | None]]
 
 
@@ -101,7 +104,7 @@ def _is_tensor(value: ir.Value) -> bool:
 
 def _all_told(shape: ir.Shape | None) -> bool:
     return shape is not None and all(
-        isinstance(dim, int) or (dim.value is not None and not dim.value.startswith("?")) for dim in shape
+        isinstance(dim, int) or (dim.value is not None and not dim.value.startswith(MADE_UP)) for dim in shape
     )
 
 
@@ -238,7 +241,7 @@ def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
 def _more_telling(new: int | str | None, was: int | str | None) -> int | str | None:
     if isinstance(new, int) or was is None:
         return new
-    if isinstance(was, str) and was.startswith("?") and new is not None:
+    if isinstance(was, str) and was.startswith(MADE_UP) and new is not None:
         return new
     return was
 

@@ -131,7 +131,7 @@ def _cost(engine: Engine, node: ir.Node, known: set[ir.Value]) -> tuple[str | No
 def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]) -> Mapping[ir.Value, np.ndarray]:
     """The frontier's values, from one run over the whole group; node by node where an engine refuses it whole."""
     try:
-        return _run(engine, group, frontier)
+        return evaluate_constants(engine, group, frontier)
     except EvaluationError as error:
         if len(group) == 1:
             engine.refused[("fold_constants", node_label(group[0]))] = str(error)
@@ -140,18 +140,23 @@ def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Va
     for node in group:
         if all(v is None or v in answers or facts.is_constant(v) for v in node.inputs):
             try:
-                answers.update(_run(engine, [node], [v for v in node.outputs if v.name], answers))
+                answers.update(evaluate_constants(engine, [node], [v for v in node.outputs if v.name], answers))
             except EvaluationError as error:
                 engine.refused[("fold_constants", node_label(node))] = str(error)
     return {v: answers[v] for v in frontier if v in answers}
 
 
-def _run(
+def evaluate_constants(
     engine: Engine,
     nodes: Sequence[ir.Node],
     outputs: Sequence[ir.Value],
     known: Mapping[ir.Value, np.ndarray] | None = None,
 ) -> dict[ir.Value, np.ndarray]:
+    """The values of ``outputs``, from ``nodes`` run on constants (and on what is ``known`` besides).
+
+    Raises:
+        EvaluationError: no engine runs the nodes.
+    """
     inside = {v for node in nodes for v in node.outputs}
     inputs = {v: None for node in nodes for v in node.inputs if v is not None and v not in inside}
     feeds = {str(v.name): known[v] if known and v in known else facts.constant(v) for v in inputs}
