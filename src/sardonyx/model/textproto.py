@@ -41,7 +41,7 @@ _BULK: Final = re.compile(
     re.VERBOSE,
 )
 _ITEMS: Final = re.compile(rf"\s*+{_NUMBER}\s*+(?:,\s*+{_NUMBER}\s*+)*+")
-_DTYPES: Final = {
+_DTYPES: Final[dict[str, np.dtype[np.generic]]] = {
     "float_data": np.dtype("<f4"),
     "double_data": np.dtype("<f8"),
     "int32_data": np.dtype("<i4"),
@@ -55,7 +55,6 @@ _SIMPLE_ESCAPES: Final = re.compile(
 )
 _WIRE: Final = re.compile(r'^#@ wire (?P<path>[\w.\[\]]*): "(?P<digits>[A-Za-z0-9+/=]*)"[ \t\r]*$', re.MULTILINE)
 _STEP: Final = re.compile(r"(\w+)(?:\[(\d+)\])?")
-_LINE_COLUMN: Final = re.compile(r"(\d+):(\d+) : ")
 _QUIET_NAN: Final = float("nan")
 
 
@@ -163,26 +162,26 @@ def parse(text: str, *, source: str = "<text>") -> ModelProto:
             text.encode()
         except UnicodeEncodeError as error:
             raise scanner.error("the text holds a surrogate, which is not a character", at=error.start) from None
-    if (deep := annotation.find_too_deep(text)) is not None:
-        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=deep)
     try:
         model = _Bulk().parse(scanner)
     except _OrderUnclearError:
-        model = _parse_plain(text, source)
+        model = _parse_plain(text, scanner)
     for line in _WIRE.finditer(text):
         _restore(scanner, model, line)
     return model
 
 
-def _parse_plain(text: str, source: str) -> ModelProto:
+def _parse_plain(text: str, scanner: Scanner) -> ModelProto:
+    """Read with ``text_format``; ``text`` is that of the scanner, or has values taken out and the same lines."""
+    if annotation.find_too_deep(text) is not None:
+        deep = annotation.find_too_deep(scanner.text) or 0
+        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=deep)
     try:
         model: ModelProto = text_format.Parse(text, ModelProto())
     except (text_format.ParseError, ValueError) as error:
-        place = _LINE_COLUMN.match(str(error))
+        line, column, problem = annotation.explain(error)
         raise TextFormatError(
-            str(error)[place.end() :] if place else str(error),
-            where=f"{source}:{place.group(1)}:{place.group(2)}" if place else source,
-            remedy="The text has to be that of an onnx.ModelProto.",
+            problem, where=f"{scanner.source}:{line}:{column}", remedy="The text has to be that of an onnx.ModelProto."
         ) from None
     return model
 
@@ -201,7 +200,7 @@ class _Bulk:
         def take(match: re.Match[str]) -> str:
             return self.take(scanner, match)
 
-        model = _parse_plain(_BULK.sub(take, scanner.text), scanner.source)
+        model = _parse_plain(_BULK.sub(take, scanner.text), scanner)
         if self.found and self.put_back(model) != len(self.found):
             raise _OrderUnclearError
         return model

@@ -26,6 +26,7 @@ _LINE_COLUMN: Final = re.compile(r"(\d+):(\d+) : ")
 _BRACKET: Final = re.compile(r'"(?:[^"\\\n]++|\\.)*+"?|\'(?:[^\'\\\n]++|\\.)*+\'?|#[^\n]*+|[{}<>]')
 
 _MAX_BRACKETS: Final = 95
+_LONGEST_PROBLEM: Final = 300
 
 M = TypeVar("M", bound=Message)
 
@@ -113,13 +114,26 @@ def _merge_text(scanner: Scanner, message: Message, body: str, at: int) -> None:
     try:
         text_format.Parse(body, part)
     except (text_format.ParseError, ValueError) as error:
-        place = _LINE_COLUMN.match(str(error))
-        offset = int(place.group(2)) - 1 if place and place.group(1) == "1" else 0
-        problem = str(error)[place.end() :] if place else str(error)
+        line, column, problem = explain(error)
+        start = 0
+        for _ in range(line - 1):
+            start = body.index("\n", start) + 1
         raise scanner.error(
-            f"expected protobuf text of {message.DESCRIPTOR.name} in the annotation: {problem}", at=at + offset
+            f"expected protobuf text of {message.DESCRIPTOR.name} in the annotation: {problem}",
+            at=at + start + column - 1,
         ) from None
     message.MergeFrom(part)
+
+
+def explain(error: Exception) -> tuple[int, int, str]:
+    """Line, column and problem of an error of ``text_format``, without the line of text that it quotes."""
+    place = _LINE_COLUMN.match(str(error))
+    if place is None:
+        return 1, 1, str(error)[:_LONGEST_PROBLEM]
+    problem = str(error)[place.end() :]
+    if problem.startswith("'") and "': " in problem:
+        problem = problem.rpartition("': ")[2]
+    return int(place.group(1)), int(place.group(2)), problem[:_LONGEST_PROBLEM]
 
 
 def leftover(message: M, written: frozenset[str]) -> M | None:
@@ -156,6 +170,7 @@ def copy_field(source: Message, target: Message, descriptor: FieldDescriptor) ->
     elif isinstance(value, float) and math.isnan(value):
         only = type(source)()
         only.CopyFrom(source)
+        only.DiscardUnknownFields()
         for other, _ in source.ListFields():
             if other.name != name:
                 only.ClearField(other.name)
