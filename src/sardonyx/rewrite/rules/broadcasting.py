@@ -11,16 +11,19 @@ import onnx_ir as ir
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import ConstantOfShape
 from sardonyx.rewrite.rules.signatures import again
 from sardonyx.rewrite.sizes import equal
 
 BROADCASTING = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater"}
-    | {"GreaterOrEqual", "Where", "Max", "Min", "Mean", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
+    | {"GreaterOrEqual", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
 )
 """Operators whose operands all broadcast against each other."""
+
+CHOOSING = frozenset({"Where", "Max", "Min", "Mean"})
+"""Those for which ONNX Runtime has a path for operands of one shape that gives zeros another sign."""
 
 WRITTEN_OUT = 1024
 """Bytes up to which a tensor of one repeated number is written as a constant rather than as its shape."""
@@ -74,6 +77,16 @@ def filled(shape: Sequence[int], number: object, kind: ir.DataType) -> np.ndarra
 @rule("eliminate_nop_expand", on=BROADCASTING, exactness=EXACT)
 def expand_before_broadcast(s: Site) -> Result:
     """Expand before an operator that broadcasts to the same shape anyway."""
+    return _without_expand(s)
+
+
+@rule("eliminate_nop_expand", on=CHOOSING, exactness=REASSOCIATES)
+def expand_before_choice(s: Site) -> Result:
+    """Expand before a choice of elements that broadcasts to the same shape anyway."""
+    return _without_expand(s)
+
+
+def _without_expand(s: Site) -> Result:
     near: Result = None
     for i, value in enumerate(s.node.inputs):
         expand = s.producer(i, "Expand")

@@ -76,7 +76,7 @@ def _skips(source: ir.DataType, middle: ir.DataType, target: ir.DataType) -> boo
 def cast_like_known(s: Site) -> Result:
     """CastLike to a type that is known is a Cast, or nothing."""
     kind = facts.dtype(s.input(1))
-    if kind is None or "saturate" in s.node.attributes and s.node.attributes["saturate"].is_ref():
+    if kind is None or ("saturate" in s.node.attributes and s.node.attributes["saturate"].is_ref()):
         return None
     if facts.dtype(s.input(0)) == kind:
         return s.input(0)
@@ -96,7 +96,9 @@ def cast_of_cast(s: Site) -> Result:
     if not holds_all(middle, source):
         return Refusal(f"the Cast from {source.name} to {middle.name} loses values")
     if not _skips(source, middle, target):
-        return Refusal(f"{target.name} is reached otherwise from {source.name} than from {middle.name} out of its range")
+        return Refusal(
+            f"{target.name} is reached otherwise from {source.name} than from {middle.name} out of its range"
+        )
     return inner.inputs[0] if target == source else Cast(inner.inputs[0], to=int(target))
 
 

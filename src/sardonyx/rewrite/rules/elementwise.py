@@ -15,7 +15,6 @@ from sardonyx.rewrite.language import (
     EXACT,
     REASSOCIATES,
     Expr,
-    Float,
     Match,
     Patch,
     Refusal,
@@ -81,13 +80,13 @@ def _keeps_signed_zero(op_type: str, number: object, kind: ir.DataType) -> bool:
 
 @rule("eliminate_nop_with_unit", on=UNITS, exactness=EXACT)
 def neutral_operand(s: Site) -> Result:
-    """x + −0.0, x − 0, x·1, x/1, x¹, And with true, Or with false: the other operand."""
+    """Operators with the operand that changes nothing: x + −0.0, x − 0, x·1, x/1, x¹, And true, Or false."""
     return _unit(s, exactly=True)
 
 
 @rule("eliminate_nop_with_unit", on=("Add", "Sub"), exactness=REASSOCIATES)
 def neutral_but_for_the_sign_of_zero(s: Site) -> Result:
-    """x + 0.0 is x: where x is −0.0, the result keeps its sign."""
+    """Adding 0.0: where x is −0.0, the result keeps its sign."""
     return _unit(s, exactly=False)
 
 
@@ -140,13 +139,13 @@ def reciprocal_reciprocal(x: V) -> Rewrite:
 
 @rule("fuse_neg_into_neighbor", exactness=EXACT)
 def add_negated(x: V, y: V) -> Rewrite:
-    """x + −y is x − y."""
+    """Adding −y is subtracting y."""
     return Add(x, Neg(y).once) >> Sub(x, y)
 
 
 @rule("fuse_neg_into_neighbor", exactness=EXACT)
 def subtract_negated(x: V, y: V) -> Rewrite:
-    """x − −y is x + y."""
+    """Subtracting −y is adding y."""
     return Sub(x, Neg(y).once) >> Add(x, y)
 
 
@@ -168,14 +167,17 @@ def reciprocal_times(x: V, y: V) -> Rewrite:
     return Mul(Reciprocal(x).once, y) >> Div(y, x)
 
 
-@rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES)
-def one_over_times(x: V, y: V = Float()) -> Rewrite:
-    """(1 / x) · y is y / x."""
-    return Mul(Div(1, x).once, y) >> _over
-
-
 def _over(m: Match) -> Result:
     one = next(node for node in m.nodes if node.op_type == "Div").inputs[0]
+    kind = facts.dtype(m.y)
+    if kind is None or not kind.is_floating_point():
+        return Refusal("integer division rounds")
     if not keeps_shape(m.site, m.x, [one]):
         return Refusal("the 1 may broadcast the divisor to another shape")
     return Div(m.y, m.x)
+
+
+@rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES)
+def one_over_times(x: V, y: V) -> Rewrite:
+    """(1 / x) · y is y / x."""
+    return Mul(Div(1, x).once, y) >> _over

@@ -6,6 +6,7 @@ No rule stands here: the families of rules that look at axes, slices and splits 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -43,7 +44,7 @@ def normalized(given: Sequence[int], rank: int | None) -> tuple[int, ...] | None
     return tuple(sorted({axis % rank for axis in given}))
 
 
-def with_axes(s: Site, op_type: str, x: Expr | ir.Value, given: Sequence[int], **attrs: object) -> Expr:
+def with_axes(s: Site, op_type: str, x: Expr | ir.Value, given: Sequence[int], **attrs: Any) -> Expr:
     """``op_type`` of ``x`` along ``given`` axes, in the form of the operator set in force."""
     if s.opset >= _AXES_AS_INPUT.get(op_type, 18):
         return Op((op_type,))(x, np.array(given, np.int64), **attrs)
@@ -125,7 +126,7 @@ def split(s: Site, x: ir.Value, sizes: Sequence[int], axis: int) -> Expr:
 
 def again(node: ir.Node, *inputs: Expr | ir.Value | None) -> Expr:
     """The same operator with the same attributes, on other inputs."""
-    return Op((node.op_type,), node.domain)(*inputs, **node.attributes)
+    return Op((node.op_type,), node.domain)(*inputs, **dict[str, Any](node.attributes))
 
 
 def axis_of(s: Site, node: ir.Node, default: int = 0) -> int | None:
