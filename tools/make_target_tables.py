@@ -76,13 +76,16 @@ def _onnxruntime() -> tuple[str, dict[str, Any]]:
             return "NOT_IMPLEMENTED" in str(error)
         return True
 
+    newest = _newest_opset(loads)
+    # A Constant becomes a weight before any kernel is looked for.
+    operators["Constant"] = [{"opsets": [1, newest], "types": {}}]
     minor = ".".join(onnxruntime.__version__.split(".")[:2])
     table = {
         "source": f"kernel registry of onnxruntime {onnxruntime.__version__} (CPUExecutionProvider), and what it loads",
-        "opset": {"": [7, _newest_opset(loads)], "ai.onnx.ml": [1, _newest_ml_opset(loads)]},
+        "opset": {"": [1, newest], "ai.onnx.ml": [1, _newest_ml_opset(loads)]},
         "ir": [1, _newest_ir(loads)],
         "cast": {"float16": "float"},
-        "operators": operators,
+        "operators": dict(sorted(operators.items())),
     }
     return minor, table
 

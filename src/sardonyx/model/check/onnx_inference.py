@@ -10,7 +10,7 @@ import onnx
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.findings import Finding, Place
 from sardonyx.model.check.scopes import Scope, qualified, scopes
-from sardonyx.model.check.skeleton import number_nodes, without_weights
+from sardonyx.model.check.skeleton import number_nodes, without_weights, write_defaults
 from sardonyx.model.check.tensors import type_name
 
 _ENTRY = re.compile(r"\(op_type:[^()]*?, node name: @@(\d+)@@\): ?")
@@ -43,6 +43,7 @@ def check_types(model: onnx.ModelProto) -> Iterator[Finding]:
     """
     numbered = without_weights(model, keep_shapes=True)
     number_nodes(numbered)
+    write_defaults(numbered)
     complaint = _infer(numbered)
     if not complaint:
         return

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, defs
 
-from sardonyx.model.check.scopes import MAX_DEPTH, Scope, scopes
+from sardonyx.model.check.scopes import MAX_DEPTH, Scope, canonical_domain, scopes
 
 _KEPT_BYTES = 1024
 _KEPT_INTEGER_BYTES = 65536
@@ -52,6 +52,32 @@ def number_nodes(model: onnx.ModelProto) -> None:
         for node in scope.graph.node:
             node.name = f"@@{number}@@"
             number += 1
+
+
+def write_defaults(model: onnx.ModelProto) -> None:
+    """Writes out the attribute defaults of operators that are functions of others.
+
+    The inference of onnx inlines such an operator without its defaults, and then misses them inside.
+    """
+    known: dict[tuple[str, str, int], list[onnx.AttributeProto]] = {}
+    for scope in scopes(model):
+        for node in scope.graph.node:
+            domain = canonical_domain(node.domain)
+            key = (node.op_type, domain, scope.opsets.get(domain, 0))
+            if key not in known:
+                known[key] = _function_defaults(*key)
+            if known[key]:
+                given = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(default for default in known[key] if default.name not in given)
+
+
+def _function_defaults(op_type: str, domain: str, version: int) -> list[onnx.AttributeProto]:
+    if version < 1 or not defs.has(op_type, max_inclusive_version=version, domain=domain):
+        return []
+    schema = defs.get_schema(op_type, max_inclusive_version=version, domain=domain)
+    if not schema.has_function:  # type: ignore[attr-defined]
+        return []
+    return [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.name]
 
 
 def tensors(scope: Scope, *, weights: bool = True) -> Iterator[onnx.TensorProto]:

@@ -35,11 +35,15 @@ def check_target(model: onnx.ModelProto, target: Target, commands: Commands, *, 
     typed = _with_types(model) if inferable else model
     functions = {function_key(function): index for index, function in enumerate(model.functions)}
     known: dict[int, _ElementTypes] = {}
+    conditions: dict[str, list[Place]] = {}
     for scope, twin in zip(scopes(model), scopes(typed), strict=True):
         known[id(scope)] = types = {**(known[id(scope.parent)] if scope.parent else {}), **_element_types(twin)}
         for node in scope.graph.node:
             if called_function(node, functions) is None:
-                yield from _check_node(scope, node, types, target, commands)
+                yield from _check_node(scope, node, types, target, commands, conditions)
+    for condition, places in conditions.items():
+        others = f" ({len(places) - 1} more nodes of this kind)" if len(places) > 1 else ""
+        yield finding("target-restriction", f"{condition}{others}", places[0])
 
 
 def _check_versions(model: onnx.ModelProto, target: Target, commands: Commands) -> Iterator[Finding]:
@@ -59,7 +63,12 @@ def _check_versions(model: onnx.ModelProto, target: Target, commands: Commands) 
 
 
 def _check_node(
-    scope: Scope, node: onnx.NodeProto, types: _ElementTypes, target: Target, commands: Commands
+    scope: Scope,
+    node: onnx.NodeProto,
+    types: _ElementTypes,
+    target: Target,
+    commands: Commands,
+    conditions: dict[str, list[Place]],
 ) -> Iterator[Finding]:
     domain = canonical_domain(node.domain)
     entries = target.operators.get(qualified(domain, node.op_type), ())
@@ -68,11 +77,13 @@ def _check_node(
     fitting = [entry for entry in entries if _takes_version(entry, version, scope.opsets.get(domain, 1), target)]
     what = f"{target.name} {target.version}"
     if not fitting:
-        if schema is not None and _is_decomposed(schema, target):
+        missing = _missing_inside(node, schema, scope.opsets.get(domain, 0), types, target)
+        if missing == "":
             return
         more = f" in opset {scope.opsets.get(domain, 0)} (it takes it in others)" if entries else ""
         rest = f"; {target.fallback} runs it instead" if target.fallback else ""
-        reason = f"{what} does not run {qualified(domain, node.op_type)}{more}{rest}."
+        inside = f" (nor {missing}, of which it is composed)" if missing else ""
+        reason = f"{what} does not run {qualified(domain, node.op_type)}{more}{inside}{rest}."
         yield finding("target-operator", reason, scope.at(node), command=_legalize(target, commands))
         return
     refused = [_refused_types(node, schema, types, entry, target.casts) for entry in fitting]
@@ -84,10 +95,10 @@ def _check_node(
     if target.narrowed:
         narrowed = sorted({types[name] for name in node.input if types.get(name) in target.casts})
         if narrowed:
-            reason = f"it has inputs of type {', '.join(narrowed)}. {target.narrowed}"
-            yield finding("target-restriction", reason, scope.at(node))
+            reason = f"{node.op_type} has inputs of type {', '.join(narrowed)}. {target.narrowed}"
+            conditions.setdefault(reason, []).append(scope.at(node))
     if fitting[0].restriction:
-        yield finding("target-restriction", f"{what}: {fitting[0].restriction}", scope.at(node))
+        conditions.setdefault(f"{what} on {node.op_type}: {fitting[0].restriction}", []).append(scope.at(node))
 
 
 def _takes_version(entry: Entry, version: int, opset: int, target: Target) -> bool:
@@ -103,10 +114,55 @@ def _takes_version(entry: Entry, version: int, opset: int, target: Target) -> bo
     return entry.first is None or entry.first <= version <= entry.last
 
 
-def _is_decomposed(schema: defs.OpSchema, target: Target) -> bool:
-    """Whether the operator is a function of others that the target inlines where it has no kernel."""
-    has_body: bool = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
-    return target.name == "onnxruntime" and has_body
+def _missing_inside(
+    node: onnx.NodeProto, schema: defs.OpSchema | None, opset: int, types: _ElementTypes, target: Target
+) -> str | None:
+    """What the target cannot run of the nodes of which an operator is composed, at any depth.
+
+    Returns:
+        The operator missing; an empty string where none is, so that the target runs the composition; None where the
+        operator is not composed of others, or the target does not compose.
+    """
+    if schema is None or target.name != "onnxruntime" or canonical_domain(schema.domain) not in target.opsets:
+        return None
+    if not schema.has_function and not schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        return None
+    body = _composition(node, schema, opset, types)
+    imports = {canonical_domain(entry.domain): entry.version for entry in body.opset_import}
+    for inner in body.node:
+        domain = canonical_domain(inner.domain)
+        version = imports.get(domain, opset)
+        if not defs.has(inner.op_type, max_inclusive_version=version, domain=domain):
+            continue
+        found = defs.get_schema(inner.op_type, max_inclusive_version=version, domain=domain)
+        name = qualified(domain, inner.op_type)
+        if any(_takes_version(entry, found.since_version, version, target) for entry in target.operators.get(name, ())):
+            continue
+        missing = _missing_inside(inner, found, version, {}, target)
+        if missing is None or missing:
+            return missing or name
+    return ""
+
+
+def _composition(node: onnx.NodeProto, schema: defs.OpSchema, opset: int, types: _ElementTypes) -> onnx.FunctionProto:
+    """The function that an operator stands for; an empty one where it depends on types that are not known here."""
+    body = onnx.FunctionProto()
+    if schema.has_function:  # type: ignore[attr-defined]
+        body.ParseFromString(schema.get_function_with_opset_version(opset))  # type: ignore[attr-defined]
+        return body
+    elements = [types.get(name) for name in node.input]
+    if None in elements:
+        return body
+    inputs = [
+        onnx.helper.make_tensor_type_proto(TensorProto.DataType.Value(str(element).upper()), None).SerializeToString()
+        for element in elements
+    ]
+    body.ParseFromString(
+        schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
+            opset, node.SerializeToString(), inputs
+        )
+    )
+    return body
 
 
 def _refused_types(
