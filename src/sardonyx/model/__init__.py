@@ -1,6 +1,19 @@
 """Models in and out of files: load, save, external data, text forms, checking, opset and IR versions."""
 
 from sardonyx.model.load import from_proto, load
-from sardonyx.model.save import save, to_proto
+from sardonyx.model.save import SKELETON_LOCATION, save, to_proto
+from sardonyx.model.tensors import SparseTensor
+from sardonyx.model.types import MapType, OpaqueType
+from sardonyx.model.versions import lowest_ir_version
 
-__all__ = ["from_proto", "load", "save", "to_proto"]
+__all__ = [
+    "SKELETON_LOCATION",
+    "MapType",
+    "OpaqueType",
+    "SparseTensor",
+    "from_proto",
+    "load",
+    "lowest_ir_version",
+    "save",
+    "to_proto",
+]

@@ -1,8 +1,10 @@
 """What ``onnx_ir`` cannot hold, kept beside the graph so that it is written back.
 
-Two things are done here. Types that ``onnx_ir`` lacks are classes of their own (`MapType`, `OpaqueType`), which stand
-where its types stand. All else is kept in records under `KEY` in the ``meta`` of the graph, node, value, attribute or
-tensor concerned; ``meta`` follows its object through renaming and ``clone()``, and is never written to a file itself.
+Types and tensors that ``onnx_ir`` lacks are classes of their own and stand where its types and tensors stand
+(`sardonyx.model.types`, `sardonyx.model.tensors.SparseTensor`: a sparse initializer is an initializer like any other,
+whose ``const_value`` reads as the dense tensor). All else is kept in records under `KEY` in the ``meta`` of the graph,
+node, value, attribute or tensor concerned; ``meta`` follows its object through renaming and ``clone()``, and is never
+written to a file itself.
 
 A record of the form `Original` is a protobuf message as it was read, with the message that the writer alone would
 have made of it. Field by field, the old form is used as long as the writer still makes the same as then, and the
@@ -15,7 +17,6 @@ import dataclasses
 from typing import Any, Generic, TypeVar
 
 import onnx
-import onnx_ir as ir
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -83,7 +84,7 @@ def unknown_fields(message: Message) -> bytes:
 
 def without(message: M, *fields: str) -> M:
     """A copy of a message without some of its fields, which are not copied at any time."""
-    rest = type(message)()
+    rest: M = type(message)()
     for field, value in message.ListFields():
         if field.name not in fields:
             _set(rest, field.name, value)
@@ -93,7 +94,7 @@ def without(message: M, *fields: str) -> M:
 
 
 def _only(message: M, name: str) -> M:
-    alone = type(message)()
+    alone: M = type(message)()
     for field, value in message.ListFields():
         if field.name == name:
             _set(alone, name, value)
@@ -115,13 +116,13 @@ def record(holder: Any) -> Any:
 
     Reading ``holder.meta`` would create a store for each object asked about.
     """
-    store = holder._metadata
+    store = getattr(holder, "_metadata", None)
     return None if store is None else store.get(KEY)
 
 
 def metadata_of(holder: Any) -> dict[str, str] | None:
     """The ``metadata_props`` of an object; None where it never had any (reading them would create a dict)."""
-    props: dict[str, str] | None = holder._metadata_props
+    props: dict[str, str] | None = getattr(holder, "_metadata_props", None)
     return props
 
 
@@ -195,72 +196,3 @@ class Head:
 
     proto: onnx.TensorProto
     field: int
-
-
-class MapType(ir.TypeProtocol):
-    """A map from keys of an integer or string type to values of a type, as classical machine learning returns them.
-
-    Args:
-        key_type: Type of the keys.
-        value_type: Type of the values.
-        denotation: What the value stands for, by the names of ONNX's TypeDenotation.md.
-    """
-
-    __slots__ = ("denotation", "key_type", "value_type")
-
-    def __init__(self, key_type: ir.DataType, value_type: ir.TypeProtocol, *, denotation: str | None = None) -> None:
-        self.key_type = key_type
-        self.value_type = value_type
-        self.denotation = denotation
-
-    @property
-    def elem_type(self) -> ir.TypeProtocol:
-        """The type of the values."""
-        return self.value_type
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """The element type of the values."""
-        return self.value_type.dtype
-
-    @dtype.setter
-    def dtype(self, value: ir.DataType) -> None:
-        self.value_type.dtype = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MapType) and (self.key_type, self.value_type) == (other.key_type, other.value_type)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-    def __repr__(self) -> str:
-        return f"Map({self.key_type!r}, {self.value_type!r})"
-
-
-class OpaqueType(ir.TypeProtocol):
-    """A type that only its domain knows.
-
-    Args:
-        domain: Who defines the type; empty for the model's own domain.
-        name: Its name there.
-        denotation: What the value stands for, by the names of ONNX's TypeDenotation.md.
-    """
-
-    __slots__ = ("denotation", "domain", "name")
-
-    dtype = ir.DataType.UNDEFINED
-    elem_type = ir.DataType.UNDEFINED
-
-    def __init__(self, domain: str = "", name: str = "", *, denotation: str | None = None) -> None:
-        self.domain = domain
-        self.name = name
-        self.denotation = denotation
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OpaqueType) and (self.domain, self.name) == (other.domain, other.name)
-
-    def __hash__(self) -> int:
-        return hash((self.domain, self.name))
-
-    def __repr__(self) -> str:
-        return f"Opaque({self.domain!r}, {self.name!r})"

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,6 @@ from sardonyx.model.carry import KEY, Head
 from sardonyx.model.external import Folder, MappedFile, read_reference
 from sardonyx.model.reader import Reader, collector_paused
 from sardonyx.model.tensors import (
-    DATA_TYPES,
     DetachedTensor,
     MappedTensor,
     ProtoTensor,
@@ -28,6 +28,7 @@ from sardonyx.model.tensors import (
     map_external,
     metadata_of,
 )
+from sardonyx.model.types import DATA_TYPES
 from sardonyx.model.wire import Payload, take_out
 
 MAPPED_BYTES = 4096
@@ -105,7 +106,7 @@ def _has_unknown_fields(proto: onnx.ModelProto) -> bool:
     copy.CopyFrom(proto)
     size = copy.ByteSize()
     copy.DiscardUnknownFields()
-    return copy.ByteSize() != size
+    return bool(copy.ByteSize() != size)
 
 
 def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None) -> ir.Model:
@@ -118,9 +119,9 @@ def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Fo
     except ModelFileError as error:
         raise ModelFileError(error.problem, where=origin, remedy=error.remedy) from error
     proto = _parse(skeleton, origin)
-    size = proto.ByteSize()
+    # Computing a message's size takes as long as parsing it; mostly it is that of the skeleton.
     proto.DiscardUnknownFields()
-    unknown = proto.ByteSize() != size
+    unknown = proto.ByteSize() != len(skeleton)
     if unknown:
         proto = _parse(skeleton, origin)
     if not (proto.HasField("graph") or proto.ir_version):
@@ -251,18 +252,17 @@ class _Tensors:
             return MappedTensor(self._file, payload, proto, dtype)
         assert self._contents is not None
         contents = self._contents[payload.start : payload.start + payload.length]
-        given = {
-            "shape": ir.Shape(proto.dims),
-            "name": proto.name,
-            "doc_string": proto.doc_string or None,
-            "metadata_props": metadata_of(proto),
-        }
-        tensor: ir.Tensor | ir.PackedTensor
+        name, doc_string, metadata = proto.name, proto.doc_string or None, metadata_of(proto)
+        shape = ir.Shape(proto.dims)
+        tensor: ir.Tensor[Any] | ir.PackedTensor[Any]
         if dtype.bitwidth < 8:
-            tensor = ir.PackedTensor(np.frombuffer(contents, np.uint8), dtype, **given)
+            array = np.frombuffer(contents, np.uint8)
+            tensor = ir.PackedTensor(
+                array, dtype, shape=shape, name=name, doc_string=doc_string, metadata_props=metadata
+            )
         else:
-            array = np.frombuffer(contents, dtype.numpy().newbyteorder("<")).reshape(tuple(proto.dims))
-            tensor = ir.Tensor(array, dtype, **given)
+            array = np.frombuffer(contents, dtype.numpy().newbyteorder("<")).reshape(shape.numpy())
+            tensor = ir.Tensor(array, dtype, shape=shape, name=name, doc_string=doc_string, metadata_props=metadata)
         tensor.meta[KEY] = Head(proto, payload.field)
         return tensor
 

@@ -18,20 +18,19 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.errors import InvalidModelError
+from sardonyx.errors import InvalidModelError, ModelFileError
 from sardonyx.model.carry import (
     KEY,
     QUANTIZATION_KEY,
     GraphRecord,
-    MapType,
     ModelRecord,
-    OpaqueType,
     Stray,
     ValueRecord,
     differing,
     without,
 )
-from sardonyx.model.tensors import DATA_TYPES, SparseTensor
+from sardonyx.model.tensors import SparseTensor
+from sardonyx.model.types import read_type, write_type
 from sardonyx.model.writer import (
     FUNCTION_INFO_VERSION,
     Inline,
@@ -39,11 +38,11 @@ from sardonyx.model.writer import (
     natural_annotations,
     natural_infos,
     write_annotation,
+    write_attribute_head,
     write_function_head,
     write_graph_head,
     write_model_head,
     write_node_head,
-    write_type,
     write_value,
 )
 
@@ -231,7 +230,8 @@ class Reader:
             if value is not None:
                 value.const_value = tensor
             else:
-                value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+                shape = tensor.shape if isinstance(tensor.shape, ir.Shape) else ir.Shape(tensor.shape.numpy())
+                value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
                 if name in infos:
                     self._describe(value, infos[name], "value_info")
                 values[name] = value
@@ -257,7 +257,7 @@ class Reader:
         explicit = _explicit_fields(messages)
         nodes = []
         for proto, fields, outputs in zip(protos, messages, produced, strict=True):
-            attributes = [self._attribute(attribute, scopes) for attribute in fields.get(5, ())]
+            attributes = self._attributes(fields, scopes) if 5 in fields else ()
             node = ir.Node(
                 fields.get(7, ""),
                 fields.get(4, ""),
@@ -321,6 +321,13 @@ class Reader:
         if head is not None:
             node.meta[KEY] = head
 
+    def _attributes(self, fields: Fields, scopes: Scopes) -> list[ir.Attr]:
+        try:
+            return [self._attribute(attribute, scopes) for attribute in fields[5]]
+        except ModelFileError as error:
+            where = f"node '{fields.get(3, '')}' ({fields.get(4, '')}), {error.where}"
+            raise type(error)(error.problem, where=where, remedy=error.remedy) from error
+
     def _attribute(self, proto: onnx.AttributeProto, scopes: Scopes) -> ir.Attr:
         fields = _fields(proto)
         name = fields.get(1, "")
@@ -372,10 +379,7 @@ class Reader:
         # Tensors and graphs have records of their own.
         children = ("t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
         if attribute.type in _WITH_CHILDREN and not attribute.is_ref():
-            written.name = attribute.name
-            written.type = attribute.type.value
-            if attribute.doc_string is not None:
-                written.doc_string = attribute.doc_string
+            write_attribute_head(attribute, written)
         else:
             self._writer.attribute(attribute, written, 1)
         form = differing(without(proto, *children), written)
@@ -501,50 +505,6 @@ class Reader:
         if strays or list(places) != natural_annotations(graph):
             for value, place in places.items():
                 _value_record(value).annotated = place
-
-
-def read_type(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """Reads a type, and the shape in its innermost tensor type; None where they are missing or unknown."""
-    which = proto.WhichOneof("value")
-    denotation = proto.denotation if proto.HasField("denotation") else None
-    if which == "tensor_type" or which == "sparse_tensor_type":
-        content = getattr(proto, which)
-        dtype = DATA_TYPES.get(content.elem_type) if content.HasField("elem_type") else None
-        if dtype is None:
-            return None, None
-        shape = _shape(content.shape) if content.HasField("shape") else None
-        if which == "tensor_type":
-            return ir.TensorType(dtype, denotation=denotation), shape
-        return ir.SparseTensorType(dtype, denotation=denotation), shape
-    if which == "sequence_type" or which == "optional_type":
-        kind, shape = read_type(getattr(proto, which).elem_type)
-        if kind is None:
-            return None, None
-        if which == "sequence_type":
-            return ir.SequenceType(kind, denotation=denotation), shape
-        return ir.OptionalType(kind, denotation=denotation), shape
-    if which == "map_type":
-        key_type = DATA_TYPES.get(proto.map_type.key_type)
-        kind, shape = read_type(proto.map_type.value_type)
-        if key_type is None or kind is None:
-            return None, None
-        return MapType(key_type, kind, denotation=denotation), shape
-    if which == "opaque_type":
-        return OpaqueType(proto.opaque_type.domain, proto.opaque_type.name, denotation=denotation), None
-    return None, None
-
-
-def _shape(proto: onnx.TensorShapeProto) -> ir.Shape:
-    dims: list[int | ir.SymbolicDim] = []
-    denotations: list[str | None] = []
-    for dim in proto.dim:
-        which = dim.WhichOneof("value")
-        if which == "dim_value":
-            dims.append(dim.dim_value)
-        else:
-            dims.append(ir.SymbolicDim(dim.dim_param or None))
-        denotations.append(dim.denotation if dim.HasField("denotation") else None)
-    return ir.Shape(dims, denotations, frozen=True)
 
 
 def _fields(message: Any) -> Fields:

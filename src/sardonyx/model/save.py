@@ -16,9 +16,9 @@ import onnx_ir as ir
 from sardonyx.errors import ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model.external import write_all
 from sardonyx.model.reader import collector_paused
-from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, attach
+from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor
 from sardonyx.model.wire import RAW_DATA, Payload, put_back
-from sardonyx.model.writer import Inline, Writer
+from sardonyx.model.writer import Placement, Writer
 
 SKELETON_LOCATION = "sardonyx-skeleton"
 """The data file that the placeholders of a skeleton name; it does not exist."""
@@ -34,6 +34,7 @@ ALIGNED_BYTES = 1 << 20
 _SMALL_ALIGNMENT = 64
 _STREAMED_BYTES = 4096
 _BUFFER_BYTES = 1 << 20
+_AMPLE_BYTES = 1 << 28
 _FORMATS = ("onnx", "onnxtxt", "textproto")
 _FORMAT_OF_SUFFIX = {
     ".onnxtxt": "onnxtxt",
@@ -65,18 +66,11 @@ def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
     if not weights:
         _write(model, proto, _Skeleton())
         return proto
-    plan = _Streamed()
-    _write(model, proto, plan)
-    size = proto.ByteSize() + sum(part.length for part in plan.parts)
-    if size > MAX_PROTO_BYTES:
-        raise ModelTooLargeError(
-            f"takes {size:,} bytes, and a protobuf message holds at most {MAX_PROTO_BYTES:,}.",
-            where="the model",
-            remedy="Save it to a file, which keeps its weights in a data file beside it.",
-        )
-    if plan.parts:
-        proto.Clear()
-        _write(model, proto, Inline())
+    placement = _Counted()
+    _write(model, proto, placement)
+    # The size of a message is only known by serializing it: that is left out where contents leave ample room.
+    if placement.size > MAX_PROTO_BYTES - _AMPLE_BYTES:
+        _check_size(proto.ByteSize(), "the model")
     return proto
 
 
@@ -127,11 +121,7 @@ def save(
     plan, content = (None, b"") if external_data else _plan(model, _Streamed())
     if plan is not None and _size(plan, content) > MAX_PROTO_BYTES:
         if external_data is False:
-            raise ModelTooLargeError(
-                f"takes {_size(plan, content):,} bytes, and an ONNX file holds at most {MAX_PROTO_BYTES:,}.",
-                where=str(target),
-                remedy="Allow external data.",
-            )
+            _check_size(_size(plan, content), str(target))
         plan = None
     if plan is None:
         plan, content = _plan_external(model, target, external_threshold)
@@ -159,6 +149,21 @@ class _Part:
                 where=f"tensor '{tensor.name}'",
             )
         write_all(descriptor, contents)
+
+
+class _Counted:
+    """Leaves contents to the writer as long as they fit into one message."""
+
+    least = _STREAMED_BYTES
+    references = True
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+        self.size += tensor.nbytes
+        _check_size(self.size, "the model")
+        return False
 
 
 class _Skeleton:
@@ -227,6 +232,15 @@ class _External(_Streamed):
         return True
 
 
+def _check_size(size: int, where: str) -> None:
+    if size > MAX_PROTO_BYTES:
+        raise ModelTooLargeError(
+            f"takes at least {size:,} bytes, and a protobuf message holds at most {MAX_PROTO_BYTES:,}.",
+            where=where,
+            remedy="Save it to a file, with its weights in a data file beside it.",
+        )
+
+
 def _refer(message: onnx.TensorProto, location: str, offset: int | None, length: int) -> None:
     message.data_location = onnx.TensorProto.EXTERNAL
     entries = {"location": location, "offset": offset, "length": length}
@@ -235,7 +249,7 @@ def _refer(message: onnx.TensorProto, location: str, offset: int | None, length:
             message.external_data.add(key=key, value=str(value))
 
 
-def _write(model: ir.Model, proto: onnx.ModelProto, placement: _Skeleton | _Streamed | Inline) -> None:
+def _write(model: ir.Model, proto: onnx.ModelProto, placement: Placement) -> None:
     with collector_paused():
         Writer(placement, model.ir_version).model(model, proto)
 
@@ -243,12 +257,6 @@ def _write(model: ir.Model, proto: onnx.ModelProto, placement: _Skeleton | _Stre
 def _plan(model: ir.Model, plan: _Streamed) -> tuple[_Streamed, bytes]:
     proto = onnx.ModelProto()
     _write(model, proto, plan)
-    if proto.ByteSize() > MAX_PROTO_BYTES:
-        raise ModelTooLargeError(
-            f"takes {proto.ByteSize():,} bytes without its large tensors, and a protobuf message holds at most"
-            f" {MAX_PROTO_BYTES:,}.",
-            where="the model",
-        )
     return plan, proto.SerializeToString(deterministic=True)
 
 

@@ -24,7 +24,6 @@ from sardonyx.model.wire import RAW_DATA, Payload
 MAX_PROTO_BYTES = 2**31 - 1
 """The largest serialized protobuf message."""
 
-DATA_TYPES: dict[int, ir.DataType] = {int(dtype): dtype for dtype in ir.DataType}
 
 _COMPLEX = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
 # Which types each field of TensorProto may hold (onnx.proto, message TensorProto).
@@ -114,6 +113,8 @@ def metadata_of(proto: onnx.TensorProto) -> dict[str, str] | None:
 
 def _as_array(contents: memoryview, dtype: ir.DataType, shape: ir.Shape) -> npt.NDArray[Any]:
     dims = shape.numpy()
+    if not len(contents):
+        return np.empty(dims, dtype=dtype.numpy())
     if dtype.bitwidth < 8:
         packed = np.frombuffer(contents, dtype=np.uint8)
         return ir.PackedTensor(packed, dtype, shape=dims).numpy()
@@ -275,12 +276,12 @@ class ProtoTensor(serde.TensorProtoTensor):
         self._proto.name = value or ""
 
     @property
-    def dtype(self) -> ir.DataType:
+    def dtype(self) -> ir.DataType:  # type: ignore[override]
         """Element type."""
         return self._dtype
 
     @property
-    def shape(self) -> ir.Shape:
+    def shape(self) -> ir.Shape:  # type: ignore[override]
         """Shape; all sizes are known."""
         return self._shape
 

@@ -7,7 +7,7 @@ messages in memory, skeletons without weights, and files whose contents are stre
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import onnx
 import onnx_ir as ir
@@ -18,8 +18,6 @@ from sardonyx.model.carry import (
     QUANTIZATION_KEY,
     GraphRecord,
     Head,
-    MapType,
-    OpaqueType,
     Stray,
     ValueRecord,
     metadata_of,
@@ -27,6 +25,7 @@ from sardonyx.model.carry import (
     without,
 )
 from sardonyx.model.tensors import DetachedTensor, ProtoTensor, SparseTensor, attach
+from sardonyx.model.types import write_type
 from sardonyx.model.wire import RAW_DATA, length_field
 
 FUNCTION_INFO_VERSION = 10
@@ -164,14 +163,11 @@ class Writer:
 
     def attribute(self, attribute: ir.Attr, message: onnx.AttributeProto, depth: int) -> None:
         """Writes an attribute of a node or a default of a function's."""
-        message.name = attribute.name
+        write_attribute_head(attribute, message)
         kind = attribute.type
         value = attribute.value
-        message.type = kind.value
-        if attribute.doc_string is not None:
-            message.doc_string = attribute.doc_string
         if attribute.is_ref():
-            message.ref_attr_name = attribute.ref_attr_name
+            message.ref_attr_name = attribute.ref_attr_name or ""
         elif kind is _TYPE.INTS:
             message.ints.extend(value)
         elif kind is _TYPE.INT:
@@ -327,6 +323,14 @@ def write_node_head(node: ir.Node, message: onnx.NodeProto, explicit: frozenset[
         message.device_configurations.append(ir.serde.serialize_node_device_configuration(configuration))
 
 
+def write_attribute_head(attribute: ir.Attr, message: onnx.AttributeProto) -> None:
+    """Writes all of an attribute but its value."""
+    message.name = attribute.name
+    message.type = cast(onnx.AttributeProto.AttributeType, attribute.type.value)
+    if attribute.doc_string is not None:
+        message.doc_string = attribute.doc_string
+
+
 def write_value(value: ir.Value, message: onnx.ValueInfoProto, place: str) -> None:
     """Writes a value where it stands.
 
@@ -344,39 +348,6 @@ def write_value(value: ir.Value, message: onnx.ValueInfoProto, place: str) -> No
     carried: ValueRecord | None = record(value)
     if carried is not None and place in carried.forms:
         carried.forms[place].restore(message)
-
-
-def write_type(kind: ir.TypeProtocol | None, shape: ir.ShapeProtocol | None, message: onnx.TypeProto) -> None:
-    """Writes a type, with the shape in its innermost tensor type.
-
-    Raises:
-        UnsupportedError: The type is none of ONNX's.
-    """
-    if kind is None:
-        return
-    if kind.denotation is not None:
-        message.denotation = kind.denotation
-    if isinstance(kind, ir.TensorType):
-        message.tensor_type.elem_type = kind.dtype.value
-        _write_shape(shape, message.tensor_type)
-    elif isinstance(kind, ir.SequenceType):
-        message.sequence_type.elem_type.SetInParent()
-        write_type(kind.elem_type, shape, message.sequence_type.elem_type)
-    elif isinstance(kind, ir.OptionalType):
-        message.optional_type.elem_type.SetInParent()
-        write_type(kind.elem_type, shape, message.optional_type.elem_type)
-    elif isinstance(kind, MapType):
-        message.map_type.key_type = kind.key_type.value
-        message.map_type.value_type.SetInParent()
-        write_type(kind.value_type, shape, message.map_type.value_type)
-    elif isinstance(kind, ir.SparseTensorType):
-        message.sparse_tensor_type.elem_type = kind.dtype.value
-        _write_shape(shape, message.sparse_tensor_type)
-    elif isinstance(kind, OpaqueType):
-        message.opaque_type.SetInParent()
-        _write_optional(message.opaque_type, kind, ("domain", "name"))
-    else:
-        raise UnsupportedError(f"{kind!r} is no type that an ONNX file can hold.")
 
 
 def natural_infos(graph: ir.Graph, function: bool = False) -> list[ir.Value]:
@@ -454,22 +425,6 @@ def _in_place(entries: list[tuple[int | None, ir.Value]], strays: list[Stray]) -
 
 def _is_known(value: ir.Value) -> bool:
     return value.type is not None or bool(metadata_of(value)) or value.doc_string is not None
-
-
-def _write_shape(shape: ir.ShapeProtocol | None, tensor_type: Any) -> None:
-    if shape is None:
-        return
-    tensor_type.shape.SetInParent()
-    dims = tensor_type.shape.dim
-    for index, size in enumerate(shape):
-        dim = dims.add()
-        if isinstance(size, int):
-            dim.dim_value = size
-        elif size.value is not None:
-            dim.dim_param = str(size.value)
-        denotation = shape.get_denotation(index)
-        if denotation is not None:
-            dim.denotation = denotation
 
 
 def _write_tensor_head(tensor: ir.TensorProtocol, message: onnx.TensorProto) -> None:
