@@ -160,6 +160,8 @@ class Engine:
         self.in_function = False
         self.memo: dict[Any, Any] = {}
         """For rules: facts worth computing once. A fact about a value object stays true."""
+        self.learned: set[ir.Value] = set()
+        """Values that replaced ones of which less was known: what reads them may be inferred anew."""
         self._sizes: dict[int, Sizes] = {}
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
@@ -376,6 +378,8 @@ class Engine:
             new.type = old.type or new.type
         if fresh or new.shape is None:
             new.shape = _better_shape(old.shape, new.shape)
+        if old.shape is None or new.shape != old.shape:
+            self.learned.add(new)
         if old.is_graph_output():
             if not fresh and not _can_take_name(old, new):
                 identity = ir.Node("", "Identity", [new], name=self.node_names.fresh(f"{old.name}_identity"))

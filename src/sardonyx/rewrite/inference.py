@@ -65,26 +65,31 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> s
     """
     told: set[ir.Value] = set(changed)
     imports = {("" if d == "ai.onnx" else d): v for d, v in model.graph.opset_imports.items()}
-    for node in model.graph:
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
         outputs = [v for v in node.outputs if v.name and _is_tensor(v)]
         if told and any(v in told for v in node.inputs):
             before = [v.shape for v in outputs]
             infer_node(node, imports, model.ir_version)
             told.update(v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape)
         for output in outputs:
-            shape = output.shape
-            if _all_told(shape):
+            if _all_told(output.shape):
                 continue
-            dims = _computed(node, sizes, shape)
-            if dims is None and shape is not None and not any(v is not None and v.shape is None for v in node.inputs):
-                dims = [
-                    f"?{output.name}.{axis}" if not isinstance(dim, int) and dim.value is None else _plain(dim)
-                    for axis, dim in enumerate(shape)
-                ]
-            if dims is not None and (shape is None or dims != [_plain(dim) for dim in shape]):
+            dims = _computed(node, sizes, output.shape) or _named(node, output)
+            if dims is not None and (output.shape is None or dims != [_plain(dim) for dim in output.shape]):
                 output.shape = ir.Shape(dims)
                 told.add(output)
     return told
+
+
+def _named(node: ir.Node, output: ir.Value) -> list[int | str | None] | None:
+    """The shape with a name for each size that stays open; None while more may be told of the node's inputs."""
+    shape = output.shape
+    if shape is None or any(v is not None and v.shape is None for v in node.inputs):
+        return None
+    return [
+        f"?{output.name}.{axis}" if not isinstance(dim, int) and dim.value is None else _plain(dim)
+        for axis, dim in enumerate(shape)
+    ]
 
 
 def _computed(node: ir.Node, sizes: Sizes, shape: ir.Shape | None) -> list[int | str | None] | None:

@@ -74,7 +74,8 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
             if len(engine.applied) == before:
                 break
             engine.sizes.forget_unknown()
-            inference.refine(model, engine.sizes)
+            inference.refine(model, engine.sizes, engine.learned)
+            engine.learned.clear()
     except LimitReached:
         pass
     return engine
