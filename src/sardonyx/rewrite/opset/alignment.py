@@ -31,7 +31,7 @@ def align(node: ir.Node, here: OpSchema, there: OpSchema) -> str | None:
 def _align_attributes(node: ir.Node, here: OpSchema, there: OpSchema) -> str | None:
     for name, attribute in list(node.attributes.items()):
         declared = there.attributes.get(name)
-        if declared is not None and int(declared.type.value) == int(attribute.type):
+        if declared is not None and str(declared.type).rpartition(".")[2] == attribute.type.name:
             continue
         if name in HINTS:
             node.attributes.pop(name)

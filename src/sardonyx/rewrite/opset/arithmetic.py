@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite.opset.shaping import reduce, squeeze, unsqueeze
+from sardonyx.rewrite.opset.shaping import reduce, reshape, squeeze, unsqueeze
 from sardonyx.rewrite.opset.site import Site
 from sardonyx.rewrite.opset.table import down, up
 
@@ -252,6 +254,16 @@ def product_by_mask(site: Site) -> None:
 
 
 @down("Where", version=9)
-def choice_by_loop(site: Site) -> None:
-    """A choice between numbers is arithmetic only where both are finite, which nothing here guarantees."""
-    site.refuse("a choice that keeps NaN and infinity has no equal before opset 9")
+def choice_by_gather(site: Site) -> None:
+    """Both sides, of known sizes, in one list; each place gathers from the half that its condition names."""
+    condition, yes, no = (site.required(i) for i in range(3))
+    whole = np.broadcast_shapes(*(site.sizes(value) for value in (condition, yes, no)))
+    count = math.prod(whole)
+    flat = [
+        reshape(site, site.emit("Expand", value, site.constant(list(whole))), [count])
+        for value in (no, yes, site.cast(condition, _T.INT64))
+    ]
+    half = site.emit("Mul", flat[2], site.constant(np.asarray(count, np.int64)))
+    places = site.emit("Add", half, site.constant(np.arange(count)))
+    chosen = site.emit("Gather", site.emit("Concat", flat[0], flat[1], axis=0), places, axis=0)
+    site.replace(reshape(site, chosen, list(whole)))

@@ -27,13 +27,13 @@ def bit_by_bit(site: Site) -> None:
     """The bits as a last axis of booleans, combined, and summed by their weights."""
     a, b = site.required(0), site.required(1)
     dtype = site.dtype(a)
-    width = dtype.itemsize * 8
-    places = np.arange(width, dtype=np.uint64)
+    places = np.arange(dtype.bitwidth, dtype=np.uint64)
     bits = [_bits(site, x, places) for x in (a, b)]
     logical = site.emit(site.node.op_type.removeprefix("Bitwise"), *bits)
     weights = site.constant(np.uint64(1) << places)
     none = site.constant(np.zeros((), np.uint64))
-    total = _sum_of_bits(site, site.emit("Where", logical, weights, none), width)
+    terms = site.emit("Where", logical, weights, none)
+    total = reduce(site, "ReduceSum", terms, [site.rank(terms) - 1], keepdims=False)
     unsigned = site.cast(total, _UNSIGNED.get(dtype, dtype))
     site.replace(site.cast(unsigned, dtype))
 
@@ -45,14 +45,6 @@ def _bits(site: Site, x: ir.Value, places: np.ndarray) -> ir.Value:
     return site.cast(site.emit("Mod", shifted, site.constant(np.asarray(2, np.uint64))), _T.BOOL)
 
 
-def _sum_of_bits(site: Site, terms: ir.Value, width: int) -> ir.Value:
-    """A sum over the last axis: of int64 where it fits, else of the two halves of the word apart."""
-    last = site.rank(terms) - 1
-    if width < 64:
-        return reduce(site, "ReduceSum", site.cast(terms, _T.INT64), [last], keepdims=False)
-    return reduce(site, "ReduceSum", terms, [last], keepdims=False)
-
-
 @down("BitShift", version=28)
 def signed_shift(site: Site) -> None:
     """Left: a shift of the unsigned bits. Right: of the complement where negative; amounts out of range fill."""
@@ -60,7 +52,7 @@ def signed_shift(site: Site) -> None:
     dtype = site.dtype(x)
     if dtype not in _UNSIGNED:
         return
-    unsigned, width = _UNSIGNED[dtype], dtype.itemsize * 8
+    unsigned, width = _UNSIGNED[dtype], dtype.bitwidth
     zero, minus = site.scalar(0, x), site.scalar(-1, x)
     amount_fits = site.emit("And", site.emit("Less", y, site.scalar(width, x)), site.emit("Greater", y, minus))
     amount = site.cast(site.emit("Where", amount_fits, y, zero), unsigned)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite.opset.site import Site, tensor_of_constant
+from sardonyx.rewrite.opset.constants import tensor_of_constant
+from sardonyx.rewrite.opset.site import Site
 from sardonyx.rewrite.opset.table import down, up
 
 

@@ -14,6 +14,7 @@ from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.alignment import align, illegality
 from sardonyx.rewrite.opset.decompose import expand
+from sardonyx.rewrite.opset.experimental import EXPERIMENTAL, replace_experimental
 from sardonyx.rewrite.opset.ir_version import at_least, set_ir_version
 from sardonyx.rewrite.opset.schemas import canonical, changed_in, newest, schema_at, since_version
 from sardonyx.rewrite.opset.site import Refusal, Scope, Site, bodies_of, name_of
@@ -79,15 +80,15 @@ class Walk:
 
     def __init__(self, model: ir.Model, domain: str) -> None:
         self.domain = canonical(domain)
-        self.model = copy_of(model)
-        if self._version(self.model.opset_imports) is None:
+        if self._version(model.opset_imports) is None:
             raise OptionError(
                 f"the model imports no operator set of the domain {domain or 'ai.onnx'!r}",
                 where="domain",
-                remedy=f"It imports: {', '.join(d or 'ai.onnx' for d in self.model.opset_imports)}.",
+                remedy=f"It imports: {', '.join(d or 'ai.onnx' for d in model.opset_imports)}.",
             )
-        self._require_defined()
-        infer_shapes(self.model)
+        self._require_legal(model)
+        self.model = copy_of(model)
+        self._annotate()
 
     def _version(self, imports: dict[str, int]) -> int | None:
         for name, version in imports.items():
@@ -108,6 +109,26 @@ class Walk:
     def _scope(self, graph: ir.Graph, imports: dict[str, int], *, in_function: bool) -> Scope:
         return Scope(self.model, graph, in_function=in_function, imports={canonical(d): v for d, v in imports.items()})
 
+    def _annotate(self) -> None:
+        """Infers types and shapes; experimental operators, which stop inference, are written as standard ones."""
+        infer_shapes(self.model)
+        while pending := self._experimental():
+            ready = [site for site in pending if site.required(0).dtype is not None]
+            for site in ready or pending:
+                replace_experimental(site)
+            infer_shapes(self.model)
+
+    def _experimental(self) -> list[Site]:
+        return [
+            Site(node, scope, version, version)
+            for scope, version in self._scopes()
+            for node in ir.traversal.RecursiveGraphIterator(scope.graph)
+            if not self.domain
+            and not canonical(node.domain)
+            and node.op_type in EXPERIMENTAL
+            and schema_at("", node.op_type, version) is None
+        ]
+
     def convert(self, opset: int) -> ir.Model:
         """Takes every graph of the model to ``opset``; see ``convert_opset``."""
         latest = newest(self.domain)
@@ -118,7 +139,6 @@ class Walk:
                 remedy=f"Known are 1 to {latest}.",
             )
         for scope, version in list(self._scopes()):
-            self._require_legal(scope, version)
             if opset > version and not scope.in_function:
                 self.model.ir_version = max(self.model.ir_version, at_least(self.domain, opset))
             self.walk(list(scope.graph), scope, version, opset)
@@ -134,7 +154,6 @@ class Walk:
     def decompose(self, op_types: frozenset[str]) -> ir.Model:
         """Takes every node of these operators below its first definition and back; see ``decompose``."""
         for scope, version in list(self._scopes()):
-            self._require_legal(scope, version)
             for node in list(ir.traversal.RecursiveGraphIterator(scope.graph)):
                 if canonical(node.domain) == self.domain and node.op_type in op_types:
                     self._remove(node, scope, version, op_types)
@@ -152,20 +171,27 @@ class Walk:
             if new.op_type in op_types:
                 self._remove(new, scope, version, op_types)
 
-    def _require_defined(self) -> None:
-        for value in self.model.graph.outputs:
+    def _require_legal(self, model: ir.Model) -> None:
+        """Refuses what no conversion could be right for: undefined values, unknown operators, missing inputs."""
+        for value in model.graph.outputs:
             if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
                 raise InvalidModelError("the graph output is made by nothing", where=str(value.name))
+        graphs = [(model.graph, model.opset_imports)]
+        graphs.extend((function.graph, function.opset_imports) for function in model.functions.values())
+        for graph, imports in graphs:
+            version = self._version(imports)
+            for node in ir.traversal.RecursiveGraphIterator(graph):
+                if version is not None and canonical(node.domain) == self.domain:
+                    self._require_legal_node(node, version)
 
-    def _require_legal(self, scope: Scope, version: int) -> None:
-        for node in ir.traversal.RecursiveGraphIterator(scope.graph):
-            if canonical(node.domain) != self.domain:
-                continue
-            schema = schema_at(self.domain, node.op_type, version)
-            if schema is None:
-                raise OpsetConversionError(f"opset {version} has no such operator", where=name_of(node))
-            if reason := illegality(node, schema):
-                raise OpsetConversionError(f"is not legal in opset {version}: {reason}", where=name_of(node))
+    def _require_legal_node(self, node: ir.Node, version: int) -> None:
+        schema = schema_at(self.domain, node.op_type, version)
+        if schema is None and not self.domain and node.op_type in EXPERIMENTAL:
+            return
+        if schema is None:
+            raise OpsetConversionError(f"opset {version} has no such operator", where=name_of(node))
+        if reason := illegality(node, schema):
+            raise OpsetConversionError(f"is not legal in opset {version}: {reason}", where=name_of(node))
 
     def walk(self, nodes: list[ir.Node], scope: Scope, source: int, target: int) -> list[ir.Node]:
         """Takes nodes (with their bodies) from ``source`` to ``target``, and returns those that replace them."""
@@ -179,6 +205,8 @@ class Walk:
         changed = changed_in(self.domain, max(here, there))
         after: list[ir.Node] = []
         for node in nodes:
+            if node.graph is None:
+                continue
             for attribute in node.attributes.values():
                 for body in bodies_of(attribute):
                     self._step(list(body), scope, here, there)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -11,8 +12,9 @@ from onnx.defs import OpSchema
 from onnx_ir import serde
 
 from sardonyx.rewrite import inference
+from sardonyx.rewrite.opset.constants import tensor_of_constant
 from sardonyx.rewrite.opset.schemas import canonical, default_of, schema_at
-from sardonyx.rewrite.opset.site import Scope, Site, tensor_of_constant
+from sardonyx.rewrite.opset.site import Scope, Site, is_read
 
 _DOMAIN = "decomposition"
 
@@ -33,22 +35,22 @@ def expand(site: Site) -> tuple[list[ir.Node], int] | None:
     if found is None:
         return None
     function, version = found
-    body = _inlined(function, schema, site, version)
-    return _splice(body, site, version), version
+    return _splice(_inlined(function, schema, site, version), site), version
 
 
 def _function(schema: OpSchema, site: Site) -> tuple[onnx.FunctionProto, int] | None:
     """The body written for the newest set not above the node's own; else the oldest one above it."""
-    versions = sorted(schema.context_dependent_function_opset_versions or schema.function_opset_versions)
+    bodies: Any = schema  # the stubs of onnx leave the functions out
+    versions = sorted(bodies.context_dependent_function_opset_versions or bodies.function_opset_versions)
     if not versions:
         return None
     version = max((v for v in versions if v <= site.source), default=versions[0])
-    if not schema.has_context_dependent_function:
-        content = schema.get_function_with_opset_version(version)
+    if not bodies.has_context_dependent_function:
+        content = bodies.get_function_with_opset_version(version)
     else:
         types = [b"" if v is None else _type(v).SerializeToString() for v in site.node.inputs]
         node = serde.serialize_node(site.node)
-        content = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+        content = bodies.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
     if not content:
         return None
     return onnx.FunctionProto.FromString(content), version
@@ -68,7 +70,7 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
     call.domain = _DOMAIN
     del call.input[:], call.output[:]
     call.input.extend("" if v is None else f"in{i}" for i, v in enumerate(site.node.inputs))
-    call.output.extend(f"out{i}" for i in range(len(site.node.outputs)))
+    call.output.extend(f"out{i}" if is_read(value) else "" for i, value in enumerate(site.node.outputs))
     given = {attribute.name for attribute in call.attribute}
     call.attribute.extend(
         schema.attributes[name].default_value
@@ -83,7 +85,7 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
             for i, v in enumerate(site.node.inputs)
             if v is not None and f"in{i}" in call.input
         ],
-        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in call.output],
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in call.output if name],
     )
     wrapper = onnx.helper.make_model(
         graph,
@@ -96,11 +98,12 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
     return body
 
 
-def _splice(body: ir.Model, site: Site, version: int) -> list[ir.Node]:
+def _splice(body: ir.Model, site: Site) -> list[ir.Node]:
     """Moves the nodes of ``body`` before the site, wired to its inputs; drops what nothing reads."""
     graph, scope = site.node.graph, site.scope
     assert graph is not None
-    outputs = list(body.graph.outputs)
+    results = iter(list(body.graph.outputs))
+    outputs = [next(results) if is_read(value) else None for value in site.node.outputs]
     body.graph.outputs.clear()
     live = set(outputs)
     for node in reversed(list(body.graph)):
@@ -119,12 +122,25 @@ def _splice(body: ir.Model, site: Site, version: int) -> list[ir.Node]:
     kept = [node for node in nodes if not _lift(node, scope, outputs)]
     graph.insert_before(site.node, kept)
     site.emitted.extend(kept)
-    site.target = version
     site.replace(*outputs)
-    return [node for node in site.emitted if node.graph is graph]
+    return _without_identities([node for node in site.emitted if node.graph is graph])
 
 
-def _lift(node: ir.Node, scope: Scope, outputs: list[ir.Value]) -> bool:
+def _without_identities(nodes: list[ir.Node]) -> list[ir.Node]:
+    """Bodies name their values by ``Identity``; readers read the original."""
+    kept: list[ir.Node] = []
+    for node in nodes:
+        passed = node.inputs[0] if node.op_type == "Identity" else None
+        if passed is None or node.outputs[0].is_graph_output():
+            kept.append(node)
+            continue
+        node.outputs[0].replace_all_uses_with(passed)
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+    return kept
+
+
+def _lift(node: ir.Node, scope: Scope, outputs: list[ir.Value | None]) -> bool:
     """Turns a ``Constant`` node into an initializer of the main graph, where that is possible."""
     if node.op_type != "Constant" or canonical(node.domain) or scope.in_function or node.outputs[0] in outputs:
         return False

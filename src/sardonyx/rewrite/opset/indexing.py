@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -39,7 +41,7 @@ def largest_and_sorted(site: Site) -> None:
     smallest = not site.integer("largest", 1)
     if smallest:
         value = site.emit("Neg", value)
-    values, places = site.emit_many("TopK", [value, site.required(1)], 2, axis=axis)
+    values, places = site.emit_many("TopK", [value, site.required(1)], 2, {"axis": axis})
     if smallest:
         values = site.emit("Neg", values)
     site.replace(site.cast(values, dtype), places)
@@ -97,8 +99,10 @@ def negative_indices_counted(site: Site) -> None:
         count = site.cast(depth, site.dtype(indices))
         if site.rank(depth) == 1 and site.rank(indices) == 0:
             count = squeeze(site, count, [0])
-        negative = site.emit("Less", indices, site.scalar(0, indices))
-        indices = site.emit("Where", negative, site.emit("Add", indices, count), indices)
+        zero = site.scalar(0, indices)
+        counted = site.emit("Add", indices, count)
+        counted = site.emit("Where", site.emit("Less", counted, zero), count, counted)
+        indices = site.emit("Where", site.emit("Less", indices, zero), counted, indices)
     site.become(inputs=[indices, depth, values], attributes=attributes)
 
 
@@ -133,7 +137,7 @@ def without_batch_axes(site: Site) -> None:
         site.become(attributes=site.attributes(drop=["batch_dims"]))
         return
     sizes = site.sizes(indices)[:-1]
-    leading = site.constant(np.stack(np.indices(sizes)[:batch], axis=-1).astype(np.int64))
+    leading = site.constant(np.moveaxis(np.indices(sizes)[:batch], 0, -1).astype(np.int64))
     site.become(inputs=[x, site.emit("Concat", leading, indices, axis=len(sizes))], attributes={})
 
 
@@ -143,12 +147,8 @@ def gather_flat(site: Site) -> None:
     x, indices = site.required(0), site.required(1)
     depth = site.size(indices, -1)
     sizes = site.sizes(x)
-    lead = np.asarray(sizes[:depth])
-    strides = np.append(np.cumprod(lead[::-1])[::-1][1:], 1)
-    counted = _counted_from_front(site, indices, lead)
-    terms = site.emit("Mul", counted, site.constant(strides))
-    numbers = reduce(site, "ReduceSum", terms, [site.rank(indices) - 1], keepdims=False)
-    flat = reshape(site, x, [int(lead.prod()), *sizes[depth:]])
+    numbers = _flat_numbers(site, indices, np.asarray(sizes[:depth]))
+    flat = reshape(site, x, [math.prod(sizes[:depth]), *sizes[depth:]])
     site.replace(site.emit("Gather", flat, numbers, axis=0))
 
 
@@ -175,6 +175,26 @@ def _counted_from_front(site: Site, indices: ir.Value, sizes: np.ndarray) -> ir.
     negative = site.emit("Less", indices, site.constant(np.asarray(0, np.int64)))
     shifted = site.emit("Add", indices, site.constant(sizes.astype(np.int64)))
     return site.emit("Where", negative, shifted, indices)
+
+
+@down("ScatterND", version=11)
+def scatter_flat(site: Site) -> None:
+    """The leading axes of the data, of known sizes, are one flat axis, and an index tuple is one number."""
+    x, indices, updates = (site.required(i) for i in range(3))
+    sizes, places = site.sizes(x), site.sizes(indices)
+    depth, count = places[-1], math.prod(places[:-1])
+    rest = math.prod(sizes[depth:])
+    numbers = _flat_numbers(site, indices, np.asarray(sizes[:depth]))
+    index = site.emit("Expand", reshape(site, numbers, [count, 1]), site.constant([count, rest]))
+    flat = [reshape(site, x, [math.prod(sizes[:depth]), rest]), reshape(site, updates, [count, rest])]
+    site.replace(reshape(site, site.emit("Scatter", flat[0], index, flat[1], axis=0), list(sizes)))
+
+
+def _flat_numbers(site: Site, indices: ir.Value, lead: np.ndarray) -> ir.Value:
+    """The number of each index tuple in the flat order of axes of sizes ``lead``."""
+    strides = np.append(np.cumprod(lead[::-1])[::-1][1:], 1)
+    terms = site.emit("Mul", _counted_from_front(site, indices, lead), site.constant(strides))
+    return reduce(site, "ReduceSum", terms, [site.rank(indices) - 1], keepdims=False)
 
 
 @down("TensorScatter", version=24)

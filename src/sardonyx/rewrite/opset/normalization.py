@@ -124,7 +124,7 @@ def mask_of_booleans(site: Site) -> None:
     if not site.uses_output(1):
         return
     x = site.required(0)
-    results = site.emit_many("Dropout", [x], 2, **site.attributes())
+    results = site.emit_many("Dropout", [x], 2, site.attributes())
     site.replace(results[0], site.cast(results[1], site.dtype(x)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.site import AttributeValue, Site
 from sardonyx.rewrite.opset.table import down, up
 
 
@@ -38,6 +38,11 @@ class _Window:
     end: list[int]
     overhang: list[int]
     """What ``ceil_mode`` lets the last window reach beyond the padded end."""
+
+    @property
+    def span(self) -> list[int]:
+        """How many elements a window reaches over."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
 
 def _window(site: Site) -> _Window:
@@ -75,27 +80,40 @@ def maximum_without_ceiling(site: Site) -> None:
     """``ceil_mode`` is padding at the end, which no maximum sees."""
     if any(d != 1 for d in site.integers("dilations") or []):
         site.refuse("its dilations exist only from opset 10")
-    attributes = site.attributes(drop=["ceil_mode", "dilations"])
+    attributes = site.attributes(drop=["ceil_mode"])
     if site.integer("ceil_mode"):
         if site.uses_output(1):
             site.refuse("its indices with ceil_mode exist only from opset 10")
-        window = _window(site)
-        end = [e + o for e, o in zip(window.end, window.overhang, strict=True)]
-        attributes = site.attributes(drop=["ceil_mode", "dilations", "auto_pad"], pads=window.begin + end)
-    site.become(attributes=attributes)
+        attributes = _without_ceiling(site)
+    site.become(attributes={k: v for k, v in attributes.items() if k != "dilations"})
+
+
+def _without_ceiling(site: Site) -> dict[str, AttributeValue | ir.Attr]:
+    """The node's attributes with ``ceil_mode`` written as padding at the end."""
+    window = _window(site)
+    if site.node.op_type == "AveragePool" and site.integer("count_include_pad") and any(window.overhang):
+        site.refuse("its last window reaches beyond the padding, which it counts")
+    end = [e + o for e, o in zip(window.end, window.overhang, strict=True)]
+    return site.attributes(drop=["ceil_mode", "auto_pad"], pads=window.begin + end)
 
 
 @down("AveragePool", version=10)
 def average_without_ceiling(site: Site) -> None:
-    """``ceil_mode`` is padding at the end, which an average without padding does not see."""
-    attributes = site.attributes(drop=["ceil_mode"])
-    if site.integer("ceil_mode"):
-        window = _window(site)
-        if site.integer("count_include_pad") and any(window.overhang):
-            site.refuse("its last window reaches beyond the padding, which it counts")
-        end = [e + o for e, o in zip(window.end, window.overhang, strict=True)]
-        attributes = site.attributes(drop=["ceil_mode", "auto_pad"], pads=window.begin + end)
-    site.become(attributes=attributes)
+    """``ceil_mode`` is padding at the end, which an average that counts no padding does not see."""
+    ceiling = site.integer("ceil_mode")
+    site.become(attributes=_without_ceiling(site) if ceiling else site.attributes(drop=["ceil_mode"]))
+
+
+@down("AveragePool", "LpPool", "MaxPool", version=22)
+def last_window_inside(site: Site) -> None:
+    """Older sets count a last window that starts in the padding at the end: where there is one, sizes are pinned."""
+    x = site.required(0)
+    if not site.integer("ceil_mode") or site.static_shape(x) is None:
+        return
+    window = _window(site)
+    ends = zip(site.sizes(x)[2:], window.begin, window.end, window.span, window.strides, strict=True)
+    if any(math.ceil((n + b + e - w) / s) * s >= n + b for n, b, e, w, s in ends):
+        site.become(attributes=_without_ceiling(site))
 
 
 @down("AveragePool", version=19)

@@ -121,7 +121,10 @@ def _aligned(site: Site, parameter: ir.Value, x: ir.Value) -> ir.Value:
         return reshape(site, parameter, []) if site.rank(parameter) and not rank else parameter
     axis = site.axis("axis", 1, rank)
     block = site.integer("block_size")
-    if not block:
+    if not block or site.rank(parameter) != rank:
+        own, other = site.static_shape(parameter), site.static_shape(x)
+        if own is not None and other is not None and own[0] != other[axis]:
+            site.refuse(f"{parameter.name!r} has {own[0]} values for an axis of {other[axis]}")
         behind = list(range(1, rank - axis))
         return unsqueeze(site, parameter, behind) if behind else parameter
     sizes = list(site.sizes(parameter))

@@ -40,7 +40,7 @@ def time_before_batch(site: Site) -> None:
         if (value := site.input(index)) is not None:
             inputs[index] = site.emit("Transpose", value, perm=[1, 0, 2])
     count = len(site.node.outputs)
-    results = site.emit_many(site.node.op_type, inputs, count, **site.attributes(drop=["layout"]))
+    results = site.emit_many(site.node.op_type, inputs, count, site.attributes(drop=["layout"]))
     orders = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])
     site.replace(
         *(
@@ -69,7 +69,7 @@ def batch_by_outer_scan(site: Site) -> None:
         output.type = old.type
         output.shape = ir.Shape(list(old.shape)[1:]) if old.shape is not None else None
     body = ir.Graph(element, list(node.outputs), nodes=[node], name=site.scope.fresh("scan_of_one_sequence"))
-    results = site.emit_many("Scan", inputs, len(site.node.outputs), body=body, num_scan_inputs=len(inputs))
+    results = site.emit_many("Scan", inputs, len(site.node.outputs), {"body": body, "num_scan_inputs": len(inputs)})
     for result, old in zip(results, site.node.outputs, strict=True):
         result.type, result.shape = old.type, old.shape
     site.replace(*results)
@@ -85,7 +85,7 @@ def batch_of_one(site: Site) -> None:
     if (directions := site.integers("scan_input_directions")) is not None:
         attributes["directions"] = directions
     inputs = [None, *(unsqueeze(site, site.required(i), [0]) for i in range(len(site.inputs)))]
-    results = site.emit_many("Scan", inputs, len(site.node.outputs), **attributes)
+    results = site.emit_many("Scan", inputs, len(site.node.outputs), attributes)
     for result, old in zip(results, site.node.outputs, strict=True):
         result.type = old.type
         result.shape = ir.Shape([1, *old.shape]) if old.shape is not None else None

@@ -144,8 +144,8 @@ def _resize_by_matrices(site: Site) -> None:
     x = site.required(0)
     if site.text("coordinate_transformation_mode") == "tf_crop_and_resize":
         site.refuse("it crops")
-    places = range(len(site.inputs))
-    parameters = {i: site.constant_input(i, "scales or sizes") for i in places if i > 0 and site.input(i) is not None}
+    places = (1,) if site.source < 11 else (2, 3)
+    parameters = {i: site.constant_input(i, "scales or sizes") for i in places if site.input(i) is not None}
     value, rank = x, site.rank(x)
     sizes = _resized(site, parameters)
     for axis in range(rank):

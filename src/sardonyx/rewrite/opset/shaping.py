@@ -280,9 +280,18 @@ def space_to_depth_in_crd_order(site: Site) -> None:
 
 
 @down("Range", version=11)
-def range_by_loop(site: Site) -> None:
-    """Only a constant range has an equal before set 11; the driver folds it."""
-    site.refuse("its length is computed at run time", "Fold constants first (`optimize`).")
+def range_by_positions(site: Site) -> None:
+    """The places of a tensor of ones of the range's length, times the step, plus the start."""
+    if site.scope.is_foldable(site.node):
+        site.refuse("it is constant")
+    start, limit, delta = (site.required(i) for i in range(3))
+    dtype, wide = site.dtype(start), ir.DataType.DOUBLE
+    span = site.cast(site.emit("Sub", limit, start), wide)
+    steps = site.emit("Ceil", site.emit("Div", span, site.cast(delta, wide)))
+    length = site.cast(site.emit("Max", steps, site.constant(np.asarray(0.0))), ir.DataType.INT64)
+    ones = site.emit("ConstantOfShape", reshape(site, length, [1]), value=ir.Tensor(np.ones(1, np.float32)))
+    places = site.cast(squeeze(site, site.emit("NonZero", ones), [0]), dtype)
+    site.replace(site.emit("Add", site.emit("Mul", places, delta), start))
 
 
 @down("Range", version=27)

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir import convenience
 
 from sardonyx.errors import OpsetConversionError
 from sardonyx.rewrite.inference import infer_node
-from sardonyx.rewrite.opset.schemas import canonical
+from sardonyx.rewrite.opset.constants import constant_tensor, folded, is_deterministic
+from sardonyx.rewrite.opset.schemas import canonical, schema_at
 
 AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph
 
@@ -52,6 +54,7 @@ class Scope:
         self.in_function = in_function
         self.imports = imports
         self._constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        self._folded: dict[ir.Value, np.ndarray | None] = {}
         self._names = {value.name for value in graph.inputs} | set(graph.initializers)
         for node in ir.traversal.RecursiveGraphIterator(graph):
             self._names.update(value.name for value in node.outputs)
@@ -99,15 +102,15 @@ class Scope:
 
     def is_foldable(self, node: ir.Node) -> bool:
         """Whether a node's value is determined by constants alone."""
-        if any(attribute.is_ref() or bodies_of(attribute) for attribute in node.attributes.values()):
-            return False
-        if node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial", "Dropout"):
-            return False
-        return all(value is None or constant_tensor(value, self) is not None for value in node.inputs)
+        return is_deterministic(node) and all(
+            value is None or constant_tensor(value, self.model.ir_version) is not None for value in node.inputs
+        )
 
-    def is_constant_initializer(self, value: ir.Value) -> bool:
-        """Whether no caller can override the initializer (before IR 4 every initializer had to be an input)."""
-        return value.is_initializer() and (not value.is_graph_input() or self.model.ir_version < 4)
+    def folded(self, value: ir.Value, domain: str, opset: int) -> np.ndarray | None:
+        """What constants alone make of a value, whose makers are written in operator set ``opset`` of ``domain``."""
+        if value not in self._folded:
+            self._folded[value] = folded(value, self.model.ir_version, self.imports | {domain: opset})
+        return self._folded[value]
 
 
 def bodies_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
@@ -270,8 +273,10 @@ class Site:
         """The contents of a constant tensor; None where the value is not constant."""
         if value is None:
             return None
-        tensor = constant_tensor(value, self.scope)
-        if tensor is None or tensor.size > _ARRAY_LIMIT:
+        tensor = constant_tensor(value, self.scope.model.ir_version)
+        if tensor is None:
+            return self.scope.folded(value, self.domain, self.target)
+        if tensor.size > _ARRAY_LIMIT:
             return None
         try:
             return np.asarray(tensor.numpy())
@@ -311,19 +316,18 @@ class Site:
         """A scalar constant of another value's element type."""
         return self.constant(np.asarray(number), self.dtype(like))
 
-    def emit(
-        self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: AttributeValue | ir.Attr
-    ) -> ir.Value:
+    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue | ir.Attr) -> ir.Value:
         """Writes a node with one output, legal at ``target``, before this one; returns its output."""
-        return self.emit_many(op_type, inputs, 1, domain=domain, **attributes)[0]
+        return self.emit_many(op_type, inputs, 1, attributes)[0]
 
     def emit_many(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         outputs: int,
+        attributes: Mapping[str, AttributeValue | ir.Attr],
+        *,
         domain: str = "",
-        **attributes: AttributeValue | ir.Attr,
     ) -> Sequence[ir.Value]:
         """Writes a node with several outputs, legal at ``target``, before this one."""
         node = ir.Node(
@@ -338,8 +342,20 @@ class Site:
         for output in node.outputs:
             output.name = self.scope.fresh(f"{stem}/{op_type}")
         self._insert(node)
-        infer_node(node, self.scope.imports | {self.domain: self.target}, self.scope.model.ir_version)
+        self._annotate(node)
         return node.outputs
+
+    def _annotate(self, node: ir.Node) -> None:
+        """Infers types and shapes; a type that the schema does not admit yet is that of the input it goes with."""
+        try:
+            infer_node(node, self.scope.imports | {self.domain: self.target}, self.scope.model.ir_version)
+        except onnx.checker.ValidationError:
+            schema = schema_at(canonical(node.domain), node.op_type, self.target)
+            if schema is None:
+                return
+            types = {formal.type_str: v.type for formal, v in zip(schema.inputs, node.inputs, strict=False) if v}
+            for formal, output in zip(schema.outputs, node.outputs, strict=False):
+                output.type = types.get(formal.type_str)
 
     def _insert(self, node: ir.Node) -> None:
         graph = self.node.graph
@@ -401,10 +417,20 @@ class Site:
                 new.doc_string = new.doc_string or old.doc_string
         if any(self.uses_output(i) for i in range(len(self.node.outputs))):
             self.refuse("one of its outputs has no equal in that operator set, and is used")
-        graph = self.node.graph
-        assert graph is not None
-        graph.remove(self.node, safe=True)
+        _remove_unread(self.node)
         self.replaced = True
+
+
+def _remove_unread(node: ir.Node) -> None:
+    """Takes a node that nothing reads out of its graph, and whatever only it read."""
+    pending = [node]
+    while pending:
+        unread = pending.pop()
+        if unread.graph is None or any(is_read(value) for value in unread.outputs):
+            continue
+        makers = [value.producer() for value in unread.inputs if value is not None]
+        unread.graph.remove(unread, safe=True)
+        pending.extend(maker for maker in makers if maker is not None and is_deterministic(maker))
 
 
 def _trim(inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value | None]:
@@ -425,37 +451,3 @@ def convert_attributes(attributes: Mapping[str, AttributeValue | ir.Attr]) -> li
         else:
             converted.append(convenience.convert_attribute(name, value))
     return converted
-
-
-def constant_tensor(value: ir.Value, scope: Scope) -> ir.TensorProtocol | None:
-    """The tensor behind an initializer, or behind a ``Constant`` node's output; None for anything else."""
-    if scope.is_constant_initializer(value):
-        return value.const_value
-    node = value.producer()
-    if node is None or node.op_type != "Constant" or canonical(node.domain):
-        return None
-    return tensor_of_constant(node)
-
-
-def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """The tensor that a ``Constant`` node makes; None where it is sparse or a function's parameter."""
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            return None
-        match name:
-            case "value":
-                return attribute.as_tensor()
-            case "value_int":
-                return ir.Tensor(np.asarray(attribute.as_int(), np.int64))
-            case "value_ints":
-                return ir.Tensor(np.asarray(attribute.as_ints(), np.int64))
-            case "value_float":
-                return ir.Tensor(np.asarray(attribute.as_float(), np.float32))
-            case "value_floats":
-                return ir.Tensor(np.asarray(attribute.as_floats(), np.float32))
-            case "value_string":
-                return ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
-            case "value_strings":
-                texts = [text.encode() for text in attribute.as_strings()]
-                return ir.StringTensor(texts, shape=ir.Shape([len(texts)]))
-    return None

@@ -35,6 +35,9 @@ def transform_by_matrix(site: Site) -> None:
     axis = site.axis("axis", 1, rank)
     size = site.size(x, axis)
     given = site.constant_integers(1, "dft_length")
+    if inverse and site.integer("onesided"):
+        _real_inverse(site, x, axis, given[0] if given else 2 * (size - 1))
+        return
     length = given[0] if given else size
     bins = length // 2 + 1 if site.integer("onesided") else length
     angle = 2 * np.pi * np.outer(np.arange(min(size, length)), np.arange(bins)) / length
@@ -67,3 +70,22 @@ def _rotate(site: Site, parts: list[ir.Value], waves: dict[str, ir.Value], sign:
     across = site.emit("MatMul", parts[1], waves["sin"])
     along = site.emit("MatMul", parts[1], waves["cos"])
     return site.emit("Sub" if sign > 0 else "Add", real, across), site.emit("Add", imaginary, along)
+
+
+def _real_inverse(site: Site, x: ir.Value, axis: int, length: int) -> None:
+    """Half a spectrum, whose other half mirrors it, back to real numbers: mirrored bins count twice."""
+    rank = site.rank(x)
+    bins = length // 2 + 1
+    if site.size(x, axis) < bins:
+        site.refuse("its spectrum is shorter than half its length")
+    order = [i for i in range(rank - 1) if i != axis] + [axis]
+    x = slice_axis(site, x, axis, 0, bins)
+    weight = np.full(bins, 2.0)
+    weight[0] = 1.0
+    if length % 2 == 0:
+        weight[-1] = 1.0
+    angle = 2 * np.pi * np.outer(np.arange(bins), np.arange(length)) / length
+    waves = [site.constant(f(angle) * weight[:, None] / length, site.dtype(x)) for f in (np.cos, np.sin)]
+    terms = [site.emit("MatMul", _part(site, x, i, rank, order), wave) for i, wave in enumerate(waves)]
+    real = site.emit("Transpose", site.emit("Sub", *terms), perm=[order.index(i) for i in range(rank - 1)])
+    site.replace(unsqueeze(site, real, [rank - 1]))

@@ -127,9 +127,8 @@ def _cast_around(site: Site, there: OpSchema, chosen: dict[str, tuple[ir.DataTyp
     for index, value in enumerate(site.node.inputs):
         types = choice(list(there.inputs), index)
         inputs.append(value if value is None or types is None else site.cast(value, types[1]))
-    results = site.emit_many(
-        site.node.op_type, inputs, len(site.node.outputs), domain=site.node.domain, **site.attributes()
-    )
+    count, domain = len(site.node.outputs), site.node.domain
+    results = site.emit_many(site.node.op_type, inputs, count, site.attributes(), domain=domain)
     outputs: list[ir.Value | None] = []
     for index, value in enumerate(results):
         types = choice(list(there.outputs), index)

@@ -1,0 +1,134 @@
+"""Values that constants alone decide: tensors in the model, and what small subgraphs make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.opset.schemas import canonical
+
+_NODES = 256
+_ELEMENTS = 1 << 20
+_RANDOM = ("Bernoulli", "Dropout", "Multinomial")
+
+
+def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor that a ``Constant`` node makes; None where it is sparse or a function's parameter."""
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            return None
+        match name:
+            case "value":
+                return attribute.as_tensor()
+            case "value_int":
+                return ir.Tensor(np.asarray(attribute.as_int(), np.int64))
+            case "value_ints":
+                return ir.Tensor(np.asarray(attribute.as_ints(), np.int64))
+            case "value_float":
+                return ir.Tensor(np.asarray(attribute.as_float(), np.float32))
+            case "value_floats":
+                return ir.Tensor(np.asarray(attribute.as_floats(), np.float32))
+            case "value_string":
+                return ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
+            case "value_strings":
+                texts = [text.encode() for text in attribute.as_strings()]
+                return ir.StringTensor(texts, shape=ir.Shape([len(texts)]))
+    return None
+
+
+def constant_tensor(value: ir.Value, ir_version: int) -> ir.TensorProtocol | None:
+    """The tensor behind an initializer that no caller can override, or behind a ``Constant`` node's output."""
+    if value.is_initializer() and (not value.is_graph_input() or ir_version < 4):
+        return value.const_value
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or canonical(node.domain):
+        return None
+    return tensor_of_constant(node)
+
+
+def is_deterministic(node: ir.Node) -> bool:
+    """Whether a node's outputs follow from its inputs alone, without bodies or a function's parameters."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref() or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            return False
+    return not canonical(node.domain) and not node.op_type.startswith("Random") and node.op_type not in _RANDOM
+
+
+def known_shape(node: ir.Node) -> np.ndarray | None:
+    """What a ``Shape`` node answers where its input's sizes are numbers."""
+    source = node.inputs[0] if node.op_type == "Shape" and node.inputs else None
+    if source is None or source.shape is None or not all(isinstance(dim, int) for dim in source.shape):
+        return None
+    bounds = [node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end")]
+    return np.asarray([dim for dim in source.shape if isinstance(dim, int)], np.int64)[bounds[0] : bounds[1]]
+
+
+class _NotConstant(Exception):
+    """A subgraph depends on something that is not constant."""
+
+
+def folded(value: ir.Value, ir_version: int, imports: Mapping[str, int]) -> np.ndarray | None:
+    """What a small subgraph of constants computes for ``value``; None where it is not one.
+
+    Args:
+        value: The value asked for.
+        ir_version: IR version of the model, which decides which initializers are constant.
+        imports: Operator set of every domain in which the nodes that make ``value`` are written.
+    """
+    nodes: list[ir.Node] = []
+    leaves: dict[ir.Value, onnx.TensorProto] = {}
+    try:
+        _collect(value, ir_version, nodes, leaves, set())
+    except _NotConstant:
+        return None
+    if not nodes:
+        return onnx.numpy_helper.to_array(leaves[value]) if value in leaves else None
+    graph = onnx.helper.make_graph(
+        [ir.serde.serialize_node(node) for node in nodes],
+        "constant",
+        [],
+        [onnx.helper.make_value_info(str(value.name), onnx.TypeProto())],
+        list(leaves.values()),
+    )
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
+    try:
+        answer = evaluate(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(4, ir_version)), {})
+    except EvaluationError:
+        return None
+    array = answer[str(value.name)]
+    return array if isinstance(array, np.ndarray) and array.size <= _ELEMENTS else None
+
+
+def _collect(
+    value: ir.Value,
+    ir_version: int,
+    nodes: list[ir.Node],
+    leaves: dict[ir.Value, onnx.TensorProto],
+    seen: set[ir.Node],
+) -> None:
+    if value in leaves:
+        return
+    tensor = constant_tensor(value, ir_version)
+    node = value.producer()
+    if tensor is None and node is not None and (shape := known_shape(node)) is not None:
+        tensor = ir.Tensor(shape)
+    if tensor is not None:
+        if tensor.size > _ELEMENTS:
+            raise _NotConstant
+        leaves[value] = ir.serde.serialize_tensor(tensor)
+        leaves[value].name = str(value.name)
+        return
+    if node is None or not is_deterministic(node) or len(nodes) >= _NODES:
+        raise _NotConstant
+    if node in seen:
+        return
+    seen.add(node)
+    for source in node.inputs:
+        if source is not None:
+            _collect(source, ir_version, nodes, leaves, seen)
+    nodes.append(node)

@@ -1,0 +1,79 @@
+"""Operators that ONNX had on trial before its first releases and dropped, and that old models still hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite.opset.shaping import slice_axis
+from sardonyx.rewrite.opset.site import Site
+
+
+def _scaled(site: Site, x: ir.Value, factor: float) -> ir.Value:
+    return x if factor == 1.0 else _with_scalar(site, "Mul", x, factor)
+
+
+def _with_scalar(site: Site, op_type: str, x: ir.Value, number: float) -> ir.Value:
+    if site.target >= 7:
+        return site.emit(op_type, x, site.scalar(number, x))
+    return site.emit(op_type, x, site.constant(np.asarray([number]), site.dtype(x)), broadcast=1)
+
+
+def _image_scaler(site: Site) -> ir.Value:
+    """``scale · x``, plus a bias for each channel."""
+    x = _scaled(site, site.required(0), site.real("scale", 1.0))
+    bias = np.asarray(site.reals("bias") or [0.0])
+    if site.target >= 7:
+        return site.emit("Add", x, site.constant(bias[:, None, None], site.dtype(site.required(0))))
+    return site.emit("Add", x, site.constant(bias, site.dtype(site.required(0))), broadcast=1, axis=1)
+
+
+def _affine(site: Site) -> ir.Value:
+    """``alpha · x + beta``."""
+    x = _scaled(site, site.required(0), site.real("alpha", 1.0))
+    return _with_scalar(site, "Add", x, site.real("beta", 0.0))
+
+
+def _scaled_tanh(site: Site) -> ir.Value:
+    """``alpha · tanh(beta · x)``."""
+    return _scaled(
+        site, site.emit("Tanh", _scaled(site, site.required(0), site.real("beta", 1.0))), site.real("alpha", 1.0)
+    )
+
+
+def _parametric_softplus(site: Site) -> ir.Value:
+    """``alpha · log(1 + exp(beta · x))``."""
+    inner = site.emit("Softplus", _scaled(site, site.required(0), site.real("beta", 1.0)))
+    return _scaled(site, inner, site.real("alpha", 1.0))
+
+
+def _scale(site: Site) -> ir.Value:
+    """``scale · x``."""
+    return _with_scalar(site, "Mul", site.required(0), site.real("scale", 1.0))
+
+
+def _crop(site: Site) -> ir.Value:
+    """The image without its border: left, top, right, bottom; or ``scale`` rows and columns from its top left."""
+    left, top, right, bottom = site.integers("border") or [0, 0, 0, 0]
+    size = site.integers("scale")
+    end = int(np.iinfo(np.int32).max)
+    rows, columns = (top + size[0], left + size[1]) if size else (-bottom or end, -right or end)
+    return slice_axis(site, slice_axis(site, site.required(0), 2, top, rows), 3, left, columns)
+
+
+EXPERIMENTAL: dict[str, Callable[[Site], ir.Value]] = {
+    "Affine": _affine,
+    "Crop": _crop,
+    "ImageScaler": _image_scaler,
+    "ParametricSoftplus": _parametric_softplus,
+    "Scale": _scale,
+    "ScaledTanh": _scaled_tanh,
+}
+"""How each is written with operators of the same operator set."""
+
+
+def replace_experimental(site: Site) -> None:
+    """Replaces one experimental node by standard ones."""
+    site.replace(EXPERIMENTAL[site.node.op_type](site))
