@@ -401,11 +401,12 @@ class Reader:
         if value is None:
             # Not legal, and for the checker to say so.
             return self._value(info, "output")
-        if info.name in infos:
-            self._doubtful.append((value, "value_info", infos[info.name]))
-        if info.name in given:
-            self._doubtful.append((value, "input", given[info.name]))
         self._describe(value, info, "output")
+        # What stands in several places may be described differently in each.
+        others = {"value_info": infos.get(info.name), "input": given.get(info.name)}
+        for place, other in others.items():
+            if other is not None:
+                self._doubtful += ((value, place, other), (value, "output", info))
         return value
 
     def _describe(self, value: ir.Value, info: onnx.ValueInfoProto, place: str) -> None:

@@ -1,0 +1,129 @@
+"""What is loaded and saved untouched is the same, field by field: absent, empty and unknown ones too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx.backend.test import loader
+
+from sardonyx.model import from_proto, load, save, to_proto
+from tests.model.samples import serialized
+
+
+def assert_survives(content: bytes, scratch: Path) -> None:
+    original = onnx.ModelProto.FromString(content)
+    expected = serialized(original)
+    path = scratch / "in.onnx"
+    path.write_bytes(content)
+    model = load(path)
+    assert serialized(to_proto(model)) == expected
+    assert serialized(to_proto(load(content))) == expected
+    assert serialized(to_proto(from_proto(original))) == expected
+    assert serialized(original) == expected
+    save(model, scratch / "out.onnx")
+    assert serialized(onnx.load(scratch / "out.onnx")) == expected
+
+
+def test_everything(everything: onnx.ModelProto, tmp_path: Path) -> None:
+    assert_survives(everything.SerializeToString(), tmp_path)
+
+
+def test_everything_after_cloning(everything: onnx.ModelProto) -> None:
+    assert serialized(to_proto(load(everything.SerializeToString()).clone())) == serialized(everything)
+
+
+def test_everything_through_external_data(everything: onnx.ModelProto, tmp_path: Path) -> None:
+    save(from_proto(everything), tmp_path / "m.onnx", external_data=True)
+    back = to_proto(load(tmp_path / "m.onnx"))
+    for tensor in back.graph.initializer:
+        if tensor.name == "big_typed" or tensor.name == "big_ints":
+            assert len(tensor.raw_data) == 3000 * (4 if tensor.name == "big_typed" else 8)
+            field = "float_data" if tensor.name == "big_typed" else "int64_data"
+            getattr(tensor, field).extend(range(3000))
+            tensor.ClearField("raw_data")
+        if tensor.name == "weight":
+            # Where a tensor was external, it is not said to be "DEFAULT" any more.
+            tensor.data_location = onnx.TensorProto.DEFAULT
+    assert serialized(back) == serialized(everything)
+
+
+def test_unknown_fields_survive(everything: onnx.ModelProto, tmp_path: Path) -> None:
+    unknown = bytes([0xF8, 0x3F, 0x05])
+    graph = everything.graph
+    for message in (
+        everything,
+        everything.opset_import[0],
+        everything.functions[0],
+        graph,
+        graph.node[1],
+        graph.node[1].attribute[0],
+        graph.node[0].attribute[0].g,
+        graph.initializer[0],
+        graph.initializer[6],
+        graph.sparse_initializer[0],
+        graph.input[0],
+        graph.input[1].type.tensor_type,
+        graph.value_info[1].type,
+        graph.quantization_annotation[0],
+        graph.metadata_props[0],
+        everything.training_info[0],
+    ):
+        message.MergeFromString(unknown)
+    assert_survives(everything.SerializeToString(), tmp_path)
+
+
+def test_real_models(suites: Path, tmp_path: Path) -> None:
+    paths = sorted((suites / "real").glob("*.onnx"))
+    assert len(paths) == 26
+    for path in paths:
+        assert_survives(path.read_bytes(), tmp_path)
+
+
+def test_skeletons_of_real_models(suites: Path, tmp_path: Path) -> None:
+    paths = sorted((suites / ".." / "models").resolve().glob("*.onnx"))
+    assert len(paths) == 26
+    for path in paths:
+        assert_survives(path.read_bytes(), tmp_path)
+
+
+@pytest.mark.long
+def test_materialized_models(suites: Path, tmp_path: Path) -> None:
+    folder = (suites / ".." / "models").resolve()
+    names = sorted(path.stem for path in folder.glob("*.onnx"))
+    assert len(names) == 26
+    for name in names:
+        subprocess.run([sys.executable, folder / "materialize.py", tmp_path, name], check=True, capture_output=True)
+        made = tmp_path / f"{name}.onnx"
+        expected = serialized(onnx.load(made))
+        model = load(made)
+        save(model, made)
+        assert serialized(onnx.load(made)) == expected
+        assert serialized(to_proto(model)) == expected
+        made.unlink()
+
+
+def backend_models() -> Iterator[bytes]:
+    for case in loader.load_model_tests(kind="node"):
+        if case.model is not None:
+            yield case.model.SerializeToString()
+        else:
+            yield (Path(case.model_dir) / "model.onnx").read_bytes()
+    for folder in ("simple", "pytorch-converted", "pytorch-operator", "light"):
+        data = Path(onnx.__file__).parent / "backend" / "test" / "data" / folder
+        for path in sorted(data.rglob("*.onnx")):
+            yield path.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_models_of_the_backend_suite() -> None:
+    count = 0
+    for content in backend_models():
+        expected = serialized(onnx.ModelProto.FromString(content))
+        assert serialized(to_proto(load(content))) == expected
+        count += 1
+    assert count > 1900
