@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 from sardonyx.core import dim_forms as forms
-from sardonyx.core.dim_bounds import POSITIVE, Assumptions, Bounds, Interval, as_bounds
+from sardonyx.core.dim_bounds import NON_NEGATIVE, POSITIVE, Assumptions, Bounds, Interval, as_bounds
 from sardonyx.core.dim_expression import Dim, Size, as_operand
 from sardonyx.core.dim_system import DimSystem
 
@@ -47,6 +47,8 @@ __all__ = [
     "substitute",
     "symbols",
 ]
+
+_REMEMBERED = 1 << 17
 
 
 def as_dim(value: Size | str) -> Size:
@@ -100,22 +102,22 @@ def floor_div(numerator: Size, divisor: Size, assumptions: Assumptions = None) -
     Raises:
         ShapeError: The divisor is the constant 0.
     """
-    return forms.floor_div(numerator, divisor, as_bounds(assumptions))
+    return _remembered("//", (numerator, divisor), assumptions)
 
 
 def ceil_div(numerator: Size, divisor: Size, assumptions: Assumptions = None) -> Size:
     """Return the quotient rounded up; see :func:`floor_div`."""
-    return -forms.floor_div(-numerator, divisor, as_bounds(assumptions))
+    return -_remembered("//", (-numerator, divisor), assumptions)
 
 
 def dim_min(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
     """Return the least of the sizes."""
-    return forms.extremum("min", (first, *others), as_bounds(assumptions))
+    return _remembered("min", (first, *others), assumptions)
 
 
 def dim_max(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
     """Return the greatest of the sizes."""
-    return forms.extremum("max", (first, *others), as_bounds(assumptions))
+    return _remembered("max", (first, *others), assumptions)
 
 
 def broadcast(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
@@ -127,7 +129,18 @@ def broadcast(first: Size, *others: Size, assumptions: Assumptions = None) -> Si
     Raises:
         ShapeError: Two of the sizes are proven different and neither is 1.
     """
-    return forms.broadcast((first, *others), as_bounds(assumptions))
+    return _remembered("broadcast", (first, *others), assumptions)
+
+
+def _remembered(operation: forms.Operation, sizes: tuple[Size, ...], assumptions: Assumptions) -> Size:
+    proof = NON_NEGATIVE if assumptions is None else as_bounds(assumptions)
+    key = operation, sizes
+    found = proof.results.get(key)
+    if found is None:
+        if len(proof.results) >= _REMEMBERED:
+            proof.results.clear()
+        found = proof.results[key] = forms.operation(operation, [as_operand(size) for size in sizes], proof)
+    return found
 
 
 def equal(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:

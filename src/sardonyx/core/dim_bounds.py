@@ -58,12 +58,16 @@ class Bounds:
                     remedy="Give 0 <= least <= greatest.",
                 )
         self._intervals: dict[Atom, Interval] = {}
+        self.results: dict[tuple[str, tuple[Size, ...]], Size] = {}
+        """Operations remembered under these assumptions, by name and operands."""
         self._proved: dict[Dim, int | None] = {}
 
     def lower(self, size: Size) -> int | None:
         """Return a value that ``size`` is proven never to be below, ``None`` where there is no proof."""
         if isinstance(size, int):
             return size
+        if not size.depth:
+            return self.interval(size)[0]
         if size in self._proved:
             return self._proved[size]
         if len(self._proved) >= _CACHED:
@@ -77,6 +81,12 @@ class Bounds:
         least = self.lower(-size)
         return None if least is None else -least
 
+    def range(self, size: Size) -> Interval:
+        """Return ``(lower(size), upper(size))``."""
+        if isinstance(size, int):
+            return size, size
+        return (self.lower(size), self.upper(size)) if size.depth else self.interval(size)
+
     def equal(self, a: Size, b: Size) -> bool | None:
         """Return ``True`` where the sizes are equal, ``False`` where they differ, for all values; else ``None``."""
         difference = a - b
@@ -85,7 +95,7 @@ class Bounds:
         # Every term but the constant is a multiple of the common divisor of their coefficients.
         if difference.constant % gcd(*(factor for _, atoms, factor in difference.terms if atoms)):
             return False
-        least, greatest = self.lower(difference), self.upper(difference)
+        least, greatest = self.range(difference)
         if (least is not None and least > 0) or (greatest is not None and greatest < 0):
             return False
         return True if least == greatest == 0 else None
@@ -95,9 +105,13 @@ class Bounds:
         least: int | None = 0
         greatest: int | None = 0
         for _, atoms, factor in dim.terms:
-            low, high = _scaled(self._product(atoms), factor)
-            least = None if least is None or low is None else least + low
-            greatest = None if greatest is None or high is None else greatest + high
+            low, high = self._product(atoms) if len(atoms) != 1 else self._atom(atoms[0])
+            if factor < 0:
+                low, high = high, low
+            least = None if least is None or low is None else least + low * factor
+            greatest = None if greatest is None or high is None else greatest + high * factor
+            if least is None and greatest is None:
+                break
         return least, greatest
 
     def _product(self, atoms: tuple[Atom, ...]) -> Interval:
@@ -106,7 +120,7 @@ class Bounds:
         for atom in atoms:
             least, greatest = self._atom(atom)
             if least is None or least < 0:
-                return (least, greatest) if len(atoms) == 1 else (None, None)
+                return None, None
             low *= least
             if greatest == 0:
                 return 0, 0
@@ -119,7 +133,7 @@ class Bounds:
             return self.symbols.get(atom.name, self.default)
         found = self._intervals.get(atom)
         if found is None:
-            args = [(self.lower(arg), self.upper(arg)) for arg in atom.args]
+            args = [self.range(arg) for arg in atom.args]
             if atom.kind == "//":
                 found = _quotient(*args)
             else:
@@ -133,8 +147,8 @@ class Bounds:
             return size
         best = self.interval(size)[0]
         for index, (_, atoms, _) in enumerate(size.terms):
-            for atom in dict.fromkeys(atoms):
-                if atom.kind != "symbol" and budget[0]:
+            for atom in atoms:
+                if atom.depth and budget[0]:
                     budget[0] -= 1
                     best = _greatest(best, self._relaxed(size, index, atom, budget))
         return best
@@ -191,11 +205,6 @@ def _single_term(dim: Dim) -> tuple[int, tuple[Atom, ...]]:
     """Coefficient and atoms of a Dim of one term; coefficient 0 for a longer one."""
     _, atoms, factor = dim.terms[0]
     return (factor, atoms) if len(dim.terms) == 1 else (0, ())
-
-
-def _scaled(interval: Interval, factor: int) -> Interval:
-    low, high = interval if factor > 0 else (interval[1], interval[0])
-    return None if low is None else low * factor, None if high is None else high * factor
 
 
 def _greatest(a: int | None, b: int | None) -> int | None:

@@ -23,7 +23,8 @@ from sardonyx.errors import ShapeError
 MAX_TERMS = 256
 """Most terms of one Dim."""
 MAX_TEXT = 2048
-"""Most characters of all the products of one Dim as printed, which bounds the nodes of its tree."""
+"""Most characters of a product, and of all products of a Dim of more than ``FEW_TERMS``: bounds the tree inside."""
+FEW_TERMS = 8
 MAX_DEPTH = 32
 """Deepest nesting of divisions, minima, maxima and broadcasts."""
 MAX_COEFFICIENT = 2**128
@@ -52,19 +53,24 @@ class Atom:
         text: The expression that parses back to the atom, closed: it can stand as a factor.
         name: The name of a symbol, else empty.
         depth: Nesting of operations; 0 for a symbol.
-        symbols: Names of the symbols inside.
     """
 
-    __slots__ = ("__weakref__", "args", "depth", "kind", "name", "symbols", "text")
+    __slots__ = ("__weakref__", "_symbols", "args", "depth", "kind", "name", "text")
 
     def __init__(self, kind: AtomKind, args: tuple[Size, ...], name: str, text: str) -> None:
-        dims = [arg for arg in args if isinstance(arg, Dim)]
         self.kind = kind
         self.args = args
         self.name = name
         self.text = text
-        self.depth = 1 + max((dim.depth for dim in dims), default=0) if args else 0
-        self.symbols: frozenset[str] = frozenset((name,)) if not args else frozenset().union(*map(Dim.symbols, dims))
+        self.depth = 1 + max([arg.depth for arg in args if isinstance(arg, Dim)], default=0) if args else 0
+        self._symbols: frozenset[str] | None = None if args else frozenset((name,))
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the symbols inside."""
+        if self._symbols is None:
+            self._symbols = frozenset().union(*(arg.symbols() for arg in self.args if isinstance(arg, Dim)))
+        return self._symbols
 
 
 class Dim:
@@ -78,10 +84,7 @@ class Dim:
     __slots__ = ("__weakref__", "_text", "terms")
 
     terms: tuple[Term, ...]
-
-    def __init__(self, terms: tuple[Term, ...]) -> None:
-        self.terms = terms
-        self._text: str | None = None
+    _text: str
 
     @staticmethod
     def symbol(name: str) -> Dim:
@@ -110,26 +113,29 @@ class Dim:
         Raises:
             ShapeError: The text is empty, too long, or nested too deeply.
         """
+        found = _PARSED.get(text)
+        if found is not None:
+            return found
         from sardonyx.core.dim_parse import parse  # The parser stands on this module's arithmetic.
 
-        return parse(text)
+        return _remember(_PARSED, text, parse(text))
 
     def __add__(self, other: Size) -> Size:
         found = _SUMS.get((self, other))
-        return _remember(_SUMS, (self, other), _sum(self, as_operand(other))) if found is None else found
+        return _remember(_SUMS, (self, other), _sum(self, other)) if found is None else found
 
     __radd__ = __add__
 
     def __sub__(self, other: Size) -> Size:
         found = _DIFFERENCES.get((self, other))
-        return _remember(_DIFFERENCES, (self, other), _sum(self, as_operand(other), -1)) if found is None else found
+        return _remember(_DIFFERENCES, (self, other), _sum(self, other, -1)) if found is None else found
 
     def __rsub__(self, other: Size) -> Size:
         return -self + other
 
     def __mul__(self, other: Size) -> Size:
         found = _PRODUCTS.get((self, other))
-        return _remember(_PRODUCTS, (self, other), _product(self, as_operand(other))) if found is None else found
+        return _remember(_PRODUCTS, (self, other), _product(self, other)) if found is None else found
 
     __rmul__ = __mul__
 
@@ -150,7 +156,7 @@ class Dim:
         return other - self * (other // self)
 
     def __str__(self) -> str:
-        if self._text is None:
+        if not hasattr(self, "_text"):
             atom = self.atom
             named = atom is not None and atom.kind == "symbol" and _names_itself(atom.name)
             self._text = atom.name if atom is not None and named else expression(self)
@@ -221,14 +227,14 @@ class Dim:
 
     def bounds(self, assumptions: Assumptions = None) -> Interval:
         """Return ``(least, greatest)``: proven bounds on the value, ``None`` where there is no proof."""
-        proof = as_bounds(assumptions)
-        return proof.lower(self), proof.upper(self)
+        return as_bounds(assumptions).range(self)
 
 
 Size: TypeAlias = int | Dim
 
 # Keyed by identity (Dims are interned), cleared when full.
 _SYMBOLS: dict[str, Dim] = {}
+_PARSED: dict[str, Size] = {}
 _SUMS: dict[tuple[Dim, Size], Size] = {}
 _DIFFERENCES: dict[tuple[Dim, Size], Size] = {}
 _PRODUCTS: dict[tuple[Dim, Size], Size] = {}
@@ -271,22 +277,34 @@ def expression(dim: Dim) -> str:
 
     ``str(dim)`` differs in one case: a symbol alone whose name is no expression prints as that name.
     """
-    terms = sorted((term for term in dim.terms if term[1]), key=lambda term: term[2] < 0)
-    parts = [_term_text(term, alone=True) for term in terms] + ([str(dim.constant)] if dim.constant else [])
-    if parts[0].startswith("-") and dim.constant > 0:
-        parts.insert(0, parts.pop())
-    return parts[0] + "".join(f" - {part[1:]}" if part.startswith("-") else f" + {part}" for part in parts[1:])
+    constant = dim.constant
+    terms = [term for term in dim.terms if term[1]]
+    if len(terms) > 1:
+        terms.sort(key=_is_negative)
+    parts = [f"- {_magnitude(term)}" if term[2] < 0 else f"+ {_magnitude(term)}" for term in terms]
+    if constant:
+        parts.append(f"+ {constant}" if constant > 0 else f"- {-constant}")
+    if terms[0][2] > 0:
+        return " ".join(parts)[2:]
+    if constant > 0:
+        return " ".join([str(constant), *parts[:-1]])
+    text, _, factor = terms[0]
+    # A sign in front binds to the first factor: a quotient keeps its parentheses.
+    return " ".join([f"-{text}" if factor == -1 else f"{factor}*{text}", *parts[1:]])
 
 
-def _term_text(term: Term, *, alone: bool) -> str:
+def _is_negative(term: Term) -> bool:
+    return term[2] < 0
+
+
+def _magnitude(term: Term) -> str:
     text, atoms, factor = term
-    if factor == 1:
-        is_quotient = alone and len(atoms) == 1 and atoms[0].kind == "//"
-        return text[1:-1] if is_quotient else text
-    return f"-{text}" if factor == -1 else f"{factor}*{text}"
+    if factor not in (1, -1):
+        return f"{abs(factor)}*{text}"
+    return text[1:-1] if len(atoms) == 1 and atoms[0].kind == "//" else text
 
 
-# Interning. One lock guards insertion; it is re-entrant because collecting a Dim while it is held calls _forget.
+# Interning. The lock guards the replacement of entries; re-entrant, as collecting a Dim while it is held calls _forget.
 
 
 class _Entry(weakref.ref["Dim"]):
@@ -294,6 +312,7 @@ class _Entry(weakref.ref["Dim"]):
     key: tuple[Term, ...]
 
 
+_text_of = operator.attrgetter("text")
 _LOCK = threading.RLock()
 _DIMS: dict[tuple[Term, ...], _Entry] = {}
 _ATOMS: weakref.WeakValueDictionary[tuple[str, tuple[Size, ...], str], Atom] = weakref.WeakValueDictionary()
@@ -311,28 +330,30 @@ def _intern(terms: tuple[Term, ...]) -> Dim:
     found = entry() if entry is not None else None
     if found is not None:
         return found
-    _check_limits(terms)
+    if len(terms) > FEW_TERMS:
+        _check_length(terms)
+    found = Dim()
+    found.terms = terms
+    entry = _Entry(found, _forget)
+    entry.key = terms
+    # Atomic; where another thread was first, or a collected Dim is about to be forgotten, the lock decides.
+    return found if _DIMS.setdefault(terms, entry) is entry else _intern_contended(terms, found, entry)
+
+
+def _intern_contended(terms: tuple[Term, ...], dim: Dim, entry: _Entry) -> Dim:
     with _LOCK:
-        entry = _DIMS.get(terms)
-        found = entry() if entry is not None else None
+        present = _DIMS.get(terms)
+        found = present() if present is not None else None
         if found is None:
-            found = Dim(terms)
-            entry = _Entry(found, _forget)
-            entry.key = terms
             _DIMS[terms] = entry
+            found = dim
     return found
 
 
-def _check_limits(terms: tuple[Term, ...]) -> None:
-    characters = 0
-    for text, _, factor in terms:
-        characters += len(text)
-        if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
-            raise too_large("a coefficient", terms)
-    if len(terms) > MAX_TERMS:
-        raise too_large(f"{len(terms)} terms", terms)
-    if characters > MAX_TEXT:
-        raise too_large(f"{characters} characters", terms)
+def _check_length(terms: tuple[Term, ...]) -> None:
+    characters = sum([len(text) for text, _, _ in terms])
+    if len(terms) > MAX_TERMS or characters > MAX_TEXT:
+        raise too_large(f"{len(terms)} terms of {characters} characters", terms)
 
 
 def too_large(what: str, terms: tuple[Term, ...]) -> ShapeError:
@@ -367,8 +388,8 @@ def _atom(kind: AtomKind, args: tuple[Size, ...], name: str = "") -> Atom:
     found = _ATOMS.get(key)
     if found is None:
         atom = Atom(kind, args, name, _atom_text(kind, args, name))
-        if atom.depth > MAX_DEPTH:
-            raise too_large(f"{atom.depth} nested operations", _single(atom))
+        if atom.depth > MAX_DEPTH or len(atom.text) > MAX_TEXT:
+            raise too_large(f"{len(atom.text)} characters, {atom.depth} nested operations", _single(atom))
         with _LOCK:
             found = _ATOMS.setdefault(key, atom)
     return found
@@ -393,19 +414,22 @@ def _atom_text(kind: AtomKind, args: tuple[Size, ...], name: str) -> str:
 
 def _sum(a: Dim, b: Size, sign: int = 1) -> Size:
     terms = a.terms
-    if isinstance(b, int):
+    if not isinstance(b, Dim):
+        constant = sign * operator.index(b)
         if not terms[0][1]:  # The constant's text is empty: it sorts first.
-            b = terms[0][2] + sign * b
+            constant += terms[0][2]
             terms = terms[1:]
-        else:
-            b *= sign
-        return size_of((("", (), b), *terms) if b else terms)
+        if not -MAX_COEFFICIENT < constant < MAX_COEFFICIENT:
+            raise too_large("a constant", terms)
+        return _intern((("", (), constant), *terms) if constant else terms)
     merged = {term[0]: term for term in terms}
     for term in b.terms:
         text, atoms, factor = term
         factor *= sign
         if text in merged:
             factor += merged[text][2]
+            if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
+                raise too_large("a coefficient", terms)
         if factor:
             merged[text] = (text, atoms, factor)
         else:
@@ -414,11 +438,23 @@ def _sum(a: Dim, b: Size, sign: int = 1) -> Size:
 
 
 def _product(a: Dim, b: Size) -> Size:
-    if isinstance(b, int):
-        return _intern(tuple([(text, atoms, factor * b) for text, atoms, factor in a.terms])) if b else 0
+    if not isinstance(b, Dim):
+        return _scaled(a, operator.index(b))
+    if len(a.terms) == len(b.terms) == 1:
+        return _intern((_term_product(a.terms[0], b.terms[0]),))
     if len(a.terms) * len(b.terms) > 4 * MAX_TERMS:
         raise too_large(f"a product of {len(a.terms)} by {len(b.terms)} terms", a.terms)
     return collected([_term_product(x, y) for x in a.terms for y in b.terms])
+
+
+def _scaled(dim: Dim, times: int) -> Size:
+    if times == 0:
+        return 0
+    terms = tuple([(text, atoms, factor * times) for text, atoms, factor in dim.terms])
+    for _, _, factor in terms:
+        if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
+            raise too_large("a coefficient", terms)
+    return _intern(terms)
 
 
 def collected(terms: Iterable[Term]) -> Size:
@@ -426,23 +462,29 @@ def collected(terms: Iterable[Term]) -> Size:
     merged: dict[str, Term] = {}
     for text, atoms, factor in terms:
         factor += merged[text][2] if text in merged else 0
+        if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
+            raise too_large("a coefficient", tuple(merged.values()))
         merged[text] = (text, atoms, factor)
     return size_of(tuple(sorted([term for term in merged.values() if term[2]])))
 
 
 def _term_product(x: Term, y: Term) -> Term:
-    if not x[1]:
-        return y[0], y[1], x[2] * y[2]
-    if not y[1]:
-        return x[0], x[1], x[2] * y[2]
-    return term_of(x[1] + y[1], x[2] * y[2])
-
-
-def _text_of(atom: Atom) -> str:
-    return atom.text
+    x_text, x_atoms, x_factor = x
+    y_text, y_atoms, y_factor = y
+    factor = x_factor * y_factor
+    if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
+        raise too_large("a coefficient", (x, y))
+    if not x_atoms:
+        return y_text, y_atoms, factor
+    if not y_atoms:
+        return x_text, x_atoms, factor
+    return term_of(x_atoms + y_atoms, factor)
 
 
 def term_of(atoms: Iterable[Atom], factor: int) -> Term:
     """Return the product of atoms in any order with a coefficient."""
     ordered = tuple(sorted(atoms, key=_text_of))
-    return "*".join([atom.text for atom in ordered]), ordered, factor
+    text = "*".join([atom.text for atom in ordered])
+    if len(text) > MAX_TEXT:
+        raise too_large(f"a product of {len(text)} characters", ((text, ordered, factor),))
+    return text, ordered, factor

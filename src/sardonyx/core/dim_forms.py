@@ -9,9 +9,9 @@ it may rest on.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping
 from math import gcd
+from operator import attrgetter, index
 from typing import Literal
 
 from sardonyx.core.dim_bounds import Bounds
@@ -25,12 +25,21 @@ from sardonyx.core.dim_expression import (
     as_operand,
     atom_dim,
     collected,
-    expression,
     size_of,
     term_of,
     too_large,
 )
 from sardonyx.errors import ShapeError
+
+Operation = Literal["//", "min", "max", "broadcast"]
+
+
+def operation(kind: Operation, sizes: list[Size], proof: Bounds) -> Size:
+    """Return what the operation of an atom gives for these operands."""
+    if kind == "//":
+        return floor_div(sizes[0], sizes[1], proof)
+    return broadcast(sizes, proof) if kind == "broadcast" else extremum(kind, sizes, proof)
+
 
 # Floor division.
 
@@ -59,21 +68,27 @@ def _quotient(n: Size, d: Size) -> Dim:
 
 def _without_common_scale(n: Size, d: Dim) -> tuple[Size, Size]:
     """Divide both by the greatest common divisor of their coefficients: sound for every divisor, as ``g >= 1``."""
-    terms = n.terms if isinstance(n, Dim) else (("", (), n),)
-    scale = gcd(*(factor for _, _, factor in terms + d.terms))
-    reduced = [collected([(text, atoms, f // scale) for text, atoms, f in part]) for part in (terms, d.terms)]
-    return reduced[0], reduced[1]
+    return _reduced(_terms(n), d.terms, ())
+
+
+def _terms(size: Size) -> tuple[Term, ...]:
+    return size.terms if isinstance(size, Dim) else (("", (), size),)
+
+
+def _reduced(n: tuple[Term, ...], d: tuple[Term, ...], shared: Iterable[Atom]) -> tuple[Size, Size]:
+    """Both sums divided by the greatest common divisor of all coefficients and by the atoms that all terms share."""
+    scale = gcd(*(factor for _, _, factor in n + d))
+    reduced = [term_of(_removed(atoms, shared), factor // scale) for _, atoms, factor in n + d]
+    return collected(reduced[: len(n)]), collected(reduced[len(n) :])
 
 
 def _divide_by_constant(n: Dim, k: int, proof: Bounds) -> Size:
     """``n//k`` for ``k >= 1``: multiples of k go outside, the rest is reduced, led by a positive term, un-nested."""
     if k == 1:
         return n
-    split = [(text, atoms, *_split_factor(factor, k, atoms)) for text, atoms, factor in n.terms]
-    outside = size_of(tuple([(text, atoms, whole) for text, atoms, whole, _ in split if whole]))
-    inside = size_of(tuple([(text, atoms, left) for text, atoms, _, left in split if left]))
+    outside, inside = _split(n, k)
     if isinstance(inside, int):
-        return outside  # The constant left over is in 0..k-1.
+        return outside  # What is left over is in 0..k-1.
     common = gcd(k, *(factor for _, atoms, factor in inside.terms if atoms))
     if common > 1:
         # floor((g*m + c)/(g*k)) = floor((m + floor(c/g))/k)
@@ -85,15 +100,25 @@ def _divide_by_constant(n: Dim, k: int, proof: Bounds) -> Size:
     if least is not None and greatest is not None and least // k == greatest // k:
         return outside + least // k
     nested = _unnested(inside, k, proof)
-    return outside + (_quotient(inside, k) if nested is None else nested)
+    quotient = _quotient(inside, k) if nested is None else nested
+    return quotient + outside if outside else quotient
 
 
-def _split_factor(factor: int, k: int, atoms: tuple[Atom, ...]) -> tuple[int, int]:
-    """Parts of a coefficient outside and inside ``//k``: toward zero for a term, into ``0..k-1`` for the constant."""
-    if not atoms:
-        return divmod(factor, k)
-    whole, left = divmod(abs(factor), k)
-    return (whole, left) if factor > 0 else (-whole, -left)
+def _split(n: Dim, k: int) -> tuple[Size, Size]:
+    """``(q, r)`` with ``n == k*q + r``: coefficients rounded toward zero, and the constant of ``r`` in ``0..k-1``."""
+    outside: list[Term] = []
+    inside: list[Term] = []
+    for term in n.terms:
+        text, atoms, factor = term
+        if 0 < factor < k:
+            inside.append(term)
+            continue
+        whole = -(-factor // k) if atoms and factor < 0 else factor // k
+        if whole:
+            outside.append((text, atoms, whole))
+        if factor != whole * k:
+            inside.append((text, atoms, factor - whole * k))
+    return size_of(tuple(outside)), size_of(tuple(inside)) if outside else n
 
 
 def _unnested(n: Dim, d: Size, proof: Bounds) -> Size | None:
@@ -101,23 +126,23 @@ def _unnested(n: Dim, d: Size, proof: Bounds) -> Size | None:
     quotients = [(i, term) for i, term in enumerate(n.terms) if any(atom.kind == "//" for atom in term[1])]
     if len(quotients) != 1:
         return None
-    index, (_, atoms, factor) = quotients[0]
+    position, (_, atoms, factor) = quotients[0]
     if len(atoms) > 1 or factor != 1:
         return None
     numerator, divisor = atoms[0].args
     least = proof.lower(divisor)
     if least is None or least < 1:
         return None
-    return floor_div(numerator + divisor * n.without(index), divisor * d, proof)
+    return floor_div(numerator + divisor * n.without(position), divisor * d, proof)
 
 
 def _divide_by_positive(n: Size, d: Dim, proof: Bounds) -> Size:
     """``n//d`` for a symbolic ``d >= 1``."""
+    n, divisor = _without_common_factor(n, d, proof)
+    if isinstance(divisor, int):
+        return floor_div(n, divisor, proof)
+    d = divisor
     if isinstance(n, Dim):
-        n, divisor = _without_common_factor(n, d, proof)
-        if isinstance(n, int) or isinstance(divisor, int):
-            return floor_div(n, divisor, proof)
-        d = divisor
         whole, left = _polynomial_division(n, d)
         shorter = isinstance(left, int) or len(left.terms) < len(n.terms)
         if whole != 0 and (shorter or len(d.terms) == 1):
@@ -131,19 +156,15 @@ def _divide_by_positive(n: Size, d: Dim, proof: Bounds) -> Size:
     return _quotient(n, d)
 
 
-def _without_common_factor(n: Dim, d: Dim, proof: Bounds) -> tuple[Size, Size]:
+def _without_common_factor(n: Size, d: Dim, proof: Bounds) -> tuple[Size, Size]:
     """Divide both by the monomial they share; it is positive because ``d`` is and no factor of it is negative."""
-    terms = n.terms + d.terms
-    scale = gcd(*(factor for _, _, factor in terms))
+    terms = _terms(n) + d.terms
     shared: list[Atom] = []
     for atom in dict.fromkeys(terms[0][1]):
         least = proof.lower(size_of(((atom.text, (atom,), 1),)))
         if least is not None and least >= 0:
             shared += [atom] * min(atoms.count(atom) for _, atoms, _ in terms)
-    if scale == 1 and not shared:
-        return n, d
-    reduced = [term_of(_removed(atoms, shared), factor // scale) for _, atoms, factor in terms]
-    return collected(reduced[: len(n.terms)]), collected(reduced[len(n.terms) :])
+    return _reduced(_terms(n), d.terms, shared)
 
 
 def _removed(atoms: tuple[Atom, ...], divisor: Iterable[Atom]) -> list[Atom]:
@@ -187,8 +208,10 @@ def extremum(kind: Literal["min", "max"], sizes: Iterable[Size], proof: Bounds) 
     """Return the least or greatest of the sizes, without those that others bound."""
     kept: list[Size] = []
     for size in _operands(kind, sizes):
-        if not any(_bounded_by(kind, size, other, proof) for other in kept):
-            kept = [other for other in kept if not _bounded_by(kind, other, size, proof)]
+        ranges = [proof.range(size - other if kind == "min" else other - size) for other in kept]
+        if not any(least is not None and least >= 0 for least, _ in ranges):
+            bounded = [greatest is not None and greatest <= 0 for _, greatest in ranges]
+            kept = [other for other, is_bounded in zip(kept, bounded, strict=True) if not is_bounded]
             kept.append(size)
     if len(kept) == 1:
         return kept[0]
@@ -199,19 +222,13 @@ def extremum(kind: Literal["min", "max"], sizes: Iterable[Size], proof: Bounds) 
     return atom_dim(kind, tuple(kept))
 
 
-def _bounded_by(kind: Literal["min", "max"], size: Size, other: Size, proof: Bounds) -> bool:
-    """Whether ``size`` never decides the extremum where ``other`` stands beside it."""
-    least = proof.lower(other - size if kind == "max" else size - other)
-    return least is not None and least >= 0
-
-
 def _operands(kind: AtomKind, sizes: Iterable[Size]) -> list[Size]:
     """The different operands in the order of their texts, constants first, with operations of this kind flattened."""
     flat: dict[Size, None] = {}
     for size in sizes:
         atom = size.atom if isinstance(size, Dim) else None
         flat.update(dict.fromkeys(atom.args if atom is not None and atom.kind == kind else [size]))
-    dims = sorted((size for size in flat if isinstance(size, Dim)), key=expression)
+    dims = sorted((size for size in flat if isinstance(size, Dim)), key=attrgetter("terms"))
     if len(dims) > MAX_OPERANDS:
         raise too_large(f"{len(dims)} operands of {kind}", dims[0].terms)
     return [*sorted(size for size in flat if isinstance(size, int)), *dims]
@@ -266,9 +283,7 @@ def _rebuilt(
     if atom.kind == "symbol":
         return as_operand(values[atom.name]) if atom.name in values else size_of(((atom.text, (atom,), 1),))
     args = [substituted(arg, values, names, proof, rebuilt) if isinstance(arg, Dim) else arg for arg in atom.args]
-    if atom.kind == "//":
-        return floor_div(args[0], args[1], proof)
-    return broadcast(args, proof) if atom.kind == "broadcast" else extremum(atom.kind, args, proof)
+    return operation(atom.kind, args, proof)
 
 
 def value_of(atom: Atom, values: Mapping[str, int]) -> int:
@@ -304,4 +319,4 @@ def _symbol_value(name: str, values: Mapping[str, int]) -> int:
         raise ShapeError("the size has no value.", where=name, remedy="Give one.")
     if value < 0:
         raise ShapeError(f"the size is {value}.", where=name, remedy="Give a value that is not negative.")
-    return operator.index(value)
+    return index(value)

@@ -7,8 +7,8 @@
 
 Functions, in any case: ``min``, ``max``, ``mod``, ``floor``, ``ceil`` or ``ceiling``, ``floordiv`` or ``floor_div``,
 ``ceildiv`` or ``ceil_div``, ``broadcast``. A sign binds tighter than a product, and ``/`` is exact, as in what sympy
-prints (``floor(H/2 - 1/2) + 1``): a quotient that is not proven whole must stand inside ``floor`` or ``ceil``. Any other
-text (``batch size``, ``2N``, ``H/2``) is one opaque symbol of that name.
+prints (``floor(H/2 - 1/2) + 1``): a quotient that is not proven whole must stand inside ``floor`` or ``ceil``. Any
+other text (``batch size``, ``2N``, ``H/2``) is one opaque symbol of that name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sardonyx.core.dim_expression import IDENTIFIER, MAX_COEFFICIENT, Dim, Size
 from sardonyx.core.dim_forms import broadcast, extremum, floor_div
 from sardonyx.errors import ShapeError
 
-MAX_LENGTH = 16384
+MAX_LENGTH = 32768
 """Most characters of a text; every Dim prints shorter."""
 MAX_NESTING = 96
 """Deepest nesting of parentheses; every Dim prints flatter."""
@@ -31,8 +31,6 @@ MAX_EXPONENT = 16
 _TOKEN = re.compile(
     rf"\s*(?:(?P<number>[0-9]+)|(?P<name>{IDENTIFIER.pattern})|`(?P<quoted>(?:[^`]|``)+)`|(?P<sign>//|\*\*|[-+*/%(),]))"
 )
-_PARSED: dict[str, Size] = {}
-_CACHED = 1 << 14
 
 
 class _NotAnExpression(Exception):
@@ -67,9 +65,6 @@ def parse(text: str) -> Size:
     Raises:
         ShapeError: The text is empty or passes the limits on length, nesting or the size of an expression.
     """
-    found = _PARSED.get(text)
-    if found is not None:
-        return found
     if not text.strip() or len(text) > MAX_LENGTH:
         raise ShapeError(
             f"a symbolic size is a text of {len(text)} characters.",
@@ -77,13 +72,9 @@ def parse(text: str) -> Size:
             remedy=f"Give a name or an expression of at most {MAX_LENGTH} characters.",
         )
     try:
-        size = _Parser(_tokens(text), text).parse()
+        return _Parser(_tokens(text), text).parse()
     except _NotAnExpression:
-        size = Dim.symbol(text)
-    if len(_PARSED) >= _CACHED:
-        _PARSED.clear()
-    _PARSED[text] = size
-    return size
+        return Dim.symbol(text)
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ class DimSystem:
     """Equalities between sizes, solved as they are told.
 
     ``unify`` solves an equality for a symbol where one has the coefficient that allows it (``N + 1 == M`` gives
-    ``M = N + 1``, ``2*N == 8`` gives ``N = 4``); what cannot be solved is kept and looked at again after every solution.
+    ``M = N + 1``, ``2*N == 8`` gives ``N = 4``); what cannot be solved is kept and looked at again after each solution.
     ``resolve`` writes any size in the symbols that are left. Between two symbols the one told first is kept.
 
     Args:
@@ -70,13 +70,9 @@ class DimSystem:
         saved = dict(self._solved), dict(self._places), list(self._pending)
         try:
             self._add(Equality(left, right, places + self._origins(left, right)))
-        except ShapeError as error:
+        except ShapeError:
             self._solved, self._places, self._pending = saved
-            if error.where in places or not places:
-                raise
-            # Putting a solution into another size divided by zero or broadcast sizes that differ.
-            where = " and ".join((*places, error.where) if error.where else places)
-            raise ShapeError(error.problem, where=where, remedy=error.remedy) from error
+            raise
         return self.resolve(left)
 
     def _origins(self, *sizes: Size) -> tuple[str, ...]:
@@ -89,7 +85,7 @@ class DimSystem:
         waiting = [told]
         while waiting:
             equality = waiting.pop()
-            left, right = self.resolve(equality.left), self.resolve(equality.right)
+            left, right = [_placed(size, self._solved, equality.places) for size in (equality.left, equality.right)]
             same = self._proof.equal(left, right)
             if same is False:
                 raise self._contradiction(equality, left, right)
@@ -135,7 +131,7 @@ class DimSystem:
             raise self._contradiction(Equality(symbol, value, places), symbol, value)
         for other, known in self._solved.items():
             if isinstance(known, Dim) and name in known.symbols():
-                self._solved[other] = known.substitute({name: value})
+                self._solved[other] = _placed(known, {name: value}, self._places[other] + places)
                 self._places[other] = tuple(dict.fromkeys((*self._places[other], *places)))
         self._solved[name] = value
         self._places[name] = tuple(dict.fromkeys(places))
@@ -149,3 +145,12 @@ class DimSystem:
             where=" and ".join(dict.fromkeys(told.places)),
             remedy="Correct one of these places.",
         )
+
+
+def _placed(size: Size, values: Mapping[str, Size], places: tuple[str, ...]) -> Size:
+    """Substitute, and name the places where that shows a division by zero or sizes that do not broadcast."""
+    try:
+        return size.substitute(values) if isinstance(size, Dim) else size
+    except ShapeError as error:
+        where = " and ".join(dict.fromkeys(places)) or error.where
+        raise ShapeError(f"{size} cannot be: {error.problem}", where=where, remedy=error.remedy) from error
