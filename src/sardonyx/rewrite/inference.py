@@ -13,13 +13,24 @@ import onnx_ir as ir
 from onnx.shape_inference import InferenceError
 
 from sardonyx import model as model_io
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, dim_min
 from sardonyx.errors import ShapeError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import Sizes, at_least, equal, product
+from sardonyx.rewrite.sizes import Sizes, at_least, equal, product, quotient
 
 MADE_UP = ("?", "unk__")
 """How names begin that inference (ours, and that of ``onnx``) gives to sizes which nothing tells."""
+
+FAR = 1 << 30
+"""Slice ends from here on mean the end of the axis."""
+
+BROADCASTING = frozenset(
+    {
+        "Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual",
+        "GreaterOrEqual", "Where", "PRelu", "Max", "Min", "Sum", "Mean", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift",
+    }
+)  # fmt: skip
+"""Elementwise operators whose output shape is the broadcast of their inputs'."""
 
 InputShapes = Mapping[str, Sequence[int | str | None]]
 
@@ -137,6 +148,14 @@ def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
             if dims is None or found is None or len(dims) != len(found[1]):
                 return None
             return tuple(d * r for d, r in zip(dims, found[1], strict=True))
+        case "Slice" if sizes.opset >= 10:
+            return _sliced(node, sizes)
+        case op if op in BROADCASTING:
+            parts = [sizes.dims(v) for v in node.inputs]
+            out: tuple[Size, ...] | None = ()
+            for part in parts:
+                out = None if out is None or part is None else _broadcast(out, part)
+            return out
         case "Resize" if len(node.inputs) > 3:
             found = sizes.elements(node.inputs[3])
             return found[1] if found is not None and len(found[1]) == (facts.rank(node.inputs[0]) or 0) else None
@@ -163,7 +182,7 @@ def _reshaped(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
         total, rest = product(dims), product([size for size in target if size != -1])
         if at_least(rest, 1) is not True:
             return None
-        target[target.index(-1)] = total // rest
+        target[target.index(-1)] = quotient(total, rest)
     return tuple(target)
 
 
@@ -176,10 +195,36 @@ def _broadcast(a: tuple[Size, ...], b: tuple[Size, ...]) -> tuple[Size, ...] | N
             out.append(y)
         elif y == 1 or equal(x, y) is True or isinstance(x, int):
             out.append(x)
-        elif isinstance(y, int):
+        elif isinstance(y, int) or at_least(y, x) is True:
+            # Where x <= y, the two are equal, or x is 1: anything else does not broadcast.
             out.append(y)
+        elif at_least(x, y) is True:
+            out.append(x)
         else:
             return None
+    return tuple(out)
+
+
+def _sliced(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
+    """Slices by steps of one, from a known start."""
+    dims, starts, ends = sizes.dims(node.inputs[0]), sizes.constant(node.inputs[1]), sizes.elements(node.inputs[2])
+    if dims is None or starts is None or ends is None:
+        return None
+    axes: tuple[int, ...] | None = tuple(range(len(starts)))
+    if len(node.inputs) > 3 and node.inputs[3] is not None:
+        axes = sizes.constant(node.inputs[3])
+    steps = sizes.constant(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,) * len(starts)
+    if axes is None or steps is None or any(step != 1 for step in steps):
+        return None
+    out = list(dims)
+    for axis, start, end in zip(axes, starts, ends[1], strict=True):
+        size = out[axis]
+        if isinstance(end, int) and end < 0:
+            end = size + end
+        if start < 0 or at_least(end, start) is not True or (start > 0 and at_least(size, start) is not True):
+            return None
+        end = size if isinstance(end, int) and end >= FAR else dim_min(end, size)
+        out[axis] = end - start
     return tuple(out)
 
 

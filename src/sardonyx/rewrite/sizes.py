@@ -247,6 +247,12 @@ def _cast(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     return data
 
 
+def _cast_like(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
+    data = s.elements(node.inputs[0])
+    integral = facts.dtype(node.inputs[1]) in (ir.DataType.INT64, ir.DataType.INT32)
+    return data if integral else None
+
+
 def _elementwise(operation: Callable[[Size, Size], Size | None]) -> Callable[[Sizes, ir.Node, ir.Value], Elements | None]:
     def compute(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
         parts = [s.elements(v) for v in node.inputs]
@@ -288,6 +294,14 @@ def equal(a: Size, b: Size) -> bool | None:
     return algebra.equal(a, b, assumptions)
 
 
+def quotient(a: Size, b: Size) -> Size:
+    """``a // b``; names are taken as at least 1, so that common factors cancel."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    assumptions = {name: (1, None) for name in algebra.symbols(a) | algebra.symbols(b)}
+    return algebra.floor_div(a, b, assumptions)
+
+
 def _divide(a: Size, b: Size) -> Size | None:
     if isinstance(a, int) and isinstance(b, int):
         if b == 0:
@@ -296,7 +310,7 @@ def _divide(a: Size, b: Size) -> Size | None:
         return quotient if (a >= 0) == (b >= 0) else -quotient
     # ONNX divides toward zero, Dim toward minus infinity: the same only where nothing is negative.
     if at_least(a, 0) is True and at_least(b, 1) is True:
-        return a // b
+        return quotient(a, b)
     return None
 
 
@@ -414,6 +428,7 @@ RULES: dict[str, Callable[[Sizes, ir.Node, ir.Value], Elements | None]] = {
     "Squeeze": _as_scalar,
     "Reshape": _reshape,
     "Identity": _same,
+    "CastLike": _cast_like,
     "Cast": _cast,
     "Add": _elementwise(lambda a, b: a + b),
     "Sub": _elementwise(lambda a, b: a - b),

@@ -1,0 +1,285 @@
+"""What a model is, at a glance: its interface, operators, weights, arithmetic and memory."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.core import dim as algebra
+from sardonyx.core.dim import Size
+from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite.sizes import Sizes, product
+
+
+@dataclass(frozen=True)
+class Port:
+    """A graph input or output: its name, element type, and sizes as numbers or expressions of names."""
+
+    name: str
+    type: str
+    shape: tuple[int | str, ...] | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What ``summary`` tells of a model.
+
+    Attributes:
+        inputs: Graph inputs without an initializer.
+        outputs: Graph outputs.
+        operators: ``domain.Type`` (no prefix for the standard domain) → count, bodies and functions included.
+        nodes: Their sum.
+        opsets: Domain → version.
+        ir_version: Version of the file format.
+        producer: Name and version of what wrote the file.
+        metadata: The model's metadata properties.
+        functions: Model-local functions.
+        parameters: Elements of all weights.
+        weight_bytes: Bytes of all weights.
+        types: Element type → bytes of weights.
+        macs: Multiply-accumulate operations of one run, an expression where sizes are open; bodies count once.
+        macs_by_operator: The same, by operator type.
+        unknown_macs: Nodes that multiply, whose sizes could not be told.
+        peak_memory: Bytes of intermediate tensors alive at once at most, in the file's order, open sizes taken as ``sizes``.
+        control_flow_depth: Bodies within bodies, at most.
+        sizes: What open sizes were taken as, for ``peak_memory``.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    operators: dict[str, int]
+    nodes: int
+    opsets: dict[str, int]
+    ir_version: int
+    producer: str
+    metadata: dict[str, str]
+    functions: tuple[str, ...]
+    parameters: int
+    weight_bytes: int
+    types: dict[str, int]
+    macs: int | str
+    macs_by_operator: dict[str, int | str]
+    unknown_macs: int
+    peak_memory: int | None
+    control_flow_depth: int
+    sizes: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The summary as plain data."""
+        return asdict(self)
+
+
+def summary(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model, *, sizes: Mapping[str, int] | None = None
+) -> Summary:
+    """Summarize a model.
+
+    Args:
+        source: Anything that ``sardonyx.load`` takes.
+        sizes: Values of named dimensions, for the memory peak; 1 where not given.
+
+    Raises:
+        ModelFileError: the model cannot be read.
+    """
+    model = model_io.load(source)
+    if model is source:
+        model = model.clone()
+    inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
+    outputs = tuple(_port(v) for v in model.graph.outputs)
+    inference.infer_shapes(model)
+    graphs = [model.graph, *(f.graph for f in model.functions.values())]
+    nodes = [node for graph in graphs for node in graph.all_nodes()]
+    operators = Counter(f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
+    tensors = _weights(graphs, nodes)
+    types: Counter[str] = Counter()
+    for tensor in tensors:
+        types[tensor.dtype.name.lower()] += _bytes(tensor)
+    by_operator, unknown = _macs(nodes, Sizes(model.graph.opset_imports.get("", 1)))
+    taken = dict(sizes or {})
+    peak = _peak_memory(model.graph, taken)
+    return Summary(
+        inputs=inputs,
+        outputs=outputs,
+        operators=dict(sorted(operators.items(), key=lambda item: (-item[1], item[0]))),
+        nodes=len(nodes),
+        opsets=dict(model.graph.opset_imports),
+        ir_version=model.ir_version,
+        producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
+        metadata=dict(model.metadata_props),
+        functions=tuple(f"{f.domain}.{f.name}" for f in model.functions.values()),
+        parameters=sum(t.size for t in tensors),
+        weight_bytes=sum(_bytes(t) for t in tensors),
+        types=dict(types.most_common()),
+        macs=_shown(sum(by_operator.values(), 0)),
+        macs_by_operator={name: _shown(size) for name, size in by_operator.items()},
+        unknown_macs=unknown,
+        peak_memory=peak,
+        control_flow_depth=max((_depth(graph) for graph in graphs), default=0),
+        sizes=taken,
+    )
+
+
+def _shown(size: Size) -> int | str:
+    return size if isinstance(size, int) else str(size)
+
+
+def _port(value: ir.Value) -> Port:
+    kind = "?" if value.type is None else _type_name(value.type)
+    shape = None if value.shape is None else tuple(d if isinstance(d, int) else (d.value or "?") for d in value.shape)
+    return Port(str(value.name), kind, shape)
+
+
+def _type_name(kind: ir.TypeProtocol) -> str:
+    if isinstance(kind, ir.TensorType):
+        return kind.dtype.name.lower()
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({_type_name(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({_type_name(kind.elem_type)})"
+    return str(kind)
+
+
+def _weights(graphs: list[ir.Graph], nodes: list[ir.Node]) -> list[ir.TensorProtocol]:
+    found = [
+        value.const_value
+        for graph in graphs
+        for inner in (graph, *graph.subgraphs())
+        for value in inner.initializers.values()
+        if value.const_value is not None
+    ]
+    constants = (facts.constant_tensor(n.outputs[0]) for n in nodes if facts.is_op(n, "Constant"))
+    return [*found, *(t for t in constants if t is not None)]
+
+
+def _bytes(tensor: ir.TensorProtocol) -> int:
+    if tensor.dtype == ir.DataType.STRING:
+        return sum(len(s) for s in tensor.numpy().reshape(-1).tolist())
+    return tensor.nbytes
+
+
+def _depth(graph: ir.Graph) -> int:
+    return max((1 + _depth(body) for node in graph for body in facts.bodies(node)), default=0)
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def _macs(nodes: list[ir.Node], sizes: Sizes) -> tuple[dict[str, Size], int]:
+    total: dict[str, Size] = {}
+    unknown = 0
+    for node in nodes:
+        count = MACS.get(node.op_type)
+        if count is None or node.domain not in ("", "ai.onnx", "com.microsoft"):
+            continue
+        found = count(node, sizes)
+        if found is None:
+            unknown += 1
+        else:
+            total[node.op_type] = total.get(node.op_type, 0) + found
+    return dict(sorted(total.items())), unknown
+
+
+def _matmul_macs(node: ir.Node, sizes: Sizes) -> Size | None:
+    left, out = sizes.dims(node.inputs[0]), sizes.dims(node.outputs[0])
+    return None if left is None or out is None or not left else product(out) * left[-1]
+
+
+def _gemm_macs(node: ir.Node, sizes: Sizes) -> Size | None:
+    left, out = sizes.dims(node.inputs[0]), sizes.dims(node.outputs[0])
+    if left is None or out is None or len(left) != 2:
+        return None
+    return product(out) * left[0 if sizes.attr(node, "transA", 0) else 1]
+
+
+def _conv_macs(node: ir.Node, sizes: Sizes) -> Size | None:
+    weight, out = sizes.dims(node.inputs[1 if node.op_type != "QLinearConv" else 3]), sizes.dims(node.outputs[0])
+    return None if weight is None or out is None else product(out) * product(weight[1:])
+
+
+def _transposed_conv_macs(node: ir.Node, sizes: Sizes) -> Size | None:
+    weight, data = sizes.dims(node.inputs[1]), sizes.dims(node.inputs[0])
+    return None if weight is None or data is None else product(data) * product(weight[1:])
+
+
+def _recurrent_macs(node: ir.Node, sizes: Sizes) -> Size | None:
+    data, weight, recurrence = (sizes.dims(v) for v in node.inputs[:3])
+    if data is None or weight is None or recurrence is None:
+        return None
+    return data[0] * data[1] * (product(weight) + product(recurrence))
+
+
+def _attention_macs(node: ir.Node, sizes: Sizes) -> Size | None:
+    query, key, out = sizes.dims(node.inputs[0]), sizes.dims(node.inputs[1]), sizes.dims(node.outputs[0])
+    if query is None or key is None or out is None or len(query) < 3:
+        return None
+    return (product(query) + product(out)) * key[-2]
+
+
+MACS: dict[str, Callable[[ir.Node, Sizes], Size | None]] = {
+    "MatMul": _matmul_macs,
+    "MatMulInteger": _matmul_macs,
+    "QLinearMatMul": _matmul_macs,
+    "FusedMatMul": _matmul_macs,
+    "Gemm": _gemm_macs,
+    "Conv": _conv_macs,
+    "ConvInteger": _conv_macs,
+    "QLinearConv": _conv_macs,
+    "FusedConv": _conv_macs,
+    "ConvTranspose": _transposed_conv_macs,
+    "LSTM": _recurrent_macs,
+    "GRU": _recurrent_macs,
+    "RNN": _recurrent_macs,
+    "Attention": _attention_macs,
+}
+"""Operators whose multiply-accumulates are counted."""
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def _peak_memory(graph: ir.Graph, taken: dict[str, int]) -> int | None:
+    """Most bytes of intermediate tensors alive at once; None where a size cannot be told at all."""
+    sizes = Sizes(1)
+    order = list(graph)
+    last: dict[ir.Value, int] = {}
+    for i, node in enumerate(order):
+        for value in (*node.inputs, *(v for body in facts.bodies(node) for n in body.all_nodes() for v in n.inputs)):
+            if value is not None:
+                last[value] = i
+    ends: dict[int, list[ir.Value]] = {}
+    alive = 0
+    for value in graph.inputs:
+        if not value.is_initializer():
+            alive += _tensor_bytes(value, sizes, taken) or 0
+    peak = alive
+    for i, node in enumerate(order):
+        for value in node.outputs:
+            size = _tensor_bytes(value, sizes, taken)
+            if size is None:
+                continue
+            alive += size
+            if not value.is_graph_output():
+                ends.setdefault(last.get(value, i), []).append(value)
+        peak = max(peak, alive)
+        for value in ends.pop(i, []):
+            alive -= _tensor_bytes(value, sizes, taken) or 0
+    return peak
+
+
+def _tensor_bytes(value: ir.Value, sizes: Sizes, taken: dict[str, int]) -> int | None:
+    dims = sizes.dims(value)
+    if dims is None or value.dtype is None or value.dtype == ir.DataType.STRING:
+        return None
+    count = product(dims)
+    if not isinstance(count, int):
+        for name in algebra.symbols(count):
+            taken.setdefault(name, 1) if not name.startswith(inference.MADE_UP) else None
+        count = algebra.evaluate(count, {name: taken.get(name, 1) for name in algebra.symbols(count)})
+    return -(-count * value.dtype.bitwidth // 8)
