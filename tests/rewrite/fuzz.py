@@ -193,6 +193,8 @@ class GraphMaker:
             info = known.get(name)
             if info is None or not info.type.WhichOneof("value"):
                 raise Unsuitable(f"the type of {name} is not inferred")
+            if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
+                raise Unsuitable(f"the rank of {name} is not inferred, and the checker asks for it")
             proto.graph.output[i].CopyFrom(info)
         return proto
 

@@ -139,3 +139,11 @@ def axis_of(s: Site, node: ir.Node, default: int = 0) -> int | None:
     if rank is None:
         return axis
     return axis % rank if -rank <= axis < rank else None
+
+
+def read_only_by(value: ir.Value, *op_types: str) -> bool:
+    """Whether every reader is one of these operators with ``value`` as its first input, and it is no graph output."""
+    uses = value.uses()
+    return not value.is_graph_output() and all(
+        use.idx == 0 and use.node.op_type in op_types and use.node.graph is value.graph for use in uses
+    )

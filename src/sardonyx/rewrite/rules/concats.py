@@ -1,0 +1,169 @@
+"""Concat and Split: of one part, of nothing, of each other, and Slices that together are a Split."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, Patch, Refusal, Replacement, Result, rule
+from sardonyx.rewrite.notation import Concat
+from sardonyx.rewrite.rules.signatures import axis_of, split, split_sizes
+from sardonyx.rewrite.rules.slices import contiguous
+
+MOST_PARTS = 64
+"""Readers of one tensor that are looked at as the parts of a Split."""
+
+
+@rule("eliminate_nop_concat", on="Concat", exactness=EXACT)
+def concat_of_little(s: Site) -> Result:
+    """Concat of one tensor is that tensor; tensors that are surely empty along the axis add nothing."""
+    axis = axis_of(s, s.node)
+    if axis is None:
+        return None
+    full = [v for v in s.node.inputs if v is not None and facts.dim_at(v, axis) != 0]
+    if len(full) == 1:
+        return full[0]
+    if not full or len(full) == len(s.node.inputs):
+        return None
+    return Concat(*full, axis=axis)
+
+
+@rule("fuse_consecutive_concats", on="Concat", exactness=EXACT)
+def concat_of_concat(s: Site) -> Result:
+    """Concat of Concats along the same axis is one Concat."""
+    axis = axis_of(s, s.node)
+    parts: list[ir.Value | None] = []
+    merged = False
+    for i, value in enumerate(s.node.inputs):
+        inner = s.producer(i, "Concat")
+        same = inner is not None and axis_of(s, inner) == axis and _same_sign(s, inner, s.node)
+        if inner is not None and value is not None and same and facts.used_once(value):
+            parts.extend(inner.inputs)
+            merged = True
+        else:
+            parts.append(value)
+    return Concat(*parts, axis=axis) if merged else None
+
+
+def _same_sign(s: Site, one: ir.Node, other: ir.Node) -> bool:
+    """Whether both axes count from the same end, or the rank is known and so it does not matter."""
+    if facts.rank(one.inputs[0]) is not None and facts.rank(other.inputs[0]) is not None:
+        return True
+    return bool(s.attr("axis", node=one) == s.attr("axis", node=other))
+
+
+@rule("eliminate_nop_split", on="Split", exactness=EXACT)
+def split_into_one(s: Site) -> Result:
+    """Split into one part."""
+    return s.input(0) if len(s.node.outputs) == 1 else None
+
+
+@rule("eliminate_split_concat", on="Concat", exactness=EXACT)
+def concat_of_all_parts(s: Site) -> Result:
+    """Concat of all the parts of a Split, in order and along its axis, is what was split."""
+    node = s.producer(0, "Split")
+    if node is None or list(s.node.inputs) != list(node.outputs):
+        return None
+    if axis_of(s, node) != axis_of(s, s.node) or not _same_sign(s, node, s.node):
+        return Refusal("the axes differ")
+    return node.inputs[0]
+
+
+@rule("eliminate_split_concat", on="Concat", exactness=EXACT, opset=2)
+def concat_of_adjacent_slices(s: Site) -> Result:
+    """Concat of Slices that follow one another and cover a tensor is that tensor."""
+    axis, first = axis_of(s, s.node), s.producer(0, "Slice")
+    if first is None or len(s.node.inputs) < 2:
+        return None
+    source, reached = first.inputs[0], 0
+    for i in range(len(s.node.inputs)):
+        part = s.producer(i, "Slice")
+        if part is None or part.inputs[0] is not source:
+            return None
+        span = contiguous(s, part)
+        if span is None or span[0] != axis or span[1] != reached:
+            return Refusal("the Slices do not follow one another along the axis")
+        reached = span[2]
+    if source is None or axis is None or reached != facts.dim_at(source, axis):
+        return Refusal("the Slices do not cover the tensor")
+    return source
+
+
+@rule("eliminate_split_concat", on="Split", exactness=EXACT)
+def split_of_concat(s: Site) -> Result:
+    """Split of a Concat into the parts that it was put together from."""
+    concat = s.producer(0, "Concat")
+    if concat is None or len(concat.inputs) != len(s.node.outputs):
+        return None
+    axis, sizes = axis_of(s, s.node), split_sizes(s, s.node)
+    if axis is None or sizes is None or axis_of(s, concat) != axis or not _same_sign(s, concat, s.node):
+        return Refusal("the axes differ, or the sizes are not known")
+    if [facts.dim_at(v, axis) for v in concat.inputs] != list(sizes):
+        return Refusal("the parts have other sizes than were concatenated")
+    return tuple(concat.inputs)
+
+
+@rule("eliminate_slice_of_concat", on="Slice", exactness=EXACT)
+def slice_of_concat(s: Site) -> Result:
+    """Slice that takes exactly one part of a Concat is that part."""
+    concat = s.producer(0, "Concat")
+    if concat is None:
+        return None
+    span, axis = contiguous(s, s.node), axis_of(s, concat)
+    if span is None or span[0] != axis:
+        return None
+    start = 0
+    for part in concat.inputs:
+        size = facts.dim_at(part, axis)
+        if part is None or size is None or start > span[1]:
+            break
+        if start == span[1] and size == span[2] - span[1] and size > 0:
+            return part
+        start += size
+    return Refusal("it takes no whole part of the Concat")
+
+
+@rule("fuse_slices_into_split", on="Slice", exactness=EXACT, opset=2)
+def slices_that_partition(s: Site) -> Result:
+    """Slices that together take all of a tensor, each a part of it, are one Split."""
+    source, span = s.input(0), contiguous(s, s.node)
+    if source is None or span is None or span[1] != 0 or len(source.uses()) > MOST_PARTS:
+        return None
+    parts = _parts(s, source, span[0])
+    chosen = _partition(parts, facts.dim_at(source, span[0]) or 0)
+    if chosen is None:
+        return Refusal("no set of Slices takes each element once")
+    made = split(s, source, [end - start for start, end in chosen], span[0])
+    replace: dict[ir.Value, Replacement] = {}
+    for i, bounds in enumerate(chosen):
+        replace.update((value, made if i == 0 else made.out(i)) for value in parts[bounds])
+    if any(value.is_graph_output() for value in replace) and len(replace) != len(chosen):
+        return Refusal("a part is taken twice")
+    return Patch(replace, after=source)
+
+
+def _parts(s: Site, source: ir.Value, axis: int) -> dict[tuple[int, int], list[ir.Value]]:
+    """The Slices of ``source`` along one axis, in its graph, by start and end."""
+    parts: dict[tuple[int, int], list[ir.Value]] = {}
+    for use in source.uses():
+        if use.idx == 0 and use.node.graph is s.node.graph and facts.is_op(use.node, "Slice"):
+            found = contiguous(s, use.node)
+            if found is not None and found[0] == axis and found[2] > found[1]:
+                parts.setdefault(found[1:], []).append(use.node.outputs[0])
+    return parts
+
+
+def _partition(parts: Collection[tuple[int, int]], size: int) -> list[tuple[int, int]] | None:
+    """At least two of the parts that follow one another from 0 to ``size``, if each start has one part only."""
+    by_start = {start: (start, end) for start, end in parts}
+    if len(by_start) != len(parts):
+        return None
+    chosen: list[tuple[int, int]] = []
+    reached = 0
+    while reached < size and reached in by_start:
+        chosen.append(by_start[reached])
+        reached = chosen[-1][1]
+    return chosen if reached == size and len(chosen) > 1 else None
