@@ -52,7 +52,8 @@ def _onnxruntime() -> tuple[str, dict[str, Any]]:
     onnxruntime.set_default_logger_severity(4)
     kernels: dict[str, dict[tuple[int, int], dict[str, set[str]]]] = {}
     for kernel in state.get_all_opkernel_def():
-        if kernel.provider != "CPUExecutionProvider" or kernel.domain.startswith("com.ms.internal"):
+        internal = kernel.domain.startswith("com.ms.internal") or kernel.op_name.startswith("Memcpy")
+        if kernel.provider != "CPUExecutionProvider" or internal:
             continue
         name = _qualified(kernel.domain, kernel.op_name)
         types = kernels.setdefault(name, {}).setdefault(tuple(kernel.version_range), {})

@@ -120,13 +120,17 @@ _LINT = [
     ("weight-nan", "A weight holds NaN.", "Export the model again from a sound checkpoint."),
     ("weight-inf", "A weight holds an infinity.", "Replace it by a finite number where it is a mask."),
     ("weight-denormal", "A weight holds denormal numbers, which are slow on many processors.", "Flush them to zero."),
-    ("batch-baked", "The first dimension of every input is 1: the batch size is baked in.", "Make it symbolic."),
+    (
+        "batch-baked",
+        "The first dimension of the inputs is a fixed number: the batch size is baked in.",
+        "Make it symbolic.",
+    ),
     ("opset-old", "Nodes spell out an operator that a later opset has.", "Raise the opset."),
     ("int64-fits-int32", "An int64 weight holds only numbers that fit int32.", "Store it in 32 bits where allowed."),
     ("float64", "A tensor is float64, which costs twice the time and memory of float32.", "Use float32."),
     ("float16-overflow", "A float32 constant is at or beyond 65504, the largest float16.", "Clip it on conversion."),
     ("duplicate-weight", "Two weights have equal contents.", "Keep one of them."),
-    ("weight-is-input", "A weight is also a graph input, so it cannot be folded.", "Raise the IR version."),
+    ("weight-is-input", "A weight is also a graph input, so it cannot be folded.", "Leave it out of the inputs."),
     ("training-mode", "A node runs in training mode.", "Export the model in inference mode."),
 ]
 

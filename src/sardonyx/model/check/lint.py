@@ -32,9 +32,10 @@ def lint_model(source: Source, commands: Commands, broken: frozenset[Place]) -> 
         The findings.
     """
     model = source.proto
+    true = _true_values(model)
     for scope in scopes(model):
         yield from _lint_uses(scope, model, commands)
-        yield from _lint_nodes(scope)
+        yield from _lint_nodes(scope, true)
         yield from lint_opset(scope, commands)
     yield from _lint_functions(model, commands)
     yield from _lint_interface(model, commands)
@@ -67,12 +68,27 @@ def _lint_uses(scope: Scope, model: onnx.ModelProto, commands: Commands) -> Iter
             live |= read
 
 
-def _lint_nodes(scope: Scope) -> Iterator[Finding]:
+def _true_values(model: onnx.ModelProto) -> set[str]:
+    """The names of weights and constants that are a single true."""
+    true: set[str] = set()
+    for scope in scopes(model):
+        named = [(tensor.name, tensor) for tensor in getattr(scope.graph, "initializer", ())]
+        for node in scope.graph.node:
+            if node.op_type == "Constant":
+                named += [(node.output[0], item.t) for item in node.attribute if item.name == "value"]
+        for name, tensor in named:
+            if tensor.data_type == TensorProto.BOOL and (tensor.raw_data == b"\1" or list(tensor.int32_data) == [1]):
+                true.add(name)
+    return true
+
+
+def _lint_nodes(scope: Scope, true: set[str]) -> Iterator[Finding]:
     for node in scope.graph.node:
         if node.domain not in ("", "ai.onnx"):
             continue
-        mode = next((item for item in node.attribute if item.name == "training_mode" and item.i), None)
-        if mode is not None or (node.op_type == "BatchNormalization" and len(node.output) > 3):
+        by_attribute = any(item.name == "training_mode" and item.i for item in node.attribute)
+        by_input = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] in true
+        if by_attribute or by_input:
             yield finding("training-mode", "the node runs in training mode.", scope.at(node))
     for value in getattr(scope.graph, "input", ()):
         if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type == TensorProto.DOUBLE:

@@ -88,6 +88,8 @@ def _check_node(
         return
     refused = [_refused_types(node, schema, types, entry, target.casts) for entry in fitting]
     if all(refused):
+        if _missing_inside(node, schema, scope.opsets.get(domain, 0), types, target) == "":
+            return
         reason = f"{what} does not run it with {', '.join(refused[0])}."
         half = any("float16" in text for text in refused[0])
         yield finding("target-type", reason, scope.at(node), command="" if half else _legalize(target, commands))
@@ -172,9 +174,12 @@ def _refused_types(
     refused: list[str] = []
     if not entry.types:
         return refused
-    for variable, name in _bound(node, schema):
+    bound = list(_bound(node, schema))
+    # Where a source gives one list of types it speaks of the operator's data, which is its first input.
+    data = bound[0][0] if bound else "*"
+    for variable, name in bound:
         element = types.get(name)
-        allowed = entry.types.get("*") or entry.types.get(variable)
+        allowed = entry.types.get("*" if variable == data and "*" in entry.types else variable)
         if element is None or allowed is None or element in allowed or casts.get(element) in allowed:
             continue
         text = f"{element} {name!r}"

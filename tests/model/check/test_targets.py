@@ -1,0 +1,175 @@
+"""What targets cannot run, and that the tables say what the runtimes do."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+from onnx.backend.test.loader import load_model_tests
+
+from sardonyx.errors import OptionError
+from sardonyx.model.check import Finding, check, known_targets
+from sardonyx.model.check.targets import find_target
+
+HEAD = '<ir_version: {ir}, opset_import: ["" : {opset}]>\n'
+
+
+def model(body: str, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
+    return parser.parse_model(HEAD.format(ir=ir, opset=opset) + body)
+
+
+def targeted(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(item.code, str(item.where)) for item in findings if item.code.startswith("target")]
+
+
+RELU = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
+DET = "g (float[2, 2] x) => (float y) { y = Det (x) }"
+
+
+def test_names_and_versions() -> None:
+    assert set(known_targets()) == {"coreml", "onnxruntime", "openvino", "ort-mobile", "tensorrt"}
+    assert all(len(versions) > 1 for versions in known_targets().values())
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "tensorrt", "openvino", "coreml", "ort-mobile"])
+def test_every_target_runs_a_small_model(target: str) -> None:
+    assert targeted(check(model(RELU, opset=13), target=target)) == []
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "openvino", "coreml", "ort-mobile"])
+def test_operator_that_is_missing(target: str) -> None:
+    found = check(model(DET, opset=13), target=target)
+    assert targeted(found) == [("target-operator", "node Det(y)")]
+    assert found[0].command.startswith("sardonyx ")
+
+
+def test_operator_in_a_body_and_in_a_function() -> None:
+    body = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17, "l" : 1]> g (float[2, 2] x, bool c) => (float y) {
+            y = If (c) <then_branch = t () => (float p) { p = Det (x) },
+                        else_branch = e () => (float q) { q = l.F (x) }> }
+        <domain: "l", opset_import: ["" : 17]> F (x) => (y) { y = Det (x) }"""
+    )
+    assert targeted(check(body, target="tensorrt"))[:2] == [
+        ("target-operator", "If(y).then_branch, node Det(p)"),
+        ("target-operator", "function l::F, node Det(y)"),
+    ]
+
+
+def test_opset_and_ir_version() -> None:
+    found = check(model(RELU, opset=22, ir=11), target="onnxruntime", version="1.20")
+    assert targeted(found)[:2] == [("target-ir", "ir_version"), ("target-opset", "opset import ai.onnx")]
+    assert "--ir 10" in found[0].command
+    assert "--opset 21" in found[1].command
+
+
+def test_operator_of_an_older_opset_only() -> None:
+    assert targeted(check(model(RELU, opset=17), target="ort-mobile"))[:1] == [("target-opset", "opset import ai.onnx")]
+
+
+def test_element_type() -> None:
+    body = model("g (double[2] x) => (double[2] y) { y = Erf (x) }")
+    (only,) = [item for item in check(body, target="onnxruntime") if item.code == "target-type"]
+    assert str(only.where) == "node Erf(y)" and "double 'x'" in only.reason
+
+
+def test_type_that_the_target_casts_itself() -> None:
+    body = model("g (float16[2] x) => (float16[2] y) { y = LeakyRelu (x) }")
+    assert targeted(check(body, target="onnxruntime")) == []
+
+
+def test_type_that_the_target_narrows() -> None:
+    body = model("g (double[2] x) => (double[2] y) { y = Relu (x) z = Abs (y) }")
+    found = check(body, target="tensorrt")
+    assert [item.severity for item in found] == ["warning", "warning"]
+    assert "clamping" in found[0].reason
+
+
+def test_conditions_are_said_once() -> None:
+    nodes = " ".join(f"v{i + 1} = CumSum (v{i}, a)" for i in range(3))
+    body = model(f"g (float[2] v0, int64 a) => (float[2] v3) {{ {nodes} }}")
+    (found,) = [item for item in check(body, target="tensorrt") if item.code == "target-restriction"]
+    assert "axis must be a build-time constant" in found.reason and "2 more" in found.reason
+
+
+def test_operator_composed_of_others() -> None:
+    body = model("g (float[2, 4] x, int64[1] a) => (float[2, 4] y) { y = Swish (x) }", opset=24, ir=11)
+    assert targeted(check(body, target="onnxruntime", version="1.26")) == []
+
+
+def test_later_patch_of_a_known_version() -> None:
+    found = find_target("tensorrt", "10.15.1")
+    assert found is not None and found.version == "10.15"
+
+
+@pytest.mark.parametrize(
+    ("target", "version"), [("nothing", None), ("tensorrt", "99"), (None, "1.20"), ("tensorrt", "1")]
+)
+def test_unknown_names_list_the_known(target: str | None, version: str | None) -> None:
+    with pytest.raises(OptionError) as error:
+        check(model(RELU), target=target, version=version)
+    assert "Known are" in str(error.value) or target is None
+
+
+def test_tables_name_their_source_and_hold_operators_that_exist() -> None:
+    for name in known_targets():
+        content = json.loads((resources.files("sardonyx.model.check") / "targets" / f"{name}.json").read_text())
+        assert content["target"] == name
+        for table in content["versions"].values():
+            assert table["source"]
+            plain = {operator for operator in table["operators"] if "::" not in operator}
+            known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""}
+            # Operators of the first opsets, which no schema describes any more.
+            historical = {"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"}
+            assert plain - known <= historical | {"SimplifiedLayerNormalization"}
+
+
+def session_refusal(proto: onnx.ModelProto) -> str:
+    onnxruntime.set_default_logger_severity(4)
+    try:
+        onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return re.sub(r"\s+", " ", str(error))
+    return ""
+
+
+NEWEST = find_target("onnxruntime")
+assert NEWEST is not None
+needs_same_runtime = pytest.mark.skipif(
+    not onnxruntime.__version__.startswith(f"{NEWEST.version}."),
+    reason=f"the newest table is of onnxruntime {NEWEST.version}, installed is {onnxruntime.__version__}",
+)
+
+
+TYPES = ["float", "double", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"]
+
+
+@needs_same_runtime
+@pytest.mark.parametrize(
+    "operator", ["Abs", "Acosh", "Celu", "Erf", "Floor", "LeakyRelu", "Neg", "Relu", "Sign", "Sin"]
+)
+def test_onnxruntime_agrees_on_element_types(operator: str) -> None:
+    for element in TYPES:
+        proto = model(f"g ({element}[2] x) => ({element}[2] y) {{ y = {operator} (x) }}")
+        found = check(proto, target="onnxruntime")
+        assert bool(found) == bool(session_refusal(proto)), (element, [str(item) for item in found])
+
+
+@pytest.mark.long
+@needs_same_runtime
+def test_onnxruntime_agrees_on_the_backend_suite() -> None:
+    cases = [case.model or onnx.load(f"{case.model_dir}/model.onnx") for case in load_model_tests(kind="node")]
+    missed = 0
+    for proto in cases:
+        refusal = session_refusal(proto)
+        found = [item for item in check(proto, target="onnxruntime") if item.severity == "error"]
+        if not refusal:
+            assert not found, [str(item) for item in found]
+        missed += bool(refusal) and not found
+    # What remains are attributes that a kernel refuses when it is made, and schemas changed before their release.
+    assert missed <= 0.02 * len(cases)
