@@ -131,7 +131,7 @@ def _losses(message: Message, path: str) -> Iterator[tuple[str, Message]]:
 
 
 def _odd_nans(message: Message, field: FieldDescriptor, value: Any, path: str) -> Iterator[tuple[str, Message]]:
-    values = np.array([value] if isinstance(value, float) else value, np.float64)
+    values = np.array([value] if isinstance(value, float) else list(value), np.float64)
     if not np.isnan(values).any():
         return
     exact, quiet = type(message)(), type(message)()

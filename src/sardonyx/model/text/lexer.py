@@ -142,8 +142,9 @@ class Scanner:
             return _ESCAPE.sub(r"\1", body) if "\\" in body else body
         match = _BYTES.match(self.text, self.position)
         if match is not None:
+            data = _BYTE_ESCAPE.sub(self._unescape, match.group(1).encode())
             self.position = match.end()
-            return _BYTE_ESCAPE.sub(self._unescape, match.group(1).encode())
+            return data
         if self.text.startswith(('"', 'b"'), self.position):
             raise self.error("the string that begins here is not closed", at=self.position)
         raise self.unexpected(what)
