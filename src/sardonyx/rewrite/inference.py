@@ -78,7 +78,7 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> s
     imports = {("" if d == "ai.onnx" else d): v for d, v in model.graph.opset_imports.items()}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         outputs = [v for v in node.outputs if v.name and _is_tensor(v)]
-        if told and any(v in told for v in node.inputs):
+        if told and any(v in told for v in node.inputs) and not all(_all_told(v.shape) for v in outputs):
             before = [v.shape for v in outputs]
             infer_node(node, imports, model.ir_version)
             told.update(v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape)
