@@ -74,7 +74,8 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
             if len(engine.applied) == before:
                 break
             engine.sizes.forget_unknown()
-            inference.refine(model, engine.sizes, engine.learned)
+            if inference.refine(model, engine.sizes, engine.learned):
+                engine.sizes.forget_unknown()
             engine.learned.clear()
     except LimitReached:
         pass

@@ -63,12 +63,14 @@ def known_sizes(s: Site) -> Result:
 def reshape_target(s: Site) -> Result:
     """A computed Reshape target becomes a constant with at most one −1, and 0 for what is copied."""
     target = s.input(1)
-    if target is None or facts.is_constant(target) or facts.attribute(s.node, "allowzero", s.opset, 0):
+    if target is None or facts.is_constant(target):
         return None
     found, dims = s.sizes.elements(target), s.sizes.dims(s.input(0))
     if found is None or dims is None:
         return None
-    constant = constant_target(found[1], dims)
+    copies = not facts.attribute(s.node, "allowzero", s.opset, 0)
+    wanted = [dims[i] if copies and e == 0 and i < len(dims) else e for i, e in enumerate(found[1])]
+    constant = constant_target(wanted, dims)
     if constant is None:
         return Refusal("more than one size of the target is open")
     return Reshape(s.input(0), np.array(constant, np.int64))
