@@ -22,6 +22,7 @@ from sardonyx.core import dim_forms as forms
 from sardonyx.core.dim_bounds import NON_NEGATIVE, POSITIVE, Assumptions, Bounds, Interval, as_bounds
 from sardonyx.core.dim_expression import Dim, Size, as_operand
 from sardonyx.core.dim_system import DimSystem
+from sardonyx.errors import ShapeError
 
 __all__ = [
     "POSITIVE",
@@ -150,7 +151,7 @@ def equal(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
 
 def at_least(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
     """Return whether ``a >= b``: ``True`` or ``False`` for all values, ``None`` where it depends or is not known."""
-    least, greatest = bounds(a - b, assumptions)
+    least, greatest = as_bounds(assumptions).difference(a, b)
     if least is not None and least >= 0:
         return True
     return False if greatest is not None and greatest < 0 else None
@@ -162,4 +163,10 @@ def divides(divisor: Size, size: Size, assumptions: Assumptions = None) -> bool 
     Raises:
         ShapeError: The divisor is the constant 0.
     """
-    return equal(size, divisor * floor_div(size, divisor, assumptions), assumptions)
+    if divisor == 0:
+        raise ShapeError(f"asked whether 0 divides {size}.", remedy="Give a divisor that is not 0.")
+    try:
+        multiple = divisor * floor_div(size, divisor, assumptions)
+    except ShapeError:
+        return None  # It passes the limits on the size of an expression: no proof.
+    return equal(size, multiple, assumptions)

@@ -87,9 +87,19 @@ class Bounds:
             return size, size
         return (self.lower(size), self.upper(size)) if size.depth else self.interval(size)
 
+    def difference(self, a: Size, b: Size) -> Interval:
+        """Return the bounds on ``a - b``: none where that passes the limits on the size of an expression."""
+        try:
+            return self.range(a - b)
+        except ShapeError:
+            return None, None
+
     def equal(self, a: Size, b: Size) -> bool | None:
         """Return ``True`` where the sizes are equal, ``False`` where they differ, for all values; else ``None``."""
-        difference = a - b
+        try:
+            difference = a - b
+        except ShapeError:
+            return None  # It passes the limits on the size of an expression: no proof.
         if isinstance(difference, int):
             return difference == 0
         # Every term but the constant is a multiple of the common divisor of their coefficients.

@@ -150,7 +150,7 @@ def _divide_by_positive(n: Size, d: Dim, proof: Bounds) -> Size:
         nested = _unnested(n, d, proof)
         if nested is not None:
             return nested
-    least, gap = proof.lower(n), proof.lower(d - n)
+    least, (gap, _) = proof.lower(n), proof.difference(d, n)
     if least is not None and least >= 0 and gap is not None and gap >= 1:
         return 0
     return _quotient(n, d)
@@ -208,7 +208,7 @@ def extremum(kind: Literal["min", "max"], sizes: Iterable[Size], proof: Bounds) 
     """Return the least or greatest of the sizes, without those that others bound."""
     kept: list[Size] = []
     for size in _operands(kind, sizes):
-        ranges = [proof.range(size - other if kind == "min" else other - size) for other in kept]
+        ranges = [proof.difference(*((size, other) if kind == "min" else (other, size))) for other in kept]
         if not any(least is not None and least >= 0 for least, _ in ranges):
             bounded = [greatest is not None and greatest <= 0 for _, greatest in ranges]
             kept = [other for other, is_bounded in zip(kept, bounded, strict=True) if not is_bounded]
