@@ -1,5 +1,6 @@
 """Float16 and bfloat16: a model's float32 tensors in half the bytes, float32 where operators or accuracy need it."""
 
+from sardonyx.compress.float16.auto import MixedPrecision, Trial, auto_mixed_precision, output_error
 from sardonyx.compress.float16.clamp import Clamp, ClippedTensor
 from sardonyx.compress.float16.convert import (
     DEFAULT_OP_BLOCK_LIST,
@@ -15,6 +16,10 @@ __all__ = [
     "ClippedTensor",
     "Conversion",
     "KeptNode",
+    "MixedPrecision",
+    "Trial",
+    "auto_mixed_precision",
     "convert_float_to_bfloat16",
     "convert_float_to_float16",
+    "output_error",
 ]

@@ -12,6 +12,7 @@ from sardonyx.compress.float16.clamp import Clamp, ClippedTensor
 from sardonyx.compress.float16.inference import TypedModel
 from sardonyx.compress.float16.plan import Plan, Use, is_convertible_constant
 from sardonyx.compress.float16.signature import FOLLOWED_INPUT, STATING_ATTRIBUTE, type_name
+from sardonyx.model.tensors import SparseTensor
 
 
 class Applier:
@@ -69,15 +70,19 @@ class Applier:
         uses = self._plan.uses.get(value, [])
         source = self._plan.sources.get(value)
         producer = value.producer()
-        if source is None and (value.is_initializer() or (producer is not None and is_convertible_constant(producer))):
+        low = source is not None and source.low
+        if source is None and value.is_graph_input():
+            # The caller may give this weight another value, so what needs float32 cannot have a copy of its own.
+            low = all(use.cell.low for use in uses)
+        elif source is None and (_is_dense(value) or (producer is not None and is_convertible_constant(producer))):
             self._constant(value, uses, graph)
-        elif source is not None:
-            if source.low:
-                self._set_low(value, value.name)
-            self._cast(value, source.low, [use for use in uses if use.cell.low != source.low], graph)
+            return
+        if low:
+            self._set_low(value, value.name)
+        self._cast(value, low, [use for use in uses if use.cell.low != low], graph)
 
     def _constant(self, value: ir.Value, uses: list[Use], graph: ir.Graph) -> None:
-        """A constant takes the type its readers want; where they differ it is there twice, so nobody gets it rounded."""
+        """A constant takes the type its readers want; where they differ it is there twice, so none gets it rounded."""
         low, full = [u for u in uses if u.cell.low], [u for u in uses if not u.cell.low]
         if not full:
             self._set_low(value, value.name)
@@ -223,6 +228,11 @@ class Applier:
 
     def _new_type(self, value: ir.Value) -> str:
         return type_name(self._clamp.dtype) if value in self._low else self._typed.types[value]
+
+
+def _is_dense(value: ir.Value) -> bool:
+    """Whether the value is an initializer whose elements can be converted; a sparse one is cast instead."""
+    return value.is_initializer() and not isinstance(value.const_value, SparseTensor)
 
 
 def _element_replaced(type_: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:

@@ -28,6 +28,8 @@ from sardonyx.compress.float16.signature import (
 
 _VALUE_ATTRIBUTES = frozenset(("value", "value_float", "value_floats"))
 
+_SCATTERS = frozenset(("ScatterElements", "ScatterND"))
+
 
 @dataclass(eq=False)
 class Cell:
@@ -72,7 +74,8 @@ class Plan:
     """The decisions for a whole model.
 
     Attributes:
-        sources: The cell that makes each float32 value; constants are absent, as they take whatever type is wanted.
+        sources: The cell that makes each float32 value; constants, and inputs that have a default value, are absent, as
+            they take whatever type is wanted.
         uses: Every place that reads a float32 value.
         containers: The cell that each sequence or optional of float32 tensors follows.
         cells: All cells.
@@ -115,7 +118,9 @@ class PlanBuilder:
         graph = self._typed.model.graph
         functions = list(dict.fromkeys(self._typed.calls.values()))
         for value in graph.inputs:
-            self._source(value, self._port(self._wishes.keep_io(value.name or "", value.is_initializer())))
+            keep = self._wishes.keep_io(value.name or "", value.is_initializer())
+            if keep or value.is_graph_output() or not value.is_initializer():
+                self._source(value, self._port(keep))
         for function in functions:
             reason = self._kept(function)
             for value in function.inputs:
@@ -262,8 +267,10 @@ class PlanBuilder:
             return "no schema is known for the operator"
         if bodies_of(node):
             return "its body's types are the operator's own"
-        if node.op_type == "Optional" and "type" in node.attributes:
-            return "an attribute fixes its type"
+        if node.op_type == "BitCast" or (node.op_type == "Optional" and "type" in node.attributes):
+            return "the operator depends on the very type"
+        if node.op_type in _SCATTERS and "reduction" in node.attributes:
+            return "ONNX Runtime reduces only float32 when it scatters"
         if node.op_type != "ConstantOfShape" and any(_holds_float_tensor(a) for a in node.attributes.values()):
             return "an attribute holds float32 tensors"
         if node.op_type == "QuantizeLinear":

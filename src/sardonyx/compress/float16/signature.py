@@ -140,4 +140,4 @@ def type_name(type_: ir.TypeProtocol | ir.DataType) -> str:
         return f"optional({type_name(type_.elem_type)})"
     if isinstance(type_, ir.SparseTensorType):
         return f"sparse_{type_name(type_.dtype)}"
-    return type_name(type_.dtype)
+    return type_name(type_.dtype) if isinstance(type_, ir.TensorType) else repr(type_)

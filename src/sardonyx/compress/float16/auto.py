@@ -1,0 +1,296 @@
+"""Finds, by measured output error, the nodes that must stay in float32 for a given tolerance.
+
+Every trial converts the model with some nodes kept, runs it, and compares its outputs with the float32 model's. First
+the nodes, in graph order, are cut into segments, and each segment is tried as the only one in float16: that ranks
+them. Then bisection finds how many of the worst segments must be kept. Last, the kept segments are halved again and
+again, and each half that can go to float16 without breaking the tolerance goes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.compress.float16.clamp import Clamp, ClippedTensor
+from sardonyx.compress.float16.convert import (
+    KeptNode,
+    Options,
+    Source,
+    convert,
+    make_options,
+    node_label,
+    private_copy,
+)
+from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
+from sardonyx.errors import EvaluationError, ModelTooLargeError, OptionError
+from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.verify.inputs import draw, sizes_to_try
+
+_SEGMENTS = 16
+
+Feeds = Mapping[str, Any]
+Nodes = frozenset[int]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measurement: how many nodes were kept in float32, and the output error that resulted."""
+
+    kept: int
+    error: float
+
+
+@dataclass(frozen=True)
+class MixedPrecision:
+    """A model converted as far as the tolerance allows.
+
+    Attributes:
+        model: The model.
+        error: Its measured output error.
+        chosen: The nodes kept for accuracy, in a form that ``node_block_list`` takes.
+        clipped: Every tensor in which the clamp changed elements.
+        kept: Every node that has float32 inputs or outputs left, and why.
+        trials: All measurements, in the order made.
+    """
+
+    model: ir.Model
+    error: float
+    chosen: tuple[str, ...]
+    clipped: tuple[ClippedTensor, ...]
+    kept: tuple[KeptNode, ...]
+    trials: tuple[Trial, ...]
+
+
+def auto_mixed_precision(
+    model: Source,
+    inputs: Feeds | Sequence[Feeds] | None,
+    tolerance: float,
+    *,
+    min_positive_val: float = 1e-7,
+    max_finite_val: float = 1e4,
+    keep_io_types: bool | Iterable[str] = False,
+    op_block_list: Iterable[str] | None = None,
+    node_block_list: Iterable[str] | None = None,
+    max_trials: int = 60,
+) -> MixedPrecision:
+    """Converts a model to float16 except for the nodes that a tolerance on the output error forbids.
+
+    Args:
+        model: A path, the bytes of a file, a message or a Model. It is not changed.
+        inputs: Values for the model's inputs by name, as the float32 model takes them; or several such samples. None
+            draws two samples in the range that the graph allows; real inputs tell more.
+        tolerance: The largest error allowed, as ``output_error`` measures it.
+        min_positive_val: As for ``convert_float_to_float16``.
+        max_finite_val: As for ``convert_float_to_float16``.
+        keep_io_types: As for ``convert_float_to_float16``.
+        op_block_list: As for ``convert_float_to_float16``.
+        node_block_list: As for ``convert_float_to_float16``.
+        max_trials: How many times the model may be converted and run; when they are used up, the best so far is given.
+
+    Returns:
+        The model, whose error is measured to be within the tolerance, with the nodes kept and all measurements.
+
+    Raises:
+        OptionError: An option is impossible, or the tolerance is not met even with every node in float32 (because the
+            inputs and outputs alone are rounded too much).
+        EvaluationError: The model does not run on the inputs.
+    """
+    if inputs is not None and not inputs:
+        raise OptionError("is empty", where="inputs", remedy="Give at least one sample, or None to draw some.")
+    if not tolerance > 0:
+        raise OptionError(f"{tolerance} is not above 0", where="tolerance")
+    if max_trials < 2:
+        raise OptionError(f"{max_trials} is too few", where="max_trials", remedy="The search needs at least 2.")
+    clamp = Clamp(ir.DataType.FLOAT16, min_positive_val, max_finite_val)
+    options = make_options(clamp, keep_io_types, False, op_block_list, node_block_list)
+    source = model_io.load(model)
+    if inputs is None:
+        samples = _draw(source)
+    else:
+        samples = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    search = _Search(source, samples, tolerance, options, max_trials)
+    return search.result(search.run())
+
+
+def output_error(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> float:
+    """How far a model's outputs are from the reference's; the worst output counts.
+
+    For floats, the largest difference divided by the largest finite magnitude of the reference; for other elements, the
+    share that differs. Infinite where shapes differ, or where an output is not finite and the reference is.
+    """
+    return max((_difference(reference[name], answers[name]) for name in reference), default=0.0)
+
+
+def _difference(reference: Any, answer: Any) -> float:
+    if isinstance(reference, (list, tuple)):
+        if len(reference) != len(answer):
+            return np.inf
+        return max((_difference(r, a) for r, a in zip(reference, answer, strict=True)), default=0.0)
+    if isinstance(reference, Mapping):
+        return output_error(reference, answer) if reference.keys() == answer.keys() else np.inf
+    expected, found = np.asarray(reference), np.asarray(answer)
+    if expected.shape != found.shape:
+        return np.inf
+    if not expected.size:
+        return 0.0
+    if expected.dtype.kind != "f":
+        return float(np.mean(expected != found))
+    expected, found = expected.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.array_equal(expected[~finite], found[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+        return np.inf
+    largest = np.abs(expected[finite]).max(initial=0.0)
+    distance = np.abs(expected[finite] - found[finite]).max(initial=0.0)
+    return float(distance / largest) if largest else float(distance)
+
+
+class _Search:
+    """Nodes are known by their place among all nodes, which every private copy of the model shares."""
+
+    def __init__(
+        self, model: ir.Model, samples: Sequence[Feeds], tolerance: float, options: Options, max_trials: int
+    ) -> None:
+        self._model = model
+        self._samples = samples
+        self._tolerance = tolerance
+        self._options = options
+        self._max_trials = max_trials
+        self._errors: dict[Nodes, float] = {}
+        self._trials: list[Trial] = []
+        self._references = [_run(model, feeds) for feeds in samples]
+
+    def run(self) -> Nodes:
+        """The nodes to keep."""
+        nothing: Nodes = frozenset()
+        if self._error(nothing) <= self._tolerance:
+            return nothing
+        candidates = self._candidates()
+        everything = frozenset(candidates)
+        if (floor := self._error(everything)) > self._tolerance:
+            raise OptionError(
+                f"{self._tolerance:g} cannot be met: with every node in float32 the error is {floor:.3g}",
+                where="tolerance",
+                remedy="Keep inputs and outputs in float32 (keep_io_types), or allow more.",
+            )
+        segments = _cut(candidates, _SEGMENTS)
+        if len(self._trials) + len(segments) < self._max_trials:
+            segments.sort(key=lambda segment: self._error(everything - frozenset(segment)), reverse=True)
+        return self._release(self._worst(segments))
+
+    def _worst(self, segments: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """The fewest of the first segments that suffice, by bisection; all of them are known to."""
+        fails, passes = 0, len(segments)
+        while passes - fails > 1 and len(self._trials) < self._max_trials:
+            middle = (fails + passes) // 2
+            if self._error(frozenset().union(*segments[:middle])) <= self._tolerance:
+                passes = middle
+            else:
+                fails = middle
+        return list(segments[:passes])
+
+    def _release(self, segments: Sequence[Sequence[int]]) -> Nodes:
+        """Gives halves of kept segments back to float16, the largest first, as long as the tolerance holds."""
+        kept = frozenset[int]().union(*segments)
+        waiting = [(-len(segment), list(segment)) for segment in segments]
+        heapq.heapify(waiting)
+        while waiting:
+            _, segment = heapq.heappop(waiting)
+            for half in _cut(segment, 2):
+                if len(self._trials) >= self._max_trials:
+                    return kept
+                if self._error(kept - frozenset(half)) <= self._tolerance:
+                    kept -= frozenset(half)
+                elif len(half) > 1:
+                    heapq.heappush(waiting, (-len(half), half))
+        return kept
+
+    def result(self, kept: Nodes) -> MixedPrecision:
+        """The model with ``kept`` in float32, and the record of the search."""
+        conversion, labels = self._convert(kept)
+        return MixedPrecision(
+            conversion.model, self._error(kept), labels, conversion.clipped, conversion.kept, tuple(self._trials)
+        )
+
+    def _error(self, kept: Nodes) -> float:
+        if kept not in self._errors:
+            converted = self._convert(kept)[0].model
+            pairs = zip(self._samples, self._references, strict=True)
+            self._errors[kept] = max(output_error(reference, _run(converted, feeds)) for feeds, reference in pairs)
+            self._trials.append(Trial(len(kept), self._errors[kept]))
+        return self._errors[kept]
+
+    def _convert(self, kept: Nodes) -> tuple[Any, tuple[str, ...]]:
+        labels: list[str] = []
+
+        def choose(typed: TypedModel) -> Collection[ir.Node]:
+            nodes = [node for place, node in enumerate(_nodes(typed)) if place in kept]
+            labels.extend(node_label(node) for node in nodes)
+            return nodes
+
+        return convert(private_copy(self._model), self._options, choose), tuple(labels)
+
+    def _candidates(self) -> list[int]:
+        """The nodes that compute with float32; containers of other nodes are left to those."""
+        found: list[int] = []
+
+        def look(typed: TypedModel) -> Collection[ir.Node]:
+            for place, node in enumerate(_nodes(typed)):
+                own = node.op_type not in CONTROL_FLOW and node.op_type != "Constant" and node not in typed.calls
+                if own and any(typed.float32(value) for value in (*node.inputs, *node.outputs)):
+                    found.append(place)
+            return ()
+
+        convert(private_copy(self._model), self._options, look)
+        return found
+
+
+def _nodes(typed: TypedModel) -> Iterable[ir.Node]:
+    yield from typed.model.graph.all_nodes()
+    for function in dict.fromkeys(typed.calls.values()):
+        yield from function.all_nodes()
+
+
+def _cut(nodes: Sequence[int], parts: int) -> list[list[int]]:
+    """The nodes in order in at most ``parts`` runs of about the same length, none empty."""
+    count = min(parts, len(nodes))
+    bounds = [len(nodes) * part // count for part in range(count + 1)] if count else []
+    return [list(nodes[start:stop]) for start, stop in itertools.pairwise(bounds)]
+
+
+def _draw(model: ir.Model) -> list[Feeds]:
+    """Two samples of the first sizes at which the model runs."""
+    refusal: EvaluationError | None = None
+    for sizes in sizes_to_try(model):
+        samples: list[Feeds] = [draw(model, sizes, seed) for seed in range(2)]
+        try:
+            for feeds in samples:
+                _run(model, feeds)
+        except EvaluationError as error:
+            refusal = error
+            continue
+        return samples
+    raise EvaluationError(f"the model runs on no inputs drawn for it: {refusal}", remedy="Give inputs.")
+
+
+def _run(model: ir.Model, feeds: Feeds) -> Mapping[str, Any]:
+    wanted = {value.name: value.dtype for value in model.graph.inputs}
+    given = {
+        name: np.asarray(array).astype(np.float16) if wanted.get(name) == ir.DataType.FLOAT16 else array
+        for name, array in feeds.items()
+    }
+    try:
+        return evaluate(model_io.to_proto(model), given)
+    except ModelTooLargeError:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            model_io.save(model, path)
+            return evaluate(path, given)
