@@ -138,7 +138,7 @@ def sign_by_order(site: Site) -> None:
     """One where above zero minus one where below; a NaN adds itself."""
     x = site.required(0)
     dtype, zero = site.dtype(x), site.scalar(0, x)
-    above, below = (site.emit("Cast", site.emit(op, x, zero), to=int(dtype)) for op in ("Greater", "Less"))
+    above, below = (site.cast(site.emit(op, x, zero), dtype) for op in ("Greater", "Less"))
     site.replace(site.emit("Sub", above, below))
 
 
@@ -153,7 +153,7 @@ def round_half_even(site: Site, x: ir.Value) -> ir.Value:
     odd = site.emit("Greater", floor, twice)
     tie = site.emit("Not", site.emit("Or", site.emit("Less", rest, half), site.emit("Greater", rest, half)))
     rise = site.emit("Or", site.emit("Greater", rest, half), site.emit("And", tie, odd))
-    return site.emit("Add", floor, site.emit("Cast", rise, to=int(site.dtype(x))))
+    return site.emit("Add", floor, site.cast(rise, site.dtype(x)))
 
 
 @down("Round", version=11)

@@ -39,7 +39,7 @@ def without_rounding_mode(site: Site) -> None:
 @down("CastLike", version=15)
 def cast_to_known_type(site: Site) -> None:
     """A cast to the type that the second input is known to have."""
-    site.replace(site.emit("Cast", site.required(0), to=int(site.dtype(site.required(1)))))
+    site.replace(site.cast(site.required(0), site.dtype(site.required(1))))
 
 
 @down("Constant", version=11)
@@ -84,4 +84,4 @@ def constant_as_initializer(site: Site) -> None:
     if content.dtype.kind not in "iub" or not np.array_equal(content.astype(np.float64).astype(content.dtype), content):
         site.refuse("its tensor is not one of floating-point numbers")
     exact = site.emit("Constant", value=ir.Tensor(content.astype(np.float64)))
-    site.replace(site.emit("Cast", exact, to=int(tensor.dtype)))
+    site.replace(site.cast(exact, tensor.dtype))

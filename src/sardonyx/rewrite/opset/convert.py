@@ -113,7 +113,7 @@ class Walk:
         """Infers types and shapes; experimental operators, which stop inference, are written as standard ones."""
         infer_shapes(self.model)
         while pending := self._experimental():
-            ready = [site for site in pending if site.required(0).dtype is not None]
+            ready = [site for site in pending if all(v is None or v.dtype is not None for v in site.inputs)]
             for site in ready or pending:
                 replace_experimental(site)
             infer_shapes(self.model)

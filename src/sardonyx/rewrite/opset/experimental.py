@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite.opset.shaping import slice_axis
+from sardonyx.rewrite.opset.shaping import reduce, slice_axis
 from sardonyx.rewrite.opset.site import Site
 
 
@@ -63,13 +63,47 @@ def _crop(site: Site) -> ir.Value:
     return slice_axis(site, slice_axis(site, site.required(0), 2, top, rows), 3, left, columns)
 
 
+def _constant_fill(site: Site) -> ir.Value:
+    """A tensor of one number, in a shape given as a list, as an input's contents or as an input's shape."""
+    shape = site.integers("shape") or []
+    if (source := site.input(0)) is not None:
+        as_shape = site.integer("input_as_shape")
+        shape = site.constant_integers(0, "shape") or [] if as_shape else list(site.sizes(source))
+        shape += site.integers("extra_shape") or []
+    dtype = ir.DataType(site.integer("dtype", int(ir.DataType.FLOAT)))
+    return site.constant(np.full(shape, site.real("value")), dtype)
+
+
+def _mean_variance(site: Site) -> ir.Value:
+    """``x`` minus its mean over the image (and the channels), divided by its deviation there."""
+    if site.target < 7:
+        site.refuse("its arithmetic needs broadcasting by shape (opset 7)")
+    x = site.required(0)
+    axes = [0, 1, 2, 3] if site.integer("across_channels") else [0, 2, 3]
+    off = site.emit("Sub", x, reduce(site, "ReduceMean", x, axes))
+    if not site.integer("normalize_variance", 1):
+        return off
+    variance = reduce(site, "ReduceMean", site.emit("Mul", off, off), axes)
+    return site.emit("Div", off, site.emit("Sqrt", _with_scalar(site, "Add", variance, 1e-9)))
+
+
+def _thresholded(site: Site) -> ir.Value:
+    """``x`` where it is above ``alpha``, else zero."""
+    x, alpha = site.required(0), site.real("alpha", 1.0)
+    above = site.cast(_with_scalar(site, "Greater", x, alpha), site.dtype(x))
+    return site.emit("Mul", _with_scalar(site, "Max", x, alpha) if site.target >= 8 else x, above)
+
+
 EXPERIMENTAL: dict[str, Callable[[Site], ir.Value]] = {
     "Affine": _affine,
+    "ConstantFill": _constant_fill,
     "Crop": _crop,
     "ImageScaler": _image_scaler,
+    "MeanVarianceNormalization": _mean_variance,
     "ParametricSoftplus": _parametric_softplus,
     "Scale": _scale,
     "ScaledTanh": _scaled_tanh,
+    "ThresholdedRelu": _thresholded,
 }
 """How each is written with operators of the same operator set."""
 

@@ -166,6 +166,12 @@ def scale_of_channels(site: Site) -> None:
     site.become(inputs=[x, *spread])
 
 
+@down("GroupNormalization", version=21)
+def scale_of_groups(site: Site) -> None:
+    """Scales of channels that differ within a group have no equal; the standard's own body has."""
+    site.refuse("its scale and bias are those of channels")
+
+
 def _repeat(site: Site, value: ir.Value, groups: int, each: int) -> ir.Value:
     content = site.known(value)
     if content is not None:

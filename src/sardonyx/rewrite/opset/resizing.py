@@ -63,15 +63,24 @@ def resize_by_old_name(site: Site) -> None:
 
 @up("Resize", version=11)
 def coordinates_stated(site: Site) -> None:
-    """Coordinates were asymmetric; the nearest pixel was the one below when enlarging, above when reducing."""
+    """Coordinates were asymmetric; the nearest pixel was the one below when enlarging, above when reducing.
+
+    Where scales above and below one may stand together, one node enlarges and a second one reduces.
+    """
+    x, scales = site.required(0), site.required(1)
     attributes = site.attributes(coordinate_transformation_mode="asymmetric")
-    if site.text("mode", "nearest") == "nearest":
-        scales = site.constant_input(1, "scales").reshape(-1)
-        if (scales < 1).any() and (scales > 1).any():
-            site.refuse("it enlarges one axis and reduces another")
-        attributes["nearest_mode"] = "ceil" if (scales < 1).any() else "floor"
     none = site.constant(np.zeros(0, np.float32))
-    site.become(inputs=[site.required(0), none, site.required(1)], attributes=attributes)
+    if site.text("mode", "nearest") != "nearest":
+        site.become(inputs=[x, none, scales], attributes=attributes)
+        return
+    known = site.known(scales)
+    if known is not None and _implied(known) != "mixed":
+        site.become(inputs=[x, none, scales], attributes=attributes | {"nearest_mode": _implied(known)})
+        return
+    one = site.constant(np.ones(1, np.float32))
+    enlarged = site.emit("Resize", x, none, site.emit("Max", scales, one), **attributes, nearest_mode="floor")
+    reduced = [enlarged, none, site.emit("Min", scales, one)]
+    site.become(inputs=reduced, attributes=attributes | {"nearest_mode": "ceil"})
 
 
 @down("Resize", version=11)

@@ -19,12 +19,16 @@ def canonical(domain: str) -> str:
 
 @cache
 def schema_at(domain: str, op_type: str, opset: int) -> OpSchema | None:
-    """The schema of an operator in an operator set; None where it does not exist or is deprecated."""
+    """The schema of an operator in an operator set; None where it does not exist or was removed.
+
+    A removed operator has a last, deprecated definition. One whose only definition was deprecated
+    afterwards (``GroupNormalization`` of set 18) is a real operator.
+    """
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
-    return None if schema.deprecated else schema
+    return None if schema.deprecated and since_version(domain, op_type, schema.since_version - 1) else schema
 
 
 @cache

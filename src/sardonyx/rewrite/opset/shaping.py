@@ -195,7 +195,11 @@ def repeats_to_tiles(site: Site) -> None:
     for axis, count in enumerate(site.constant_integers(1, "repeats") or []):
         if count != 1:
             counts = [site.constant(np.asarray([number]), dtype) for number in (count, axis)]
-            value = site.emit("Tile", value, *counts)
+            tiled = site.emit("Tile", value, *counts)
+            if value.shape is not None:
+                sizes = list(value.shape)
+                tiled.shape = ir.Shape([*sizes[:axis], sizes[axis] * count, *sizes[axis + 1 :]])
+            value = tiled
     site.replace(value)
 
 

@@ -365,7 +365,9 @@ class Site:
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value in another element type; itself where it has it already."""
-        return value if value.dtype == dtype else self.emit("Cast", value, to=int(dtype))
+        if value.dtype == dtype:
+            return value
+        return self.emit("Cast", value, to=int(dtype) if self.target >= 6 else dtype.name)
 
     def become(
         self,

@@ -134,6 +134,6 @@ def _cast_around(site: Site, there: OpSchema, chosen: dict[str, tuple[ir.DataTyp
         types = choice(list(there.outputs), index)
         if types is not None:
             value.type = ir.TensorType(types[1])
-            value = site.emit("Cast", value, to=int(types[0]))
+            value = site.cast(value, types[0])
         outputs.append(value)
     site.replace(*outputs)

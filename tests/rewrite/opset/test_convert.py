@@ -1,0 +1,191 @@
+"""What ``convert_opset`` promises as a whole: names, types, scopes, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from sardonyx import model as model_io
+from sardonyx.errors import InvalidModelError, OpsetConversionError, OptionError
+from sardonyx.rewrite.opset import convert_opset, decompose
+from tests.rewrite.opset.running import assert_same_answers, convert, draw, parse
+
+SOFTMAX = """
+<ir_version: 8, opset_import: ["" : 13]>
+agraph (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = Softmax<axis = 1>(x) }
+"""
+
+BRANCHES = """
+<ir_version: 8, opset_import: ["" : 18]>
+agraph (bool c, float[2, 3] x) => (float[2] y)
+<int64[1] axes = {-1}>
+{
+  y = If (c) <
+    then_branch = yes () => (float[2] a) { a = ReduceMean<keepdims = 0>(x, axes) },
+    else_branch = no () => (float[2] b) { b = ReduceMax<keepdims = 0>(x, axes) }
+  >
+}
+"""
+
+FUNCTION = """
+<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
+agraph (float[2, 3] x) => (float[2, 3] y) { h = own.center(x)  y = Relu(h) }
+<domain: "own", opset_import: ["" : 18]>
+center (x) => (y)
+{
+  axes = Constant<value_ints = [-1]>()
+  mean = ReduceMean(x, axes)
+  y = Sub(x, mean)
+}
+"""
+
+
+def test_the_model_given_is_not_changed() -> None:
+    model = model_io.from_proto(parse(SOFTMAX))
+    before = model_io.to_proto(model).SerializeToString(deterministic=True)
+    convert_opset(model, 9)
+    assert model_io.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_the_same_operator_set_changes_nothing() -> None:
+    proto = model_io.to_proto(model_io.from_proto(parse(SOFTMAX)))
+    assert convert(proto, 13) == proto
+
+
+@pytest.mark.parametrize("opset", [1, 5, 6, 8, 11, 12, 14, 21, 26])
+def test_softmax_over_a_middle_axis_means_the_same_everywhere(opset: int) -> None:
+    proto = parse(SOFTMAX)
+    converted = convert(proto, opset)
+    assert converted.opset_import[0].version == opset
+    assert_same_answers(proto, converted, draw(proto))
+
+
+@pytest.mark.parametrize("opset", [17, 12, 10, 21])
+@pytest.mark.parametrize("condition", [True, False])
+def test_bodies_are_converted(opset: int, condition: bool) -> None:
+    proto = parse(BRANCHES)
+    assert_same_answers(proto, convert(proto, opset), draw(proto) | {"c": np.asarray(condition)})
+
+
+@pytest.mark.parametrize("opset", [17, 12, 21])
+def test_functions_are_converted_and_kept(opset: int) -> None:
+    proto = parse(FUNCTION)
+    converted = convert(proto, opset)
+    assert [f.name for f in converted.functions] == ["center"]
+    assert {entry.version for entry in converted.functions[0].opset_import if not entry.domain} == {opset}
+    assert_same_answers(proto, converted, draw(proto))
+
+
+def test_a_function_that_only_its_caller_can_convert_is_inlined() -> None:
+    proto = parse(FUNCTION)
+    converted = convert(proto, 10)
+    assert not converted.functions
+    assert_same_answers(proto, converted, draw(proto))
+
+
+def test_the_ir_version_rises_where_the_operator_set_needs_it() -> None:
+    proto = parse(SOFTMAX)
+    assert convert(proto, 21).ir_version == onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", 21)])
+    assert convert(proto, 9).ir_version == proto.ir_version
+
+
+def test_a_constant_subgraph_may_become_an_attribute() -> None:
+    proto = parse("""
+    <ir_version: 8, opset_import: ["" : 13]>
+    agraph (float[2, 3] x) => (float[2, 1, 3] y)
+    <int64[1] zero = {0}, int64[1] one = {1}>
+    { axes = Add(zero, one)  y = Unsqueeze(x, axes) }
+    """)
+    converted = convert(proto, 11)
+    assert [node.op_type for node in converted.graph.node] == ["Unsqueeze"]
+    assert_same_answers(proto, converted, draw(proto))
+
+
+def test_what_is_computed_at_run_time_cannot_become_an_attribute() -> None:
+    proto = parse("""
+    <ir_version: 8, opset_import: ["" : 13]>
+    agraph (float[2, 3] x, int64[1] axes) => (float[] y) { y = Unsqueeze(x, axes) }
+    """)
+    with pytest.raises(OpsetConversionError, match=r"Unsqueeze node that makes 'y'.*axes.*run time"):
+        convert(proto, 11)
+
+
+def test_an_operator_without_a_decomposition_is_refused_by_name() -> None:
+    proto = parse("""
+    <ir_version: 8, opset_import: ["" : 20]>
+    agraph (string[2] x) => (string[2] y) { [joined] y = StringConcat(x, x) }
+    """)
+    with pytest.raises(OpsetConversionError, match="StringConcat node 'joined'") as refusal:
+        convert(proto, 19)
+    assert refusal.value.where == "StringConcat node 'joined'"
+
+
+@pytest.mark.parametrize("opset", [0, -3, 10_000])
+def test_operator_sets_that_do_not_exist(opset: int) -> None:
+    with pytest.raises(OptionError, match="does not exist"):
+        convert(parse(SOFTMAX), opset)
+
+
+def test_a_domain_that_the_model_does_not_import() -> None:
+    with pytest.raises(OptionError, match=r"ai\.onnx\.ml"):
+        convert_opset(model_io.from_proto(parse(SOFTMAX)), 3, domain="ai.onnx.ml")
+
+
+def test_a_graph_output_that_nothing_makes() -> None:
+    proto = parse(SOFTMAX)
+    proto.graph.output[0].name = "nowhere"
+    with pytest.raises(InvalidModelError, match="nowhere"):
+        convert(proto, 12)
+
+
+def test_an_input_that_nothing_makes() -> None:
+    proto = parse(SOFTMAX)
+    proto.graph.node[0].input[0] = "nowhere"
+    with pytest.raises(OpsetConversionError, match="nowhere"):
+        convert(proto, 12)
+
+
+def test_an_operator_that_its_own_set_lacks() -> None:
+    proto = parse('<ir_version: 8, opset_import: ["" : 13]> agraph (float[2] x) => (float[2] y) { y = Gelu(x) }')
+    with pytest.raises(OpsetConversionError, match="no such operator"):
+        convert(proto, 12)
+
+
+def test_another_domain_leaves_the_default_one_alone() -> None:
+    proto = parse("""
+    <ir_version: 8, opset_import: ["" : 13, "ai.onnx.ml" : 1]>
+    agraph (string[3] x) => (int64[3] y)
+    { y = ai.onnx.ml.LabelEncoder<classes_strings = ["a", "b"], default_int64 = -7>(x) }
+    """)
+    converted = model_io.to_proto(convert_opset(model_io.from_proto(proto), 3, domain="ai.onnx.ml"))
+    assert {e.domain: e.version for e in converted.opset_import} == {"": 13, "ai.onnx.ml": 3}
+    feeds = {"x": np.asarray(["b", "a", "c"], dtype=object)}
+    assert_same_answers(proto, converted, feeds)
+    back = model_io.to_proto(convert_opset(model_io.from_proto(converted), 1, domain="ai.onnx.ml"))
+    assert_same_answers(proto, back, feeds)
+
+
+def test_a_default_domain_by_its_long_name() -> None:
+    model = model_io.from_proto(parse(SOFTMAX.replace('"" :', '"ai.onnx" :')))
+    assert list(convert_opset(model, 12, domain="ai.onnx").opset_imports.values()) == [12]
+
+
+@pytest.mark.parametrize("op_type", ["Gelu", "Mish", "HardSwish", "LayerNormalization"])
+def test_decompose_removes_an_operator_at_the_same_operator_set(op_type: str) -> None:
+    inputs = "x, s" if op_type == "LayerNormalization" else "x"
+    proto = parse(f"""
+    <ir_version: 9, opset_import: ["" : 20]>
+    agraph (float[2, 4] x, float[4] s) => (float[2, 4] y) {{ h = {op_type}({inputs})  y = Identity(h) }}
+    """)
+    result = decompose(model_io.from_proto(proto), {op_type})
+    assert result.opset_imports[""] == 20
+    assert op_type not in {node.op_type for node in ir.traversal.RecursiveGraphIterator(result.graph)}
+    assert_same_answers(proto, model_io.to_proto(result), draw(proto))
+
+
+def test_decompose_refuses_what_is_as_old_as_onnx() -> None:
+    proto = parse('<ir_version: 8, opset_import: ["" : 13]> agraph (float[2] x) => (float[2] y) { y = Exp(x) }')
+    with pytest.raises(OpsetConversionError, match="Exp"):
+        decompose(model_io.from_proto(proto), {"Exp"})
