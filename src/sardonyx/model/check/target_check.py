@@ -9,6 +9,7 @@ from onnx import TensorProto, defs
 
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.composition import compose, is_composed
 from sardonyx.model.check.findings import Finding, Place
 from sardonyx.model.check.functions import called_function
 from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, qualified, scopes
@@ -127,44 +128,33 @@ def _missing_inside(
     """
     if schema is None or target.name != "onnxruntime" or canonical_domain(schema.domain) not in target.opsets:
         return None
-    if not schema.has_function and not schema.has_context_dependent_function:  # type: ignore[attr-defined]
+    if not is_composed(schema):
         return None
-    body = _composition(node, schema, opset, types)
+    composed = compose(node, schema, opset, types)
+    if composed is None:
+        return ""
+    body, inner_types = composed
+    if not body.graph.node:
+        return None
     imports = {canonical_domain(entry.domain): entry.version for entry in body.opset_import}
-    for inner in body.node:
+    for inner in body.graph.node:
         domain = canonical_domain(inner.domain)
         version = imports.get(domain, opset)
         if not defs.has(inner.op_type, max_inclusive_version=version, domain=domain):
             continue
         found = defs.get_schema(inner.op_type, max_inclusive_version=version, domain=domain)
         name = qualified(domain, inner.op_type)
-        if any(_takes_version(entry, found.since_version, version, target) for entry in target.operators.get(name, ())):
+        fitting = [
+            entry
+            for entry in target.operators.get(name, ())
+            if _takes_version(entry, found.since_version, version, target)
+        ]
+        if any(not _refused_types(inner, found, inner_types, entry, target.casts) for entry in fitting):
             continue
-        missing = _missing_inside(inner, found, version, {}, target)
+        missing = _missing_inside(inner, found, version, inner_types, target)
         if missing is None or missing:
             return missing or name
     return ""
-
-
-def _composition(node: onnx.NodeProto, schema: defs.OpSchema, opset: int, types: _ElementTypes) -> onnx.FunctionProto:
-    """The function that an operator stands for; an empty one where it depends on types that are not known here."""
-    body = onnx.FunctionProto()
-    if schema.has_function:  # type: ignore[attr-defined]
-        body.ParseFromString(schema.get_function_with_opset_version(opset))  # type: ignore[attr-defined]
-        return body
-    elements = [types.get(name) for name in node.input]
-    if None in elements:
-        return body
-    inputs = [
-        onnx.helper.make_tensor_type_proto(TensorProto.DataType.Value(str(element).upper()), None).SerializeToString()
-        for element in elements
-    ]
-    body.ParseFromString(
-        schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
-            opset, node.SerializeToString(), inputs
-        )
-    )
-    return body
 
 
 def _refused_types(

@@ -1,0 +1,92 @@
+"""Operators that the specification defines as functions of others: their nodes, with types, for one use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import TensorProto, defs, helper
+
+
+def is_composed(schema: defs.OpSchema) -> bool:
+    """Whether an operator is defined as a function of others."""
+    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
+
+
+def compose(
+    node: onnx.NodeProto, schema: defs.OpSchema, opset: int, types: Mapping[str, str]
+) -> tuple[onnx.ModelProto, dict[str, str]] | None:
+    """Writes out the nodes of which a composed operator consists.
+
+    Args:
+        node: The node.
+        schema: Its operator's schema, which is composed.
+        opset: The version of the operator's domain that the model imports.
+        types: Element types of the node's inputs, by name, in lower case.
+
+    Returns:
+        A model of these nodes (none where the composition is of a later opset) and the element types of its values;
+        None where the composition depends on types that are not known.
+    """
+    body = _body(node, schema, opset, types)
+    if body is None:
+        return None
+    given = {attribute.name: attribute for attribute in node.attribute}
+    defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    graph = onnx.GraphProto(name=node.op_type)
+    for actual, formal in zip(node.input, body.input, strict=False):
+        if types.get(actual):
+            graph.input.append(helper.make_tensor_value_info(formal, _element(types[actual]), None))
+    for inner in body.node:
+        slot = graph.node.add()
+        slot.CopyFrom(inner)
+        del slot.attribute[:]
+        for attribute in inner.attribute:
+            _resolve(attribute, {**defaults, **given}, slot)
+    imports = list(body.opset_import) or [helper.make_opsetid(schema.domain, opset)]
+    model = onnx.ModelProto(ir_version=8, graph=graph, opset_import=imports)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    values = [*inferred.input, *inferred.value_info]
+    return model, {value.name: _name(value.type.tensor_type.elem_type) for value in values}
+
+
+def _resolve(attribute: onnx.AttributeProto, known: Mapping[str, onnx.AttributeProto], node: onnx.NodeProto) -> None:
+    """Adds an attribute to a node, a reference to the caller's attribute replaced by what the caller gives."""
+    if not attribute.ref_attr_name:
+        node.attribute.append(attribute)
+        return
+    source = known.get(attribute.ref_attr_name)
+    if source is not None and source.type:
+        copy = node.attribute.add()
+        copy.CopyFrom(source)
+        copy.name = attribute.name
+
+
+def _body(
+    node: onnx.NodeProto, schema: defs.OpSchema, opset: int, types: Mapping[str, str]
+) -> onnx.FunctionProto | None:
+    body = onnx.FunctionProto()
+    if schema.has_function:  # type: ignore[attr-defined]
+        body.ParseFromString(schema.get_function_with_opset_version(opset))  # type: ignore[attr-defined]
+        return body
+    elements = [types.get(name) for name in node.input]
+    if not all(elements):
+        return None
+    inputs = [helper.make_tensor_type_proto(_element(element or ""), None).SerializeToString() for element in elements]
+    versions: list[int] = schema.context_dependent_function_opset_versions  # type: ignore[attr-defined]
+    version = max((version for version in versions if version <= opset), default=0)
+    if version:
+        serialized = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
+            version, node.SerializeToString(), inputs
+        )
+        body.ParseFromString(serialized)
+    return body
+
+
+def _element(name: str) -> int:
+    element: int = TensorProto.DataType.Value(name.upper())
+    return element
+
+
+def _name(element: int) -> str:
+    return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else ""
