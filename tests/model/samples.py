@@ -68,9 +68,10 @@ def everything() -> onnx.ModelProto:
     weight = numpy_helper.from_array(np.arange(5000, dtype=np.float32), "weight")
     weight.segment.begin = 0
     weight.data_location = TensorProto.DEFAULT
+    branches = {"then_branch": _body("then", "t"), "else_branch": _body("else", "e")}
     nodes = [
-        helper.make_node("If", ["cond"], ["chosen"], "branch", then_branch=_body("then", "t"), else_branch=_body("else", "e")),
-        helper.make_node("Custom", ["x", "", "scale"], ["first", "", "third", ""], "custom", domain="my.domain", overload="o"),
+        helper.make_node("If", ["cond"], ["chosen"], "branch", **branches),
+        helper.make_node("Custom", ["x", "", "scale"], ["first", "", "third", ""], "custom", domain="my.domain"),
         helper.make_node("Add", ["chosen", "weight"], ["sum"], "add", domain="ai.onnx"),
         helper.make_node("Twice", ["sum"], ["y"], "twice", domain="my.functions", factor=3.0),
         helper.make_node("ZipMap", ["y"], ["maps"], "zip", domain="ai.onnx.ml"),
@@ -91,6 +92,7 @@ def everything() -> onnx.ModelProto:
         ]
     )
     nodes[1].doc_string = ""
+    nodes[1].overload = "o"
     for key in ("z", "a"):
         nodes[1].metadata_props.add(key=key, value=key)
     nodes[2].metadata_props.add(key="twice", value="1")
@@ -109,10 +111,11 @@ def everything() -> onnx.ModelProto:
     outputs[4] = helper.make_tensor_value_info("x", FLOAT, [None, 5000])
     opaque = onnx.ValueInfoProto(name="third")
     opaque.type.opaque_type.domain, opaque.type.opaque_type.name = "my.domain", "handle"
+    cond = helper.make_tensor_value_info("cond", TensorProto.BOOL, [])
     graph = helper.make_graph(
         nodes,
         "everything",
-        [x, helper.make_tensor_value_info("cond", TensorProto.BOOL, []), helper.make_tensor_value_info("typed", FLOAT, [2])],
+        [x, cond, helper.make_tensor_value_info("typed", FLOAT, [2])],
         outputs,
         [typed, half, big_typed, big_ints, text, nibbles, weight, numpy_helper.from_array(np.float32(2), "scale")],
         doc_string="",

@@ -124,9 +124,9 @@ def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Fo
     unknown = proto.ByteSize() != len(skeleton)
     if unknown:
         proto = _parse(skeleton, origin)
-    if not (proto.HasField("graph") or proto.ir_version):
+    if not proto.HasField("graph"):
         raise ModelFileError(
-            "holds neither a graph nor an IR version: it is no ONNX model.",
+            "holds no graph: it is no ONNX model, or a damaged one.",
             where=origin,
             remedy="Give the path of an .onnx file.",
         )

@@ -121,6 +121,8 @@ class Reader:
             ModelFileError: A tensor does not hold what its shape says, or may not be read.
             InvalidModelError: Names are defined twice, or a type is none of ONNX's.
         """
+        if not proto.HasField("graph"):
+            raise InvalidModelError("holds no graph.", where="the model")
         self._function_infos = proto.ir_version >= FUNCTION_INFO_VERSION
         configurations = tuple(map(serde.deserialize_model_configuration, proto.configuration))
         self._configurations = {configuration.name: configuration for configuration in configurations}

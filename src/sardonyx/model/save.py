@@ -18,7 +18,7 @@ from sardonyx.model.external import write_all
 from sardonyx.model.reader import collector_paused
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor
 from sardonyx.model.wire import RAW_DATA, Payload, put_back
-from sardonyx.model.writer import Placement, Writer
+from sardonyx.model.writer import Placement, Writer, write_contents
 
 SKELETON_LOCATION = "sardonyx-skeleton"
 """The data file that the placeholders of a skeleton name; it does not exist."""
@@ -66,8 +66,10 @@ def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
     if not weights:
         _write(model, proto, _Skeleton())
         return proto
-    placement = _Counted()
+    placement = _Deferred()
     _write(model, proto, placement)
+    _check_size(placement.size, "the model")
+    placement.fill()
     # The size of a message is only known by serializing it: that is left out where contents leave ample room.
     if placement.size > MAX_PROTO_BYTES - _AMPLE_BYTES:
         _check_size(proto.ByteSize(), "the model")
@@ -151,19 +153,27 @@ class _Part:
         write_all(descriptor, contents)
 
 
-class _Counted:
-    """Leaves contents to the writer as long as they fit into one message."""
+class _Deferred:
+    """Remembers contents, to put them into the message when it is known that they fit."""
 
     least = _STREAMED_BYTES
     references = True
 
     def __init__(self) -> None:
         self.size = 0
+        self._parts: list[tuple[onnx.TensorProto, ir.TensorProtocol, int]] = []
 
     def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
         self.size += tensor.nbytes
-        _check_size(self.size, "the model")
-        return False
+        if field is None:
+            return False
+        self._parts.append((message, tensor, field))
+        return True
+
+    def fill(self) -> None:
+        """Puts the contents into their messages."""
+        for message, tensor, field in self._parts:
+            write_contents(message, tensor.tobytes(), field)
 
 
 class _Skeleton:

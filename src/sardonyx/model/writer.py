@@ -258,11 +258,7 @@ class Writer:
             _write_tensor_head(tensor, message)
         if tensor.nbytes >= self._placement.least and self._placement.place(message, tensor, field, initializer):
             return
-        contents = tensor.tobytes()
-        if field == RAW_DATA:
-            message.raw_data = contents
-        else:
-            message.MergeFromString(length_field(field, contents))
+        write_contents(message, tensor.tobytes(), field)
 
 
 def write_model_head(model: ir.Model, message: onnx.ModelProto) -> None:
@@ -329,6 +325,14 @@ def write_attribute_head(attribute: ir.Attr, message: onnx.AttributeProto) -> No
     message.type = cast(onnx.AttributeProto.AttributeType, attribute.type.value)
     if attribute.doc_string is not None:
         message.doc_string = attribute.doc_string
+
+
+def write_contents(message: onnx.TensorProto, contents: bytes, field: int) -> None:
+    """Puts a tensor's contents, in little-endian order, into the field of its message that holds them."""
+    if field == RAW_DATA:
+        message.raw_data = contents
+    else:
+        message.MergeFromString(length_field(field, contents))
 
 
 def write_value(value: ir.Value, message: onnx.ValueInfoProto, place: str) -> None:
