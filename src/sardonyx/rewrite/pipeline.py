@@ -32,6 +32,18 @@ def available_passes() -> list[str]:
     return sorted({*REGISTRY, *SWEEPS})
 
 
+def describe(name: str) -> str:
+    """What a pass does, in a line: the description of its first rule.
+
+    Raises:
+        OptionError: no such pass.
+    """
+    found = REGISTRY.get(name) or ([SWEEPS[name].rule] if name in SWEEPS else [])
+    if not found:
+        raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
+    return found[0].description
+
+
 def select(
     target: str = "portable", passes: Sequence[str] | None = None, skip: Iterable[str] = (), extra: Iterable[Rule] = ()
 ) -> Selection:

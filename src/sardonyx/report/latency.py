@@ -1,0 +1,99 @@
+"""Latency of models side by side: paired runs in one process, so that a noisy machine slows both alike."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx import model as model_io
+from sardonyx.errors import EvaluationError, SardonyxError
+from sardonyx.rewrite.verify import inputs
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Medians of paired runs.
+
+    Attributes:
+        seconds: Median seconds of a run, one for each model.
+        ratio: Median over pairs of the last model's time over the first's.
+        runs: Number of pairs.
+        engine: What ran them.
+        sizes: What open sizes were taken as.
+    """
+
+    seconds: tuple[float, ...]
+    ratio: float
+    runs: int
+    engine: str
+    sizes: Mapping[str, int]
+
+
+def measure(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    feeds: Mapping[str, Any] | None = None,
+    budget: float = 2.0,
+    threads: int = 0,
+) -> Latency:
+    """Run models in turn on equal inputs in ONNX Runtime, with all its optimizations.
+
+    Args:
+        paths: Files of models with equal inputs.
+        feeds: Inputs by name; drawn from the first model when None.
+        budget: Seconds to spend on counted runs.
+        threads: Threads of the engine; its own choice when 0.
+
+    Raises:
+        EvaluationError: a model does not load, or runs on none of the inputs drawn.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    # Spinning workers of one session would steal the cores from the other.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        sessions = [
+            onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"]) for path in paths
+        ]
+    except Exception as error:  # the binding raises a dozen unrelated classes
+        raise EvaluationError(f"ONNX Runtime does not load it: {error}") from error
+    feeds, sizes = ({**feeds}, {}) if feeds is not None else _runnable(paths[0], sessions)
+    times: list[list[float]] = [[] for _ in sessions]
+    deadline = time.perf_counter() + budget
+    while len(times[0]) < 5 or (time.perf_counter() < deadline and len(times[0]) < 500):
+        for session, record in zip(sessions, times, strict=True):
+            started = time.perf_counter()
+            session.run(None, feeds)
+            record.append(time.perf_counter() - started)
+    ratios = [last / first for first, last in zip(times[0], times[-1], strict=True)]
+    return Latency(
+        seconds=tuple(statistics.median(record) for record in times),
+        ratio=statistics.median(ratios),
+        runs=len(ratios),
+        engine=f"onnxruntime {onnxruntime.__version__}",
+        sizes=sizes,
+    )
+
+
+def _runnable(path: str | os.PathLike[str], sessions: Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    model = model_io.load(path)
+    reason = "no inputs could be drawn"
+    for number, sizes in enumerate(inputs.sizes_to_try(model)):
+        try:
+            feeds = inputs.draw(model, sizes, seed=number)
+            for session in sessions:
+                session.run(None, feeds)
+        except SardonyxError as error:
+            reason = str(error)
+        except Exception as error:  # the binding raises a dozen unrelated classes
+            reason = str(error).splitlines()[0]
+        else:
+            return feeds, dict(sizes)
+    raise EvaluationError(f"ONNX Runtime runs it on none of the inputs drawn: {reason}", where=os.fspath(path))
