@@ -137,31 +137,31 @@ def reciprocal_reciprocal(x: V) -> Rewrite:
     return Reciprocal(Reciprocal(x)) >> x
 
 
-@rule("fuse_neg_into_neighbor", exactness=EXACT)
+@rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def add_negated(x: V, y: V) -> Rewrite:
     """Adding −y is subtracting y."""
     return Add(x, Neg(y).once) >> Sub(x, y)
 
 
-@rule("fuse_neg_into_neighbor", exactness=EXACT)
+@rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def subtract_negated(x: V, y: V) -> Rewrite:
     """Subtracting −y is adding y."""
     return Sub(x, Neg(y).once) >> Add(x, y)
 
 
-@rule("fuse_neg_into_neighbor", exactness=EXACT)
+@rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def abs_of_negated(x: V) -> Rewrite:
     """The absolute value of −x is that of x."""
     return Abs(Neg(x).once) >> Abs(x)
 
 
-@rule("fuse_neg_into_neighbor", exactness=EXACT)
+@rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def product_of_negated(x: V, y: V) -> Rewrite:
     """−x · −y is x · y."""
     return Mul(Neg(x).once, Neg(y).once) >> Mul(x, y)
 
 
-@rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES)
+@rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES, opset=7)
 def reciprocal_times(x: V, y: V) -> Rewrite:
     """(1/x) · y is y / x."""
     return Mul(Reciprocal(x).once, y) >> Div(y, x)
@@ -177,7 +177,7 @@ def _over(m: Match) -> Result:
     return Div(m.y, m.x)
 
 
-@rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES)
+@rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES, opset=7)
 def one_over_times(x: V, y: V) -> Rewrite:
     """(1 / x) · y is y / x."""
     return Mul(Div(1, x).once, y) >> _over

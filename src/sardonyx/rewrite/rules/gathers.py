@@ -8,7 +8,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
-from sardonyx.rewrite.notation import Gather
+from sardonyx.rewrite.notation import Gather, Reshape
 from sardonyx.rewrite.rules.signatures import axes, axis_of, normalized, with_axes
 
 
@@ -72,3 +72,54 @@ def _part_at(sizes: list[int | None], index: int) -> int | None:
             return part if size == 1 else None
         left -= size
     return None
+
+
+@rule("fuse_consecutive_gathers", on="Gather", exactness=EXACT)
+def gather_of_gather(s: Site) -> Result:
+    """Gather of a Gather by constant indices along one axis is one Gather."""
+    inner, between = s.producer(0, "Gather"), s.input(0)
+    if inner is None or between is None or inner.inputs[0] is None:
+        return None
+    first, second = facts.small_constant(inner.inputs[1]), facts.small_constant(s.input(1))
+    axis = axis_of(s, inner)
+    if first is None or second is None or first.ndim != 1 or axis is None or axis < 0 or axis_of(s, s.node) != axis:
+        return None
+    if second.size and not (-first.size <= second.min() and second.max() < first.size):
+        return Refusal("an index is out of bounds")
+    if second.size > first.size and not facts.used_once(between):
+        return Refusal("the inner Gather is smaller and has other readers")
+    return Gather(inner.inputs[0], np.asarray(first[second]), axis=axis)
+
+
+@rule("eliminate_transpose_before_gather", on="Gather", exactness=EXACT, opset=5)
+def gather_of_shuffled(s: Site) -> Result:
+    """Gather of one index along an axis that a Transpose brought to the front takes it where it was before."""
+    shaped = s.producer(0, "Reshape")
+    turned = None if shaped is None else _producer(shaped, "Transpose")
+    index, value, out = facts.scalar(s.input(1)), s.input(0), facts.static_shape(s.output)
+    if turned is None or value is None or out is None or not isinstance(index, int) or s.rank(1) != 0:
+        return None
+    shape, moved = facts.static_shape(turned.inputs[0]), facts.static_shape(turned.outputs[0])
+    perm = s.attr("perm", node=turned)
+    if shape is None or moved is None or perm is None or 0 in shape or axis_of(s, s.node) != 0:
+        return None
+    if facts.dim_at(value, 0) != moved[0] or sorted(perm[1:]) != list(perm[1:]):
+        return Refusal("more than the gathered axis is moved")
+    if not facts.used_once(turned.outputs[0]) or not all(_takes_one(s, use.node) for use in value.uses()):
+        return Refusal("the transposed tensor has other readers")
+    before = int(np.prod(shape[: perm[0]], dtype=np.int64))
+    axis = next((i for i in range(len(out) + 1) if int(np.prod(out[:i], dtype=np.int64)) == before), None)
+    if axis is None:
+        return Refusal("the gathered axis lies within one of the result's axes")
+    target = (*out[:axis], shape[perm[0]], *out[axis:])
+    return Gather(Reshape(turned.inputs[0], np.array(target, np.int64)), s.input(1), axis=axis)
+
+
+def _producer(node: ir.Node, op_type: str) -> ir.Node | None:
+    value = node.inputs[0]
+    found = None if value is None else value.producer()
+    return found if found is not None and found.graph is node.graph and facts.is_op(found, op_type) else None
+
+
+def _takes_one(s: Site, node: ir.Node) -> bool:
+    return facts.is_op(node, "Gather") and axis_of(s, node) == 0 and facts.rank(node.inputs[1]) == 0

@@ -1,0 +1,245 @@
+"""Constants added or multiplied in a row: taken together once, instead of at every element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.notation import Add, Div, Mul, Pow, Sqrt, Sub
+from sardonyx.rewrite.rules.ranges import value_range
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A node as ``sign·x + c`` or ``c·x^power``: the tensor, the constant, and which."""
+
+    x: ir.Value
+    constant: ir.Value
+    turned: bool
+    """Whether x stands on the right of − or ÷."""
+    inverse: bool
+    """Whether the constant stands on the right of − or ÷."""
+
+
+def _affine(node: ir.Node | None) -> Affine | None:
+    """A binary operator on one tensor and one constant."""
+    if node is None or len(node.inputs) != 2:
+        return None
+    left, right = node.inputs
+    if left is None or right is None or facts.is_constant(left) == facts.is_constant(right):
+        return None
+    ordered = node.op_type in ("Sub", "Div")
+    if facts.is_constant(right):
+        return Affine(left, right, turned=False, inverse=ordered)
+    return Affine(right, left, turned=ordered, inverse=False)
+
+
+def _chain(s: Site, *op_types: str) -> tuple[Affine, Affine] | Refusal | None:
+    """The inner and the outer operator, when both have a constant and the inner one is read by the outer alone."""
+    outer = _affine(s.node)
+    producer = None if outer is None else outer.x.producer()
+    if outer is None or producer is None or producer.graph is not s.node.graph or not facts.is_op(producer, *op_types):
+        return None
+    inner = _affine(producer)
+    if inner is None:
+        return None
+    if not facts.used_once(outer.x):
+        return Refusal(f"'{outer.x.name}' has other readers")
+    return inner, outer
+
+
+def _combined(
+    operation: Callable[[np.ndarray, np.ndarray], np.ndarray], first: ir.Value, second: ir.Value
+) -> np.ndarray | Refusal:
+    """The constants taken together, unless that leaves the range of their type or is larger than each of them."""
+    kind = facts.dtype(first)
+    if kind is None or kind != facts.dtype(second) or kind.name in ("BFLOAT16", "BOOL"):
+        return Refusal("the constants' type is not one to compute with")
+    left, right = facts.static_shape(first), facts.static_shape(second)
+    if left is None or right is None:
+        return Refusal("the constants' shapes are not known")
+    try:
+        shape = np.broadcast_shapes(left, right)
+    except ValueError:
+        return Refusal("the constants do not broadcast with each other")
+    if np.prod(shape, dtype=object) > max(np.prod(left, dtype=object), np.prod(right, dtype=object)):
+        return Refusal("the constants together are larger than each")
+    a, b = facts.constant(first), facts.constant(second)
+    assert a is not None and b is not None
+    with np.errstate(all="ignore"):
+        result = np.asarray(operation(a, b)).astype(a.dtype)
+    if a.dtype.kind == "f" and not _well_scaled(a, b, result):
+        return Refusal("taken together, the constants leave the range of their type")
+    return result
+
+
+def _well_scaled(a: np.ndarray, b: np.ndarray, result: np.ndarray) -> bool:
+    """Whether all is finite, and nothing became denormal that was not."""
+    if not all(np.isfinite(array).all() for array in (a, b, result)):
+        return False
+    tiny = np.abs(result) < np.finfo(result.dtype).tiny
+    return not (tiny & (result != 0)).any()
+
+
+@rule("fuse_consecutive_adds", on=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
+def add_of_add(s: Site) -> Result:
+    """(x + c₁) + c₂, and all that − makes of it, is one sum or difference."""
+    chain = _chain(s, "Add", "Sub")
+    if chain is None or isinstance(chain, Refusal):
+        return chain
+    inner, outer = chain
+    # inner = ±x ± c₁, outer = ±inner ± c₂: the sign of x, and c = ±c₁ ± c₂.
+    first = -1 if inner.inverse != outer.turned else 1
+    second = -1 if outer.inverse else 1
+    constant = _combined(lambda a, b: _signed(a, first) + _signed(b, second), inner.constant, outer.constant)
+    if isinstance(constant, Refusal):
+        return constant
+    if any(_rounds(facts.constant(part.constant)) for part in chain):
+        return Refusal("adding so large a number rounds what it is added to, which may be meant")
+    return Sub(constant, inner.x) if inner.turned != outer.turned else Add(inner.x, constant)
+
+
+def _signed(array: np.ndarray, sign: int) -> np.ndarray:
+    return np.negative(array) if sign < 0 else array
+
+
+def _rounds(array: np.ndarray | None) -> bool:
+    """Whether a float constant is so large that adding it rounds common numbers: a known way to round to integers."""
+    if array is None or array.dtype.kind != "f":
+        return False
+    return bool((np.abs(array) >= 2.0 ** (np.finfo(array.dtype).nmant - 4)).any())
+
+
+@rule("fuse_consecutive_muls", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+def mul_of_mul(s: Site) -> Result:
+    """(x · c₁) · c₂, and all that ÷ makes of it among floats, is one product or quotient."""
+    chain = _chain(s, "Mul", "Div")
+    if chain is None or isinstance(chain, Refusal):
+        return chain
+    inner, outer = chain
+    producer, kind = outer.x.producer(), facts.dtype(outer.x)
+    divides = s.node.op_type == "Div" or (producer is not None and producer.op_type == "Div")
+    if divides and (kind is None or not kind.is_floating_point()):
+        return Refusal("integer division rounds")
+    first = inner.inverse != outer.turned
+    constant = _combined(lambda a, b: _ratio(a, b, first, outer.inverse), inner.constant, outer.constant)
+    if isinstance(constant, Refusal):
+        return constant
+    zero = not all(np.all(facts.constant(part.constant)) for part in chain)
+    if (zero and divides) or (not zero and not constant.all()):
+        return Refusal("a constant is zero, or their product is too small for the type")
+    return Div(constant, inner.x) if inner.turned != outer.turned else Mul(inner.x, constant)
+
+
+def _ratio(a: np.ndarray, b: np.ndarray, under: bool, divides: bool) -> np.ndarray:
+    """The product of a and b, each as it is or (``under``, ``divides``) as a divisor."""
+    if a.dtype.kind != "f":
+        return np.asarray(a * b)
+    wide = a.astype(np.float64), b.astype(np.float64)
+    return np.asarray((1 / wide[0] if under else wide[0]) * (1 / wide[1] if divides else wide[1]))
+
+
+@rule("fuse_linear_chain", on=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
+def scale_between_shifts(s: Site) -> Result:
+    """(x ± a) · b ± c is x · b + (±a · b ± c)."""
+    last = _affine(s.node)
+    scale = None if last is None else _affine(last.x.producer())
+    first = None if scale is None else _affine(scale.x.producer())
+    if last is None or scale is None or first is None or last.turned or first.turned:
+        return None
+    product, shifted = last.x.producer(), scale.x.producer()
+    if not facts.is_op(product, "Mul") or not facts.is_op(shifted, "Add", "Sub") or not _alone(s, last.x, scale.x):
+        return None
+    moved = _combined(np.multiply, first.constant, scale.constant)
+    if isinstance(moved, Refusal):
+        return moved
+    final = facts.constant(last.constant)
+    if final is None or final.dtype != moved.dtype:
+        return Refusal("the constants differ in type")
+    if final.size != 1 and moved.size != 1 and final.shape != moved.shape:
+        return Refusal("the constants together are larger than each")
+    moved, final = _signed(moved, -1 if first.inverse else 1), _signed(final, -1 if last.inverse else 1)
+    total = np.asarray(moved + final, moved.dtype)
+    if total.dtype.kind == "f" and not np.isfinite(total).all():
+        return Refusal("taken together, the constants leave the range of their type")
+    return Add(Mul(first.x, scale.constant), total)
+
+
+def _alone(s: Site, *values: ir.Value) -> bool:
+    """Whether each value is made in this graph and read once."""
+    return all(facts.used_once(v) and (node := v.producer()) is not None and node.graph is s.node.graph for v in values)
+
+
+@rule("adjust_add", on="Add", exactness=EXACT, default=False)
+def constant_to_the_right(s: Site) -> Result:
+    """Add with its constant on the left has it on the right."""
+    if not facts.is_constant(s.input(0)) or facts.is_constant(s.input(1)):
+        return None
+    return Add(s.input(1), s.input(0))
+
+
+@rule("rewrite_div_to_mul", on="Div", exactness=EXACT, opset=7, default=False)
+def divided_by_power_of_two(s: Site) -> Result:
+    """Division by a power of two is multiplication by its reciprocal."""
+    divisor = facts.scalar(s.input(1))
+    if not isinstance(divisor, float) or facts.is_constant(s.input(0)):
+        return None
+    mantissa, exponent = np.frexp(divisor)
+    if abs(mantissa) != 0.5 or abs(int(exponent)) > 12:
+        return Refusal("its reciprocal is rounded")
+    return _times_reciprocal(s)
+
+
+@rule("rewrite_div_to_mul", on="Div", exactness=REASSOCIATES, opset=7, default=False)
+def divided_by_constant(s: Site) -> Result:
+    """Division by a constant is multiplication by its reciprocal, rounded."""
+    kind = facts.dtype(s.input(1))
+    if (
+        not facts.is_constant(s.input(1))
+        or facts.is_constant(s.input(0))
+        or kind is None
+        or not kind.is_floating_point()
+    ):
+        return None
+    return _times_reciprocal(s)
+
+
+def _times_reciprocal(s: Site) -> Result:
+    divisor = facts.constant(s.input(1))
+    if divisor is None or divisor.dtype.kind != "f":
+        return None
+    with np.errstate(all="ignore"):
+        inverse = np.asarray(1 / divisor, divisor.dtype)
+    if not _well_scaled(divisor, divisor, inverse) or not inverse.all():
+        return Refusal("the reciprocal leaves the range of the type")
+    return Mul(s.input(0), inverse)
+
+
+@rule("rewrite_pow", on="Pow", exactness=REASSOCIATES)
+def power_one_half(s: Site) -> Result:
+    """X to the power ½ is its square root, where x cannot be negative."""
+    kind, exponent = facts.dtype(s.input(0)), s.input(1)
+    if facts.scalar(exponent) != 0.5 or facts.rank(exponent) != 0 or kind is None or not kind.is_floating_point():
+        return None
+    low, _ = value_range(s, s.input(0))
+    if low is None or low < 0:
+        return Refusal("the root of minus infinity is NaN, its power infinity")
+    return Sqrt(s.input(0))
+
+
+def _squared(m: Match) -> Result:
+    if facts.rank(m.root.inputs[1]) != 0 or (kind := facts.dtype(m.x)) is None or not kind.is_floating_point():
+        return Refusal("the exponent has dimensions, or x is no float")
+    return Mul(m.x, m.x)
+
+
+@rule("rewrite_pow", exactness=EXACT, opset=7, default=False)
+def power_two(x: V) -> Rewrite:
+    """X to the power 2 is x times x."""
+    return Pow(x, 2.0) >> _squared

@@ -1,0 +1,139 @@
+"""Limits in a row: Relu, Clip, Max and Min with numbers are one Clip; one that cannot be reached is nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Refusal, Result, rule
+from sardonyx.rewrite.notation import Clip
+from sardonyx.rewrite.rules.broadcasting import keeps_shape
+from sardonyx.rewrite.rules.ranges import value_range
+
+LIMITS = ("Relu", "Clip", "Max", "Min")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a limiting operator does to each element: no less than ``low``, no more than ``high``.
+
+    A side that is None has no limit; ``clipped`` says that the operator is a Clip, which for some engines
+    still keeps infinities within the finite numbers there.
+    """
+
+    x: ir.Value
+    low: float | None
+    high: float | None
+    clipped: bool
+
+
+def limit(s: Site, node: ir.Node) -> Limit | None:
+    """How ``node`` limits one of its inputs, or None where its bounds are not known numbers."""
+    x = node.inputs[0]
+    if x is None:
+        return None
+    if node.op_type == "Relu":
+        return Limit(x, 0.0, None, clipped=False)
+    if node.op_type == "Clip":
+        return _clip(s, node, x)
+    if len(node.inputs) != 2:
+        return None
+    for index in (0, 1):
+        tensor, number = node.inputs[index], facts.scalar(node.inputs[1 - index])
+        if tensor is None or isinstance(number, (bool, complex)) or not isinstance(number, (int, float)):
+            continue
+        if facts.is_constant(tensor) or math.isnan(number) or not keeps_shape(s, tensor, [node.inputs[1 - index]]):
+            continue
+        low, high = (number, None) if node.op_type == "Max" else (None, number)
+        return Limit(tensor, low, high, clipped=False)
+    return None
+
+
+def _clip(s: Site, node: ir.Node, x: ir.Value) -> Limit | None:
+    if s.opset < 11:
+        lowest, highest = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+        low, high = s.attr("min", lowest, node=node), s.attr("max", highest, node=node)
+        return Limit(x, None if low == lowest else low, None if high == highest else high, clipped=True)
+    bounds: list[float | None] = []
+    for index in (1, 2):
+        given = node.inputs[index] if index < len(node.inputs) else None
+        number = facts.scalar(given)
+        if given is not None and (number is None or math.isnan(number)):
+            return None
+        bounds.append(number)
+    return Limit(x, bounds[0], bounds[1], clipped=True)
+
+
+def _within(number: float | None, low: float | None, high: float | None) -> float | None:
+    if number is None:
+        return None
+    raised = number if low is None else max(number, low)
+    return raised if high is None else min(raised, high)
+
+
+def _merged(s: Site, *, exactly: bool) -> Result:
+    outer = limit(s, s.node)
+    node = None if outer is None else outer.x.producer()
+    if outer is None or node is None or node.graph is not s.node.graph or not facts.is_op(node, *LIMITS):
+        return None
+    inner = limit(s, node)
+    # Max and Min take either zero where both signs meet; Relu and Clip keep the one they are given.
+    if inner is None or exactly == bool({"Max", "Min"} & {s.node.op_type, node.op_type}):
+        return None
+    if s.node.op_type == node.op_type == "Relu":
+        return None
+    if not facts.used_once(outer.x):
+        return Refusal("the inner limit has other readers")
+    for each in (inner, outer):
+        if each.low is not None and each.high is not None and each.low > each.high:
+            return Refusal("a lower bound is above its upper bound")
+    low = outer.low if inner.low is None else _within(inner.low, outer.low, outer.high)
+    high = outer.high if inner.high is None else _within(inner.high, outer.low, outer.high)
+    if (low is None or high is None) and not (inner.clipped or outer.clipped):
+        return Refusal("one side has no limit, and Clip keeps infinities within the finite numbers there")
+    return _as_clip(s, inner.x, low, high)
+
+
+def _as_clip(s: Site, x: ir.Value, low: float | None, high: float | None) -> Result:
+    kind = facts.dtype(x)
+    if kind is None or (s.opset < 12 and not kind.is_floating_point()):
+        return Refusal("Clip does not take this type at this opset")
+    if s.opset < 11:
+        return Clip(x, min=low, max=high)
+    bounds = [None if bound is None else np.array(bound).astype(kind.numpy()) for bound in (low, high)]
+    return Clip(x, *bounds)
+
+
+@rule("fuse_consecutive_clips", on=("Relu", "Clip"), exactness=EXACT)
+def clip_of_clip(s: Site) -> Result:
+    """Relu and Clip of a Relu or Clip are one Clip."""
+    return _merged(s, exactly=True)
+
+
+@rule("fuse_consecutive_clips", on=LIMITS, exactness=REASSOCIATES)
+def min_of_max(s: Site) -> Result:
+    """Max and Min with numbers, and Relu or Clip beside them, are one Clip; zeros may take the other sign."""
+    return _merged(s, exactly=False)
+
+
+@rule("eliminate_redundant_clip", on=("Relu", "Clip"), exactness=EXACT)
+def limit_already_kept(s: Site) -> Result:
+    """Relu or Clip of what cannot lie outside its bounds."""
+    bounds = limit(s, s.node)
+    if bounds is None or (s.node.op_type == "Clip" and bounds.low is None and bounds.high is None):
+        return None
+    low, high = value_range(s, bounds.x)
+    if bounds.low is not None and (low is None or low < bounds.low):
+        return None
+    if bounds.high is not None and (high is None or high > bounds.high):
+        return None
+    if bounds.clipped and (bounds.low is None or bounds.high is None):
+        open_side = low if bounds.low is None else high
+        if open_side is None or math.isinf(open_side):
+            return Refusal("an infinity is brought within the finite numbers on the side without a bound")
+    return s.input(0)

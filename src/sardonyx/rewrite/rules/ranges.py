@@ -1,0 +1,99 @@
+"""The range that an operator's results lie in, whatever it is given: NaN apart.
+
+No rule stands here: limits and roots ask it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+
+Interval = tuple[float | None, float | None]
+"""Least and greatest value; None where it is not known."""
+
+INF = math.inf
+
+_BY_OPERATOR: dict[str, Interval] = {
+    "Abs": (0.0, INF),
+    "Exp": (0.0, INF),
+    "HardSigmoid": (0.0, 1.0),
+    "ReduceL1": (0.0, INF),
+    "ReduceL2": (0.0, INF),
+    "ReduceSumSquare": (0.0, INF),
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, None),
+    "Softplus": (0.0, INF),
+    "Sqrt": (0.0, INF),
+}
+
+_PASSED_ON = frozenset(
+    {
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Slice",
+        "Gather",
+        "Expand",
+        "Tile",
+        "Identity",
+        "Split",
+    }
+    | {"DepthToSpace", "SpaceToDepth"}
+)
+"""Operators each of whose results is one of the elements of their first input."""
+
+_STAYS_POSITIVE = frozenset({"ReduceSum", "ReduceMean", "GlobalAveragePool", "AveragePool"})
+"""Operators that give no negative number where they are given none."""
+
+_DEEPEST = 8
+
+
+def value_range(s: Site, value: ir.Value | None, depth: int = 0) -> Interval:
+    """Bounds on every element of ``value`` that is not NaN."""
+    number = facts.scalar(value)
+    if isinstance(number, (int, float)) and not math.isnan(number):
+        return number, number
+    node = None if value is None else value.producer()
+    if node is None or depth > _DEEPEST or not facts.is_op(node, node.op_type):
+        return None, None
+    if node.op_type in _PASSED_ON:
+        return value_range(s, node.inputs[0], depth + 1)
+    if node.op_type == "Clip" and s.opset >= 11:
+        low, high = (facts.scalar(v) for v in (*node.inputs[1:], None, None)[:2])
+        return (None, None) if low is not None and high is not None and low > high else (low, high)
+    if node.op_type == "Concat":
+        parts = [value_range(s, v, depth + 1) for v in node.inputs]
+        lows, highs = [low for low, _ in parts], [high for _, high in parts]
+        return (
+            None if None in lows else min(low for low in lows if low is not None),
+            None if None in highs else max(high for high in highs if high is not None),
+        )
+    if node.op_type == "Relu":
+        return 0.0, INF
+    kind = facts.dtype(value)
+    if kind is None or not kind.is_floating_point():
+        # Sums, products and even the absolute value of integers wrap around.
+        return None, None
+    return (0.0, None) if _never_negative(s, node, depth) else _BY_OPERATOR.get(node.op_type, (None, None))
+
+
+def _never_negative(s: Site, node: ir.Node, depth: int) -> bool:
+    if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
+        return True
+    if node.op_type in _STAYS_POSITIVE:
+        inputs = node.inputs[:1]
+    elif node.op_type in ("Add", "Mul", "Div", "Max", "Min", "Sum", "Mean"):
+        inputs = node.inputs
+    else:
+        return False
+    lows = [value_range(s, v, depth + 1)[0] for v in inputs]
+    if not all(low is not None and low >= 0 for low in lows):
+        return False
+    # A divisor of −0.0 would turn the sign.
+    return node.op_type != "Div" or (lows[1] is not None and lows[1] > 0)
