@@ -202,7 +202,7 @@ class Engine:
         everywhere = index.get("*", ())
         while True:
             before = len(self.applied)
-            self._enqueue(ir.traversal.RecursiveGraphIterator(graph))
+            self._enqueue(facts.nodes_of(graph))
             while self._queue:
                 node = self._queue.popleft()
                 self._queued.discard(node)
@@ -325,8 +325,10 @@ class Engine:
             replacements[old] = self._build(new, building) if isinstance(new, Expr) else new
         nodes = [*building.nodes, *patch.nodes]
         self._insert(graph, nodes, patch, site.node)
+        told = {new: old for old, new in replacements.items() if inference.all_told(old.shape)}
         for node in building.nodes:
-            inference.infer_node(node, self.opset_imports, self.model.ir_version)
+            if not all(v in told for v in node.outputs):
+                inference.infer_node(node, self.opset_imports, self.model.ir_version)
         touched: set[ir.Node] = set(nodes)
         made_values = {v for n in nodes for v in n.outputs}
         for old, new in replacements.items():
@@ -540,7 +542,7 @@ class Engine:
 def captured_values(body: ir.Graph) -> list[ir.Value]:
     """Values of outer graphs that a body (or a body in it) reads."""
     inside: set[ir.Value] = set(body.inputs) | set(body.initializers.values())
-    nodes = list(ir.traversal.RecursiveGraphIterator(body))
+    nodes = list(facts.nodes_of(body))
     for node in nodes:
         inside.update(node.outputs)
         for nested in facts.bodies(node):

@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
 SMALL = 4096
 """Elements up to which a constant is cheap enough to look at."""
 
@@ -182,7 +184,7 @@ def attribute(node: ir.Node, name: str, opset: int, default: Any = None) -> Any:
 
     A reference to a function's attribute gives ``default``: nothing is known of it.
     """
-    written = node.attributes.get(name)
+    written = node.attributes.data.get(name)
     if written is not None:
         return default if written.is_ref() else written.value
     return _defaults(node.op_type, node.domain, opset).get(name, default)
@@ -190,18 +192,29 @@ def attribute(node: ir.Node, name: str, opset: int, default: Any = None) -> Any:
 
 def refers_to_function_attribute(node: ir.Node) -> bool:
     """Whether an attribute of the node stands for an attribute of the enclosing function."""
-    return any(a.is_ref() for a in node.attributes.values())
+    return any(a.is_ref() for a in node.attributes.data.values())
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs held by a node's attributes (If, Loop, Scan, SequenceMap, custom ones)."""
-    for attr in node.attributes.values():
-        if attr.is_ref():
-            continue
-        if attr.type == ir.AttributeType.GRAPH:
-            yield attr.as_graph()
-        elif attr.type == ir.AttributeType.GRAPHS:
-            yield from attr.as_graphs()
+    # `.data` is the plain dict: its values come five times faster than the view's, and this is asked of every node.
+    for attr in node.attributes.data.values():
+        if attr.type is _GRAPH or attr.type is _GRAPHS:
+            if attr.is_ref():
+                continue
+            if attr.type is _GRAPH:
+                yield attr.as_graph()
+            else:
+                yield from attr.as_graphs()
+
+
+def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
+    """All nodes of a graph in order, each before those of its bodies."""
+    for node in graph:
+        yield node
+        if node.attributes:
+            for body in bodies(node):
+                yield from nodes_of(body)
 
 
 RANDOM = frozenset(

@@ -76,14 +76,14 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> s
     """
     told: set[ir.Value] = set(changed)
     imports = {("" if d == "ai.onnx" else d): v for d, v in model.graph.opset_imports.items()}
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+    for node in facts.nodes_of(model.graph):
         outputs = [v for v in node.outputs if v.name and _is_tensor(v)]
-        if told and any(v in told for v in node.inputs) and not all(_all_told(v.shape) for v in outputs):
+        if told and any(v in told for v in node.inputs) and not all(all_told(v.shape) for v in outputs):
             before = [v.shape for v in outputs]
             infer_node(node, imports, model.ir_version)
             told.update(v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape)
         for output in outputs:
-            if _all_told(output.shape):
+            if all_told(output.shape):
                 continue
             dims = _computed(node, sizes, output.shape) or _named(node, output)
             if dims is not None and (output.shape is None or dims != [_plain(dim) for dim in output.shape]):
@@ -118,7 +118,8 @@ def _is_tensor(value: ir.Value) -> bool:
     return value.type is None or isinstance(value.type, ir.TensorType)
 
 
-def _all_told(shape: ir.Shape | None) -> bool:
+def all_told(shape: ir.Shape | None) -> bool:
+    """Whether every size is a number or a name of the file's own."""
     return shape is not None and all(
         isinstance(dim, int) or (dim.value is not None and not dim.value.startswith(MADE_UP)) for dim in shape
     )

@@ -91,9 +91,9 @@ def optimize(
     selection = pipeline.select(profile.name, passes, skipped, rules)
     original = _Original(model, input_shapes, opset)
     settings = Settings(target=profile.name, growth=profile.growth(original.bytes))
+    report = Report.begin(original.model, original.bytes, profile.name)
     work, engine = _transform(original, selection, settings)
     transformed = time.perf_counter()
-    report = Report.begin(original.model, original.bytes, profile.name)
     verdict = Verdict("not proved", reason="verification was switched off")
     dropped: list[Dropped] = []
     if verify:
@@ -131,6 +131,7 @@ class _Original:
         self._changed = bool(input_shapes) or opset is not None
         self._input_shapes = input_shapes
         self._opset = opset
+        self._untouched = True
         self.model = self._prepare()
         self.bytes = self._path.stat().st_size if self._path is not None else _size(self.model)
 
@@ -149,13 +150,17 @@ class _Original:
         return model
 
     def fresh(self) -> ir.Model:
-        """A copy to rewrite."""
-        return self.model.clone()
+        """A model to rewrite: the one at hand the first time, and then another, read again (which is faster than a clone)."""
+        if self._untouched:
+            self._untouched = False
+            return self.model
+        self.model = self._prepare()
+        return self.model
 
     def witness(self) -> ir.Model | Path:
         """What verification runs: the file itself where it is what was asked for."""
         binary = self._path is not None and not self._changed and self._path.suffix == ".onnx"
-        return self._path if binary and self._path is not None else self.model
+        return self._path if binary and self._path is not None else self._prepare()
 
 
 def _size(model: ir.Model) -> int:

@@ -73,7 +73,7 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
     known: set[ir.Value] = set()
     group: list[ir.Node] = []
     growth = 0
-    for node in ir.traversal.RecursiveGraphIterator(graph):
+    for node in facts.nodes_of(graph):
         if not node.inputs and node.op_type == "Constant":
             continue
         if node.domain not in STANDARD or node.op_type in KEPT or not facts.is_pure(node):
