@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.errors import OptionError
+from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import inference, rules
 from sardonyx.rewrite.engine import Engine, LimitReached, Settings
 from sardonyx.rewrite.language import REGISTRY, Rule
@@ -75,6 +76,11 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     The result depends only on the arguments: running again with ``settings.limit`` gives the
     model as it was after that many patches.
     """
+    with collector_paused():
+        return _to_fixed_point(model, selection, settings)
+
+
+def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
     inference.infer_shapes(model)
     engine = Engine(model, settings)
     try:
