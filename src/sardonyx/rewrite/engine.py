@@ -54,14 +54,15 @@ class Settings:
         target: The target whose profile chose the rules.
         limit: Stop after this many patches (for bisection).
         banned: ``(rule label, site)`` pairs that must not fire.
-        growth: Bytes of new weights that patches may add in all, net of those they free.
+        growth: Bytes of new weights that one patch may add, net of those it frees. A bound for each and none
+            for all, so that a second run decides as the first did.
         protected: Values that callers want to keep by name although they are no graph outputs.
     """
 
     target: str = "portable"
     limit: int | None = None
     banned: frozenset[tuple[str, str]] = frozenset()
-    growth: int = 1 << 62
+    growth: int = 64 << 10
     protected: frozenset[str] = frozenset()
 
 
@@ -166,7 +167,6 @@ class Engine:
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._dead_graphs: set[ir.Graph] = set()
-        self._grown = 0
         self._budget = 20_000 + 100 * sum(1 for _ in model.graph.all_nodes())
 
     # -- running -------------------------------------------------------------------------------
@@ -288,9 +288,8 @@ class Engine:
         added = sum(array.nbytes for array in _arrays(patch.replace.values()))
         if added > 256:
             added -= self._freed(patch)
-            if added > 0 and self._grown + added > self.settings.growth:
+            if added > self.settings.growth:
                 return f"it would add {added} bytes of weights"
-            self._grown += added
         return None
 
     def _freed(self, patch: Patch) -> int:

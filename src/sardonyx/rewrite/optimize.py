@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def optimize(
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
     original = _Original(model, input_shapes, opset)
-    settings = Settings(target=profile.name, growth=profile.growth(original.bytes))
+    settings = Settings(target=profile.name)
     report = Report.begin(original.model, original.bytes, profile.name)
     work, engine = _transform(original, selection, settings)
     transformed = time.perf_counter()
@@ -103,7 +103,7 @@ def optimize(
                 guilty = _bisect(original, selection, settings, engine.applied, verifier)
                 dropped.append(Dropped(guilty.rule, guilty.site, verdict.reason))
                 banned = settings.banned | {(guilty.rule, guilty.site)}
-                settings = Settings(settings.target, None, banned, settings.growth, settings.protected)
+                settings = replace(settings, banned=banned)
                 work, engine = _transform(original, selection, settings)
                 verdict = verifier.judge(work, exact=_exact(engine.applied))
         if verdict.status == "different":
@@ -188,7 +188,7 @@ def _bisect(
     good, bad = 0, len(applied)
     while bad - good > 1:
         middle = (good + bad) // 2
-        limited = Settings(settings.target, middle, settings.banned, settings.growth, settings.protected)
+        limited = replace(settings, limit=middle)
         work, engine = _transform(original, selection, limited)
         if verifier.judge(work, exact=_exact(engine.applied)).status == "different":
             bad = middle

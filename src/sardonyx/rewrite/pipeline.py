@@ -76,8 +76,26 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     The result depends only on the arguments: running again with ``settings.limit`` gives the
     model as it was after that many patches.
     """
+    interface = _Interface(model)
     with collector_paused():
-        return _to_fixed_point(model, selection, settings)
+        engine = _to_fixed_point(model, selection, settings)
+    interface.restore(model)
+    return engine
+
+
+class _Interface:
+    """Types and shapes of graph inputs and outputs as the file declares them; inference must not refine them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._inputs = [(v, v.type, v.shape) for v in model.graph.inputs]
+        self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
+
+    def restore(self, model: ir.Model) -> None:
+        """Put back what was declared."""
+        for value, kind, shape in self._inputs:
+            value.type, value.shape = kind, shape
+        for value, (kind, shape) in zip(model.graph.outputs, self._outputs, strict=True):
+            value.type, value.shape = kind, shape
 
 
 def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -> Engine:

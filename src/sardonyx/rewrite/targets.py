@@ -15,21 +15,13 @@ class Profile:
         name: The target.
         engine: The Python package that runs it, used to measure; None where there is none.
         protected: Operators whose count after the engine's own optimization must not fall (its fusions).
-        growth_share: New weight bytes allowed, as a share of the file.
-        growth_floor: New weight bytes allowed in any case.
         description: One line for ``--help``.
     """
 
     name: str
     engine: str | None
     protected: frozenset[str]
-    growth_share: float
-    growth_floor: int
     description: str
-
-    def growth(self, file_bytes: int) -> int:
-        """Bytes that folding and fusion may add to a file of this size."""
-        return int(self.growth_share * file_bytes) + self.growth_floor
 
 
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "SkipLayerNormalization"})
@@ -37,18 +29,16 @@ _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"
 PROFILES = {
     p.name: p
     for p in (
-        Profile("portable", None, frozenset(), 0.25, 0, "runs anywhere: standard operators at the model's own opset"),
+        Profile("portable", None, frozenset(), "runs anywhere: standard operators at the model's own opset"),
         Profile(
             "onnxruntime",
             "onnxruntime",
             _ATTENTION | {"LayerNormalization", "Gelu", "BiasGelu", "FastGelu", "EmbedLayerNormalization", "FusedConv"},
-            0.25,
-            0,
             "ONNX Runtime: may use com.microsoft operators; never slower there",
         ),
-        Profile("openvino", "openvino", frozenset(), 0.25, 0, "OpenVINO: standard operators only"),
-        Profile("tensorrt", "tensorrt", frozenset(), 0.25, 0, "TensorRT: standard operators it parses"),
-        Profile("native", None, frozenset(), 0.25, 0, "the native engine of Sardonyx"),
+        Profile("openvino", "openvino", frozenset(), "OpenVINO: standard operators only"),
+        Profile("tensorrt", "tensorrt", frozenset(), "TensorRT: standard operators it parses"),
+        Profile("native", None, frozenset(), "the native engine of Sardonyx"),
     )
 }
 

@@ -18,14 +18,8 @@ from sardonyx.rewrite.sweep import sweep
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
 """Never folded: quantization is what engines look for, and a Constant or Identity is the rules' business."""
 
-SPREADERS = frozenset({"ConstantOfShape", "Expand", "Tile", "EyeLike", "OneHot", "Resize", "Upsample"})
-"""Operators that write much from little: folding one is paid for in file size."""
-
-FREE_GROWTH = 1024
-"""Bytes that a folded value may always have: a node costs about as much."""
-
-SPREAD_SHARE = 250
-"""A spreading operator may add this part of the growth bound; all together, the bound."""
+SPLAT_BYTES = 128
+"""Bytes up to which a ConstantOfShape is folded: its node costs about as much, and says the same in less."""
 
 UNSUPPORTED = frozenset({"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4", "float4_e2m1fn"})
 
@@ -72,7 +66,6 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
     """The nodes, in order, whose inputs are constants or outputs of other such nodes, within the growth bound."""
     known: set[ir.Value] = set()
     group: list[ir.Node] = []
-    growth = 0
     for node in facts.nodes_of(graph):
         if not node.inputs and node.op_type == "Constant":
             continue
@@ -84,20 +77,17 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
             continue
         if not node.inputs and node.op_type not in ("Range",):
             continue
-        reason, added = _cost(engine, node, known)
-        if reason is None and engine.settings.growth < growth + added:
-            reason = f"folding it would add {added} bytes"
+        reason = _objection(engine, node, known)
         if reason is not None:
             engine.refused[("fold_constants", node_label(node))] = reason
             continue
-        growth += max(added, 0)
         group.append(node)
         known.update(node.outputs)
     return group
 
 
-def _cost(engine: Engine, node: ir.Node, known: set[ir.Value]) -> tuple[str | None, int]:
-    """Why a node of constants cannot be folded, or the bytes that folding it adds."""
+def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | None:
+    """Why a node of constants must not be folded, if there is a reason."""
     size = 0
     for output in node.outputs:
         shape = facts.static_shape(output)
@@ -107,10 +97,10 @@ def _cost(engine: Engine, node: ir.Node, known: set[ir.Value]) -> tuple[str | No
         kind = facts.dtype(output)
         if kind is None or (shape is None and node.op_type not in ("NonZero", "Unique", "Compress")):
             if not all(v is None or facts.is_constant(v) for v in node.inputs):
-                return "the size of its result is not known yet", 0
-            return "the size of its result cannot be told", 0
+                return "the size of its result is not known yet"
+            return "the size of its result cannot be told"
         if kind.name.lower() in UNSUPPORTED:
-            return f"numpy holds no {kind.name}", 0
+            return f"numpy holds no {kind.name}"
         if shape is None:
             source = facts.static_shape(node.inputs[0]) or (0,)
             shape = (len(source) + 1, int(np.prod(source, dtype=object)))
@@ -122,10 +112,11 @@ def _cost(engine: Engine, node: ir.Node, known: set[ir.Value]) -> tuple[str | No
             freed += tensor.nbytes
         elif value in known and (shape := facts.static_shape(value)) is not None and value is not None:
             freed += int(np.prod(shape, dtype=object) * (value.dtype.itemsize if value.dtype else 0))
-    added = size - freed
-    if node.op_type in SPREADERS and added > max(FREE_GROWTH, engine.settings.growth // SPREAD_SHARE):
-        return f"it writes {size} bytes from {freed}", 0
-    return None, added if added > FREE_GROWTH else 0
+    if node.op_type == "ConstantOfShape" and size > SPLAT_BYTES:
+        return f"one number stands for {size} bytes"
+    if size - freed > engine.settings.growth:
+        return f"folding it would add {size - freed} bytes"
+    return None
 
 
 def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]) -> Mapping[ir.Value, np.ndarray]:
