@@ -76,11 +76,24 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     The result depends only on the arguments: running again with ``settings.limit`` gives the
     model as it was after that many patches.
     """
+    free_initializers(model)
     interface = _Interface(model)
     with collector_paused():
         engine = _to_fixed_point(model, selection, settings)
     interface.restore(model)
     return engine
+
+
+def free_initializers(model: ir.Model) -> None:
+    """Before IR version 4 every initializer had to be a graph input, which says nothing of it: they become constants.
+
+    From version 4 on, an initializer that is also an input is one that callers may override, and stays so.
+    """
+    if model.ir_version >= 4:
+        return
+    for value in [v for v in model.graph.inputs if v.is_initializer()]:
+        model.graph.inputs.remove(value)
+    model.ir_version = 4
 
 
 class _Interface:
@@ -102,11 +115,15 @@ def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -
     inference.infer_shapes(model)
     engine = Engine(model, settings)
     try:
+        for each in selection.sweeps:
+            if each.early:
+                each.run(engine)
         for _ in range(ROUNDS):
             before = len(engine.applied)
             engine.run(selection.rules)
             for each in selection.sweeps:
-                each.run(engine)
+                if not each.early:
+                    each.run(engine)
             if len(engine.applied) == before:
                 break
             engine.sizes.forget_unknown()

@@ -25,6 +25,8 @@ class Sweep:
 
     rule: Rule
     find: Finder
+    early: bool = False
+    """Whether it runs once, before any rule, on the model as it came."""
 
     def run(self, engine: Engine) -> bool:
         """Apply it once over the main graph and every function; returns whether anything changed."""
@@ -41,7 +43,7 @@ SWEEPS: dict[str, Sweep] = {}
 
 
 def sweep(
-    name: str, *, exactness: Exactness, default: bool = True, targets: Iterable[str] = ()
+    name: str, *, exactness: Exactness, default: bool = True, targets: Iterable[str] = (), early: bool = False
 ) -> Callable[[Finder], Sweep]:
     """Register a generator ``(engine, graph) -> (node, result)…`` as the pass ``name``.
 
@@ -66,7 +68,7 @@ def sweep(
             targets=frozenset(targets),
             description=lines[0],
         )
-        SWEEPS[name] = Sweep(contract, function)
+        SWEEPS[name] = Sweep(contract, function, early)
         return SWEEPS[name]
 
     return register

@@ -23,6 +23,22 @@ def constant_to_initializer(s: Site) -> Result:
     return Patch({s.output: s.engine.new_constant(tensor, s.graph, s.output.name or "constant", [])})
 
 
+@sweep("eliminate_initializer_from_inputs", exactness=EXACT, early=True)
+def listed_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Where every weight is listed as a graph input too (an old exporter's habit), none is meant to be overridden."""
+    weights = list(graph.initializers.values())
+    first = next(iter(graph), None)
+    if first is None or not weights or not all(v.is_graph_input() for v in weights):
+        return
+
+    def unlist() -> list[ir.Node]:
+        for value in weights:
+            graph.inputs.remove(value)
+        return [use.node for value in weights for use in value.uses()]
+
+    yield first, Patch(edit=unlist)
+
+
 @sweep("eliminate_deadend", exactness=EXACT)
 def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Nodes whose outputs nothing reads."""
