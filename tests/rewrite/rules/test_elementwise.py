@@ -30,7 +30,9 @@ def filled(g: GraphMaker, shape: tuple[int, ...], number: float, dtype: str) -> 
 @generator("eliminate_nop_with_unit/neutral_operand", "eliminate_nop_with_unit/neutral_but_for_the_sign_of_zero")
 def units(g: GraphMaker) -> None:
     op = g.pick(list(UNITS))
-    dtype = "bool" if op in ("And", "Or", "Xor") else g.pick(["float32", "float32", "float64", "int64", "int32"])
+    dtype = (
+        "bool" if op in ("And", "Or", "Xor") else g.pick(["float32", "float32", "float64", "float16", "int64", "int32"])
+    )
     shape = g.shape()
     x = g.input(shape, dtype)
     number = UNITS[op] if g.chance(0.85) else 1 - UNITS[op]

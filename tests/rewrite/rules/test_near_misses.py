@@ -1,0 +1,115 @@
+"""Graphs that look like a pattern and must stay as they are, with the reason that is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, parser
+
+from sardonyx import model as model_io
+from sardonyx.rewrite import pipeline
+from sardonyx.rewrite.engine import Engine, Settings
+
+
+def transformed(text: str, **constants: Any) -> Engine:
+    """The engine after the default passes over a graph written in ONNX's text form, with these initializers."""
+    graph = parser.parse_graph(text)
+    graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items())
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return pipeline.transform(model_io.from_proto(proto), pipeline.select(), Settings())
+
+
+FLOAT = np.float32
+
+NEAR_MISSES = [
+    (
+        "eliminate_nop_with_unit/neutral_but_for_the_sign_of_zero",
+        "broadcast the other operand",
+        "g (float[N] x) => (float[3, M] y) { y = Add(x, zeros) }",
+        {"zeros": np.zeros((3, 1), FLOAT)},
+    ),
+    (
+        "eliminate_absorbing_element/absorbing_operand",
+        "NaN and infinities",
+        "g (float[2] x) => (float[2] y) { y = Mul(x, zero) }",
+        {"zero": FLOAT(0)},
+    ),
+    (
+        "eliminate_nop_expand/expand_before_broadcast",
+        "decides the shape",
+        "g (float[1] x, float[1] z) => (float[4] y) { w = Expand(x, shape)\n y = Add(w, z) }",
+        {"shape": np.array([4])},
+    ),
+    (
+        "eliminate_nop_cast/cast_of_cast",
+        "loses values",
+        "g (float[2] x) => (float[2] y) { h = Cast<to = 10>(x)\n y = Cast<to = 1>(h) }",
+        {},
+    ),
+    (
+        "eliminate_nop_cast/cast_of_cast",
+        "out of its range",
+        "g (int8[2] x) => (uint8[2] y) { f = Cast<to = 1>(x)\n y = Cast<to = 2>(f) }",
+        {},
+    ),
+    (
+        "fuse_consecutive_reshapes/reshape_of_reshape",
+        "read by other operators",
+        "g (float[2, 6] x) => (float[12] y, float[3, 4] z) { r = Reshape(x, a)\n y = Reshape(r, b)\n z = Relu(r) }",
+        {"a": np.array([3, 4]), "b": np.array([12])},
+    ),
+    (
+        "fuse_consecutive_slices/slice_of_slice",
+        "read by other operators",
+        "g (float[9] x) => (float[2] y, float[4] z)"
+        " { s = Slice(x, one, five)\n y = Slice(s, one, three)\n z = Relu(s) }",
+        {"one": np.array([1]), "three": np.array([3]), "five": np.array([5])},
+    ),
+    (
+        "fuse_consecutive_clips/clip_of_clip",
+        "above its upper bound",
+        "g (float[2] x) => (float[2] y) { c = Clip(x, five, two)\n y = Relu(c) }",
+        {"five": FLOAT(5), "two": FLOAT(2)},
+    ),
+    (
+        "fuse_consecutive_muls/mul_of_mul",
+        "leave the range",
+        "g (float[2] x) => (float[2] y) { p = Mul(x, large)\n y = Mul(p, large) }",
+        {"large": FLOAT(1e30)},
+    ),
+    (
+        "fuse_consecutive_muls/mul_of_mul",
+        "integer division",
+        "g (int64[2] x) => (int64[2] y) { p = Div(x, seven)\n y = Mul(p, seven) }",
+        {"seven": np.int64(7)},
+    ),
+    (
+        "rewrite_pow/power_one_half",
+        "minus infinity",
+        "g (float[2] x) => (float[2] y) { y = Pow(x, half) }",
+        {"half": FLOAT(0.5)},
+    ),
+    (
+        "eliminate_split_concat/split_of_concat",
+        "other sizes",
+        "g (float[2] a, float[4] b) => (float[3] y, float[3] z)"
+        " { c = Concat<axis = 0>(a, b)\n y, z = Split(c, sizes) }",
+        {"sizes": np.array([3, 3])},
+    ),
+    (
+        "fuse_consecutive_reduce_unsqueeze/reduce_unsqueeze",
+        "other axes",
+        "g (float[2, 3] x) => (float[3, 1] y) { r = ReduceMax<keepdims = 0>(x, zero)\n y = Unsqueeze(r, one) }",
+        {"zero": np.array([0]), "one": np.array([1])},
+    ),
+]
+
+
+@pytest.mark.parametrize(("label", "reason", "text", "constants"), NEAR_MISSES)
+def test_refused_with_its_reason(label: str, reason: str, text: str, constants: dict[str, Any]) -> None:
+    engine = transformed(text, **constants)
+    assert [applied.rule for applied in engine.applied if applied.rule == label] == []
+    assert any(reason in why for (rule, _), why in engine.refused.items() if rule == label), engine.refused
