@@ -86,6 +86,10 @@ def nested(depth: int) -> onnx.ModelProto:
     return model
 
 
+def not_text() -> onnx.ModelProto:
+    return onnx.ModelProto.FromString(relu().SerializeToString().replace(b"Relu", b"Re\xffu"))
+
+
 def opaque() -> onnx.ModelProto:
     return edited(relu(), lambda model: model.graph.input[0].type.opaque_type.SetInParent())
 
@@ -128,6 +132,7 @@ EXAMPLES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     ),
     "opset-unknown": (lambda: edited(relu(), lambda m: setattr(m.opset_import[0], "version", 99)), "opset import"),
     "nesting-too-deep": (lambda: nested(5000), "If_33"),
+    "text-encoding": (not_text, "main graph"),
     "metadata-duplicate": (
         lambda: edited(relu(), lambda m: m.metadata_props.extend([onnx.StringStringEntryProto(key="k")] * 2)),
         "model",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+from importlib import resources
+
 import onnx
 import onnx_ir as ir
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, parser
 
+from sardonyx.errors import SardonyxError
 from sardonyx.model.check import check
 from sardonyx.model.check.digraph import strongly_connected
 
@@ -109,3 +115,26 @@ def test_order_and_circles_are_told_apart(order: list[int], circle: bool) -> Non
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     expected = "graph-cycle" if circle else "graph-unsorted" if order != sorted(order) else None
     assert errors(model) & {"graph-cycle", "graph-unsorted"} == ({expected} - {None})
+
+
+def check_mutants(count: int) -> None:
+    original = (resources.files("sardonyx.demo") / "digits_detector.onnx").read_bytes()
+    draw = random.Random(0)
+    for _ in range(count):
+        content = bytearray(original)
+        if draw.random() < 0.2:
+            del content[draw.randrange(len(content)) :]
+        for _ in range(draw.choice([1, 1, 2, 8])):
+            if content:
+                content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        with contextlib.suppress(SardonyxError):
+            check(bytes(content), lint=True, target="onnxruntime")
+
+
+def test_flipped_bits_and_truncation_give_findings_or_a_named_error() -> None:
+    check_mutants(100)
+
+
+@pytest.mark.long
+def test_many_flipped_bits_and_truncations() -> None:
+    check_mutants(10_000)

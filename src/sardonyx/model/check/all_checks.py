@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.encoding import check_encoding
 from sardonyx.model.check.findings import Finding
 from sardonyx.model.check.functions import check_functions
 from sardonyx.model.check.imports import check_imports
@@ -71,6 +72,10 @@ def check(
 
 def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Finding]:
     model, commands = source.proto, Commands(source.name)
+    unreadable = list(check_encoding(model))
+    if unreadable:
+        yield from unreadable
+        return
     found: list[Finding] = []
     found += check_imports(model, commands)
     found += check_functions(model)

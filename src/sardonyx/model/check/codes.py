@@ -19,6 +19,7 @@ _ERRORS = [
         "Graphs or types are nested deeper than the 100 levels that protobuf readers accept.",
         "Flatten the nesting where the model is made.",
     ),
+    ("text-encoding", "A name is not UTF-8 text; nothing else was checked.", "Write the name again."),
     ("metadata-duplicate", "A metadata key occurs twice.", "Keep one entry of the key."),
     # Functions.
     ("function-duplicate", "Two functions have the same domain, name and overload.", "Rename or remove one of them."),

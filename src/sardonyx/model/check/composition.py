@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import onnx
 from onnx import TensorProto, defs, helper
 
+from sardonyx.model.check.onnx_inference import infer
+
 
 def is_composed(schema: defs.OpSchema) -> bool:
     """Whether an operator is defined as a function of others."""
@@ -26,7 +28,7 @@ def compose(
 
     Returns:
         A model of these nodes (none where the composition is of a later opset) and the element types of its values;
-        None where the composition depends on types that are not known.
+        None where the composition depends on types that are not known, or refuses them.
     """
     body = _body(node, schema, opset, types)
     if body is None:
@@ -45,8 +47,10 @@ def compose(
             _resolve(attribute, {**defaults, **given}, slot)
     imports = list(body.opset_import) or [helper.make_opsetid(schema.domain, opset)]
     model = onnx.ModelProto(ir_version=8, graph=graph, opset_import=imports)
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    values = [*inferred.input, *inferred.value_info]
+    inferred = infer(model)
+    if inferred is None:
+        return None
+    values = [*inferred.graph.input, *inferred.graph.value_info]
     return model, {value.name: _name(value.type.tensor_type.elem_type) for value in values}
 
 

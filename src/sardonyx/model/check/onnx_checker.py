@@ -39,6 +39,7 @@ _KINDS = (
     (r"ir_version", "ir-version"),
 )
 _CONTEXT = re.compile(r"\n*==> Context:.*", re.DOTALL)
+_NOT_TEXT = "onnx.checker refuses it, with a message that is not UTF-8 text."
 _STUB = onnx.GraphProto(name="body")
 
 
@@ -54,6 +55,8 @@ def check_with_onnx(model: onnx.ModelProto, found: frozenset[str]) -> Iterator[F
     """
     try:
         onnx.checker.check_model(without_weights(model, keep_shapes=False))
+    except UnicodeDecodeError:
+        complaint = _NOT_TEXT
     except (onnx.checker.ValidationError, ValueError) as error:
         complaint = str(error)
     else:
@@ -121,6 +124,8 @@ def _empty(tensor: onnx.TensorProto) -> None:
 def _refusal(check: object) -> str:
     try:
         check()  # type: ignore[operator]
+    except UnicodeDecodeError:
+        return _NOT_TEXT
     except (onnx.checker.ValidationError, ValueError) as error:
         return str(error)
     return ""

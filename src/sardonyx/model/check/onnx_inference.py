@@ -28,7 +28,9 @@ _KINDS = (
     (r"Cycle detected in model-local function", "function-recursive"),
 )
 
-_Error = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
+REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
+"""What the inference of onnx raises."""
+
 _NodeAt = tuple[Scope, onnx.NodeProto]
 
 
@@ -65,9 +67,19 @@ def _infer(model: onnx.ModelProto, *, check_type: bool = True) -> str:
     """The complaint of strict inference with data propagation; empty where it has none."""
     try:
         onnx.shape_inference.infer_shapes(model, check_type=check_type, strict_mode=True, data_prop=True)
-    except _Error as error:
+    except UnicodeDecodeError:
+        return "onnx refuses the model, with a message that is not UTF-8 text."
+    except REFUSALS as error:
         return str(error) or type(error).__name__
     return ""
+
+
+def infer(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto | None:
+    """A copy with the types and shapes that follow; None where inference, though not strict, refuses the model."""
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
+    except REFUSALS:
+        return None
 
 
 def _split(complaint: str, nodes: list[_NodeAt]) -> Iterator[Finding]:
@@ -91,9 +103,8 @@ def _declared_against_inferred(model: onnx.ModelProto) -> Iterator[Finding]:
     del bare.graph.value_info[:]
     for value in bare.graph.output:
         value.ClearField("type")
-    try:
-        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
-    except _Error:
+    inferred = infer(bare, data_prop=True)
+    if inferred is None:
         return
     follows = {value.name: value.type for value in (*inferred.graph.value_info, *inferred.graph.output)}
     for tensor in model.graph.initializer:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, defs
 
-from sardonyx.model.check.scopes import MAX_DEPTH, Scope, canonical_domain, scopes
+from sardonyx.model.check.scopes import MAX_DEPTH, canonical_domain, scopes
 
 _KEPT_BYTES = 1024
 _KEPT_INTEGER_BYTES = 65536
@@ -39,7 +39,7 @@ def without_weights(model: onnx.ModelProto, *, keep_shapes: bool) -> onnx.ModelP
         else:
             slot.CopyFrom(tensor)
     for scope in scopes(copy):
-        for tensor in tensors(scope, weights=not scope.is_main):
+        for tensor in tensors_of(scope.graph, weights=not scope.is_main):
             if _is_large(tensor):
                 _detach(tensor, keep_shapes)
     return copy
@@ -80,17 +80,16 @@ def _function_defaults(op_type: str, domain: str, version: int) -> list[onnx.Att
     return [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.name]
 
 
-def tensors(scope: Scope, *, weights: bool = True) -> Iterator[onnx.TensorProto]:
+def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto, *, weights: bool = True) -> Iterator[onnx.TensorProto]:
     """The tensors that a graph holds itself: weights, and those in attributes of its nodes.
 
     Args:
-        scope: The graph.
+        graph: The graph.
         weights: Whether the weights are among them.
 
     Yields:
         The tensors, sparse ones as their values and indices.
     """
-    graph = scope.graph
     if weights and isinstance(graph, onnx.GraphProto):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:

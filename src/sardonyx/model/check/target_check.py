@@ -12,6 +12,7 @@ from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.composition import compose, is_composed
 from sardonyx.model.check.findings import Finding, Place
 from sardonyx.model.check.functions import called_function
+from sardonyx.model.check.onnx_inference import infer
 from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, qualified, scopes
 from sardonyx.model.check.skeleton import without_weights
 from sardonyx.model.check.targets import Entry, Range, Target
@@ -170,7 +171,7 @@ def _refused_types(
     for variable, name in bound:
         element = types.get(name)
         allowed = entry.types.get("*" if variable == data and "*" in entry.types else variable)
-        if element is None or allowed is None or element in allowed or casts.get(element) in allowed:
+        if not element or allowed is None or element in allowed or casts.get(element) in allowed:
             continue
         text = f"{element} {name!r}"
         if text not in refused:
@@ -198,8 +199,12 @@ def _schema(scope: Scope, node: onnx.NodeProto, domain: str) -> defs.OpSchema | 
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with the types of all values that inference finds."""
-    return onnx.shape_inference.infer_shapes(without_weights(model, keep_shapes=True))
+    """A copy with the types of all values that inference finds; where it refuses the model, with those declared.
+
+    The refusal is a finding of the strict inference, which runs on every model.
+    """
+    copy = without_weights(model, keep_shapes=True)
+    return infer(copy) or copy
 
 
 def _element_types(scope: Scope) -> dict[str, str]:
@@ -216,7 +221,8 @@ def _element_types(scope: Scope) -> dict[str, str]:
 
 
 def _type_text(element: int) -> str:
-    return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else f"type {element}"
+    """The name of an element type in lower case; empty for a number that is none."""
+    return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else ""
 
 
 def _legalize(target: Target, commands: Commands) -> str:
