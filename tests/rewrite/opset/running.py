@@ -48,7 +48,7 @@ def draw(proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
         if value.name in constants:
             continue
         kind = value.type.tensor_type
-        shape = [dim.dim_value or 3 for dim in kind.shape.dim]
+        shape = [dim.dim_value if dim.HasField("dim_value") else 3 for dim in kind.shape.dim]
         dtype = ir.DataType(kind.elem_type).numpy()
         if dtype == np.bool_:
             feeds[value.name] = generator.random(shape) < 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 import onnx
@@ -25,7 +26,7 @@ def _changes() -> list[tuple[OpSchema, OpSchema]]:
     pairs = []
     for schemas in versions.values():
         schemas.sort(key=lambda s: s.since_version)
-        pairs.extend(zip(schemas, schemas[1:], strict=False))
+        pairs.extend(itertools.pairwise(schemas))
     return pairs
 
 

@@ -14,7 +14,7 @@ from onnx_ir import serde
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.opset.constants import tensor_of_constant
 from sardonyx.rewrite.opset.schemas import canonical, default_of, schema_at
-from sardonyx.rewrite.opset.site import Scope, Site, is_read
+from sardonyx.rewrite.opset.site import Scope, Site, forget_new_symbols, is_read, symbols_of
 
 _DOMAIN = "decomposition"
 
@@ -95,6 +95,9 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
     )
     body = serde.deserialize_model(inliner.inline_local_functions(wrapper))
     inference.infer_shapes(body)
+    known = symbols_of(site.node.inputs)
+    for node in ir.traversal.RecursiveGraphIterator(body.graph):
+        forget_new_symbols(node.outputs, known)
     return body
 
 

@@ -132,11 +132,10 @@ def mask_of_booleans(site: Site) -> None:
 def mask_without_drops(site: Site) -> None:
     """Outside training nothing is dropped: the mask is true everywhere."""
     x = site.required(0)
-    result = site.emit("Dropout", x, **site.attributes())
-    mask = None
-    if site.uses_output(1):
-        mask = site.emit("ConstantOfShape", site.emit("Shape", x), value=ir.Tensor(np.asarray([True])))
-    site.replace(result, mask)
+    if not site.uses_output(1):
+        return
+    mask = site.emit("ConstantOfShape", site.emit("Shape", x), value=ir.Tensor(np.asarray([True])))
+    site.replace(site.emit("Dropout", x, **site.attributes()), mask)
 
 
 @up("Dropout", version=12)
@@ -148,13 +147,21 @@ def ratio_to_input(site: Site) -> None:
 
 @down("Dropout", version=12)
 def ratio_to_attribute(site: Site) -> None:
-    """The ratio becomes an attribute; training mode, which draws at random, has no equal."""
+    """The ratio becomes an attribute; training mode, which draws at random, has no equal.
+
+    Outside training the mask is true everywhere since set 12, and was left open before.
+    """
     training = site.input(2)
     if training is not None and site.constant_input(2, "training_mode").any():
         site.refuse("it is in training mode")
     ratio = site.known(site.input(1))
     attributes = {} if ratio is None else {"ratio": float(ratio.reshape(-1)[0])}
-    site.become(inputs=[site.required(0)], attributes=attributes)
+    x = site.required(0)
+    if not site.uses_output(1):
+        site.become(inputs=[x], attributes=attributes, outputs=1)
+        return
+    mask = site.emit("ConstantOfShape", site.emit("Shape", x), value=ir.Tensor(np.asarray([True])))
+    site.replace(site.emit("Dropout", x, **attributes), mask)
 
 
 @up("GroupNormalization", version=21)
@@ -178,3 +185,37 @@ def _repeat(site: Site, value: ir.Value, groups: int, each: int) -> ir.Value:
         return site.constant(np.repeat(content, each), site.dtype(value))
     column = reshape(site, value, [groups, 1])
     return reshape(site, site.emit("Expand", column, site.constant([groups, each])), [-1])
+
+
+def _trailing_axes(site: Site, x: ir.Value) -> list[int]:
+    """The axes from the attribute ``axis`` to the last one, counted from the end."""
+    axis = site.integer("axis", -1)
+    return list(range(axis if axis < 0 else axis - site.rank(x), 0))
+
+
+@down("LayerNormalization", version=17)
+def layer_norm_by_arithmetic(site: Site) -> None:
+    """Difference from the mean over the deviation, in the precision of ``stash_type``, then scale and bias."""
+    x, scale = site.required(0), site.required(1)
+    axes, stash = _trailing_axes(site, x), ir.DataType(site.integer("stash_type", 1))
+    wide = site.cast(x, stash)
+    mean = reduce(site, "ReduceMean", wide, axes)
+    off = site.emit("Sub", wide, mean)
+    variance = reduce(site, "ReduceMean", site.emit("Mul", off, off), axes)
+    deviation = site.emit("Sqrt", site.emit("Add", variance, site.scalar(site.real("epsilon", 1e-5), off)))
+    y = site.emit("Mul", site.cast(site.emit("Div", off, deviation), site.dtype(x)), scale)
+    if (bias := site.input(2)) is not None:
+        y = site.emit("Add", y, bias)
+    inverse = site.emit("Reciprocal", deviation) if site.uses_output(2) else None
+    site.replace(y, mean if site.uses_output(1) else None, inverse)
+
+
+@down("RMSNormalization", version=23)
+def rms_norm_by_arithmetic(site: Site) -> None:
+    """The input over the root of its mean square, in the precision of ``stash_type``, then the scale."""
+    x, scale = site.required(0), site.required(1)
+    axes, stash = _trailing_axes(site, x), ir.DataType(site.integer("stash_type", 1))
+    wide = site.cast(x, stash)
+    square = reduce(site, "ReduceMean", site.emit("Mul", wide, wide), axes)
+    root = site.emit("Sqrt", site.emit("Add", square, site.scalar(site.real("epsilon", 1e-5), wide)))
+    site.replace(site.emit("Mul", site.cast(site.emit("Div", wide, root), site.dtype(x)), scale))

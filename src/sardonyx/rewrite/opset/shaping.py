@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite.opset.site import Site
+from sardonyx.rewrite.opset.site import AttributeValue, Site, convert_attributes
 from sardonyx.rewrite.opset.table import down, up
 
 _END = np.iinfo(np.int64).max
@@ -73,16 +73,58 @@ def shape_to_attribute(site: Site) -> None:
 
 @down("Reshape", version=14)
 def without_allowzero(site: Site) -> None:
-    """A literal size of zero: the result has no elements, and only its shape counts."""
-    if site.integer("allowzero"):
-        shape = site.constant_integers(1, "shape") or []
-        if 0 in shape:
-            if -1 in shape:
-                site.refuse("its shape has both a literal 0 and a -1")
-            filler = ir.Tensor(np.zeros(1, site.dtype(site.required(0)).numpy()))
-            site.replace(site.emit("ConstantOfShape", site.constant(shape), value=filler))
-            return
-    site.become(attributes=site.attributes(drop=["allowzero"]))
+    """A size of zero was literal: it is so still where it cannot occur, or where the input's size is zero too."""
+    x, shape = site.required(0), site.required(1)
+    sizes = site.known(shape)
+    literal = (sizes is None and not _copies_agree(site)) or (sizes is not None and 0 in sizes)
+    if not site.integer("allowzero") or not literal:
+        site.become(attributes=site.attributes(drop=["allowzero"]))
+        return
+    empty = ir.Tensor(np.zeros(1, site.dtype(x).numpy()), dtype=site.dtype(x))
+    if sizes is not None:
+        site.replace(site.emit("ConstantOfShape", shape, value=empty))
+        return
+    zero = site.emit("Equal", shape, site.constant([0]))
+    any_zero = site.cast(reduce(site, "ReduceMax", site.cast(zero, ir.DataType.INT32), [0]), ir.DataType.BOOL)
+    branches = {
+        "then_branch": _branch(site, "ConstantOfShape", [shape], {"value": empty}),
+        "else_branch": _branch(site, "Reshape", [x, shape], {}),
+    }
+    site.replace(site.emit("If", squeeze(site, any_zero, [0]), **branches))
+
+
+def _copies_agree(site: Site) -> bool:
+    """Whether a zero in the new shape, which older sets take as "the input's size here", is right all the same.
+
+    It is where no size can be zero, or only one that the input has at the same place. Sizes that the graph's
+    inputs name are taken to be at least one.
+    """
+    old, new = site.required(0).shape or (), site.node.outputs[0].shape
+    if new is None:
+        return False
+    named = {str(dim) for value in site.scope.model.graph.inputs for dim in value.shape or () if dim is not None}
+    for i, size in enumerate(new):
+        doubtful = _factors(size) - named
+        if "None" in doubtful or (doubtful and (i >= len(old) or not doubtful <= _factors(old[i]))):
+            return False
+    return True
+
+
+def _factors(size: int | ir.SymbolicDim) -> set[str]:
+    """The factors of a product of names and numbers that may be zero."""
+    factors = {factor.strip() for factor in str(size).split("*")}
+    return {factor for factor in factors if not factor.isdecimal() or int(factor) == 0}
+
+
+def _branch(
+    site: Site, op_type: str, inputs: list[ir.Value], attributes: dict[str, AttributeValue | ir.Attr]
+) -> ir.Graph:
+    """A body of one node over values of the scope around it."""
+    node = ir.Node("", op_type, inputs, convert_attributes(attributes), name=site.scope.fresh(f"{op_type}_branch"))
+    result = node.outputs[0]
+    result.name = site.scope.fresh(f"{site.node.outputs[0].name}/{op_type}")
+    result.type = site.node.outputs[0].type
+    return ir.Graph([], [result], nodes=[node], name=node.name)
 
 
 @up("Split", version=2)
@@ -256,31 +298,30 @@ def _positions(site: Site, x: ir.Value, axis: int) -> ir.Value:
     return site.emit("Range", zero, length, one)
 
 
+def _crd_channels(depth: int, block: int) -> np.ndarray:
+    """For each channel in the order ``DCR`` (block row, block column, depth), its place in the order ``CRD``."""
+    return np.arange(depth * block**2).reshape(depth, block, block).transpose(1, 2, 0).reshape(-1)
+
+
 @down("DepthToSpace", version=11)
-def depth_to_space_in_crd_order(site: Site) -> None:
-    """The order ``CRD`` is a reshape, a transpose and a reshape."""
-    if site.text("mode", "DCR") == "DCR":
-        site.become(attributes=site.attributes(drop=["mode"]))
-        return
+def depth_to_space_in_dcr_order(site: Site) -> None:
+    """The order ``CRD`` is the order ``DCR`` of rearranged channels."""
     x, block = site.required(0), site.integer("blocksize")
-    channels, height, width = (site.size(x, axis) for axis in (1, 2, 3))
-    depth = channels // block**2
-    value = reshape(site, x, [0, depth, block, block, height, width])
-    value = site.emit("Transpose", value, perm=[0, 1, 4, 2, 5, 3])
-    site.replace(reshape(site, value, [0, depth, height * block, width * block]))
+    if site.text("mode", "DCR") == "CRD":
+        channels = site.constant(_crd_channels(site.size(x, 1) // block**2, block))
+        x = site.emit("Gather", x, channels, axis=1)
+    site.become(inputs=[x], attributes={"blocksize": block})
 
 
 @down("SpaceToDepth", version=28)
-def space_to_depth_in_crd_order(site: Site) -> None:
-    """The order ``CRD`` is a reshape, a transpose and a reshape."""
-    if site.text("mode", "DCR") == "DCR":
-        site.become(attributes=site.attributes(drop=["mode"]))
-        return
+def space_to_depth_in_dcr_order(site: Site) -> None:
+    """The order ``CRD`` is the order ``DCR`` with its channels rearranged."""
     x, block = site.required(0), site.integer("blocksize")
-    channels, height, width = (site.size(x, axis) for axis in (1, 2, 3))
-    value = reshape(site, x, [0, channels, height // block, block, width // block, block])
-    value = site.emit("Transpose", value, perm=[0, 1, 3, 5, 2, 4])
-    site.replace(reshape(site, value, [0, channels * block**2, height // block, width // block]))
+    if site.text("mode", "DCR") == "DCR":
+        site.become(attributes={"blocksize": block})
+        return
+    channels = site.constant(np.argsort(_crd_channels(site.size(x, 1), block)))
+    site.replace(site.emit("Gather", site.emit("SpaceToDepth", x, blocksize=block), channels, axis=1))
 
 
 @down("Range", version=11)

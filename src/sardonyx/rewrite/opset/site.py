@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ from sardonyx.rewrite.opset.schemas import canonical, schema_at
 AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph
 
 _ARRAY_LIMIT = 1 << 24
+_NAME = re.compile(r"[^\W\d][\w.]*")
 
 
 def name_of(node: ir.Node) -> str:
@@ -27,6 +29,19 @@ def name_of(node: ir.Node) -> str:
         return f"{node.op_type} node {node.name!r}"
     outputs = [value.name for value in node.outputs if value.name]
     return f"{node.op_type} node that makes {outputs[0]!r}" if outputs else f"{node.op_type} node"
+
+
+def symbols_of(values: Iterable[ir.Value | None]) -> set[str]:
+    """The names that the sizes of some values are written with."""
+    shapes = (value.shape for value in values if value is not None and value.shape is not None)
+    return {name for shape in shapes for dim in shape for name in _NAME.findall(str(dim))}
+
+
+def forget_new_symbols(values: Iterable[ir.Value], known: set[str]) -> None:
+    """Makes sizes unknown whose names inference made up: made up elsewhere too, they would claim equal sizes."""
+    for value in values:
+        if value.shape is not None and not symbols_of([value]) <= known:
+            value.shape = ir.Shape([dim if set(_NAME.findall(str(dim))) <= known else None for dim in value.shape])
 
 
 def is_read(value: ir.Value) -> bool:
@@ -356,6 +371,7 @@ class Site:
             types = {formal.type_str: v.type for formal, v in zip(schema.inputs, node.inputs, strict=False) if v}
             for formal, output in zip(schema.outputs, node.outputs, strict=False):
                 output.type = types.get(formal.type_str)
+        forget_new_symbols(node.outputs, symbols_of(node.inputs))
 
     def _insert(self, node: ir.Node) -> None:
         graph = self.node.graph
