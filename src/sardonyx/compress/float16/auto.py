@@ -1,9 +1,10 @@
 """Finds, by measured output error, the nodes that must stay in float32 for a given tolerance.
 
-Every trial converts the model with some nodes kept, runs it, and compares its outputs with the float32 model's. First
-the nodes, in graph order, are cut into segments, and each segment is tried as the only one in float16: that ranks
-them. Then bisection finds how many of the worst segments must be kept. Last, the kept segments are halved again and
-again, and each half that can go to float16 without breaking the tolerance goes.
+Every trial takes the model as it would be with some nodes kept, runs it with exactly the roundings that 16 bits would
+bring (see ``rounding``), and compares its outputs with the float32 model's. First the nodes, in graph order, are cut
+into segments, and each segment is tried as the only one in 16 bits: that ranks them. Then bisection finds how many
+of the worst segments must be kept. Last, the kept segments are halved again and again, and each half that can go to 16
+bits without breaking the tolerance goes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.compress.float16.clamp import Clamp, ClippedTensor
+from sardonyx.compress.float16.clamp import ClippedTensor, default_clamp
 from sardonyx.compress.float16.convert import (
+    Conversion,
     KeptNode,
     Options,
     Source,
@@ -75,22 +77,24 @@ def auto_mixed_precision(
     inputs: Feeds | Sequence[Feeds] | None,
     tolerance: float,
     *,
-    min_positive_val: float = 1e-7,
-    max_finite_val: float = 1e4,
+    dtype: Literal["float16", "bfloat16"] = "float16",
+    min_positive_val: float | None = None,
+    max_finite_val: float | None = None,
     keep_io_types: bool | Iterable[str] = False,
     op_block_list: Iterable[str] | None = None,
     node_block_list: Iterable[str] | None = None,
     max_trials: int = 60,
 ) -> MixedPrecision:
-    """Converts a model to float16 except for the nodes that a tolerance on the output error forbids.
+    """Converts a model to 16 bits except for the nodes that a tolerance on the output error forbids.
 
     Args:
         model: A path, the bytes of a file, a message or a Model. It is not changed.
         inputs: Values for the model's inputs by name, as the float32 model takes them; or several such samples. None
             draws two samples in the range that the graph allows; real inputs tell more.
         tolerance: The largest error allowed, as ``output_error`` measures it.
-        min_positive_val: As for ``convert_float_to_float16``.
-        max_finite_val: As for ``convert_float_to_float16``.
+        dtype: The 16-bit type.
+        min_positive_val: As for ``convert_float_to_float16``; None means the default for the type.
+        max_finite_val: As for ``convert_float_to_float16``; None means the default for the type.
         keep_io_types: As for ``convert_float_to_float16``.
         op_block_list: As for ``convert_float_to_float16``.
         node_block_list: As for ``convert_float_to_float16``.
@@ -103,6 +107,7 @@ def auto_mixed_precision(
         OptionError: An option is impossible, or the tolerance is not met even with every node in float32 (because the
             inputs and outputs alone are rounded too much).
         EvaluationError: The model does not run on the inputs.
+        UnsupportedError: bfloat16 for a model that imports a standard operator set older than 13.
     """
     if inputs is not None and not inputs:
         raise OptionError("is empty", where="inputs", remedy="Give at least one sample, or None to draw some.")
@@ -110,7 +115,9 @@ def auto_mixed_precision(
         raise OptionError(f"{tolerance} is not above 0", where="tolerance")
     if max_trials < 2:
         raise OptionError(f"{max_trials} is too few", where="max_trials", remedy="The search needs at least 2.")
-    clamp = Clamp(ir.DataType.FLOAT16, min_positive_val, max_finite_val)
+    if dtype not in ("float16", "bfloat16"):
+        raise OptionError(f"{dtype!r} is neither 'float16' nor 'bfloat16'", where="dtype")
+    clamp = default_clamp(ir.DataType[dtype.upper()], min_positive_val, max_finite_val)
     options = make_options(clamp, keep_io_types, False, op_block_list, node_block_list)
     source = model_io.load(model)
     if inputs is None:
@@ -198,7 +205,7 @@ class _Search:
         return list(segments[:passes])
 
     def _release(self, segments: Sequence[Sequence[int]]) -> Nodes:
-        """Gives halves of kept segments back to float16, the largest first, as long as the tolerance holds."""
+        """Gives halves of kept segments back to 16 bits, the largest first, as long as the tolerance holds."""
         kept = frozenset[int]().union(*segments)
         waiting = [(-len(segment), list(segment)) for segment in segments]
         heapq.heapify(waiting)
@@ -222,13 +229,13 @@ class _Search:
 
     def _error(self, kept: Nodes) -> float:
         if kept not in self._errors:
-            converted = self._convert(kept)[0].model
+            converted = self._convert(kept, only_round=True)[0].model
             pairs = zip(self._samples, self._references, strict=True)
             self._errors[kept] = max(output_error(reference, _run(converted, feeds)) for feeds, reference in pairs)
             self._trials.append(Trial(len(kept), self._errors[kept]))
         return self._errors[kept]
 
-    def _convert(self, kept: Nodes) -> tuple[Any, tuple[str, ...]]:
+    def _convert(self, kept: Nodes, *, only_round: bool = False) -> tuple[Conversion, tuple[str, ...]]:
         labels: list[str] = []
 
         def choose(typed: TypedModel) -> Collection[ir.Node]:
@@ -236,7 +243,8 @@ class _Search:
             labels.extend(node_label(node) for node in nodes)
             return nodes
 
-        return convert(private_copy(self._model), self._options, choose), tuple(labels)
+        conversion = convert(private_copy(self._model), self._options, choose, only_round=only_round)
+        return conversion, tuple(labels)
 
     def _candidates(self) -> list[int]:
         """The nodes that compute with float32; containers of other nodes are left to those."""
@@ -282,15 +290,10 @@ def _draw(model: ir.Model) -> list[Feeds]:
 
 
 def _run(model: ir.Model, feeds: Feeds) -> Mapping[str, Any]:
-    wanted = {value.name: value.dtype for value in model.graph.inputs}
-    given = {
-        name: np.asarray(array).astype(np.float16) if wanted.get(name) == ir.DataType.FLOAT16 else array
-        for name, array in feeds.items()
-    }
     try:
-        return evaluate(model_io.to_proto(model), given)
+        return evaluate(model_io.to_proto(model), feeds)
     except ModelTooLargeError:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             model_io.save(model, path)
-            return evaluate(path, given)
+            return evaluate(path, feeds)

@@ -63,8 +63,8 @@ class Applier:
 
     def _value(self, value: ir.Value, graph: ir.Graph) -> None:
         container = self._plan.containers.get(value)
-        if container is not None and container.low and value.type is not None:
-            value.type = _element_replaced(value.type, self._clamp.dtype)
+        if container is not None and container.low:
+            self._retype(value)
         if not self._typed.float32(value):
             return
         uses = self._plan.uses.get(value, [])
@@ -77,6 +77,10 @@ class Applier:
         elif source is None and (_is_dense(value) or (producer is not None and is_convertible_constant(producer))):
             self._constant(value, uses, graph)
             return
+        self._settle(value, low, uses, graph)
+
+    def _settle(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
+        """Gives a value that is no constant its type, and its readers theirs."""
         if low:
             self._set_low(value, value.name)
         self._cast(value, low, [use for use in uses if use.cell.low != low], graph)
@@ -96,7 +100,8 @@ class Applier:
         name = self._names.fresh(f"{value.name}{suffix}")
         producer = value.producer()
         if producer is None:
-            copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+            shape = value.shape.copy() if value.shape is not None else None
+            copy = ir.Value(name=name, type=value.type, shape=shape, const_value=value.const_value)
             graph.initializers.add(copy)
             return copy
         node = ir.Node(
@@ -114,9 +119,7 @@ class Applier:
 
     def _set_low(self, value: ir.Value, reported_as: str | None) -> None:
         """Makes the value 16-bit, together with the initializer or Constant that holds it."""
-        self._low.add(value)
-        if value.type is not None:
-            value.type = ir.TensorType(self._clamp.dtype, denotation=value.type.denotation)
+        self._retype(value)
         producer = value.producer()
         if producer is not None and is_convertible_constant(producer):
             attribute = next(a for name, a in producer.attributes.items() if name.startswith("value"))
@@ -129,6 +132,11 @@ class Applier:
         elif producer is None and value.const_value is not None:
             value.const_value = self._convert(value.const_value, reported_as, value.name)
 
+    def _retype(self, value: ir.Value) -> None:
+        self._low.add(value)
+        if value.type is not None:
+            value.type = _element_replaced(value.type, self._clamp.dtype)
+
     def _convert(
         self, tensor: ir.TensorProtocol, reported_as: str | None, name: str | None = None
     ) -> ir.TensorProtocol:
@@ -137,38 +145,49 @@ class Applier:
         return self._clamp.tensor(tensor, name)
 
     def _cast(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
-        """One Cast for all ``uses`` of a value that is ``low``, right behind it, so that no sorting is needed.
+        """One bridge for all ``uses`` of a value that is ``low``, right behind it, so that no sorting is needed.
 
         Only a body that returns a value from outside itself casts it inside, as its output must be its own.
         """
-        foreign = [u for u in uses if isinstance(u.reader, ir.Graph) and u.reader is not graph]
-        for use in foreign:
-            assert isinstance(use.reader, ir.Graph)
-            node = self._cast_node(value, low)
-            use.reader.append(node)
-            self._rewire([use], node.outputs[0])
-        if len(foreign) == len(uses):
-            return
-        node = self._cast_node(value, low, takes_name=any(use.reader is self._typed.model.graph for use in uses))
+        near: list[Use] = []
+        for use in uses:
+            if isinstance(use.reader, ir.Node) or use.reader is graph:
+                near.append(use)
+                continue
+            bridge = self._bridge(value, low)
+            use.reader.extend(bridge)
+            self._cast_in.add(use.reader)
+            self._rewire([use], bridge[-1].outputs[0])
+        if near:
+            named = any(use.reader is self._typed.model.graph for use in near)
+            bridge = self._bridge(value, low, takes_name=named)
+            self._insert(bridge, value, graph)
+            self._rewire(near, bridge[-1].outputs[0])
+
+    def _insert(self, nodes: list[ir.Node], value: ir.Value, graph: ir.Graph) -> None:
+        self._cast_in.add(graph)
         producer = value.producer()
         if producer is not None:
-            graph.insert_after(producer, node)
+            graph.insert_after(producer, nodes)
         elif len(graph):
-            graph.insert_before(graph[0], node)
+            graph.insert_before(graph[0], nodes)
         else:
-            graph.append(node)
-        self._cast_in.add(graph)
-        self._rewire([use for use in uses if use not in foreign], node.outputs[0])
+            graph.extend(nodes)
 
-    def _cast_node(self, value: ir.Value, low: bool, *, takes_name: bool = False) -> ir.Node:
-        node = ir.Node("", "Cast", (value,), (self._to(not low),), num_outputs=1)
+    def _bridge(self, value: ir.Value, low: bool, *, takes_name: bool = False) -> list[ir.Node]:
+        """The nodes that make a value of the other type; the last one's output may take the value's own name."""
+        return [self._cast_node(value, self._dtype(not low), self._suffixes[not low], self._suffixes[low] * takes_name)]
+
+    def _cast_node(self, value: ir.Value, dtype: ir.DataType, suffix: str, suffix_for_value: str = "") -> ir.Node:
+        node = ir.Node("", "Cast", (value,), (self._stated(dtype),), num_outputs=1)
         cast = node.outputs[0]
-        cast.type, cast.shape = ir.TensorType(self._dtype(not low)), value.shape
-        if takes_name:
-            name, value.name = value.name, self._names.fresh(f"{value.name}{self._suffixes[low]}")
-            cast.name = name
+        cast.type = ir.TensorType(dtype, denotation=value.type.denotation if value.type is not None else None)
+        cast.shape = value.shape.copy() if value.shape is not None else None
+        if suffix_for_value:
+            cast.name, cast.doc_string = value.name, value.doc_string
+            value.name = self._names.fresh(f"{value.name}{suffix_for_value}")
         else:
-            cast.name = self._names.fresh(f"{value.name}{self._suffixes[not low]}")
+            cast.name = self._names.fresh(f"{value.name}{suffix}")
         node.name = self._names.fresh(f"{cast.name}_cast")
         return node
 
@@ -195,7 +214,7 @@ class Applier:
         if name is None or (name in node.attributes and node.attributes[name].is_ref()):
             return
         if name in node.attributes or self._default_type_is_low(node) != source.low:
-            node.attributes.add(self._to(source.low, name))
+            node.attributes.add(self._stated(self._dtype(source.low), name))
 
     def _default_type_is_low(self, node: ir.Node) -> bool:
         """Whether the node's output is 16-bit where no attribute states its type."""
@@ -204,8 +223,7 @@ class Applier:
         uses = self._plan.uses.get(followed, ()) if followed is not None else ()
         return any(use.cell.low for use in uses if use.reader is node and use.index == index)
 
-    def _to(self, low: bool, name: str = "to") -> ir.Attr:
-        dtype = self._dtype(low)
+    def _stated(self, dtype: ir.DataType, name: str = "to") -> ir.Attr:
         if name == "to" and self._typed.model.graph.opset_imports.get("", 13) < 6:
             return ir.AttrString(name, dtype.name)
         return ir.AttrInt64(name, dtype.value)

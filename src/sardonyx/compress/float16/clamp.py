@@ -123,6 +123,19 @@ class Clamp:
         return small, large
 
 
+def default_clamp(dtype: ir.DataType, min_positive_val: float | None, max_finite_val: float | None) -> Clamp:
+    """The clamp with the limits given, and for those not given the type's own.
+
+    For float16 these are 1e-7 and 1e4, the field's; for bfloat16, whose range is float32's, 0 and its largest number.
+    """
+    least, most = (1e-7, 1e4) if dtype == ir.DataType.FLOAT16 else (0.0, normal_range(dtype)[1])
+    return Clamp(
+        dtype,
+        least if min_positive_val is None else min_positive_val,
+        most if max_finite_val is None else max_finite_val,
+    )
+
+
 def _blocks(array: NDArray[np.floating]) -> Iterator[tuple[int, NDArray[np.floating]]]:
     """The array in order, in pieces small enough that temporaries never cost more than a few megabytes."""
     flat = array.reshape(-1)

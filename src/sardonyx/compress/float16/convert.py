@@ -20,11 +20,21 @@ from sardonyx.compress.float16.regions import (
     keep_quantized_regions,
     keep_sizes,
 )
+from sardonyx.compress.float16.rounding import Rounder
 from sardonyx.errors import OptionError, UnsupportedError
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
-DEFAULT_OP_BLOCK_LIST: tuple[str, ...] = ("EyeLike", "MeanVarianceNormalization", "MelWeightMatrix")
+DEFAULT_OP_BLOCK_LIST: tuple[str, ...] = (
+    "BlackmanWindow",
+    "EyeLike",
+    "HammingWindow",
+    "HannWindow",
+    "MeanVarianceNormalization",
+    "MelWeightMatrix",
+    "RandomNormal",
+    "RandomUniform",
+)
 """Operators that stay in float32 although their schemas allow 16 bits: ONNX Runtime (1.31, CPU) refuses them."""
 
 
@@ -140,7 +150,11 @@ def private_copy(source: Source) -> ir.Model:
 
 
 def convert(
-    model: ir.Model, options: Options, keeps_too: Callable[[TypedModel], Collection[ir.Node]] | None = None
+    model: ir.Model,
+    options: Options,
+    keeps_too: Callable[[TypedModel], Collection[ir.Node]] | None = None,
+    *,
+    only_round: bool = False,
 ) -> Conversion:
     """Converts ``model`` in place.
 
@@ -148,6 +162,7 @@ def convert(
         model: The model.
         options: How.
         keeps_too: More nodes to leave in float32, given the model with its functions made particular to their calls.
+        only_round: Keeps all types, and rounds values where the converted model would; see ``Rounder``.
     """
     _check(model, options)
     typed = TypedModel(model, infer=not options.disable_shape_infer, keeps=lambda node: bool(_listed(node, options)))
@@ -164,7 +179,7 @@ def convert(
         keep_batch_rotations(plan)
     keep_movement_between_kept(plan)
     kept = _kept_nodes(plan)
-    applier = Applier(typed, plan, options.clamp)
+    applier = (Rounder if only_round else Applier)(typed, plan, options.clamp)
     applier.run()
     return Conversion(model, tuple(applier.clipped), kept)
 
