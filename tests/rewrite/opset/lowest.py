@@ -1,0 +1,113 @@
+"""How far down each operator of the backend suite goes, as the table in ``docs/reference/opset.md``.
+
+``python -m tests.rewrite.opset.lowest`` writes the table; a long test compares it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.errors import OpsetConversionError
+from sardonyx.rewrite.opset import convert_opset
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "opset.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+
+
+def cases() -> list[Any]:
+    """The node cases of the backend suite whose models use the default domain."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = collect_testcases(None)  # type: ignore[arg-type]
+    return [case for case in found if opset_of(case.model) is not None]
+
+
+def opset_of(proto: onnx.ModelProto) -> int | None:
+    """The operator set of the default domain that a model imports."""
+    return next((entry.version for entry in proto.opset_import if not entry.domain), None)
+
+
+def way_down(model: ir.Model) -> Iterator[tuple[int, ir.Model | OpsetConversionError]]:
+    """The model at each lower operator set, and the refusal that ends the way."""
+    for opset in range(model.opset_imports[""] - 1, 0, -1):
+        try:
+            yield opset, convert_opset(model, opset)
+        except OpsetConversionError as refusal:
+            yield opset, refusal
+            return
+
+
+@dataclass
+class Row:
+    """What became of the cases of one operator."""
+
+    newest: int = 0
+    reached: list[int] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def add(self, model: ir.Model) -> None:
+        """Counts one case."""
+        lowest = model.opset_imports[""]
+        self.newest = max(self.newest, lowest)
+        for opset, result in way_down(model):
+            if isinstance(result, OpsetConversionError):
+                self.reasons.setdefault(lowest, _reason(result))
+            else:
+                lowest = opset
+        self.reached.append(lowest)
+
+
+def _reason(refusal: OpsetConversionError) -> str:
+    text = refusal.problem.split("; nor can its decomposition be: ")[-1]
+    text = re.sub(r"^.*cannot be converted from opset \d+ to \d+: ", "", text)
+    return re.sub(r"'[^']*'", "…", text).replace("|", "/")
+
+
+def rows() -> dict[str, Row]:
+    """Every operator that a case of one node is about."""
+    table: dict[str, Row] = defaultdict(Row)
+    for case in cases():
+        if len(case.model.graph.node) == 1:
+            table[case.model.graph.node[0].op_type].add(model_io.from_proto(case.model))
+    return dict(sorted(table.items()))
+
+
+def table() -> str:
+    """The table in Markdown."""
+    lines = [
+        "| operator | cases | every case to | best case to | what ends the way of the worst |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in rows().items():
+        worst = max(row.reached)
+        reason = row.reasons.get(worst, "") if worst > 1 else ""
+        lines.append(f"| {name} | {len(row.reached)} | {worst} | {min(row.reached)} | {reason} |")
+    return "\n".join(lines)
+
+
+def recorded() -> str:
+    """The table as the page has it."""
+    return PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def write() -> None:
+    """Puts the table into the page."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,95 @@
+"""The node cases of onnx's backend suite, taken up and down: the expected outputs, wherever an engine can tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from sardonyx import model as model_io
+from sardonyx.errors import EvaluationError, OpsetConversionError
+from sardonyx.rewrite.opset import convert_opset
+from tests.rewrite.opset import lowest
+from tests.rewrite.opset.running import answers, difference
+
+NEWEST = 28
+
+RANDOM = ("bernoulli", "dropout", "random", "multinomial")
+"""Cases that draw at random."""
+
+NOT_JUDGED = {
+    "test_mvn": "onnx's checker refuses the operator's own function from opset 18 on",
+    "test_if_opt": "engines disagree about an empty optional",
+    "test_range_float_type_positive_delta_expanded": "onnx.reference keeps an axis of a loop's scalars",
+    "test_range_int32_type_negative_delta_expanded": "onnx.reference keeps an axis of a loop's scalars",
+}
+
+
+def _verdict(case: Any, proto: onnx.ModelProto) -> str:
+    """``right``, ``not run`` where no engine can run the model, or how it is wrong."""
+    for inputs, outputs in case.data_sets:
+        feeds = {value.name: content for value, content in zip(case.model.graph.input, inputs, strict=True)}
+        try:
+            got = answers(proto, feeds)
+        except EvaluationError:
+            return "not run"
+        for value, expected in zip(case.model.graph.output, outputs, strict=True):
+            fault = difference(got[value.name], expected, max(case.rtol, 1e-3), max(case.atol, 1e-5))
+            if fault is not None:
+                return f"{value.name}: {fault}"
+    return "right"
+
+
+def _versions(model: ir.Model) -> list[ir.Model]:
+    """The model at the newest set, at the lowest it reaches, and at some between."""
+    down = [result for _, result in lowest.way_down(model) if isinstance(result, ir.Model)]
+    kept = {id(m): m for m in (*down[:1], *down[-1:], *(m for m in down if m.opset_imports[""] in (9, 12, 17)))}
+    return [convert_opset(model, NEWEST), *kept.values()]
+
+
+def _faults(cases: list[Any]) -> tuple[list[str], Counter[str]]:
+    faults: list[str] = []
+    counts: Counter[str] = Counter()
+    for case in cases:
+        if any(word in case.name for word in RANDOM) or case.name in NOT_JUDGED:
+            continue
+        if (before := _verdict(case, case.model)) != "right":
+            counts["not judged"] += 1
+            continue
+        for converted in _versions(model_io.from_proto(case.model)):
+            proto = model_io.to_proto(converted)
+            onnx.checker.check_model(proto, full_check=True)
+            after = _verdict(case, proto)
+            counts[after if after in ("right", "not run") else "wrong"] += 1
+            if after not in ("right", "not run"):
+                faults.append(f"{case.name} at {converted.opset_imports['']}: {after} ({before} before)")
+    return faults, counts
+
+
+def test_a_sample_keeps_its_outputs() -> None:
+    faults, counts = _faults(lowest.cases()[::89])
+    assert not faults, "\n".join(faults)
+    assert counts["right"] > 30, counts
+
+
+@pytest.mark.long
+def test_every_case_keeps_its_outputs() -> None:
+    faults, counts = _faults(lowest.cases())
+    print(dict(counts))
+    assert not faults, "\n".join(faults)
+    assert counts["right"] > 3000, counts
+
+
+def test_a_refusal_names_the_node() -> None:
+    for case in lowest.cases()[::97]:
+        for _, result in lowest.way_down(model_io.from_proto(case.model)):
+            if isinstance(result, OpsetConversionError):
+                assert any(op in result.where for op in {node.op_type for node in case.model.graph.node} | {"node"})
+
+
+@pytest.mark.long
+def test_the_table_in_the_documentation_is_the_one_measured() -> None:
+    assert lowest.recorded() == lowest.table()
