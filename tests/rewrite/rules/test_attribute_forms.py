@@ -42,7 +42,7 @@ def axes_by_attribute(g: GraphMaker) -> None:
             y = g.node("ReduceSum", x, axes=[g.pick([1, 3])], keepdims=0)
             g.output(g.node("Unsqueeze", y, axes=[g.pick([1, 3])]))
         case _:
-            g.output(g.node("ReduceMax", g.node("ReduceMax", x, axes=[1]), axes=[3]))
+            g.output(g.node("ReduceMean", g.node("ReduceMean", x, axes=[1]), axes=[3]))
 
 
 @generator("fuse_consecutive_clips", "eliminate_nop_pad", "eliminate_split_concat")

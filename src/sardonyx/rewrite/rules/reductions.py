@@ -95,7 +95,10 @@ def reduce_reshape(s: Site) -> Result:
 
 @rule("fuse_consecutive_reduces", on=NESTING, exactness=REASSOCIATES)
 def reduce_of_reduce(s: Site) -> Result:
-    """A reduction of the same reduction along other axes is one along both."""
+    """A reduction of the same reduction along other axes is one along both.
+
+    ONNX Runtime's ReduceMax and ReduceMin keep or drop a NaN by the place that it stands at, before as after.
+    """
     inner, between = s.producer(0, s.node.op_type), s.input(0)
     if inner is None or between is None:
         return None
