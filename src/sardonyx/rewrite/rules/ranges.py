@@ -31,20 +31,8 @@ _BY_OPERATOR: dict[str, Interval] = {
 }
 
 _PASSED_ON = frozenset(
-    {
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Slice",
-        "Gather",
-        "Expand",
-        "Tile",
-        "Identity",
-        "Split",
-    }
-    | {"DepthToSpace", "SpaceToDepth"}
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Expand", "Tile", "Identity"}
+    | {"Split", "DepthToSpace", "SpaceToDepth"}
 )
 """Operators each of whose results is one of the elements of their first input."""
 
@@ -65,8 +53,7 @@ def value_range(s: Site, value: ir.Value | None, depth: int = 0) -> Interval:
     if node.op_type in _PASSED_ON:
         return value_range(s, node.inputs[0], depth + 1)
     if node.op_type == "Clip" and s.opset >= 11:
-        low, high = (facts.scalar(v) for v in (*node.inputs[1:], None, None)[:2])
-        return (None, None) if low is not None and high is not None and low > high else (low, high)
+        return _clipped(node)
     if node.op_type == "Concat":
         parts = [value_range(s, v, depth + 1) for v in node.inputs]
         lows, highs = [low for low, _ in parts], [high for _, high in parts]
@@ -81,6 +68,15 @@ def value_range(s: Site, value: ir.Value | None, depth: int = 0) -> Interval:
         # Sums, products and even the absolute value of integers wrap around.
         return None, None
     return (0.0, None) if _never_negative(s, node, depth) else _BY_OPERATOR.get(node.op_type, (None, None))
+
+
+def _clipped(node: ir.Node) -> Interval:
+    low, high = (facts.scalar(v) for v in (*node.inputs[1:], None, None)[:2])
+    given = [v for v in node.inputs[1:] if v is not None]
+    if len(given) != (low is not None) + (high is not None):
+        # A lower bound above the upper one gives way to it: an unknown one may undo the other.
+        return None, None
+    return (None, None) if low is not None and high is not None and low > high else (low, high)
 
 
 def _never_negative(s: Site, node: ir.Node, depth: int) -> bool:
