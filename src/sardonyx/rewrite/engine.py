@@ -24,6 +24,9 @@ from sardonyx.rewrite.sizes import Sizes
 
 STANDARD = ("", "ai.onnx")
 
+REACH = 10
+"""Steps downstream of a change at which rules are tried again: the deepest pattern reaches up so far."""
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -167,6 +170,8 @@ class Engine:
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._dead_graphs: set[ir.Graph] = set()
+        self._changed: dict[ir.Node, None] = {}
+        self._unread: list[ir.Value] = []
         self._budget = 20_000 + 100 * sum(1 for _ in model.graph.all_nodes())
 
     # -- running -------------------------------------------------------------------------------
@@ -200,37 +205,39 @@ class Engine:
 
     def _run_graph(self, graph: ir.Graph, index: Mapping[str, Sequence[Rule]]) -> None:
         everywhere = index.get("*", ())
-        while True:
-            before = len(self.applied)
-            self._enqueue(facts.nodes_of(graph))
+        self._enqueue(facts.nodes_of(graph))
+        self._changed.clear()
+        while self._queue:
             while self._queue:
                 node = self._queue.popleft()
                 self._queued.discard(node)
+                if not self.alive(node):
+                    continue
                 rules = index.get(node.op_type, ()) if node.domain in STANDARD else ()
+                site = Site(self, node)
                 for rule in (*rules, *everywhere) if everywhere else rules:
-                    if not self.alive(node):
+                    if self._try(rule, site) and not self.alive(node):
                         break
-                    self._try(rule, node)
-            if len(self.applied) == before:
-                return
+            self._enqueue(self._downstream(list(self._changed), REACH))
+            self._changed.clear()
 
     def alive(self, node: ir.Node) -> bool:
         """Whether the node is still part of the model."""
         return node.graph is not None and node.graph not in self._dead_graphs
 
-    def _try(self, rule: Rule, node: ir.Node) -> None:
-        site = Site(self, node)
+    def _try(self, rule: Rule, site: Site) -> bool:
+        """Whether the rule fired."""
         result = rule.apply(site)
         if result is None:
-            return
-        label = _site_label(node)
+            return False
+        label = _site_label(site.node)
         if isinstance(result, Refusal):
             self.refused[(rule.label, label)] = result.reason
-            return
+            return False
         if rule.opset > site.opset:
             self.refused[(rule.label, label)] = f"needs opset {rule.opset}"
-            return
-        self.apply(rule, site, result)
+            return False
+        return self.apply(rule, site, result)
 
     @property
     def sizes(self) -> Sizes:
@@ -296,11 +303,12 @@ class Engine:
         """Bytes of constants that only nodes which the patch leaves without readers use."""
         dying: dict[ir.Node, None] = {}
         stack = [value.producer() for value in patch.replace]
+        replaced = set(stack)
         while stack:
             node = stack.pop()
             if node is None or node in dying:
                 continue
-            if node not in {v.producer() for v in patch.replace} and not all(
+            if node not in replaced and not all(
                 not v.is_graph_output() and all(use.node in dying for use in v.uses()) for v in node.outputs
             ):
                 continue
@@ -328,15 +336,15 @@ class Engine:
         for node in building.nodes:
             if not all(v in told for v in node.outputs):
                 inference.infer_node(node, self.opset_imports, self.model.ir_version)
-        touched: set[ir.Node] = set(nodes)
+        touched: dict[ir.Node, None] = dict.fromkeys(nodes)
         made_values = {v for n in nodes for v in n.outputs}
         for old, new in replacements.items():
-            touched.update(use.node for use in old.uses())
+            touched.update((use.node, None) for use in old.uses())
             self._replace(old, new, fresh=new in made_values, nodes=nodes, graph=graph)
         removed = [self._discard(node) for node in patch.remove if node.graph is not None]
         removed += self._remove_dead([v.producer() for v in patch.replace] + [site.node])
         if patch.edit is not None:
-            touched.update(patch.edit())
+            touched.update(dict.fromkeys(patch.edit()))
         self._settle_names(replacements, made_values)
         origins: dict[str, None] = {}
         for node in removed:
@@ -353,9 +361,8 @@ class Engine:
                 exactness=rule.exactness.value,
             )
         )
-        for node in removed:
-            touched.update(p for v in node.meta.pop("sardonyx.inputs", ()) if (p := v.producer()) is not None)
-            touched.update(u.node for v in node.meta.pop("sardonyx.readers", ()) for u in v.uses())
+        touched.update((p, None) for v in self._unread if (p := v.producer()) is not None)
+        self._unread.clear()
         self._enqueue_around(touched)
 
     def _insert(self, graph: ir.Graph, nodes: Sequence[ir.Node], patch: Patch, root: ir.Node) -> None:
@@ -486,7 +493,7 @@ class Engine:
 
     def _discard(self, node: ir.Node) -> ir.Node:
         """Take a node out, with the bodies it holds, and stop it from reading anything."""
-        node.meta["sardonyx.inputs"] = tuple(v for v in node.inputs if v is not None)
+        self._unread.extend(v for v in node.inputs if v is not None)
         for body in facts.bodies(node):
             self.discard_body(body)
         graph = node.graph
@@ -530,12 +537,25 @@ class Engine:
     def _enqueue_around(self, touched: Iterable[ir.Node]) -> None:
         """Revisit the neighbourhood of a change: two steps down (patterns reach up), one step up (readers changed)."""
         front = [n for n in touched if self.alive(n)]
+        self._changed.update(dict.fromkeys(front))
         self._enqueue(front)
         for node in front:
             self._enqueue(p for v in node.inputs if v is not None and (p := v.producer()) is not None and self.alive(p))
-        for _ in range(2):
-            front = [use.node for n in front[:64] for v in n.outputs for use in tuple(v.uses())[:64]]
-            self._enqueue(n for n in front if self.alive(n))
+        self._enqueue(self._downstream(front[:64], 2))
+
+    def _downstream(self, nodes: list[ir.Node], steps: int) -> list[ir.Node]:
+        """The nodes that read, over at most so many steps, what these produce; these first."""
+        found = {n: None for n in nodes if self.alive(n)}
+        front = list(found)
+        for _ in range(steps):
+            readers = {
+                use.node: None for n in front for v in n.outputs for use in v.uses() if use.node not in found
+            }
+            front = [n for n in readers if self.alive(n)]
+            if not front:
+                break
+            found.update(dict.fromkeys(front))
+        return list(found)
 
 
 def captured_values(body: ir.Graph) -> list[ir.Value]:

@@ -32,6 +32,15 @@ BROADCASTING = frozenset(
 )  # fmt: skip
 """Elementwise operators whose output shape is the broadcast of their inputs'."""
 
+ELEMENTWISE = frozenset(
+    {
+        "Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Cast", "Identity", "Clip", "LeakyRelu",
+        "Elu", "Selu", "HardSigmoid", "HardSwish", "Softplus", "Softmax", "LogSoftmax", "Reciprocal", "Floor", "Ceil",
+        "Round", "Sign", "Not", "Dropout", "LayerNormalization", "BatchNormalization", "InstanceNormalization", "Gelu",
+    }
+)  # fmt: skip
+"""Operators whose output has the shape of their first input."""
+
 InputShapes = Mapping[str, Sequence[int | str | None]]
 
 
@@ -74,21 +83,27 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> s
     Returns:
         The values of which more is known now.
     """
-    told: set[ir.Value] = set(changed)
+    told: set[ir.Value] = set()
+    dirty: set[ir.Value] = set(changed)
     imports = {("" if d == "ai.onnx" else d): v for d, v in model.graph.opset_imports.items()}
     for node in facts.nodes_of(model.graph):
-        outputs = [v for v in node.outputs if v.name and _is_tensor(v)]
-        if told and any(v in told for v in node.inputs) and not all(all_told(v.shape) for v in outputs):
-            before = [v.shape for v in outputs]
-            infer_node(node, imports, model.ir_version)
-            told.update(v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape)
+        outputs = [v for v in node.outputs if v.name and not all_told(v.shape) and _is_tensor(v)]
+        if not outputs:
+            continue
+        before = [v.shape for v in outputs]
+        renewed = any(v in dirty for v in node.inputs)
         for output in outputs:
-            if all_told(output.shape):
-                continue
-            dims = _computed(node, sizes, output.shape) or _named(node, output)
+            dims = _computed(node, sizes, output.shape)
+            if dims is None and renewed:
+                # Operator inference is asked for what shape arithmetic cannot say, and once for all outputs.
+                infer_node(node, imports, model.ir_version)
+                renewed = False
+            dims = dims or _named(node, output)
             if dims is not None and (output.shape is None or dims != [_plain(dim) for dim in output.shape]):
                 output.shape = ir.Shape(dims)
-                told.add(output)
+        found = [v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape]
+        told.update(found)
+        dirty.update(found)
     return told
 
 
@@ -151,6 +166,8 @@ def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
             return tuple(d * r for d, r in zip(dims, found[1], strict=True))
         case "Slice" if sizes.opset >= 10:
             return _sliced(node, sizes)
+        case op if op in ELEMENTWISE and len(node.outputs) == 1:
+            return sizes.dims(node.inputs[0])
         case op if op in BROADCASTING:
             parts = [sizes.dims(v) for v in node.inputs]
             out: tuple[Size, ...] | None = ()

@@ -118,18 +118,20 @@ def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -
         for each in selection.sweeps:
             if each.early:
                 each.run(engine)
+        stable = False
         for _ in range(ROUNDS):
-            before = len(engine.applied)
-            engine.run(selection.rules)
-            for each in selection.sweeps:
-                if not each.early:
-                    each.run(engine)
-            if len(engine.applied) == before:
+            fired = engine.run(selection.rules)
+            if stable and not fired:
                 break
+            swept = [each.run(engine) for each in selection.sweeps if not each.early]
             engine.sizes.forget_unknown()
-            if inference.refine(model, engine.sizes, engine.learned):
-                engine.sizes.forget_unknown()
+            told = inference.refine(model, engine.sizes, engine.learned)
             engine.learned.clear()
+            if told:
+                engine.sizes.forget_unknown()
+            stable = not told and not any(swept)
+            if stable and not fired:
+                break
     except LimitReached:
         pass
     return engine
