@@ -33,4 +33,4 @@ def expands_before_broadcasting(g: GraphMaker) -> None:
     "label", ["eliminate_nop_expand/expand_before_broadcast", "eliminate_nop_expand/expand_before_choice"]
 )
 def test_outputs_stay_equal(label: str) -> None:
-    run_many(label, 200)
+    run_many(label, 60)

@@ -62,4 +62,4 @@ def casts_around_moves(g: GraphMaker) -> None:
     ["eliminate_nop_cast/cast_like_known", "eliminate_nop_cast/cast_of_cast", "eliminate_nop_cast/cast_moved_cast"],
 )
 def test_outputs_stay_equal(label: str) -> None:
-    run_many(label, 200)
+    run_many(label, 60)

@@ -61,4 +61,4 @@ def ranges(g: GraphMaker) -> None:
     "label", ["fuse_consecutive_clips/clip_of_clip", "fuse_consecutive_clips/min_of_max", "eliminate_redundant_clip"]
 )
 def test_outputs_stay_equal(label: str) -> None:
-    run_many(label, 200)
+    run_many(label, 60)

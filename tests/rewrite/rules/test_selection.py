@@ -53,4 +53,4 @@ def boolean_choices(g: GraphMaker) -> None:
     ["eliminate_where/known_condition", "eliminate_where/equal_branches", "rewrite_where", "rewrite_bool_where"],
 )
 def test_outputs_stay_equal(label: str) -> None:
-    run_many(label, 200)
+    run_many(label, 60)

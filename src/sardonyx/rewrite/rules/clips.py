@@ -94,6 +94,8 @@ def _merged(s: Site, *, exactly: bool) -> Result:
             return Refusal("a lower bound is above its upper bound")
     low = outer.low if inner.low is None else _within(inner.low, outer.low, outer.high)
     high = outer.high if inner.high is None else _within(inner.high, outer.low, outer.high)
+    if low is not None and low == high:
+        return Refusal("no more than one number passes both limits, and a zero could take the other sign")
     if (low is None or high is None) and not (inner.clipped or outer.clipped):
         return Refusal("one side has no limit, and Clip keeps infinities within the finite numbers there")
     return _as_clip(s, inner.x, low, high)
