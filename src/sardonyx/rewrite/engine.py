@@ -57,6 +57,7 @@ class Settings:
         target: The target whose profile chose the rules.
         limit: Stop after this many patches (for bisection).
         banned: ``(rule label, site)`` pairs that must not fire.
+        off: Labels of rules that must not fire anywhere.
         growth: Bytes of new weights that one patch may add, net of those it frees. A bound for each and none
             for all, so that a second run decides as the first did.
         protected: Values that callers want to keep by name although they are no graph outputs.
@@ -65,12 +66,42 @@ class Settings:
     target: str = "portable"
     limit: int | None = None
     banned: frozenset[tuple[str, str]] = frozenset()
+    off: frozenset[str] = frozenset()
     growth: int = 64 << 10
     protected: frozenset[str] = frozenset()
 
 
 class LimitReached(Exception):
     """Internal signal: the patch that would exceed ``Settings.limit`` was about to be applied."""
+
+
+class PatchFailed(RuleError):
+    """A patch could not be put in: the model at hand is half changed, and has to be made again without it.
+
+    Attributes:
+        rule: Label of its rule.
+        site: Where it fired.
+    """
+
+    def __init__(self, rule: str, site: str, error: Exception) -> None:
+        self.rule, self.site = rule, site
+        super().__init__(f"its result cannot be put in: {_told(error)}", where=f"rule {rule} at '{site}'")
+
+
+class RulesUndoEachOther(RuleError):
+    """Rules fire without end.
+
+    Attributes:
+        rules: Labels of those that fired last.
+    """
+
+    def __init__(self, rules: Sequence[str], site: str) -> None:
+        self.rules, self.site = tuple(rules), site
+        super().__init__(
+            "rules keep undoing each other",
+            where=site,
+            remedy=f"The last to fire were {', '.join(rules)}; skip one of them.",
+        )
 
 
 class Site:
@@ -157,6 +188,8 @@ class Engine:
         self.settings = settings or Settings()
         self.applied: list[Applied] = []
         self.refused: dict[tuple[str, str], str] = {}
+        self.failed: dict[tuple[str, str], str] = {}
+        """What rules raised, by rule and place; each such match is left alone."""
         self.origin: dict[ir.Node, tuple[str, ...]] = {}
         self.names = Names(value_names(model))
         self.node_names = Names(node_names(model))
@@ -181,11 +214,12 @@ class Engine:
 
         Raises:
             LimitReached: ``settings.limit`` patches have been applied.
-            RuleError: a rule gave an impossible result, or rules undo each other without end.
+            PatchFailed: a rule gave an impossible result.
+            RulesUndoEachOther: rules fire without end.
         """
         index: dict[str, list[Rule]] = {}
         for rule in rules:
-            if rule.targets and self.settings.target not in rule.targets:
+            if rule.label in self.settings.off or (rule.targets and self.settings.target not in rule.targets):
                 continue
             for root in rule.roots:
                 index.setdefault(root, []).append(rule)
@@ -227,10 +261,14 @@ class Engine:
 
     def _try(self, rule: Rule, site: Site) -> bool:
         """Whether the rule fired."""
-        result = rule.apply(site)
+        label = _site_label(site.node)
+        try:
+            result = rule.apply(site)
+        except Exception as error:  # a rule is anybody's code: whatever it raises is told, and the others go on
+            self.blame(rule, label, error)
+            return False
         if result is None:
             return False
-        label = _site_label(site.node)
         if isinstance(result, Refusal):
             self.refused[(rule.label, label)] = result.reason
             return False
@@ -238,6 +276,10 @@ class Engine:
             self.refused[(rule.label, label)] = f"needs opset {rule.opset}"
             return False
         return self.apply(rule, site, result)
+
+    def blame(self, rule: Rule, site: str, error: Exception) -> None:
+        """Note that a rule raised instead of answering."""
+        self.failed[(rule.label, site)] = str(RuleError(_told(error), where=f"rule {rule.label} at '{site}'"))
 
     @property
     def sizes(self) -> Sizes:
@@ -258,19 +300,23 @@ class Engine:
         if (rule.label, label) in self.settings.banned:
             self.refused[(rule.label, label)] = "switched off: it changed an output of this model"
             return False
-        patch = self._as_patch(site.node, result)
-        reason = self._objection(site, patch)
+        try:
+            patch = self._as_patch(site.node, result)
+            reason = self._objection(site, patch)
+        except Exception as error:  # an answer that is none, as a value of another type
+            self.blame(rule, label, error)
+            return False
         if reason is not None:
             self.refused[(rule.label, label)] = reason
             return False
         if self.settings.limit is not None and len(self.applied) >= self.settings.limit:
             raise LimitReached
         if len(self.applied) >= self._budget:
-            last = ", ".join(sorted({a.rule for a in self.applied[-20:]}))
-            raise RuleError(
-                "rules keep undoing each other", where=label, remedy=f"The last to fire were {last}; skip one of them."
-            )
-        self._commit(rule, site, patch, label)
+            raise RulesUndoEachOther(sorted({a.rule for a in self.applied[-20:]}), label)
+        try:
+            self._commit(rule, site, patch, label)
+        except Exception as error:  # likewise: an unknown operand, a builder of the rule's own
+            raise PatchFailed(rule.label, label, error) from error
         return True
 
     @staticmethod
@@ -336,6 +382,7 @@ class Engine:
         for node in building.nodes:
             if not all(v in told for v in node.outputs):
                 inference.infer_node(node, self.opset_imports, self.model.ir_version)
+        # A dict and no set: nodes hash by their address, and the order of visits must not hang on that.
         touched: dict[ir.Node, None] = dict.fromkeys(nodes)
         made_values = {v for n in nodes for v in n.outputs}
         for old, new in replacements.items():
@@ -556,6 +603,10 @@ class Engine:
                 break
             found.update(dict.fromkeys(front))
         return list(found)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
 
 
 def captured_values(body: ir.Graph) -> list[ir.Value]:

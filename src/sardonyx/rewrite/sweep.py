@@ -31,8 +31,18 @@ class Sweep:
     def run(self, engine: Engine) -> bool:
         """Apply it once over the main graph and every function; returns whether anything changed."""
         before = len(engine.applied)
+        if self.rule.label in engine.settings.off:
+            return False
         for graph in engine.roots():
-            for node, result in self.find(engine, graph):
+            found = self.find(engine, graph)
+            while True:
+                try:
+                    node, result = next(found)
+                except StopIteration:
+                    break
+                except Exception as error:  # what a sweep raises is told, and the others go on
+                    engine.blame(self.rule, graph.name or "the graph", error)
+                    break
                 if engine.alive(node):
                     engine.apply(self.rule, Site(engine, node), result)
         return len(engine.applied) > before
