@@ -15,7 +15,7 @@ from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.sizes import Sizes, product
+from sardonyx.rewrite.sizes import MADE_UP, Sizes, product
 
 
 @dataclass(frozen=True)
@@ -280,6 +280,6 @@ def _tensor_bytes(value: ir.Value, sizes: Sizes, taken: dict[str, int]) -> int |
     count = product(dims)
     if not isinstance(count, int):
         for name in algebra.symbols(count):
-            taken.setdefault(name, 1) if not name.startswith(inference.MADE_UP) else None
+            taken.setdefault(name, 1) if not name.startswith(MADE_UP) else None
         count = algebra.evaluate(count, {name: taken.get(name, 1) for name in algebra.symbols(count)})
     return -(-count * value.dtype.bitwidth // 8)

@@ -14,12 +14,10 @@ from onnx.shape_inference import InferenceError
 
 from sardonyx import model as model_io
 from sardonyx.core.dim import Size, dim_min
+from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.errors import ShapeError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import Sizes, at_least, equal, product, quotient
-
-MADE_UP = ("?", "unk__")
-"""How names begin that inference (ours, and that of ``onnx``) gives to sizes which nothing tells."""
+from sardonyx.rewrite.sizes import MADE_UP, Sizes, at_least, equal, parsed, product, quotient
 
 FAR = 1 << 30
 """Slice ends from here on mean the end of the axis."""
@@ -244,6 +242,38 @@ def _sliced(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
         end = size if isinstance(end, int) and end >= FAR else dim_min(end, size)
         out[axis] = end - start
     return tuple(out)
+
+
+def forget_made_up(model: ir.Model) -> None:
+    """Leave open again the sizes that only have a made-up name, but for names that graph inputs declare.
+
+    Such a name says nothing to who reads the file, and another name would be made up the next time.
+    """
+    declared = {
+        symbol
+        for value in model.graph.inputs
+        for dim in value.shape or ()
+        if not isinstance(dim, int) and dim.value
+        for symbol in algebra_symbols(parsed(dim.value))
+    }
+    for graph in (model.graph, *(f.graph for f in model.functions.values())):
+        for node in facts.nodes_of(graph):
+            for value in (*node.outputs, *(v for body in facts.bodies(node) for v in body.inputs)):
+                if value.shape is not None and not value.is_graph_output():
+                    value.shape = _without_made_up(value.shape, declared)
+
+
+def _without_made_up(shape: ir.Shape, declared: set[str]) -> ir.Shape:
+    dims = [_plain(dim) for dim in shape]
+    kept = [dim if not isinstance(dim, str) or not _is_made_up(dim, declared) else None for dim in dims]
+    return shape if kept == dims else ir.Shape(kept)
+
+
+def _is_made_up(name: str, declared: set[str]) -> bool:
+    # A file's own name holds no mark of ours; only then is it worth parsing.
+    if not any(mark in name for mark in MADE_UP):
+        return False
+    return any(s.startswith(MADE_UP) and s not in declared for s in algebra_symbols(parsed(name)))
 
 
 def override_input_shapes(model: ir.Model, input_shapes: InputShapes) -> None:

@@ -80,6 +80,7 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     interface = _Interface(model)
     with collector_paused():
         engine = _to_fixed_point(model, selection, settings)
+    inference.forget_made_up(model)
     interface.restore(model)
     return engine
 

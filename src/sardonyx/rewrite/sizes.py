@@ -18,6 +18,9 @@ from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import ShapeError
 from sardonyx.rewrite import facts
 
+MADE_UP = ("?", "unk__")
+"""How names begin that inference (ours, and that of ``onnx``) gives to sizes which nothing tells."""
+
 LONGEST = 64
 """Elements up to which a tensor is followed as shape arithmetic."""
 
@@ -54,8 +57,8 @@ class Sizes:
         return dims
 
     def forget_unknown(self) -> None:
-        """Ask again about what was not known: more of the shapes has been told."""
-        self._elements = {value: found for value, found in self._elements.items() if found is not None}
+        """Ask again about what was not known, or hung on a size with a made-up name: more has been told."""
+        self._elements = {value: found for value, found in self._elements.items() if found and _told(found[1])}
 
     def _size(self, dim: int | ir.SymbolicDim) -> Size:
         if isinstance(dim, int):
@@ -118,6 +121,10 @@ class Sizes:
     def attr(self, node: ir.Node, name: str, default: Any = None) -> Any:
         """Attribute with the schema's default."""
         return facts.attribute(node, name, self.opset, default)
+
+
+def _told(sizes: Sequence[Size]) -> bool:
+    return not any(name.startswith(MADE_UP) for size in sizes for name in algebra.symbols(size))
 
 
 @functools.lru_cache(maxsize=65536)
