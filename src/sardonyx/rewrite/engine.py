@@ -261,14 +261,14 @@ class Engine:
 
     def _try(self, rule: Rule, site: Site) -> bool:
         """Whether the rule fired."""
-        label = _site_label(site.node)
         try:
             result = rule.apply(site)
         except Exception as error:  # a rule is anybody's code: whatever it raises is told, and the others go on
-            self.blame(rule, label, error)
+            self.blame(rule, _site_label(site.node), error)
             return False
         if result is None:
             return False
+        label = _site_label(site.node)
         if isinstance(result, Refusal):
             self.refused[(rule.label, label)] = result.reason
             return False
