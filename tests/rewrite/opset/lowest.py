@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -24,14 +25,87 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "opset.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
-def cases() -> list[Any]:
+PARAMETERS = frozenset(
+    [
+        "axes",
+        "axis",
+        "K",
+        "k",
+        "pads",
+        "shape",
+        "split",
+        "starts",
+        "ends",
+        "steps",
+        "scales",
+        "sizes",
+        "repeats",
+        "ratio",
+        "training_mode",
+        "dft_length",
+        "image_shape",
+        "block_shape",
+        "depth",
+        "size",
+        "start",
+        "limit",
+        "delta",
+        "num_mel_bins",
+        "sample_rate",
+        "lower_edge_hertz",
+        "upper_edge_hertz",
+    ]
+)
+"""Inputs that say how an operator works, as its schema names them; models hold them as constants."""
+
+
+@dataclass
+class Case:
+    """A case of the suite, with the parameters of its node as constants."""
+
+    name: str
+    model: onnx.ModelProto
+    data_sets: list[tuple[list[Any], list[Any]]]
+    rtol: float
+    atol: float
+
+
+def with_constants(case: Any) -> Case:
+    """The case with the parameters of its one node as initializers."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    constant = _parameters(model) if len(model.graph.node) == 1 and len(case.data_sets) == 1 else set()
+    inputs, outputs = case.data_sets[0]
+    kept = []
+    for value, content in zip(case.model.graph.input, inputs, strict=True):
+        if value.name in constant and isinstance(content, np.ndarray):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(content, value.name))
+            model.graph.input.remove(value)
+        else:
+            kept.append(content)
+    data_sets = [(kept, outputs)] if len(kept) < len(inputs) else case.data_sets
+    if model.graph.initializer:
+        model.ir_version = max(4, model.ir_version)
+    return Case(case.name, model, data_sets, case.rtol, case.atol)
+
+
+def _parameters(model: onnx.ModelProto) -> set[str]:
+    node = model.graph.node[0]
+    opset = opset_of(model)
+    if node.domain or opset is None:
+        return set()
+    formals = onnx.defs.get_schema(node.op_type, opset).inputs
+    return {name for name, formal in zip(node.input, formals, strict=False) if formal.name in PARAMETERS}
+
+
+def cases() -> list[Case]:
     """The node cases of the backend suite whose models use the default domain."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = collect_testcases(None)  # type: ignore[arg-type]
-    return [case for case in found if opset_of(case.model) is not None]
+    return [with_constants(case) for case in found if opset_of(case.model) is not None]
 
 
 def opset_of(proto: onnx.ModelProto) -> int | None:
@@ -79,7 +153,7 @@ def rows() -> dict[str, Row]:
     """Every operator that a case of one node is about."""
     table: dict[str, Row] = defaultdict(Row)
     for case in cases():
-        if len(case.model.graph.node) == 1:
+        if len(case.model.graph.node) == 1 and not case.model.graph.node[0].domain:
             table[case.model.graph.node[0].op_type].add(model_io.from_proto(case.model))
     return dict(sorted(table.items()))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -28,7 +27,7 @@ NOT_JUDGED = {
 }
 
 
-def _verdict(case: Any, proto: onnx.ModelProto) -> str:
+def _verdict(case: lowest.Case, proto: onnx.ModelProto) -> str:
     """``right``, ``not run`` where no engine can run the model, or how it is wrong."""
     for inputs, outputs in case.data_sets:
         feeds = {value.name: content for value, content in zip(case.model.graph.input, inputs, strict=True)}
@@ -50,7 +49,7 @@ def _versions(model: ir.Model) -> list[ir.Model]:
     return [convert_opset(model, NEWEST), *kept.values()]
 
 
-def _faults(cases: list[Any]) -> tuple[list[str], Counter[str]]:
+def _faults(cases: list[lowest.Case]) -> tuple[list[str], Counter[str]]:
     faults: list[str] = []
     counts: Counter[str] = Counter()
     for case in cases:

@@ -81,15 +81,13 @@ def type_text(value: ir.Value) -> str | None:
 
 
 def _type_text(kind: ir.TypeProtocol) -> str | None:
+    if isinstance(kind, ir.TensorType):
+        return None if kind.dtype == ir.DataType.UNDEFINED else f"tensor({element_text(kind.dtype)})"
     if isinstance(kind, ir.SequenceType):
         return None if (inner := _type_text(kind.elem_type)) is None else f"seq({inner})"
     if isinstance(kind, ir.OptionalType):
         return None if (inner := _type_text(kind.elem_type)) is None else f"optional({inner})"
-    if isinstance(kind, ir.SparseTensorType):
-        return f"sparse_tensor({element_text(kind.dtype)})"
-    if kind.dtype == ir.DataType.UNDEFINED:
-        return None
-    return f"tensor({element_text(kind.dtype)})"
+    return f"sparse_tensor({element_text(kind.dtype)})"
 
 
 def element_text(dtype: ir.DataType) -> str:

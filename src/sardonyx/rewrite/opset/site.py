@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
@@ -69,6 +70,7 @@ class Scope:
         self.in_function = in_function
         self.imports = imports
         self._constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        self._counts: Counter[str] = Counter()
         self._folded: dict[ir.Value, np.ndarray | None] = {}
         self._names = {value.name for value in graph.inputs} | set(graph.initializers)
         for node in ir.traversal.RecursiveGraphIterator(graph):
@@ -80,10 +82,10 @@ class Scope:
 
     def fresh(self, stem: str) -> str:
         """A value name that the model does not use yet."""
-        name, count = stem, 0
+        name = stem
         while name in self._names:
-            count += 1
-            name = f"{stem}_{count}"
+            self._counts[stem] += 1
+            name = f"{stem}_{self._counts[stem]}"
         self._names.add(name)
         return name
 
@@ -383,7 +385,9 @@ class Site:
         """The value in another element type; itself where it has it already."""
         if value.dtype == dtype:
             return value
-        return self.emit("Cast", value, to=int(dtype) if self.target >= 6 else dtype.name)
+        result = self.emit("Cast", value, to=int(dtype) if self.target >= 6 else dtype.name)
+        result.type, result.shape = ir.TensorType(dtype), value.shape
+        return result
 
     def become(
         self,
