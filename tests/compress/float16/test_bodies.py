@@ -1,10 +1,11 @@
 """Bodies that read values from outside, states that loops carry, and functions called with different types."""
 
 import numpy as np
+import onnx
 import pytest
 
 from sardonyx import model as model_io
-from sardonyx.compress.float16 import convert_float_to_float16
+from sardonyx.compress.float16 import convert_float_to_bfloat16, convert_float_to_float16
 from sardonyx.errors import InvalidModelError
 
 from .loading import converted, operators, parse, run
@@ -152,3 +153,11 @@ def test_converting_twice_changes_nothing_more():
     once, _ = converted(parse(IF), node_block_list=["inner"])
     again = model_io.to_proto(convert_float_to_float16(once, node_block_list=["inner"]).model)
     assert again.SerializeToString() == once.SerializeToString()
+
+
+def test_bfloat16_does_not_pass_an_if_that_is_older_than_it():
+    for opset, types in ((13, {onnx.TensorProto.FLOAT}), (16, {onnx.TensorProto.BFLOAT16})):
+        proto = model_io.to_proto(convert_float_to_bfloat16(parse(IF, opset=opset)).model)
+        onnx.checker.check_model(proto, full_check=True)
+        node = next(node for node in proto.graph.node if node.op_type == "If")
+        assert {a.g.output[0].type.tensor_type.elem_type for a in node.attribute} == types

@@ -122,7 +122,8 @@ def test_clipped_tensors_are_reported_under_the_names_they_have_in_the_model():
 def test_attributes_that_state_a_type_follow():
     model = parse(
         "g (float[3,4] x, int64[2] s) => (float[3,4] y) "
-        "{ a = ConstantOfShape(s) b = RandomNormalLike<scale = 0.0001>(x) c = RandomUniform<shape = [3, 4], high = 0.0001>()"
+        "{ a = ConstantOfShape(s) b = RandomNormalLike<scale = 0.0001>(x)"
+        " c = RandomUniform<shape = [3, 4], high = 0.0001>()"
         " i = Cast<to = 7>(x) d = Cast<to = 1>(i) y = Sum(x, a, b, c, d) }"
     )
     proto = same_outputs(model, {"x": X, "s": np.array([3, 4])}, op_block_list=["RandomNormalLike", "RandomUniform"])

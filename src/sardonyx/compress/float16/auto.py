@@ -83,7 +83,7 @@ def auto_mixed_precision(
     keep_io_types: bool | Iterable[str] = False,
     op_block_list: Iterable[str] | None = None,
     node_block_list: Iterable[str] | None = None,
-    max_trials: int = 60,
+    max_trials: int = 120,
 ) -> MixedPrecision:
     """Converts a model to 16 bits except for the nodes that a tolerance on the output error forbids.
 

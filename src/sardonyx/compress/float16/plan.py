@@ -200,20 +200,22 @@ class PlanBuilder:
     def _control_flow(self, node: ir.Node, opsets: Mapping[str, int], reason: str) -> None:
         """A state of a Loop or Scan is one cell from its first value through the body to its last."""
         results: dict[int, Cell] = {}
+        signature = signature_of(node, opsets)
+        border = reason or self._constraint(signature.outputs[0] if signature else None)
         for body in bodies_of(node):
             ports = ports_of(node, body, opsets)
             entered: dict[int, Cell] = {}
             for outer, inner in ports.states:
-                entered[inner] = results[outer] = self._boundary(reason, node)
+                entered[inner] = results[outer] = self._boundary(border, node)
             for outer, inner in ports.inputs:
                 value = node.inputs[outer]
-                cell = entered.get(inner) or self._boundary(reason, node)
+                cell = entered.get(inner) or self._boundary(border, node)
                 if value is not None:
                     self._use(value, cell, node, outer)
                 self._source(body.inputs[inner], cell)
             self._graph(body, opsets, reason)
             for outer, inner in ports.outputs:
-                cell = results.get(outer) or results.setdefault(outer, self._boundary(reason, node))
+                cell = results.get(outer) or results.setdefault(outer, self._boundary(border, node))
                 self._use(body.outputs[inner], cell, body, inner)
                 self._source(node.outputs[outer], cell)
 

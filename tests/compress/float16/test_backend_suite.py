@@ -1,0 +1,70 @@
+"""Every model of the ONNX backend suite that ONNX Runtime loads is loaded after conversion too, and runs."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+
+from sardonyx import model as model_io
+from sardonyx.compress.float16 import convert_float_to_float16
+
+from .loading import run, session
+
+KINDS = ["node", "simple", "pytorch-operator", "pytorch-converted"]
+
+
+def model_of(case: TestCase) -> onnx.ModelProto:
+    return case.model if case.model is not None else onnx.load(Path(case.model_dir) / "model.onnx")
+
+
+def inputs_of(case: TestCase) -> list[object]:
+    if case.data_sets is not None:
+        return list(case.data_sets[0][0])
+    paths = sorted(Path(case.model_dir).glob("test_data_set_0/input_*.pb"), key=lambda path: int(path.stem[6:]))
+    return [numpy_helper.to_array(onnx.load_tensor(path)) for path in paths]
+
+
+def loads(proto: onnx.ModelProto) -> bool:
+    try:
+        session(proto)
+    except Exception:  # the binding raises a dozen unrelated classes
+        return False
+    return True
+
+
+def complaint(case: TestCase) -> str:
+    """What is wrong with the conversion of one case: nothing, or a reason in brackets to leave the case out."""
+    proto = model_of(case)
+    if not loads(proto):
+        return "(refused by ONNX Runtime as it is)"
+    result = model_io.to_proto(convert_float_to_float16(proto).model)
+    if not loads(result):
+        return "does not load"
+    if any(value.type.WhichOneof("value") != "tensor_type" for value in proto.graph.input):
+        return "(no tensors to run it on)"
+    inputs = inputs_of(case)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    names = [value.name for value in proto.graph.input if value.name not in weights]
+    if len(inputs) != len(names) or not all(isinstance(array, np.ndarray) for array in inputs):
+        return "(no tensors to run it on)"
+    feeds = dict(zip(names, inputs, strict=True))
+    try:
+        run(proto, feeds)
+    except Exception:  # likewise
+        return "(fails as it is)"
+    run(result, feeds)
+    return ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_loads_loads_converted(kind):
+    outcomes = {case.name: complaint(case) for case in load_model_tests(kind=kind)}
+    print(Counter(text for text in outcomes.values()))
+    assert [(name, text) for name, text in outcomes.items() if text and not text.startswith("(")] == []
+    assert sum(not text for text in outcomes.values()) > len(outcomes) / 2
