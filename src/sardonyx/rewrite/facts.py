@@ -217,6 +217,15 @@ def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
                 yield from nodes_of(body)
 
 
+def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and all bodies in it, outer before inner."""
+    yield graph
+    for node in graph:
+        if node.attributes:
+            for body in bodies(node):
+                yield from graphs_of(body)
+
+
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )

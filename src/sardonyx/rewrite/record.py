@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 import onnx_ir as ir
 
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Applied, Engine
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.verify import Verdict
@@ -16,35 +18,45 @@ from sardonyx.rewrite.verify import Verdict
 
 @dataclass(frozen=True)
 class Count:
-    """Size of a model: nodes (bodies included), operators by type, weight elements and bytes."""
+    """Size of a model: nodes (bodies and functions included), operators by type, weights."""
 
     nodes: int
     operators: dict[str, int]
-    parameters: int
-    weight_bytes: int
+    weights: tuple[ir.TensorProtocol, ...] = field(repr=False, default=())
+
+    @cached_property
+    def parameters(self) -> int:
+        """Elements of all weights."""
+        return sum(t.size for t in self.weights)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, strings apart."""
+        return sum(t.nbytes for t in self.weights if t.dtype != ir.DataType.STRING)
 
     @classmethod
     def of(cls, model: ir.Model) -> Count:
         """Count a model."""
-        graphs = [model.graph, *(f.graph for f in model.functions.values())]
-        operators = Counter(node.op_type for graph in graphs for node in graph.all_nodes())
-        tensors = [
-            v.const_value
-            for graph in graphs
-            for inner in (graph, *graph.subgraphs())
-            for v in inner.initializers.values()
-            if v.const_value is not None
-        ]
-        for graph in graphs:
-            for node in graph.all_nodes():
-                if node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref():
-                    tensors.append(node.attributes["value"].as_tensor())
-        return cls(
-            nodes=sum(operators.values()),
-            operators=dict(sorted(operators.items(), key=lambda item: (-item[1], item[0]))),
-            parameters=sum(t.size for t in tensors),
-            weight_bytes=sum(t.nbytes for t in tensors if t.dtype != ir.DataType.STRING),
-        )
+        operators: Counter[str] = Counter()
+        weights: list[ir.TensorProtocol] = []
+        for root in (model.graph, *(f.graph for f in model.functions.values())):
+            for graph in facts.graphs_of(root):
+                weights.extend(v.const_value for v in graph.initializers.values() if v.const_value is not None)
+                for node in graph:
+                    operators[node.op_type] += 1
+                    if node.op_type == "Constant" and (tensor := facts.constant_tensor(node.outputs[0])) is not None:
+                        weights.append(tensor)
+        ordered = dict(sorted(operators.items(), key=lambda item: (-item[1], item[0])))
+        return cls(operators.total(), ordered, tuple(weights))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The count as plain data."""
+        return {
+            "nodes": self.nodes,
+            "operators": self.operators,
+            "parameters": self.parameters,
+            "weight_bytes": self.weight_bytes,
+        }
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,18 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, for ``--json``."""
-        plain = asdict(self)
-        plain["by_pass"], plain["gains"] = self.by_pass(), self.gains()
-        return plain
+        return {
+            "target": self.target,
+            "before": self.before.as_dict(),
+            "after": self.after.as_dict(),
+            "file_bytes": self.file_bytes,
+            "by_pass": self.by_pass(),
+            "gains": self.gains(),
+            "applied": [asdict(patch) for patch in self.applied],
+            "dropped": [asdict(patch) for patch in self.dropped],
+            "refused": [dict(zip(("rule", "site", "reason"), entry, strict=True)) for entry in self.refused],
+            "verdict": self.verdict.as_dict(),
+            "names": self.names,
+            "seconds": self.seconds,
+            "verify_seconds": self.verify_seconds,
+        }

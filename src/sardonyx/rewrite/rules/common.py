@@ -42,7 +42,7 @@ def listed_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.No
 @sweep("eliminate_deadend", exactness=EXACT)
 def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Nodes whose outputs nothing reads."""
-    for inner in (*graph.subgraphs(), graph):
+    for inner in reversed(list(facts.graphs_of(graph))):
         for node in reversed(inner):
             if all(facts.unused(v) for v in node.outputs):
                 yield node, Patch(remove=[node])
@@ -51,7 +51,7 @@ def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Resul
 @sweep("eliminate_unused_initializer", exactness=EXACT)
 def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Weights that nothing reads."""
-    for inner in (graph, *graph.subgraphs()):
+    for inner in facts.graphs_of(graph):
         dead = [v for v in inner.initializers.values() if facts.unused(v) and not v.is_graph_input()]
         for value in dead:
             del inner.initializers[value.name]  # type: ignore[arg-type]
@@ -59,46 +59,55 @@ def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.No
     yield
 
 
+Kind = tuple[ir.DataType, tuple[object, ...]]
+"""Element type and shape: what weights have in common before their contents are looked at."""
+
+
 @sweep("eliminate_duplicate_initializer", exactness=EXACT)
 def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Equal weights are stored once."""
-    seen: dict[Hashable, ir.Value] = {}
-    yield from _duplicates(graph, seen)
+    yield from _duplicates(graph, ChainMap(), engine.memo.setdefault("digests", {}))
 
 
-def _duplicates(graph: ir.Graph, outer: MutableMapping[Hashable, ir.Value]) -> Iterator[tuple[ir.Node, Result]]:
-    seen = ChainMap({}, outer)
-    by_size: dict[Hashable, list[ir.Value]] = {}
+def _duplicates(
+    graph: ir.Graph, outer: ChainMap[Kind, list[ir.Value]], digests: dict[ir.Value, bytes]
+) -> Iterator[tuple[ir.Node, Result]]:
+    seen = outer.new_child()
     for value in list(graph.initializers.values()):
         tensor = facts.constant_tensor(value)
         if tensor is None or value.is_graph_output() or not value.uses():
             continue
-        by_size.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(value)
-    for shape, values in by_size.items():
-        candidates = [v for k, v in outer.items() if isinstance(k, tuple) and k[0] == shape]
-        if len(values) + len(candidates) < 2:
-            if values:
-                seen[(shape, id(values[0]))] = values[0]
-            continue
-        digests = {_digest(v): v for v in candidates}
-        for value in values:
-            first = digests.setdefault(_digest(value), value)
-            if first is value:
-                seen[(shape, id(value))] = value
-                continue
-            readers = [use.node for use in value.uses()]
-            yield readers[0], Patch({value: first})
+        kind = (tensor.dtype, tuple(tensor.shape))
+        alike = seen.get(kind, [])
+        first = next((v for v in alike if _equal_contents(v, value, digests)), None)
+        if first is not None:
+            yield next(iter(value.uses())).node, Patch({value: first})
+        elif kind in seen.maps[0]:
+            alike.append(value)
+        else:
+            seen[kind] = [*alike, value]
     for node in graph:
         for body in facts.bodies(node):
-            yield from _duplicates(body, seen)
+            yield from _duplicates(body, seen, digests)
 
 
-def _digest(value: ir.Value) -> bytes:
+def _equal_contents(a: ir.Value, b: ir.Value, digests: dict[ir.Value, bytes]) -> bool:
+    return _digest(a, digests) == _digest(b, digests)
+
+
+def _digest(value: ir.Value, digests: dict[ir.Value, bytes]) -> bytes:
+    """What tells contents apart: themselves where they are small, else a hash, computed once."""
+    known = digests.get(value)
+    if known is not None:
+        return known
     tensor = facts.constant_tensor(value)
     assert tensor is not None
     if tensor.dtype == ir.DataType.STRING:
-        return repr(tensor.numpy().tolist()).encode()
-    return hashlib.blake2b(tensor.tobytes(), digest_size=16).digest()
+        content = repr(tensor.numpy().tolist()).encode()
+    else:
+        content = tensor.tobytes()
+    digests[value] = content if len(content) <= 64 else hashlib.blake2b(content, digest_size=16).digest()
+    return digests[value]
 
 
 @sweep("eliminate_common_subexpression", exactness=EXACT)
@@ -129,7 +138,7 @@ def _expression_key(node: ir.Node) -> Hashable | None:
     if node.op_type in COMMUTATIVE:
         inputs.sort()
     attributes: list[Hashable] = []
-    for attr in sorted(node.attributes.values(), key=lambda a: a.name):
+    for attr in sorted(node.attributes.data.values(), key=lambda a: a.name):
         if attr.is_ref():
             attributes.append((attr.name, "ref", attr.ref_attr_name))
         elif attr.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
