@@ -436,7 +436,7 @@ class Engine:
         if old.shape is None or new.shape != old.shape or facts.is_constant(new):
             self.learned.add(new)
         if old.is_graph_output():
-            if not fresh and not _can_take_name(old, new):
+            if new.is_graph_output() or (not fresh and not _can_take_name(old, new)):
                 identity = ir.Node("", "Identity", [new], name=self.node_names.fresh(f"{old.name}_identity"))
                 identity.outputs[0].name = self.names.fresh(f"{old.name}_copy")
                 producer = old.producer()

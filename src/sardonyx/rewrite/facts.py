@@ -41,7 +41,8 @@ def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
         return None
     match attribute.name:
         case "value":
-            tensor: ir.TensorProtocol = attribute.as_tensor()
+            # Not `as_tensor`, which checks a protocol, member by member, at every call.
+            tensor: ir.TensorProtocol = attribute.value
         case "value_int" | "value_ints":
             tensor = ir.Tensor(np.array(attribute.value, np.int64))
         case "value_float" | "value_floats":

@@ -119,6 +119,7 @@ def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -
         for each in selection.sweeps:
             if each.early:
                 each.run(engine)
+        engine.learned.clear()
         stable = False
         for _ in range(ROUNDS):
             fired = engine.run(selection.rules)

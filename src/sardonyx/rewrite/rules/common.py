@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import ChainMap
 from collections.abc import Hashable, Iterator, MutableMapping
@@ -21,6 +22,31 @@ def constant_to_initializer(s: Site) -> Result:
     if tensor is None or s.in_function():
         return None
     return Patch({s.output: s.engine.new_constant(tensor, s.graph, s.output.name or "constant", [])})
+
+
+@sweep("extract_constant_to_initializer", exactness=EXACT, early=True)
+def constants_to_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Constant nodes become initializers, all at once."""
+    if engine.in_function:
+        return
+    for inner in list(facts.graphs_of(graph)):
+        found = [n for n in inner if facts.is_op(n, "Constant") and facts.constant_tensor(n.outputs[0]) is not None]
+        plain = [n for n in found if not n.outputs[0].is_graph_output()]
+        if plain:
+            yield plain[0], Patch(build=functools.partial(_extracted, engine, inner, plain))
+
+
+def _extracted(engine: Engine, graph: ir.Graph, constants: list[ir.Node]) -> Patch:
+    for node in constants:
+        old = node.outputs[0]
+        tensor = facts.constant_tensor(old)
+        assert tensor is not None
+        name, old.name = old.name, engine.names.fresh(f"{old.name}_node")
+        value = ir.Value(name=name, type=old.type or ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        graph.register_initializer(value)
+        for use in tuple(old.uses()):
+            use.node.replace_input_with(use.idx, value)
+    return Patch(remove=constants)
 
 
 @sweep("eliminate_initializer_from_inputs", exactness=EXACT, early=True)
