@@ -119,9 +119,9 @@ def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Fo
     except ModelFileError as error:
         raise ModelFileError(error.problem, where=origin, remedy=error.remedy) from error
     proto = _parse(skeleton, origin)
-    # Computing a message's size takes as long as parsing it; mostly it is that of the skeleton.
+    size = proto.ByteSize()
     proto.DiscardUnknownFields()
-    unknown = proto.ByteSize() != len(skeleton)
+    unknown = proto.ByteSize() != size
     if unknown:
         proto = _parse(skeleton, origin)
     if not proto.HasField("graph"):
@@ -153,7 +153,7 @@ def _build(proto: onnx.ModelProto, tensors: _Tensors, compare_all: bool) -> ir.M
             return Reader(tensors, compare_all).model(proto)
     except SardonyxError:
         raise
-    except (ValueError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, TypeError) as error:
         raise InvalidModelError(f"cannot be understood: {error}", where=tensors.origin or "the model") from error
 
 

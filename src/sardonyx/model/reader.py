@@ -59,6 +59,7 @@ _GRAPH_LISTS = (
     "quantization_annotation",
 )
 _OPTIONAL_NODE_FIELDS = {3: "name", 7: "domain", 8: "overload"}
+_NODE_TEXTS = (3, 4, 6, 7, 8)
 
 # Where AttributeProto holds the value of each type.
 _NAMES = {
@@ -167,6 +168,7 @@ class Reader:
         nodes, explicit = self._nodes(proto.node, scopes, infos)
         scopes.pop()
         given = {info.name: info for info in proto.input}
+        _check_text([info.name for info in proto.output], "an output's name")
         outputs = [self._output(info, values.get(info.name), infos, given) for info in proto.output]
         fields = _fields(proto)
         graph = ir.Graph(
@@ -195,6 +197,7 @@ class Reader:
         ]
         values = {value.name: value for value in inputs if value.name}
         nodes, explicit = self._nodes(proto.node, [values], infos)
+        _check_text(proto.output, "the name of a function's output")
         fields = _fields(proto)
         graph = ir.Graph(
             inputs,
@@ -254,6 +257,8 @@ class Reader:
         """Reads nodes; returns them, and the fields that the file writes even where they are empty."""
         values = scopes[-1]
         messages = [_fields(proto) for proto in protos]
+        for number in _NODE_TEXTS:
+            _check_text([fields[number] for fields in messages if number in fields], "a node's name, type or text")
         # All outputs are declared first: bodies may use values of the outer graph that come later in its list.
         produced = [self._declare(fields, values, infos) for fields in messages]
         explicit = _explicit_fields(messages)
@@ -277,6 +282,7 @@ class Reader:
             if self._compare_all or not _is_plain(fields, node, explicit):
                 self._compare_node(proto, node, explicit)
             nodes.append(node)
+        _check_text(values, "a value's name")
         return nodes, explicit
 
     def _declare(
@@ -325,8 +331,10 @@ class Reader:
 
     def _attributes(self, fields: Fields, scopes: Scopes) -> list[ir.Attr]:
         try:
-            return [self._attribute(attribute, scopes) for attribute in fields[5]]
-        except ModelFileError as error:
+            attributes = [self._attribute(attribute, scopes) for attribute in fields[5]]
+            _check_text([attribute.name for attribute in attributes], "an attribute's name")
+            return attributes
+        except (ModelFileError, InvalidModelError) as error:
             where = f"node '{fields.get(3, '')}' ({fields.get(4, '')}), {error.where}"
             raise type(error)(error.problem, where=where, remedy=error.remedy) from error
 
@@ -339,11 +347,11 @@ class Reader:
             attribute = ir.RefAttr(name, fields[21], kind, doc_string=doc_string)
             plain = len(fields) == 3 + (doc_string is not None)
         else:
-            field = _VALUE_FIELDS.get(kind, 0)
-            content = fields.get(field)
-            value = self._attribute_value(
-                kind, content if content is not None else getattr(proto, _NAMES[kind], None), scopes
-            )
+            content = fields.get(_VALUE_FIELDS.get(kind, 0))
+            if content is None and kind in _WITH_CHILDREN and kind not in _LISTS:
+                raise InvalidModelError(f"is of type {kind.name} and has no value.", where=f"attribute '{name}'")
+            absent = getattr(proto, _NAMES[kind]) if content is None and kind in _NAMES else None
+            value = self._attribute_value(kind, absent if content is None else content, scopes)
             attribute = ir.Attr(name, kind, value, doc_string=doc_string)
             expected = 2 + (content is not None) + (doc_string is not None)
             plain = len(fields) == expected and (content is not None or kind in _LISTS) and kind not in _TYPED
@@ -378,9 +386,10 @@ class Reader:
 
     def _compare_attribute(self, proto: onnx.AttributeProto, attribute: ir.Attr) -> None:
         written = onnx.AttributeProto()
-        # Tensors and graphs have records of their own.
-        children = ("t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
+        children: tuple[str, ...] = ()
         if attribute.type in _WITH_CHILDREN and not attribute.is_ref():
+            # Tensors and graphs have records of their own.
+            children = (_NAMES[attribute.type],)
             write_attribute_head(attribute, written)
         else:
             self._writer.attribute(attribute, written, 1)
@@ -423,9 +432,11 @@ class Reader:
         elif value.type is not None:
             plain = False
         if 3 in fields:
+            _check_text([fields[3]], "a value's text")
             value.doc_string = fields[3]
         if 4 in fields:
             props = {entry.key: entry.value for entry in fields[4]}
+            _check_text([*props, *props.values()], "a value's metadata")
             value.metadata_props.update(props)
             plain = plain and _is_plain_metadata(fields[4], props)
         if self._compare_all or not plain:
@@ -537,12 +548,27 @@ def _is_plain(fields: Fields, node: ir.Node, explicit: frozenset[str]) -> bool:
     return 9 not in fields or _is_plain_metadata(fields[9], node.metadata_props)
 
 
+def _check_text(texts: Iterable[str], what: str) -> None:
+    """Refuses text that is not UTF-8, which protobuf gives as bytes; joining is the quickest way to look at all."""
+    try:
+        "".join(texts)
+    except TypeError as error:
+        odd = next(text for text in texts if not isinstance(text, str))
+        raise InvalidModelError(
+            f"is not UTF-8, as ONNX requires: {odd!r}.",
+            where=what,
+            remedy="The file is damaged, or was written in another encoding; export it again.",
+        ) from error
+
+
 def _is_plain_metadata(entries: Sequence[onnx.StringStringEntryProto], props: dict[str, str]) -> bool:
     return len(entries) == len(props) and "" not in props and "" not in props.values()
 
 
 def _metadata(entries: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:
-    return {entry.key: entry.value for entry in entries} or None
+    props = {entry.key: entry.value for entry in entries}
+    _check_text([*props, *props.values()], "metadata")
+    return props or None
 
 
 def _opsets(protos: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from sardonyx.errors import ModelFileError, ModelTooLargeError, OptionError
+from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model.external import write_all
 from sardonyx.model.reader import collector_paused
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor
@@ -260,8 +260,11 @@ def _refer(message: onnx.TensorProto, location: str, offset: int | None, length:
 
 
 def _write(model: ir.Model, proto: onnx.ModelProto, placement: Placement) -> None:
-    with collector_paused():
-        Writer(placement, model.ir_version).model(model, proto)
+    try:
+        with collector_paused():
+            Writer(placement, model.ir_version).model(model, proto)
+    except (TypeError, ValueError) as error:
+        raise InvalidModelError(f"cannot be written: {error}", where="the model") from error
 
 
 def _plan(model: ir.Model, plan: _Streamed) -> tuple[_Streamed, bytes]:
