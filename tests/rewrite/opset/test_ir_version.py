@@ -36,6 +36,17 @@ def test_constants_made_by_a_conversion_are_inputs_too() -> None:
     assert {value.name for value in converted.graph.inputs} >= set(converted.graph.initializers)
 
 
+def test_initializers_that_had_to_be_inputs_are_constants() -> None:
+    proto = parse("""
+    <ir_version: 3, opset_import: ["" : 5]>
+    agraph (float[2, 2] x, float tiles, float axis) => (float[4, 2] y) <float tiles = {2}, float axis = {0}>
+    { y = Tile(x, tiles, axis) }
+    """)
+    converted = convert_opset(model_io.from_proto(proto), 13)
+    assert [value.name for value in converted.graph.inputs] == ["x", "tiles", "axis"]
+    assert converted.ir_version >= 4
+
+
 def test_functions_need_version_8() -> None:
     model = model_io.from_proto(parse(FUNCTION))
     with pytest.raises(OpsetConversionError, match="own::center"):

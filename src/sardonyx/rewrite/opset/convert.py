@@ -139,10 +139,12 @@ class Walk:
                 remedy=f"Known are 1 to {latest}.",
             )
         for scope, version in list(self._scopes()):
-            if opset > version and not scope.in_function:
-                self.model.ir_version = max(self.model.ir_version, at_least(self.domain, opset))
+            rises = opset > version and not scope.in_function
             self.walk(list(scope.graph), scope, version, opset)
             scope.drop_unused_constants()
+            if rises and (needed := at_least(self.domain, opset)) > self.model.ir_version:
+                self.model.ir_version = needed
+                scope.hide_constants()
         self._state(opset)
         return self.model
 

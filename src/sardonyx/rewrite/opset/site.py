@@ -117,6 +117,12 @@ class Scope:
                 if value in self.graph.inputs:
                     self.graph.inputs.remove(value)
 
+    def hide_constants(self) -> None:
+        """Takes the constants made here out of the graph's inputs, where IR versions before 4 need them."""
+        for value in self._constants.values():
+            if value in self.graph.inputs:
+                self.graph.inputs.remove(value)
+
     def is_foldable(self, node: ir.Node) -> bool:
         """Whether a node's value is determined by constants alone."""
         return is_deterministic(node) and all(
