@@ -433,7 +433,7 @@ class Engine:
             new.type = old.type or new.type
         if fresh or new.shape is None:
             new.shape = _better_shape(old.shape, new.shape)
-        if old.shape is None or new.shape != old.shape or facts.is_constant(new):
+        if old in self.learned or old.shape is None or new.shape != old.shape or facts.is_constant(new):
             self.learned.add(new)
         if old.is_graph_output():
             if new.is_graph_output() or (not fresh and not _can_take_name(old, new)):

@@ -45,6 +45,11 @@ class Sizes:
         """The shape, with a symbol of its own for each size that has no name; None where rank is unknown."""
         if value is None:
             return None
+        node = value.producer()
+        if node is not None and node.op_type == "Shape" and not node.attributes and node.inputs[0] is not None:
+            # As many elements as the rank: a name for a rank not known yet would be kept when it is.
+            rank = self.rank(node.inputs[0])
+            return None if rank is None else (rank,)
         shape = value.shape
         if shape is None:
             static = facts.static_shape(value)
@@ -55,6 +60,10 @@ class Sizes:
         dims = tuple(self._size(dim) for dim in shape)
         self._dims[value] = (shape, dims)
         return dims
+
+    def rank(self, value: ir.Value | None) -> int | None:
+        """The rank of a value; None where it is not known."""
+        return facts.rank(value)
 
     def forget_unknown(self) -> None:
         """Ask again about what was not known, or hung on a size with a made-up name: more has been told."""
@@ -249,9 +258,9 @@ def _same(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
 def _cast(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     data = s.elements(node.inputs[0])
     target = ir.DataType(s.attr(node, "to"))
-    if data is None or target == ir.DataType.BOOL:
-        return data if data is not None and all(e in (0, 1) for e in data[1]) else None
-    return data
+    if data is None or target != ir.DataType.BOOL:
+        return data
+    return (data[0], tuple(int(e != 0) for e in data[1])) if all(isinstance(e, int) for e in data[1]) else None
 
 
 def _cast_like(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
