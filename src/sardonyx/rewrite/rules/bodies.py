@@ -1,0 +1,258 @@
+"""Bodies of If, Loop and Scan, taken apart and put together: what the control-flow rules share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.language import COMMUTATIVE
+
+
+def body_of(node: ir.Node, name: str) -> ir.Graph | None:
+    """The graph held by attribute ``name``; None where a function's caller gives it."""
+    attribute = node.attributes.get(name)
+    return None if attribute is None or attribute.is_ref() else attribute.as_graph()
+
+
+def branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph] | None:
+    """The then-branch and the else-branch of an If."""
+    yes, no = body_of(node, "then_branch"), body_of(node, "else_branch")
+    return None if yes is None or no is None else (yes, no)
+
+
+def immovable(engine: Engine, body: ir.Graph) -> str | None:
+    """Why the weights of the body cannot move to the graph around it; None where they can."""
+    if engine.in_function and body.initializers:
+        return "the body holds weights, and a function can hold none"
+    if any(value.const_value is None for value in body.initializers.values()):
+        return "the body holds initializers that are no plain tensors"
+    return None
+
+
+def substitute(old: ir.Value, new: ir.Value) -> list[ir.Node]:
+    """Make every node that reads ``old`` read ``new``; returns these nodes."""
+    uses = tuple(old.uses())
+    for use in uses:
+        use.node.replace_input_with(use.idx, new)
+    return [use.node for use in uses]
+
+
+def release_outputs(body: ir.Graph) -> list[ir.Value]:
+    """The body's outputs, which from now on are plain values."""
+    outputs = list(body.outputs)
+    while len(body.outputs):
+        body.outputs.pop()
+    return outputs
+
+
+def splice(engine: Engine, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value], into: ir.Graph) -> list[ir.Node]:
+    """Take a body apart: its initializers move to ``into``, and its nodes are returned, to be put there.
+
+    Args:
+        engine: Whose names are kept apart.
+        body: The body; empty afterwards. Its outputs must have been released.
+        inputs: What stands for its parameters.
+        into: The graph that the nodes will be put in.
+    """
+    for old, new in inputs.items():
+        substitute(old, new)
+    for name in list(body.initializers):
+        value = body.initializers.pop(name)
+        value.name = engine.names.adopt(name)
+        into.register_initializer(value)
+    nodes = list(body)
+    body.remove(nodes)
+    for node in nodes:
+        if node.name:
+            node.name = engine.node_names.adopt(node.name)
+        for output in node.outputs:
+            if output.name:
+                output.name = engine.names.adopt(output.name)
+    return nodes
+
+
+def copied(
+    engine: Engine, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value], into: ir.Graph
+) -> tuple[list[ir.Node], list[ir.Value]]:
+    """A copy of the body for insertion in ``into``, under names of its own.
+
+    Returns:
+        The nodes of the copy, and the values that its outputs are.
+    """
+    clone = body.clone(allow_outer_scope_values=True)
+    for graph in (clone, *clone.subgraphs()):
+        for name in list(graph.initializers):
+            value = graph.initializers.pop(name)
+            value.name = engine.names.fresh(name)
+            graph.register_initializer(value)
+        for node in graph:
+            if node.name:
+                node.name = engine.node_names.fresh(node.name)
+            for output in node.outputs:
+                if output.name:
+                    output.name = engine.names.fresh(output.name)
+    given = dict(zip(clone.inputs, (inputs[value] for value in body.inputs), strict=True))
+    outputs = [given.get(value, value) for value in release_outputs(clone)]
+    return splice(engine, clone, given, into), outputs
+
+
+def rebuilt(
+    engine: Engine,
+    node: ir.Node,
+    inputs: Sequence[ir.Value | None],
+    kept: Sequence[int],
+) -> tuple[ir.Node, dict[ir.Value, ir.Value]]:
+    """The node anew with other inputs and only the outputs ``kept``; its bodies move over to the new node.
+
+    Returns:
+        The new node, and each kept output with the value that takes its place.
+    """
+    held = list(node.attributes.values())
+    # The bodies belong to the new node: the old one must not take them along when it is removed.
+    node.attributes.clear()
+    made = ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        held,
+        num_outputs=len(kept),
+        overload=node.overload,
+        name=engine.node_names.fresh(node.name or node.op_type),
+    )
+    pairs = {node.outputs[index]: output for index, output in zip(kept, made.outputs, strict=True)}
+    for old, new in pairs.items():
+        new.name = engine.names.fresh(old.name or "output")
+        new.type, new.shape = old.type, old.shape
+    return made, pairs
+
+
+def adopted(engine: Engine, node: ir.Node, into: ir.Graph) -> ir.Node:
+    """The node, taken out of its body for insertion in ``into``; weights of the body that it reads move along."""
+    body = node.graph
+    assert isinstance(body, ir.Graph)
+    body.remove(node)
+    if node.name:
+        node.name = engine.node_names.adopt(node.name)
+    for output in node.outputs:
+        if output.name:
+            output.name = engine.names.adopt(output.name)
+    for value in node.inputs:
+        if value is not None and value.is_initializer() and value.graph is body:
+            name = str(value.name)
+            del body.initializers[name]
+            value.name = engine.names.adopt(name)
+            into.register_initializer(value)
+    return node
+
+
+def passed_on(engine: Engine, value: ir.Value, body: ir.Graph) -> ir.Value:
+    """An output of the body that is ``value``, which the body itself does not produce or already puts out."""
+    node = ir.Node("", "Identity", [value], name=engine.node_names.fresh(f"{value.name}_passed"))
+    output = node.outputs[0]
+    output.name = engine.names.fresh(f"{value.name}_passed")
+    output.type, output.shape = value.type, value.shape
+    body.append(node)
+    return output
+
+
+class Numbers:
+    """Value numbering across bodies: two values have equal numbers if they are surely computed alike.
+
+    Values of outer graphs are known by themselves, parameters by their place (or as what ``known``
+    says), weights by their content, and nodes by operator, attributes and the numbers of their operands.
+    """
+
+    def __init__(self) -> None:
+        self._table: dict[Hashable, int] = {}
+        self._numbers: dict[ir.Value, int] = {}
+
+    def of(self, value: ir.Value) -> int:
+        """The number of a value of a graph entered, or of an outer one."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = self._cons(self._leaf(value))
+        return number
+
+    def same(self, a: ir.Value, b: ir.Value) -> None:
+        """Suppose that two parameters hold equal values."""
+        self._numbers[b] = self.of(a)
+
+    def enter(self, body: ir.Graph, *, parameters: str | None = None) -> None:
+        """Number the values of a body; parameters by place under the key ``parameters``, if one is given."""
+        if parameters is not None:
+            for place, value in enumerate(body.inputs):
+                self._numbers[value] = self._cons((parameters, place))
+        for node in body:
+            key = self._key(node)
+            for output in node.outputs:
+                if key is None:
+                    self._numbers[output] = self._cons(("itself", id(output)))
+                elif node.op_type == "Identity" and not node.domain:
+                    self._numbers[output] = self.of(node.inputs[0])  # type: ignore[arg-type]
+                else:
+                    self._numbers[output] = self._cons((key, output.index()))
+
+    def _cons(self, key: Hashable) -> int:
+        return self._table.setdefault(key, len(self._table))
+
+    def _leaf(self, value: ir.Value) -> Hashable:
+        tensor = facts.constant_tensor(value)
+        if tensor is None or not value.is_initializer() or tensor.size > facts.SMALL:
+            return "itself", id(value)
+        return _content(tensor)
+
+    def _key(self, node: ir.Node) -> Hashable | None:
+        """What decides the node's outputs; None where that is more than its operands and attributes."""
+        if node.op_type == "Constant" and not node.domain:
+            tensor = facts.constant_tensor(node.outputs[0])
+            return None if tensor is None else _content(tensor)
+        if not facts.is_pure(node):
+            return None
+        operands = [-1 if value is None else self.of(value) for value in node.inputs]
+        if node.op_type in COMMUTATIVE:
+            operands.sort()
+        attributes: list[Hashable] = []
+        for name in sorted(node.attributes):
+            attribute = node.attributes[name]
+            key = self._attribute(attribute)
+            if key is None:
+                return None
+            attributes.append((name, key))
+        return node.op_type, node.domain, node.overload, tuple(operands), tuple(attributes), len(node.outputs)
+
+    def _attribute(self, attribute: ir.Attr) -> Hashable | None:
+        if attribute.is_ref():
+            return "ref", attribute.ref_attr_name
+        match attribute.type:
+            case ir.AttributeType.GRAPH:
+                body = attribute.as_graph()
+                self.enter(body, parameters="inner")
+                return "body", len(body.inputs), tuple(self.of(value) for value in body.outputs)
+            case ir.AttributeType.TENSOR:
+                return _content(attribute.as_tensor())
+            case ir.AttributeType.INT | ir.AttributeType.FLOAT | ir.AttributeType.STRING:
+                return repr(attribute.value)
+            case ir.AttributeType.INTS | ir.AttributeType.FLOATS | ir.AttributeType.STRINGS:
+                return repr(tuple(attribute.value))
+            case _:
+                return None
+
+
+def _content(tensor: ir.TensorProtocol) -> Hashable:
+    if tensor.dtype == ir.DataType.STRING:
+        data = repr(tensor.numpy().tolist()).encode()
+    else:
+        data = tensor.tobytes()
+    return "content", tensor.dtype, tuple(tensor.shape), hashlib.blake2b(data, digest_size=16).digest()
+
+
+def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """The graph and every body in it, outermost first."""
+    yield graph
+    for node in graph:
+        for body in facts.bodies(node):
+            yield from graphs_within(body)

@@ -1,0 +1,219 @@
+"""If: the branch that is taken, the branches that are alike, and the outputs that no branch decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.language import EXACT, Operand, Patch, Refusal, Replacement, Result, rule
+from sardonyx.rewrite.notation import Where
+from sardonyx.rewrite.rules.bodies import (
+    Numbers,
+    adopted,
+    branches,
+    graphs_within,
+    immovable,
+    rebuilt,
+    release_outputs,
+    splice,
+    substitute,
+)
+from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.sweep import sweep
+
+
+def known_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
+    """The truth of a condition that constants or sizes decide."""
+    found = facts.scalar(value)
+    if found is None:
+        elements = sizes.constant(value)
+        found = elements[0] if elements is not None and len(elements) == 1 else None
+    return None if found is None else bool(found)
+
+
+def taken(engine: Engine, node: ir.Node, truth: bool) -> Result:
+    """The If becomes its branch for ``truth``."""
+    both = branches(node)
+    if both is None:
+        return Refusal("its branches are given by the function's caller")
+    body = both[0] if truth else both[1]
+    if (reason := immovable(engine, body)) is not None:
+        return Refusal(reason)
+
+    def inline() -> Patch:
+        outputs = release_outputs(body)
+        assert node.graph is not None
+        nodes = splice(engine, body, {}, node.graph)
+        return Patch(dict(zip(node.outputs, outputs, strict=True)), nodes=nodes)
+
+    return Patch(build=inline)
+
+
+@rule("eliminate_if_with_const_cond", on="If", exactness=EXACT)
+def decided_branch(s: Site) -> Result:
+    """If whose condition is known becomes the branch that it takes."""
+    condition = known_condition(s.sizes, s.input(0))
+    return None if condition is None else taken(s.engine, s.node, condition)
+
+
+@rule("eliminate_unused_if_outputs", on="If", exactness=EXACT)
+def unused_outputs(s: Site) -> Result:
+    """Outputs of an If that nothing reads are no longer computed in its branches."""
+    kept = [i for i, value in enumerate(s.node.outputs) if not facts.unused(value)]
+    both = branches(s.node)
+    if both is None or len(kept) == len(s.node.outputs) or not kept:
+        return None
+
+    def rebuild() -> Patch:
+        for body in both:
+            outputs = release_outputs(body)
+            body.outputs.extend(outputs[i] for i in kept)
+        node, pairs = rebuilt(s.engine, s.node, list(s.node.inputs), kept)
+        return Patch(pairs, nodes=[node], edit=lambda: [n for body in both for n in body])
+
+    return Patch(build=rebuild)
+
+
+SELECTABLE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
+"""Element types for which every engine has Where."""
+
+
+@rule("rewrite_if_to_where", on="If", exactness=EXACT, opset=9)
+def choice_of_values(s: Site) -> Result:
+    """If that computes nothing but chooses between values of one shape is a Where."""
+    both = branches(s.node)
+    if both is None:
+        return None
+    sources = [[_source(value, body) for value in body.outputs] for body in both]
+    if any(source is None for branch in sources for source in branch):
+        return None
+    pairs = list(zip(*sources, strict=True))
+    if len(pairs) > 1 + sum(len(body) for body in both):
+        return Refusal("it chooses more values than it has nodes")
+    condition, rank = s.input(0), s.rank(0)
+    results: list[Replacement | None] = []
+    for output, (yes, no) in zip(s.node.outputs, pairs, strict=True):
+        assert yes is not None and no is not None and condition is not None
+        if yes is no:
+            results.append(yes)
+            continue
+        if facts.dtype(output) not in SELECTABLE or facts.dtype(yes) != facts.dtype(no):
+            return Refusal(f"it chooses between values of type {facts.dtype(output)}")
+        if not facts.same_shape(yes, no):
+            return Refusal("the values that it chooses between may differ in shape")
+        if rank is None or rank > (facts.rank(yes) or 0):
+            return Refusal("the rank of its condition is too high, or not known")
+        results.append(Where(condition, _outside(yes, both[0]), _outside(no, both[1])))
+    return tuple(results)
+
+
+def _source(value: ir.Value, body: ir.Graph) -> ir.Value | None:
+    """The constant or outer value that a body's output is, seen through Identity."""
+    node = value.producer()
+    while node is not None and node.graph is body:
+        if not facts.is_op(node, "Identity") or node.inputs[0] is None:
+            return None
+        value = node.inputs[0]
+        node = value.producer()
+    if value.is_initializer() and facts.small_constant(value) is None:
+        return None
+    return value
+
+
+def _outside(value: ir.Value, body: ir.Graph) -> Operand:
+    if value.is_initializer() and value.graph is body:
+        return facts.constant(value)
+    return value
+
+
+@sweep("eliminate_if_with_equal_branches", exactness=EXACT)
+def equal_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """If whose branches compute the same becomes either of them; what both compute is computed once, before it."""
+    for inner in list(graphs_within(graph)):
+        for node in [n for n in inner if facts.is_op(n, "If")]:
+            both = branches(node) if engine.alive(node) else None
+            if both is None:
+                continue
+            numbers = Numbers()
+            for body in both:
+                numbers.enter(body)
+            outputs = [[numbers.of(value) for value in body.outputs] for body in both]
+            if outputs[0] == outputs[1]:
+                yield node, taken(engine, node, True)
+            else:
+                yield node, _common_code(engine, node, both, numbers)
+
+
+def _common_code(engine: Engine, node: ir.Node, both: tuple[ir.Graph, ir.Graph], numbers: Numbers) -> Result:
+    """Nodes of which both branches have an equal one move before the If; outputs that are equal leave it."""
+    yes, no = both
+    if immovable(engine, yes) is not None:
+        return None
+    equal = {i for i, (a, b) in enumerate(zip(yes.outputs, no.outputs, strict=True)) if numbers.of(a) == numbers.of(b)}
+    pairs = _shared_nodes(both, numbers, equal)
+    moved = {value for first, _ in pairs for value in first.outputs}
+    # An output that is the same either way can be read from outside once it is computed outside.
+    sources = {i: _seen_through(yes.outputs[i], yes) for i in sorted(equal)}
+    leaving = {i: value for i, value in sources.items() if value in moved or value.graph is not yes}
+    if not pairs and not any(not facts.unused(node.outputs[i]) for i in leaving):
+        return None
+
+    def hoist() -> Patch:
+        kept = [i for i in range(len(node.outputs)) if i not in leaving]
+        for body in both:
+            outputs = release_outputs(body)
+            body.outputs.extend(outputs[i] for i in kept)
+        nodes: list[ir.Node] = []
+        for first, second in pairs:
+            for a, b in zip(first.outputs, second.outputs, strict=True):
+                substitute(b, a)
+            nodes.append(adopted(engine, first, node.graph))  # type: ignore[arg-type]
+            no.remove(second, safe=True)
+        replaced = {node.outputs[i]: value for i, value in leaving.items()}
+        if kept:
+            made, others = rebuilt(engine, node, list(node.inputs), kept)
+            nodes.append(made)
+            replaced.update(others)
+        return Patch(replaced, nodes=nodes, edit=lambda: [*yes, *no])
+
+    return Patch(build=hoist)
+
+
+def _shared_nodes(both: tuple[ir.Graph, ir.Graph], numbers: Numbers, equal: set[int]) -> list[tuple[ir.Node, ir.Node]]:
+    """Nodes of the two bodies that compute the same, as pairs in order; those that a body must put out itself stay."""
+    yes, no = both
+    bound = {v for body in both for i, v in enumerate(body.outputs) if i not in equal}
+    bound |= {v for body in both for v in body.outputs if v.is_initializer()}
+    others = {numbers.of(n.outputs[0]): n for n in no if _may_move(n, bound)}
+    found: list[tuple[ir.Node, ir.Node]] = []
+    free = {value for value in yes.initializers.values() if value not in bound}
+    for node in yes:
+        other = others.get(numbers.of(node.outputs[0])) if _may_move(node, bound) else None
+        if other is None or other.op_type != node.op_type or len(other.outputs) != len(node.outputs):
+            continue
+        if all(v is None or v in free or v.graph is not yes for v in node.inputs):
+            found.append((node, other))
+            free.update(node.outputs)
+            del others[numbers.of(node.outputs[0])]
+    return found
+
+
+def _may_move(node: ir.Node, bound: set[ir.Value]) -> bool:
+    return (
+        bool(node.outputs)
+        and not facts.is_op(node, "Identity", "Constant")
+        and facts.is_pure(node)
+        and not any(True for _ in facts.bodies(node))
+        and not any(value in bound for value in node.outputs)
+    )
+
+
+def _seen_through(value: ir.Value, body: ir.Graph) -> ir.Value:
+    node = value.producer()
+    while node is not None and node.graph is body and facts.is_op(node, "Identity") and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
