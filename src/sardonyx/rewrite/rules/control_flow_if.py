@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine, Site
-from sardonyx.rewrite.language import EXACT, Operand, Patch, Refusal, Replacement, Result, rule
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Operand, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Where
 from sardonyx.rewrite.rules.bodies import (
     Numbers,
@@ -77,13 +77,24 @@ def unused_outputs(s: Site) -> Result:
     return Patch(build=rebuild)
 
 
-SELECTABLE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
+INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 """Element types for which every engine has Where."""
 
 
 @rule("rewrite_if_to_where", on="If", exactness=EXACT, opset=9)
-def choice_of_values(s: Site) -> Result:
+def choice_of_integers(s: Site) -> Result:
     """If that computes nothing but chooses between values of one shape is a Where."""
+    return _choice(s, INTEGERS)
+
+
+@rule("rewrite_if_to_where", on="If", exactness=REASSOCIATES, opset=9)
+def choice_of_floats(s: Site) -> Result:
+    """If that chooses between floating-point values is a Where; some engines select by sums, and −0.0 becomes 0.0."""
+    return _choice(s, INTEGERS | FLOATS)
+
+
+def _choice(s: Site, selectable: frozenset[ir.DataType]) -> Result:
     both = branches(s.node)
     if both is None:
         return None
@@ -100,7 +111,7 @@ def choice_of_values(s: Site) -> Result:
         if yes is no:
             results.append(yes)
             continue
-        if facts.dtype(output) not in SELECTABLE or facts.dtype(yes) != facts.dtype(no):
+        if facts.dtype(output) not in selectable or facts.dtype(yes) != facts.dtype(no):
             return Refusal(f"it chooses between values of type {facts.dtype(output)}")
         if not facts.same_shape(yes, no):
             return Refusal("the values that it chooses between may differ in shape")
