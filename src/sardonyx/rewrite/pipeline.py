@@ -85,6 +85,48 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     return engine
 
 
+def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Settings, *, repeat: bool) -> Engine:
+    """Rewrite ``model`` in place by one pass after another, each to a fixed point of its own.
+
+    Args:
+        model: The model.
+        passes: Names of passes, in the order of running.
+        settings: Target and bounds.
+        repeat: Whether to begin again until no pass changes anything.
+
+    Returns:
+        The engine, which holds the record.
+
+    Raises:
+        OptionError: a name is no pass.
+    """
+    steps = [select(settings.target, [name]) for name in passes]
+    free_initializers(model)
+    interface = _Interface(model)
+    with collector_paused():
+        inference.infer_shapes(model)
+        engine = Engine(model, settings)
+        for _ in range(ROUNDS if repeat else 1):
+            before = len(engine.applied)
+            for step in steps:
+                _settle(engine, step)
+            if len(engine.applied) == before:
+                break
+    interface.restore(model)
+    return engine
+
+
+def _settle(engine: Engine, step: Selection) -> None:
+    for _ in range(ROUNDS):
+        before = len(engine.applied)
+        engine.run(step.rules)
+        for each in step.sweeps:
+            each.run(engine)
+        if len(engine.applied) == before:
+            return
+        engine.sizes.forget_unknown()
+
+
 def free_initializers(model: ir.Model) -> None:
     """Before IR version 4 every initializer had to be a graph input, which says nothing of it: they become constants.
 
