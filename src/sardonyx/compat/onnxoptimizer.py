@@ -133,7 +133,9 @@ def main() -> None:
     parser.add_argument("output_model", nargs="?")
     parser.add_argument("--print_all_passes", action="store_true", help="print all available passes")
     parser.add_argument("--print_fuse_elimination_passes", action="store_true", help="print the passes run by default")
-    parser.add_argument("-p", "--passes", nargs="*", default=None, help="names of passes; those run by default if not given")
+    parser.add_argument(
+        "-p", "--passes", nargs="*", default=None, help="names of passes; those run by default if not given"
+    )
     parser.add_argument("--fixed_point", action="store_true", help="repeat the passes until none changes anything")
     args = parser.parse_args()
     if args.print_all_passes or args.print_fuse_elimination_passes:
@@ -159,12 +161,16 @@ def _run(model: ir.Model, passes: Sequence[str], fixed_point: bool) -> None:
     known = set(get_available_passes())
     for name in passes:
         if name not in known:
-            raise UnknownPassError(f"pass {name} is unknown", where="passes", remedy="get_available_passes() lists them.")
+            raise UnknownPassError(
+                f"pass {name} is unknown", where="passes", remedy="get_available_passes() lists them."
+            )
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for node in graph.all_nodes():
             for value in node.inputs:
                 if value is not None and not _is_defined(value):
-                    raise UndefinedInputError(f"Input {value.name} is undefined!", where=f"node '{node.name}' ({node.op_type})")
+                    raise UndefinedInputError(
+                        f"Input {value.name} is undefined!", where=f"node '{node.name}' ({node.op_type})"
+                    )
     pipeline.transform_in_order(model, passes, Settings(), repeat=fixed_point)
 
 

@@ -78,6 +78,7 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     """
     free_initializers(model)
     interface = _Interface(model)
+    open_negative_sizes(model)
     with collector_paused():
         engine = _to_fixed_point(model, selection, settings)
     inference.forget_made_up(model)
@@ -103,6 +104,7 @@ def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Setting
     steps = [select(settings.target, [name]) for name in passes]
     free_initializers(model)
     interface = _Interface(model)
+    open_negative_sizes(model)
     with collector_paused():
         inference.infer_shapes(model)
         engine = Engine(model, settings)
@@ -137,6 +139,15 @@ def free_initializers(model: ir.Model) -> None:
     for value in [v for v in model.graph.inputs if v.is_initializer()]:
         model.graph.inputs.remove(value)
     model.ir_version = 4
+
+
+def open_negative_sizes(model: ir.Model) -> None:
+    """A negative size in a declared shape, as some exporters write an unknown one, tells nothing."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        values = [*graph.inputs, *(value for node in graph.all_nodes() for value in node.outputs)]
+        for value in values:
+            if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+                value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in value.shape])
 
 
 class _Interface:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -10,11 +12,13 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Op, Refusal, Result, rule
+from sardonyx.rewrite.rules.ranges import value_range
+from sardonyx.rewrite.rules.signatures import with_axes
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
-def attributes_of(node: ir.Node) -> dict[str, ir.Attr]:
+def attributes_of(node: ir.Node) -> dict[str, Any]:
     """The attributes as they stand, to be given to a new node."""
     return dict(node.attributes)
 
@@ -49,12 +53,13 @@ def scaled_weight(node: ir.Node, scale: np.ndarray) -> np.ndarray | None:
     wide = np.float64 if weight.dtype != np.float64 else np.longdouble
     if node.op_type == "Conv":
         factor = scale.reshape((-1,) + (1,) * (weight.ndim - 1)).astype(wide)
-        return (weight.astype(wide) * factor).astype(weight.dtype)
+        return np.asarray(np.multiply(weight.astype(wide), factor), weight.dtype)
     group = node.attributes["group"].as_int() if "group" in node.attributes else 1
     # ConvTranspose: [in, out / group, …]; input channel i belongs to group i // (in / group).
     per_group = scale.reshape(group, weight.shape[1]).astype(wide)
     factor = np.repeat(per_group, weight.shape[0] // group, axis=0)
-    return (weight.astype(wide) * factor.reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))).astype(weight.dtype)
+    spread = factor.reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))
+    return np.asarray(np.multiply(weight.astype(wide), spread), weight.dtype)
 
 
 def rebuilt(node: ir.Node, weight: np.ndarray | ir.Value, bias: np.ndarray | ir.Value | None) -> Expr:
@@ -149,6 +154,53 @@ def bias(s: Site) -> Result:
     return None
 
 
+@rule("fuse_add_bias_into_conv", on="Add", exactness=REASSOCIATES, opset=7)
+def bias_beside_open_weight(s: Site) -> Result:
+    """Adding one constant a channel to a convolution without bias, whose weight is not constant, is its bias."""
+    found = _open_convolution(s)
+    if not isinstance(found, tuple):
+        return found
+    conv, added, channels = found
+    weight, rank = conv.inputs[1], facts.rank(conv.outputs[0])
+    if not facts.is_constant(added) or facts.is_constant(weight) or rank is None or weight is None:
+        return None
+    row = per_channel(added, channels, rank)
+    return Refusal("what is added is not one number a channel") if row is None else rebuilt(conv, weight, row.copy())
+
+
+@rule("fuse_add_bias_into_conv", on="Add", exactness=REASSOCIATES, opset=7, default=False)
+def computed_bias(s: Site) -> Result:
+    """Adding one computed number a channel to a convolution without bias: squeezed, it is the bias."""
+    found = _open_convolution(s)
+    if not isinstance(found, tuple):
+        return found
+    conv, added, channels = found
+    shape, rank = facts.static_shape(added), facts.rank(conv.outputs[0])
+    if shape is None or rank is None or len(shape) > rank:
+        return Refusal("the shape of what is added is not known")
+    full = (1,) * (rank - len(shape)) + shape
+    if facts.is_constant(added) or full != (1, channels) + (1,) * (rank - 2) or len(shape) < rank - 1:
+        return Refusal("what is added is not one computed number a channel")
+    channel = len(shape) - rank + 1
+    axes = [axis for axis in range(len(shape)) if axis != channel]
+    return Op((conv.op_type,))(*conv.inputs[:2], with_axes(s, "Squeeze", added, axes), **attributes_of(conv))
+
+
+def _open_convolution(s: Site) -> tuple[ir.Node, ir.Value, int] | Refusal | None:
+    """A convolution without bias that is read by the Add alone, what is added, and the number of channels."""
+    for index in (0, 1):
+        conv, added = s.producer(index, *CONVOLUTIONS), s.input(1 - index)
+        if conv is None or added is None or facts.refers_to_function_attribute(conv):
+            continue
+        if len(conv.inputs) > 2 and conv.inputs[2] is not None:
+            return Refusal("the convolution has a bias")
+        if not facts.used_once(conv.outputs[0]):
+            return Refusal("the convolution has other readers")
+        channels = output_channels(conv) or facts.dim_at(conv.outputs[0], 1)
+        return Refusal("the number of channels is not known") if channels is None else (conv, added, channels)
+    return None
+
+
 @rule("fuse_mul_into_conv", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
 def scale_after(s: Site) -> Result:
     """Multiplying a convolution by one number a channel scales its weight and bias."""
@@ -235,13 +287,21 @@ def batch_norm_after_gemm(s: Site) -> Result:
         old = facts.constant(bias_value)
         assert old is not None
         total = old.astype(np.float64) * scale + shift / beta
-        return Op(("Gemm",))(gemm.inputs[0], scaled.astype(weight.dtype), total.astype(weight.dtype), **attributes_of(gemm))
+        return Op(("Gemm",))(
+            gemm.inputs[0], scaled.astype(weight.dtype), total.astype(weight.dtype), **attributes_of(gemm)
+        )
     kept = {k: v for k, v in attributes_of(gemm).items() if k != "beta"}
     return Op(("Gemm",))(gemm.inputs[0], scaled.astype(weight.dtype), shift.astype(weight.dtype), **kept)
 
 
-def pad_amounts(s: Site, pad: ir.Node) -> tuple[int, ...] | Refusal:
-    """A Pad node's amounts (begins, then ends), when it pads with zeros by known amounts."""
+def pad_amounts(s: Site, pad: ir.Node, most: float | None = None) -> tuple[int, ...] | Refusal:
+    """A Pad node's amounts (begins, then ends), when it pads by known amounts with zeros.
+
+    Args:
+        s: The site of the rule.
+        pad: The node.
+        most: Take any number up to this one instead of zero.
+    """
     if facts.attribute(pad, "mode", s.opset, "constant") not in ("constant", b"constant"):
         return Refusal("it does not pad with a constant")
     if s.opset < 11:
@@ -256,14 +316,14 @@ def pad_amounts(s: Site, pad: ir.Node) -> tuple[int, ...] | Refusal:
             amounts = _spread(amounts, facts.constant_ints(axes), facts.rank(pad.inputs[0]))
     if amounts is None:
         return Refusal("the amounts are not known")
-    if value is None or value != 0:
+    if most is not None and (value is None or not value <= most):
+        return Refusal("it pads with a number that may be greater than what it pads")
+    if most is None and (value is None or value != 0):
         return Refusal("it pads with another number than zero")
     return tuple(int(a) for a in amounts)
 
 
-def _spread(
-    amounts: Sequence[int] | None, axes: Sequence[int] | None, rank: int | None
-) -> tuple[int, ...] | None:
+def _spread(amounts: Sequence[int] | None, axes: Sequence[int] | None, rank: int | None) -> tuple[int, ...] | None:
     if amounts is None or axes is None or rank is None:
         return None
     full = [0] * (2 * rank)
@@ -273,12 +333,12 @@ def _spread(
     return tuple(full)
 
 
-def _padded(s: Site, operators: str) -> tuple[ir.Node, list[int]] | Refusal | None:
+def _padded(s: Site, operators: str, most: float | None = None) -> tuple[ir.Node, list[int]] | Refusal | None:
     """The Pad before a window operator, and the pads of both together."""
     pad = s.producer(0, "Pad")
     if pad is None:
         return None
-    amounts = pad_amounts(s, pad)
+    amounts = pad_amounts(s, pad, most)
     if isinstance(amounts, Refusal):
         return amounts
     if s.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -317,12 +377,33 @@ def pad_before_average(s: Site) -> Result:
         return Refusal("the pool does not count its own padding")
     if s.attr("ceil_mode", 0):
         return Refusal("windows that reach over the end (ceil_mode) count padding in another way")
-    kernel = s.attr("kernel_shape")
-    half = len(pads) // 2
-    if any(p >= k for p, k in zip(pads, [*kernel, *kernel], strict=True)):
+    if not _every_window_meets_the_input(s, pads):
         return Refusal("the padding is as large as the window")
-    assert half
     kept = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad", "count_include_pad")}
     return Op(("AveragePool",))(pad.inputs[0], pads=pads, count_include_pad=1, **kept)
 
 
+@rule("fuse_pad_into_pool", on="MaxPool", exactness=EXACT)
+def pad_before_maximum(s: Site) -> Result:
+    """Padding with a number that cannot be the maximum, before a MaxPool, is the pool's own padding."""
+    pad = s.producer(0, "Pad")
+    if pad is None or facts.refers_to_function_attribute(s.node):
+        return None
+    low, _ = value_range(s, pad.inputs[0])
+    found = _padded(s, "pool", most=-math.inf if low is None else low)
+    if not isinstance(found, tuple):
+        return found
+    _, pads = found
+    if not s.unused_outputs_from(1):
+        return Refusal("the places of the maxima are read, which count the padding")
+    if s.attr("ceil_mode", 0) or any(step != 1 for step in s.attr("dilations") or ()):
+        return Refusal("windows with holes (dilations), or over the end (ceil_mode), may meet padding alone")
+    if not _every_window_meets_the_input(s, pads):
+        return Refusal("the padding is as large as the window")
+    kept = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad")}
+    return Op(("MaxPool",))(pad.inputs[0], pads=pads, **kept)
+
+
+def _every_window_meets_the_input(s: Site, pads: Sequence[int]) -> bool:
+    kernel = s.attr("kernel_shape")
+    return all(p < k for p, k in zip(pads, [*kernel, *kernel], strict=True))

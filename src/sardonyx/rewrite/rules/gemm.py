@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -10,7 +11,8 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Match, Patch, Rank, Refusal, Result, Rewrite, V, rule
-from sardonyx.rewrite.notation import Add, Gemm, MatMul, Split, Transpose
+from sardonyx.rewrite.notation import Add, Concat, Gemm, MatMul, Transpose
+from sardonyx.rewrite.rules.signatures import split
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -56,7 +58,12 @@ def transposed_operand(s: Site) -> Result:
             changed = True
     if not changed:
         return None
-    return Gemm(*operands, alpha=s.attr("alpha"), beta=s.attr("beta"), **{k: v or None for k, v in flags.items()})
+    return Gemm(
+        *operands,
+        alpha=s.attr("alpha"),
+        beta=s.attr("beta"),
+        **dict[str, Any]({k: v or None for k, v in flags.items()}),
+    )
 
 
 @rule("fuse_add_into_gemm", on=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
@@ -130,9 +137,9 @@ def scale_of_matmul(s: Site) -> Result:
     return None
 
 
-@rule("fuse_qkv", on="MatMul", exactness=REASSOCIATES, opset=13, default=False)
+@rule("fuse_qkv", on="MatMul", exactness=REASSOCIATES, default=False)
 def parallel_matmuls(s: Site) -> Result:
-    """Products of one input with several constant matrices are one product with all of them, and a Split."""
+    """Products of one input with several matrices are one product with all of them side by side, and a Split."""
     x = s.input(0)
     if x is None:
         return None
@@ -140,17 +147,23 @@ def parallel_matmuls(s: Site) -> Result:
         use.node
         for use in x.uses()
         if use.idx == 0 and facts.is_op(use.node, "MatMul") and use.node.graph is s.node.graph
-        and facts.is_constant(use.node.inputs[1]) and facts.rank(use.node.inputs[1]) == 2
-    ]
+        and len(facts.static_shape(use.node.inputs[1]) or ()) == 2
+    ]  # fmt: skip
+    weights = [v for node in siblings if (v := node.inputs[1]) is not None]
     if len(siblings) < 2 or siblings[0] is not s.node:
         return None
-    weights = [facts.constant(node.inputs[1]) for node in siblings]
-    if len({(w.shape[0], w.dtype) for w in weights if w is not None}) != 1:
+    shapes = [facts.static_shape(weight) or () for weight in weights]
+    if len({(shape[0], facts.dtype(weight)) for shape, weight in zip(shapes, weights, strict=True)}) != 1:
         return Refusal("the matrices have different rows or types")
-    widths = [w.shape[1] for w in weights if w is not None]
-    together = np.concatenate([w for w in weights if w is not None], axis=1)
-    split = Split(MatMul(x, together), np.array(widths, np.int64), axis=-1, n_outputs=len(siblings))
-    return Patch({node.outputs[0]: split.out(i) for i, node in enumerate(siblings)}, after=x)
+    if not all(facts.is_constant(v) or (v.producer() is None and v.graph is s.node.graph) for v in weights):
+        return Refusal("a matrix is computed, maybe after the first product")
+    arrays = [array for weight in weights if (array := facts.constant(weight)) is not None]
+    together = np.concatenate(arrays, axis=1) if len(arrays) == len(weights) else Concat(*weights, axis=1)
+    rank = facts.rank(x)
+    if rank is None:
+        return Refusal("the rank of the input is not known")
+    outputs = split(s, MatMul(x, together), [shape[1] for shape in shapes], max(rank, 1) - 1)
+    return Patch({node.outputs[0]: outputs.out(i) for i, node in enumerate(siblings)}, after=x)
 
 
 @rule("fuse_transposes_around_matmul", exactness=REASSOCIATES)
@@ -168,4 +181,3 @@ def transposed_product(a: V = Rank(2), b: V = Rank(2)) -> Rewrite:
 def _plain_transpose(node: ir.Node) -> bool:
     perm: Sequence[int] | None = facts.attribute(node, "perm", 13)
     return perm is None or list(perm) == [1, 0]
-

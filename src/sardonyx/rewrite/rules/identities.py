@@ -46,7 +46,7 @@ def identity_permutation(s: Site) -> Result:
 
 @rule("fuse_consecutive_transposes", exactness=EXACT)
 def transpose_transpose(x: V, inner: A, outer: A) -> Rewrite:
-    """Transpose of a Transpose is one Transpose by the composed permutation."""
+    """Transpose of a Transpose is one Transpose by the composed permutation, or none."""
 
     def compose(m: object) -> Result:
         inner_perm, outer_perm, value = m.inner, m.outer, m.x  # type: ignore[attr-defined]
@@ -57,6 +57,7 @@ def transpose_transpose(x: V, inner: A, outer: A) -> Rewrite:
                 return Refusal("rank and permutations are unknown")
         inner_perm = inner_perm or tuple(reversed(range(n)))
         outer_perm = outer_perm or tuple(reversed(range(n)))
-        return Transpose(value, perm=[inner_perm[axis] for axis in outer_perm])
+        composed = [inner_perm[axis] for axis in outer_perm]
+        return value if composed == sorted(composed) else Transpose(value, perm=composed)
 
     return Transpose(Transpose(x, perm=inner), perm=outer) >> compose

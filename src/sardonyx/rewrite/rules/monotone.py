@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, Refusal, Result, rule
@@ -9,6 +11,8 @@ from sardonyx.rewrite.rules.signatures import again
 
 GROWING = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus", "Erf")
 ALONG_AXIS = ("Softmax", "LogSoftmax")
+HARDLY_SATURATED = ("Exp", "Softmax", "LogSoftmax")
+"""Functions whose largest value among common numbers is still told from the second."""
 
 
 @rule("eliminate_nop_monotone_argmax", on=("ArgMax", "ArgMin", "TopK"), exactness=APPROXIMATES, default=False)
@@ -18,7 +22,23 @@ def place_of_extremum(s: Site) -> Result:
     Only asked for: the function may round different values to equal ones, or
     give NaN, and then another place is found than the model as written finds.
     """
-    inner, between = s.producer(0, *GROWING, *ALONG_AXIS), s.input(0)
+    return _place(s, *GROWING, *ALONG_AXIS)
+
+
+@rule("eliminate_nop_monotone_argmax", on="ArgMax", exactness=APPROXIMATES)
+def place_of_maximum(s: Site) -> Result:
+    """ArgMax of Exp, Softmax or LogSoftmax in single precision or better is ArgMax of what these are given.
+
+    Another place is found only where the two largest values differ by less than the function's rounding.
+    """
+    kind = facts.dtype(s.input(0))
+    if kind not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return None
+    return _place(s, *HARDLY_SATURATED)
+
+
+def _place(s: Site, *functions: str) -> Result:
+    inner, between = s.producer(0, *functions), s.input(0)
     if inner is None or between is None or inner.inputs[0] is None:
         return None
     if s.node.op_type == "TopK" and not facts.unused(s.output):

@@ -85,6 +85,18 @@ def reshape_of_reshape(s: Site) -> Result:
     return Refusal("more than one size of the result is open")
 
 
+@rule("eliminate_consecutive_idempotent_ops", on="Reshape", exactness=EXACT, opset=5)
+def reshape_twice(s: Site) -> Result:
+    """Reshape of a Reshape to a shape that takes nothing from its input."""
+    inner = s.producer(0, "Reshape")
+    if inner is None or not facts.used_once(inner.outputs[0]):
+        return None
+    target = facts.constant_ints(s.input(1))
+    if target is None or (0 in target and not s.attr("allowzero", 0)):
+        return Refusal("the shape is not constant, or takes a size from the input")
+    return Reshape(inner.inputs[0], s.input(1), allowzero=s.attr("allowzero", 0) or None)
+
+
 @rule("eliminate_reshape_around_elementwise", on=FAMILY, exactness=EXACT, opset=5)
 def reshape_around_elementwise(s: Site) -> Result:
     """A change of shape before an element-wise operator moves behind it, where another stands and takes it in."""

@@ -117,7 +117,7 @@ def split_sizes(s: Site, node: ir.Node) -> tuple[int, ...] | None:
     return tuple(max(min(each, size - i * each), 0) for i in range(len(node.outputs)))
 
 
-def split(s: Site, x: ir.Value, sizes: Sequence[int], axis: int) -> Expr:
+def split(s: Site, x: Expr | ir.Value, sizes: Sequence[int], axis: int) -> Expr:
     """Split of ``x`` along ``axis`` into parts of these sizes."""
     if s.opset >= 13:
         return Op(("Split",))(x, np.array(sizes, np.int64), n_outputs=len(sizes), axis=axis)

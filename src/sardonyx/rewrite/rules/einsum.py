@@ -1,0 +1,113 @@
+"""Einsum that is a matrix product, written as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, rule
+from sardonyx.rewrite.notation import MatMul, Transpose
+
+_MULTIPLIED = frozenset({"FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT32", "INT64", "UINT32", "UINT64"})
+"""Element types of MatMul at every operator set that has Einsum."""
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """What an equation says, when it is a matrix product.
+
+    Attributes:
+        swapped: Whether the operands multiply in the other order.
+        transposed: Whether the last two axes of the left, or of the right, factor stand the other way.
+        contracted: The letter that is summed over.
+    """
+
+    swapped: bool
+    transposed: tuple[bool, bool]
+    contracted: str
+
+
+def matrix_product(equation: str) -> MatrixProduct | None:
+    """Read an equation such as ``bij,bjk->bik``; None where it is no matrix product.
+
+    The batch axes come first and in the same order everywhere; one factor may have none of them.
+    """
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    first, comma, second = operands.partition(",")
+    if not arrow or not comma or "," in second:
+        return None
+    for swapped, (left, right) in enumerate(((first, second), (second, first))):
+        found = _as_product(left, right, result)
+        if found is not None:
+            return MatrixProduct(bool(swapped), *found)
+    return None
+
+
+def _as_product(left: str, right: str, result: str) -> tuple[tuple[bool, bool], str] | None:
+    batch, rows, columns = result[:-2], result[-2:-1], result[-1:]
+    for term in (left, right, result):
+        letters = term.replace("...", "")
+        if len(term) < 2 or not letters[-2:].isalpha() or len(letters) < 2 or len(set(letters)) != len(letters):
+            return None
+        if "..." in term and not term.startswith("..."):
+            return None
+    if (left[:-2] != batch and right[:-2] != batch) or not {left[:-2], right[:-2]} <= {batch, ""}:
+        return None
+    if rows not in left[-2:] or columns not in right[-2:] or rows == columns:
+        return None
+    summed = left[-2:].replace(rows, "")
+    if summed != right[-2:].replace(columns, "") or len(summed) != 1 or summed in result:
+        return None
+    return (left[-1] == rows, right[-2] == columns), summed
+
+
+def _product(s: Site) -> tuple[MatrixProduct, ir.Value, ir.Value] | Refusal | None:
+    equation = s.attr("equation")
+    left, right = s.input(0), s.input(1)
+    if len(s.node.inputs) != 2 or left is None or right is None or facts.refers_to_function_attribute(s.node):
+        return None
+    found = matrix_product(equation if isinstance(equation, str) else "")
+    if found is None:
+        return Refusal("the equation is no matrix product")
+    kind = facts.dtype(left)
+    if kind is None or kind.name not in _MULTIPLIED:
+        return Refusal("MatMul does not have this element type")
+    if found.swapped:
+        left, right = right, left
+    a, b = s.sizes.dims(left), s.sizes.dims(right)
+    if a is None or b is None or min(len(a), len(b)) < 2:
+        return Refusal("the ranks are not known")
+    summed = a[-2 if found.transposed[0] else -1], b[-1 if found.transposed[1] else -2]
+    if summed[0] != summed[1]:
+        return Refusal("the sizes summed over are not known to be equal, and Einsum repeats a size of 1")
+    return found, left, right
+
+
+@rule("replace_einsum_with_matmul", on="Einsum", exactness=REASSOCIATES, opset=12)
+def plain_product(s: Site) -> Result:
+    """Einsum that multiplies matrices is MatMul."""
+    product = _product(s)
+    if not isinstance(product, tuple):
+        return product
+    found, left, right = product
+    return None if any(found.transposed) else MatMul(left, right)
+
+
+@rule("replace_einsum_with_matmul", on="Einsum", exactness=REASSOCIATES, opset=12, default=False)
+def product_of_transposed(s: Site) -> Result:
+    """Einsum that multiplies matrices, one or both of them transposed, is Transpose and MatMul."""
+    product = _product(s)
+    if not isinstance(product, tuple):
+        return product
+    found, left, right = product
+    factors = [_turned(v) if turn else v for v, turn in zip((left, right), found.transposed, strict=True)]
+    return MatMul(*factors) if any(found.transposed) else None
+
+
+def _turned(value: ir.Value) -> Expr:
+    rank = facts.rank(value)
+    assert rank is not None
+    return Transpose(value, perm=[*range(rank - 2), rank - 1, rank - 2])
