@@ -15,9 +15,10 @@ from onnx.shape_inference import InferenceError
 from sardonyx import model as model_io
 from sardonyx.core.dim import Size, dim_min
 from sardonyx.core.dim import symbols as algebra_symbols
-from sardonyx.errors import ShapeError
+from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import MADE_UP, Sizes, at_least, equal, parsed, product, quotient
+from sardonyx.rewrite.structure import require_structure
 
 FAR = 1 << 30
 """Slice ends from here on mean the end of the axis."""
@@ -54,16 +55,25 @@ def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) ->
 
     Raises:
         ShapeError: ``input_shapes`` names no input, or has another rank than declared.
+        InvalidModelError: the model has a cycle, an undefined value, a recursive function, or no operator sets.
     """
     if input_shapes:
         override_input_shapes(model, input_shapes)
     skeleton = model_io.to_proto(model, weights=False)
+    require_structure(skeleton)
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
     except (InferenceError, RuntimeError, ValueError):
         # Data propagation raises on a model whose claims it cannot follow; without it the plain
         # inference still annotates what it can, and `check` is where the user hears of the fault.
-        inferred = onnx.shape_inference.infer_shapes(skeleton)
+        try:
+            inferred = onnx.shape_inference.infer_shapes(skeleton)
+        except (InferenceError, RuntimeError, ValueError) as error:
+            raise InvalidModelError(
+                f"its types cannot be inferred: {error}",
+                where=model.graph.name or "the model",
+                remedy="`sardonyx check` says what is wrong with it.",
+            ) from error
     annotate(model.graph, inferred.graph)
     refine(model, Sizes(model.graph.opset_imports.get("", 1)))
 

@@ -17,6 +17,7 @@ from sardonyx.rewrite import pipeline, targets
 from sardonyx.rewrite.engine import Applied, Engine, Settings
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.record import Dropped, Report
+from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -136,6 +137,9 @@ class _Original:
         self.bytes = self._path.stat().st_size if self._path is not None else _size(self.model)
 
     def _prepare(self) -> ir.Model:
+        if isinstance(self._source, onnx.ModelProto):
+            # A message in memory may be nested deeper than any file, and than what reads it can follow.
+            require_structure(self._source)
         model = model_io.load(self._source)
         if model is self._source:
             model = model.clone()
