@@ -6,7 +6,8 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from sardonyx.rewrite.opset.schemas import HINTS, default_of
-from sardonyx.rewrite.opset.site import convert_attributes, is_read
+from sardonyx.rewrite.opset.scope import is_read
+from sardonyx.rewrite.opset.site import convert_attributes
 
 _REQUIRED = OpSchema.FormalParameterOption.Single
 

@@ -17,7 +17,8 @@ from sardonyx.rewrite.opset.decompose import expand
 from sardonyx.rewrite.opset.experimental import EXPERIMENTAL, replace_experimental
 from sardonyx.rewrite.opset.ir_version import at_least, set_ir_version
 from sardonyx.rewrite.opset.schemas import canonical, changed_in, newest, schema_at, since_version
-from sardonyx.rewrite.opset.site import Refusal, Scope, Site, bodies_of, name_of
+from sardonyx.rewrite.opset.scope import Scope, bodies_of, name_of
+from sardonyx.rewrite.opset.site import Refusal, Site
 from sardonyx.rewrite.opset.table import adapter_for
 from sardonyx.rewrite.opset.widening import fit
 
@@ -88,6 +89,7 @@ class Walk:
             )
         self._require_legal(model)
         self.model = copy_of(model)
+        self._scopes = self._in_scopes()
         self._annotate()
 
     def _version(self, imports: dict[str, int]) -> int | None:
@@ -96,15 +98,16 @@ class Walk:
                 return version
         return None
 
-    def _scopes(self) -> Iterable[tuple[Scope, int]]:
+    def _in_scopes(self) -> list[tuple[Scope, int]]:
         """The main graph and every function, each with the operator set it is written in."""
         main = self._version(self.model.opset_imports)
         assert main is not None
-        yield self._scope(self.model.graph, dict(self.model.opset_imports), in_function=False), main
+        scopes = [(self._scope(self.model.graph, dict(self.model.opset_imports), in_function=False), main)]
         for function in self.model.functions.values():
             version = self._version(function.opset_imports)
             if version is not None:
-                yield self._scope(function.graph, dict(function.opset_imports), in_function=True), version
+                scopes.append((self._scope(function.graph, dict(function.opset_imports), in_function=True), version))
+        return scopes
 
     def _scope(self, graph: ir.Graph, imports: dict[str, int], *, in_function: bool) -> Scope:
         return Scope(self.model, graph, in_function=in_function, imports={canonical(d): v for d, v in imports.items()})
@@ -121,7 +124,7 @@ class Walk:
     def _experimental(self) -> list[Site]:
         return [
             Site(node, scope, version, version)
-            for scope, version in self._scopes()
+            for scope, version in self._scopes
             for node in ir.traversal.RecursiveGraphIterator(scope.graph)
             if not self.domain
             and not canonical(node.domain)
@@ -138,7 +141,7 @@ class Walk:
                 where="opset",
                 remedy=f"Known are 1 to {latest}.",
             )
-        for scope, version in list(self._scopes()):
+        for scope, version in self._scopes:
             rises = opset > version and not scope.in_function
             self.walk(list(scope.graph), scope, version, opset)
             scope.drop_unused_constants()
@@ -155,7 +158,7 @@ class Walk:
 
     def decompose(self, op_types: frozenset[str]) -> ir.Model:
         """Takes every node of these operators below its first definition and back; see ``decompose``."""
-        for scope, version in list(self._scopes()):
+        for scope, version in self._scopes:
             for node in list(ir.traversal.RecursiveGraphIterator(scope.graph)):
                 if canonical(node.domain) == self.domain and node.op_type in op_types:
                     self._remove(node, scope, version, op_types)

@@ -14,7 +14,8 @@ from onnx_ir import serde
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.opset.constants import tensor_of_constant
 from sardonyx.rewrite.opset.schemas import canonical, default_of, schema_at
-from sardonyx.rewrite.opset.site import Scope, Site, forget_new_symbols, is_read, symbols_of
+from sardonyx.rewrite.opset.scope import Scope, forget_new_symbols, is_read, symbols_of
+from sardonyx.rewrite.opset.site import Site
 
 _DOMAIN = "decomposition"
 

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import OpsetConversionError, OptionError
-from sardonyx.rewrite.opset.site import bodies_of, name_of
+from sardonyx.rewrite.opset.scope import bodies_of, name_of
 
 _T = ir.DataType
 _OLDEST = 3
