@@ -1,0 +1,247 @@
+"""The 543 models that onnxoptimizer's own tests build: correct on all, as small as its answer, the same operators by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx import model as model_io
+from sardonyx.compat import onnxoptimizer
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite import pipeline
+from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite.verify.compare import TOLERANCE, difference
+from tests.suites.conftest import Recorded
+
+DEAD = "nodes that only the rewritten ones read go with them, and not only when eliminate_deadend is asked for"
+FOLDED = "what the reference computes with new nodes from constants is one constant here"
+FURTHER = "the rewrite is right here too, and the reference passes it by"
+WRONG = "the reference's answer gives other outputs"
+GROWS = "the reference's answer has more nodes than the model, which no fusion should make"
+
+DIFFERENCES: dict[str, tuple[dict[str, int], str]] = {
+    "eliminate_if_with_const_cond_with_subgraph_output_initializer__0": ({"Identity": 1}, "the reference crashes"),
+    "eliminate_if_with_const_cond_with_subgraph_param__0": ({"Sin": 1, "Add": 1}, DEAD),
+    "eliminate_if_with_const_false_cond__0": ({"Identity": 1}, DEAD),
+    "eliminate_if_with_const_true_cond__0": ({"Sin": 1, "HardSigmoid": 1}, DEAD),
+    "eliminate_nop_dropout__0": ({"Log": 1}, f"{FURTHER}: before version 12 Dropout has no training mode"),
+    "eliminate_nop_dropout_opset11__1": ({"Log": 1}, f"{FURTHER}: before version 12 Dropout has no training mode"),
+    "eliminate_shape_gather__0": ({"Identity": 1}, DEAD),
+    "eliminate_shape_op__0": ({"Identity": 1}, f"{DEAD}; an output that is a constant is an Identity of it"),
+    "fuse_add_bias_into_conv_use_move_constant__0": ({"Conv": 1}, FOLDED),
+    "fuse_add_bias_into_conv_use_weight_shape_with_tile__0": ({"Conv": 1, "Add": 1}, GROWS),
+    "fuse_add_bias_into_conv_with_scalar_bias__0": ({"Conv": 1, "Add": 1}, GROWS),
+    "fuse_bn_into_conv_simple__0": ({"Conv": 1}, FOLDED),
+    "fuse_concat_and_reshape2__0": ({"Reshape": 1}, FURTHER),
+    "fuse_consecutive_slices_1__0": ({"Slice": 1}, FURTHER),
+    "fuse_consecutive_slices_2__0": ({"Slice": 1}, FURTHER),
+    "fuse_consecutive_slices_3__0": ({"Slice": 1}, FURTHER),
+    "fuse_consecutive_slices_4__0": ({"Slice": 1}, FURTHER),
+    "fuse_consecutive_slices_with_same_axes__0": ({"Slice": 1}, FURTHER),
+    "fuse_consecutive_softmax_log_axis__0": ({"LogSoftmax": 1}, DEAD),
+    "fuse_consecutive_softmax_log_multiple_out__0": ({"LogSoftmax": 1, "Exp": 1}, DEAD),
+    "fuse_consecutive_squeeze_unsqueeze__0": ({"Relu": 1}, "the reference raises"),
+    "fuse_consecutive_squeeze_unsqueeze_negative_axes__0": ({"Relu": 1}, "the reference raises"),
+    "fuse_consecutive_squeeze_unsqueeze_no_fuse__0": ({"Squeeze": 1, "Unsqueeze": 1}, "the reference raises"),
+    "fuse_consecutive_unsqueeze_squeeze__0": ({"Relu": 1}, "the reference raises"),
+    "fuse_consecutive_squeezes__0": ({"Squeeze": 2, "Constant": 2, "Loop": 1}, f"{FURTHER}: in the body of the Loop"),
+    "fuse_matmul_add_bias_into_gemm_must_keep_topological_order__0": ({"MatMul": 1, "Gemm": 1}, DEAD),
+    "fuse_qkv__0": ({"Mul": 1, "Add": 1, "MatMul": 1, "Split": 1, "Reshape": 3}, FOLDED),
+    "fuse_qkv__1": ({"Mul": 1, "Add": 1, "MatMul": 1, "Split": 1, "Reshape": 3}, FOLDED),
+    "fuse_qkv__2": ({"Mul": 1, "Add": 1, "MatMul": 1, "Split": 1, "Reshape": 3}, FOLDED),
+    "fuse_transpose_default_no_fuse__0": ({"Identity": 2, "Transpose": 1}, FURTHER),
+    **{
+        f"fuse_pad_into_maxpool_{case}__0": ({"Pad": 1, "MaxPool": 1}, f"{WRONG}: a MaxPool pads with −∞, not with 0")
+        for case in (
+            "1d",
+            "1d_opset10",
+            "existing_maxpool_pad",
+            "existing_maxpool_pad_opset10",
+            "no_optional_value",
+            "no_optional_value_opset10",
+            "with_optional_value",
+        )
+    },
+}
+"""Calls whose answer has other operators here than in onnxoptimizer: what is there, and why."""
+
+WITHOUT_ANSWER = frozenset(
+    {
+        "eliminate_if_with_const_cond_with_subgraph_output_initializer__0",
+        "fuse_consecutive_squeeze_unsqueeze__0",
+        "fuse_consecutive_squeeze_unsqueeze_negative_axes__0",
+        "fuse_consecutive_squeeze_unsqueeze_no_fuse__0",
+        "fuse_consecutive_unsqueeze_squeeze__0",
+    }
+)
+"""Calls on which onnxoptimizer crashed or raised."""
+
+SPLITS = frozenset({"split_init", "split_predict"})
+"""Passes that take a part of the model, which has other outputs."""
+
+RUN_NOWHERE = {
+    "eliminate_nop_with_unit__0": "joins an empty vector with a matrix",
+    "lift_lex_if__0": "its If has two outputs, and its branches have none",
+}
+"""Models that break the rules of ONNX so that no evaluator takes them, and how."""
+
+
+def operators(graph: onnx.GraphProto) -> Counter[str]:
+    """Operators by type, bodies included."""
+    found: Counter[str] = Counter()
+    for node in graph.node:
+        found[node.op_type] += 1
+        for attribute in node.attribute:
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                found += operators(body)
+    return found
+
+
+def undeclared(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without the shapes that it declares of what it computes: some are wrong, and crash ONNX Runtime."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for output in bare.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return bare
+
+
+def samples(model: onnx.ModelProto) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Three sets of inputs on which the model runs, with its outputs."""
+    held = model_io.from_proto(model)
+    pipeline.open_negative_sizes(held)
+    names = inputs.symbolic_dimensions(held)
+    found = 0
+    for sizes in (*inputs.sizes_to_try(held), dict.fromkeys(names, 0)):
+        for seed in range(3):
+            feeds = inputs.draw(held, sizes, seed)
+            try:
+                answers = evaluate(undeclared(model), feeds)
+            except EvaluationError:
+                break
+            yield feeds, answers
+            found += 1
+        if found:
+            return
+
+
+def disagreement(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """What differs by more than the tolerance; empty where nothing does."""
+    if list(expected) != list(found):
+        return f"outputs {list(found)} for {list(expected)}"
+    wrong = [d for name in expected if (d := difference(name, expected[name], found[name])).error > TOLERANCE]
+    return "; ".join(f"{d.output}: {d.detail or d.error}" for d in wrong)
+
+
+def is_valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def wrongs(call: Recorded, result: onnx.ModelProto) -> list[str]:
+    """What is wrong with an answer to a call."""
+    model = call.model()
+    found = []
+    if [o.name for o in result.graph.output] != [o.name for o in model.graph.output]:
+        found.append("other outputs")
+    if is_valid(model) and not is_valid(result):
+        found.append("the checker rejects it")
+    if call.name not in RUN_NOWHERE:
+        runs = list(samples(model))
+        assert runs, f"{call.name} runs on no sample"
+        found += [text for feeds, want in runs if (text := disagreement(want, evaluate(undeclared(result), feeds)))]
+    return [f"{call.name} {call.passes}: {text}" for text in found]
+
+
+def test_the_default_passes_are_correct_on_every_model(onnxoptimizer_suite: list[Recorded]) -> None:
+    assert len(onnxoptimizer_suite) == 543
+    found = [w for c in onnxoptimizer_suite for w in wrongs(c, sardonyx.optimize(c.path, verify=False).proto)]
+    assert not found, "\n".join(found)
+
+
+def test_the_passes_named_are_correct_on_every_model(onnxoptimizer_suite: list[Recorded]) -> None:
+    found = [
+        wrong
+        for call in onnxoptimizer_suite
+        if not SPLITS & set(call.passes)
+        for wrong in wrongs(call, onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_default_passes_leave_no_more_nodes_than_a_correct_reference(onnxoptimizer_suite: list[Recorded]) -> None:
+    larger = []
+    for call in onnxoptimizer_suite:
+        answer = call.answer()
+        if answer is None:
+            continue
+        count = operators(sardonyx.optimize(call.path, verify=False).proto.graph).total()
+        if count > operators(answer.graph).total() and is_correct(call, answer):
+            larger.append(f"{call.name}: {count} nodes, {operators(answer.graph)} in the reference")
+    assert not larger, "\n".join(larger)
+
+
+def is_correct(call: Recorded, answer: onnx.ModelProto) -> bool:
+    """Whether the reference's answer has the interface of the model, and gives the same outputs."""
+    model = call.model()
+    if [i.name for i in answer.graph.input] != [i.name for i in model.graph.input]:
+        return False
+    return not any(disagreement(want, evaluate(undeclared(answer), feeds)) for feeds, want in samples(model))
+
+
+def test_the_passes_named_leave_the_operators_of_the_reference(onnxoptimizer_suite: list[Recorded]) -> None:
+    other = []
+    for call in onnxoptimizer_suite:
+        answer = call.answer()
+        expected, reason = DIFFERENCES.get(call.name, (None, ""))
+        wanted = Counter(expected) if expected is not None or answer is None else operators(answer.graph)
+        found = operators(onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point).graph)
+        if found != wanted:
+            other.append(f"{call.name} {call.passes}: {dict(found)}, and {dict(wanted)} expected {reason}")
+    assert not other, "\n".join(other)
+
+
+def test_every_difference_listed_is_one(onnxoptimizer_suite: list[Recorded]) -> None:
+    calls = {call.name: call for call in onnxoptimizer_suite}
+    assert {name for name, call in calls.items() if call.answer_path is None} == WITHOUT_ANSWER
+    assert DIFFERENCES.keys() <= calls.keys()
+    for name, (found, reason) in DIFFERENCES.items():
+        answer = calls[name].answer()
+        if answer is None:
+            continue
+        assert operators(answer.graph) != Counter(found), f"{name} is no difference"
+        if reason.startswith(WRONG):
+            assert not is_correct(calls[name], answer), f"{name}: the reference is right"
+        if reason == GROWS:
+            assert operators(answer.graph).total() > operators(calls[name].model().graph).total()
+
+
+def test_a_model_that_runs_nowhere_gives_what_the_reference_gives(onnxoptimizer_suite: list[Recorded]) -> None:
+    call = next(call for call in onnxoptimizer_suite if call.name == "eliminate_nop_with_unit__0")
+    answer = call.answer()
+    assert answer is not None
+    feeds = {"X": np.array([[1, 0], [-2, 3], [0, 0]], np.float32)}
+    expected = evaluate(undeclared(answer), feeds)
+    for result in (
+        onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point),
+        sardonyx.optimize(call.path, verify=False).proto,
+    ):
+        assert not disagreement(expected, evaluate(undeclared(result), feeds))
+
+
+def test_every_pass_of_onnxoptimizer_is_here() -> None:
+    theirs = pytest.importorskip("onnxoptimizer")
+    assert set(theirs.get_available_passes()) <= set(onnxoptimizer.get_available_passes())
+    assert theirs.get_fuse_and_elimination_passes() == onnxoptimizer.get_fuse_and_elimination_passes()
