@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +22,7 @@ from onnx import ModelProto
 from sardonyx import model as model_io
 from sardonyx.errors import InvalidModelError, OptionError
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Settings
+from sardonyx.rewrite.engine import PatchFailed, Settings
 
 __all__ = ["get_available_passes", "get_fuse_and_elimination_passes", "main", "optimize"]
 
@@ -121,9 +122,7 @@ def optimize(model, passes=None, fixed_point=False):  # type: ignore[no-untyped-
         raise ModelTypeError(f"Optimizer only accepts ModelProto, incorrect type: {type(model)}", where="model")
     if isinstance(names, (str, bytes)) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
         raise PassTypeError("is no sequence of names", where="passes", remedy="Give a list of strings.")
-    work = model_io.from_proto(model)
-    _run(work, names, bool(fixed_point))
-    return model_io.to_proto(work)
+    return model_io.to_proto(_optimized(model, names, bool(fixed_point)))
 
 
 def main() -> None:
@@ -146,8 +145,8 @@ def main() -> None:
     if not Path(args.input_model).exists():
         _give_up(f"input file: {args.input_model} no exist!")
     onnx.checker.check_model(args.input_model)
-    model = model_io.load(args.input_model)
-    _run(model, get_fuse_and_elimination_passes() if args.passes is None else args.passes, args.fixed_point)
+    passes = get_fuse_and_elimination_passes() if args.passes is None else args.passes
+    model = _optimized(args.input_model, passes, args.fixed_point)
     model_io.save(model, args.output_model)
     onnx.checker.check_model(args.output_model)
 
@@ -157,13 +156,27 @@ def _give_up(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def _run(model: ir.Model, passes: Sequence[str], fixed_point: bool) -> None:
+def _optimized(source: ModelProto | str, passes: Sequence[str], fixed_point: bool) -> ir.Model:
     known = set(get_available_passes())
     for name in passes:
         if name not in known:
             raise UnknownPassError(
                 f"pass {name} is unknown", where="passes", remedy="get_available_passes() lists them."
             )
+    settings = Settings()
+    while True:
+        model = model_io.load(source)
+        _require_defined_inputs(model)
+        try:
+            pipeline.transform_in_order(model, passes, settings, repeat=fixed_point)
+        except PatchFailed as failure:
+            # The model is half changed: once more from the start, without this rewrite.
+            settings = replace(settings, banned=settings.banned | {(failure.rule, failure.site)})
+        else:
+            return model
+
+
+def _require_defined_inputs(model: ir.Model) -> None:
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for node in graph.all_nodes():
             for value in node.inputs:
@@ -171,7 +184,6 @@ def _run(model: ir.Model, passes: Sequence[str], fixed_point: bool) -> None:
                     raise UndefinedInputError(
                         f"Input {value.name} is undefined!", where=f"node '{node.name}' ({node.op_type})"
                     )
-    pipeline.transform_in_order(model, passes, Settings(), repeat=fixed_point)
 
 
 def _is_defined(value: ir.Value) -> bool:

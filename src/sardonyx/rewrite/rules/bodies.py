@@ -19,9 +19,11 @@ def body_of(node: ir.Node, name: str) -> ir.Graph | None:
 
 
 def branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph] | None:
-    """The then-branch and the else-branch of an If."""
+    """The then-branch and the else-branch of an If; None where it has none of its own that give its outputs."""
     yes, no = body_of(node, "then_branch"), body_of(node, "else_branch")
-    return None if yes is None or no is None else (yes, no)
+    if yes is None or no is None or not len(yes.outputs) == len(no.outputs) == len(node.outputs):
+        return None
+    return yes, no
 
 
 def immovable(engine: Engine, body: ir.Graph) -> str | None:

@@ -38,7 +38,7 @@ def taken(engine: Engine, node: ir.Node, truth: bool) -> Result:
     """The If becomes its branch for ``truth``."""
     both = branches(node)
     if both is None:
-        return Refusal("its branches are given by the function's caller")
+        return Refusal("its branches are given by the function's caller, or do not give its outputs")
     body = both[0] if truth else both[1]
     if (reason := immovable(engine, body)) is not None:
         return Refusal(reason)
