@@ -13,8 +13,9 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.errors import OptionError
 from sardonyx.rewrite import pipeline, targets
-from sardonyx.rewrite.engine import Applied, Engine, Settings
+from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther, Settings
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.record import Dropped, Report
 from sardonyx.rewrite.structure import require_structure
@@ -83,7 +84,7 @@ def optimize(
         The model and the report. A rewrite that changes an output is found, dropped and reported.
 
     Raises:
-        OptionError: an unknown target or pass.
+        OptionError: an unknown target or pass, or ``inputs`` are not those of the model.
         SardonyxError: the model cannot be read, or its shapes contradict ``input_shapes``.
     """
     started = time.perf_counter()
@@ -91,34 +92,105 @@ def optimize(
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
     original = _Original(model, input_shapes, opset)
-    settings = Settings(target=profile.name)
+    if inputs is not None:
+        _require_inputs(original.model, inputs)
     report = Report.begin(original.model, original.bytes, profile.name)
-    work, engine = _transform(original, selection, settings)
-    transformed = time.perf_counter()
+    attempt = _Attempt(original, selection, Settings(target=profile.name))
+    attempt.transform()
+    seconds = time.perf_counter() - started
     verdict = Verdict("not proved", reason="verification was switched off")
-    dropped: list[Dropped] = []
     if verify:
         with Verifier(original.witness(), inputs=inputs) as verifier:
-            verdict = verifier.judge(work, exact=_exact(engine.applied))
-            while verdict.status == "different" and len(dropped) < MOST_DROPPED and engine.applied:
-                guilty = _bisect(original, selection, settings, engine.applied, verifier)
-                dropped.append(Dropped(guilty.rule, guilty.site, verdict.reason))
-                banned = settings.banned | {(guilty.rule, guilty.site)}
-                settings = replace(settings, banned=banned)
-                work, engine = _transform(original, selection, settings)
-                verdict = verifier.judge(work, exact=_exact(engine.applied))
-        if verdict.status == "different":
-            work, engine = original.fresh(), Engine(original.fresh(), settings)
-            verdict = Verdict("not proved", reason=f"every attempt changed an output; returned as it was: {verdict.reason}")
+            verdict = attempt.prove(verifier)
     report.finish(
-        work,
-        engine,
+        attempt.model,
+        attempt.engine,
         verdict,
-        dropped,
-        seconds=transformed - started,
-        verify_seconds=time.perf_counter() - transformed if verify else 0.0,
+        attempt.all_dropped(),
+        seconds=seconds,
+        verify_seconds=time.perf_counter() - started - seconds if verify else 0.0,
     )
-    return Optimized(work, report)
+    return Optimized(attempt.model, report)
+
+
+def _require_inputs(model: ir.Model, inputs: Mapping[str, Any]) -> None:
+    known = {str(v.name): v for v in model.graph.inputs}
+    stray = [name for name in inputs if name not in known]
+    missing = [name for name, value in known.items() if name not in inputs and not value.is_initializer()]
+    if stray or missing:
+        problem = f"has no input of this name: {', '.join(stray)}" if stray else f"lacks {', '.join(missing)}"
+        raise OptionError(problem, where="inputs", remedy=f"Inputs of the model are: {', '.join(known)}.")
+
+
+class _Attempt:
+    """One optimization: the model at hand, and what had to be dropped on the way to it."""
+
+    def __init__(self, original: _Original, selection: pipeline.Selection, settings: Settings) -> None:
+        self._original = original
+        self._selection = selection
+        self._settings = settings
+        self._dropped: list[Dropped] = []
+        self.model: ir.Model
+        self.engine: Engine
+
+    def transform(self) -> None:
+        """Rewrite to the fixed point; a patch that cannot be put in is dropped, and so are rules that never end."""
+        self.model, self.engine = self._transformed(self._settings)
+
+    def _transformed(self, settings: Settings) -> tuple[ir.Model, Engine]:
+        while True:
+            work = self._original.fresh()
+            try:
+                return work, pipeline.transform(work, self._selection, settings)
+            except PatchFailed as error:
+                self._dropped.append(Dropped(error.rule, error.site, str(error)))
+                self._ban(error.rule, error.site)
+                settings = replace(settings, banned=self._settings.banned)
+            except RulesUndoEachOther as error:
+                self._dropped += [Dropped(rule, error.site, error.problem) for rule in error.rules]
+                self._settings = replace(self._settings, off=self._settings.off | set(error.rules))
+                settings = replace(settings, off=self._settings.off)
+
+    def _ban(self, rule: str, site: str) -> None:
+        self._settings = replace(self._settings, banned=self._settings.banned | {(rule, site)})
+
+    def prove(self, verifier: Verifier) -> Verdict:
+        """Judge the model; while an output differs, find the patch that did it and go on without."""
+        verdict = self._judge(verifier)
+        for _ in range(MOST_DROPPED):
+            if verdict.status != "different" or not self.engine.applied:
+                break
+            guilty = self._bisect(verifier)
+            self._dropped.append(Dropped(guilty.rule, guilty.site, verdict.reason))
+            self._ban(guilty.rule, guilty.site)
+            self.transform()
+            verdict = self._judge(verifier)
+        if verdict.status != "different":
+            return verdict
+        self.model = self._original.fresh()
+        self.engine = Engine(self.model, self._settings)
+        return Verdict("not proved", reason=f"every attempt changed an output; returned as it was: {verdict.reason}")
+
+    def _judge(self, verifier: Verifier) -> Verdict:
+        return verifier.judge(self.model, exact=_exact(self.engine.applied))
+
+    def _bisect(self, verifier: Verifier) -> Applied:
+        """The first patch after which an output differs: ``good`` patches do no harm, ``bad`` patches do."""
+        applied = self.engine.applied
+        good, bad = 0, len(applied)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            work, engine = self._transformed(replace(self._settings, limit=middle))
+            if verifier.judge(work, exact=_exact(engine.applied)).status == "different":
+                bad = middle
+            else:
+                good = middle
+        return applied[bad - 1]
+
+    def all_dropped(self) -> list[Dropped]:
+        """Patches dropped, and places where a rule raised instead of answering."""
+        failed = [Dropped(rule, site, reason) for (rule, site), reason in self.engine.failed.items()]
+        return list(dict.fromkeys([*self._dropped, *failed]))
 
 
 class _Original:
@@ -172,32 +244,5 @@ def _size(model: ir.Model) -> int:
     return weights + 100 * sum(1 for _ in model.graph.all_nodes())
 
 
-def _transform(original: _Original, selection: pipeline.Selection, settings: Settings) -> tuple[ir.Model, Engine]:
-    work = original.fresh()
-    return work, pipeline.transform(work, selection, settings)
-
-
 def _exact(applied: Sequence[Applied]) -> bool:
     return all(patch.exactness == "exact" for patch in applied)
-
-
-def _bisect(
-    original: _Original,
-    selection: pipeline.Selection,
-    settings: Settings,
-    applied: Sequence[Applied],
-    verifier: Verifier,
-) -> Applied:
-    """The first patch after which an output differs: ``good`` patches do no harm, ``bad`` patches do."""
-    good, bad = 0, len(applied)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        limited = replace(settings, limit=middle)
-        work, engine = _transform(original, selection, limited)
-        if verifier.judge(work, exact=_exact(engine.applied)).status == "different":
-            bad = middle
-        else:
-            good = middle
-    return applied[bad - 1]
-
-

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.rewrite import facts
 from sardonyx.rewrite.verify.compare import Verdict
 
-DECIDING = frozenset(
-    {
-        "ArgMax", "ArgMin", "TopK", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal", "NonMaxSuppression",
-        "Round", "Ceil", "Floor", "Sign", "Cast", "QuantizeLinear", "DynamicQuantizeLinear", "NonZero",
-    }
-)  # fmt: skip
-"""Operators that turn floats into decisions: a last-bit difference before them may be a whole step after."""
+SLOWER = 20.0
+"""How many times as long as the original, and a minute more, a candidate may run."""
 
 
 class Verifier:
@@ -39,7 +33,8 @@ class Verifier:
     Args:
         original: The model as it was, or the path of the file that holds it unchanged.
         inputs: Real inputs by name; drawn from the graph when None.
-        timeout: Seconds that one question may take.
+        seed: Decides what is drawn.
+        timeout: Seconds that preparing the original may take.
     """
 
     def __init__(
@@ -48,54 +43,41 @@ class Verifier:
         *,
         inputs: Mapping[str, Any] | None = None,
         seed: int = 0,
-        timeout: float = 600.0,
+        timeout: float = 300.0,
     ) -> None:
         self._original = original
         self._inputs = inputs
         self._seed = seed
         self._timeout = timeout
         self._child: subprocess.Popen[str] | None = None
-        self._decided: dict[str, list[str]] = {}
-        self._reasons: list[str] = []
+        self._reason = ""
+        self._seconds = 0.0
+        self._peak = 0
+        self._interface: list[str] = []
         self.samples = 0
 
     def __enter__(self) -> Self:
         """Start the child and let it prepare the original's answers."""
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-verify-")
         folder = Path(self._folder.name)
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "sardonyx.rewrite.verify.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        original = self._original if isinstance(self._original, ir.Model) else model_io.load(self._original)
-        self._decided = decisions(original)
-        if isinstance(self._original, Path) and not self._decided:
-            path = self._original
+        if isinstance(self._original, ir.Model):
+            model, self._path = self._original, folder / "original.onnx"
+            model_io.save(model, self._path)
         else:
-            path = folder / "original.onnx"
-            with _also_output(original, self._compared()):
-                model_io.save(original, path)
-        request: dict[str, Any] = {"do": "reference", "path": str(path), "seed": self._seed}
+            model, self._path = model_io.load(self._original), self._original
+        # Where every weight is listed as an input, as files up to IR version 3 must, nothing is meant by it.
+        self._overridable = not all(v.is_graph_input() for v in model.graph.initializers.values())
+        self._interface = _interface(model, self._overridable)
         if self._inputs is not None:
-            np.savez(folder / "inputs.npz", **{k: np.asarray(v) for k, v in self._inputs.items()})
-            request["inputs"] = str(folder / "inputs.npz")
-        answer = self._ask(request)
-        self.samples = int(answer.get("samples", 0))
-        self._reasons = list(dict.fromkeys(answer.get("reasons", []))) or [answer.get("reason", "")]
+            (folder / "inputs.pickle").write_bytes(pickle.dumps(dict(self._inputs)))
+        self._prepare()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop the child and remove its files."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.communicate()
+        self._stop()
         self._folder.cleanup()
 
     def judge(self, candidate: ir.Model, *, exact: bool) -> Verdict:
@@ -105,17 +87,26 @@ class Verifier:
             candidate: The rewritten model.
             exact: Whether equal bits are demanded; else 1e-4 of the largest element of each output.
         """
+        if _interface(candidate, self._overridable) != self._interface:
+            reason = "names, order, types or declared shapes of inputs or outputs are not the original's"
+            return Verdict("different", worst=float("inf"), exact=False, reason=reason)
         if not self.samples:
-            reason = "; ".join(r for r in self._reasons if r)[:600] or "the original runs on no inputs that were drawn"
-            return Verdict("not proved", reason=reason)
+            return Verdict("not proved", reason=self._reason, peak_bytes=self._peak)
         path = Path(self._folder.name) / "candidate.onnx"
-        with _also_output(candidate, self._compared()):
-            model_io.save(candidate, path)
-        answer = self._ask({"do": "judge", "path": str(path), "exact": exact, "decided": self._decided})
-        if answer.get("status") == "error":
-            return Verdict(
-                "different", reason=f"the result does not run: {answer['reason']}", exact=False, worst=float("inf")
-            )
+        model_io.save(candidate, path)
+        request = {"do": "judge", "path": str(path), "exact": exact}
+        answer = self._ask(request, 60.0 + SLOWER * self._seconds * self.samples)
+        if answer["status"] == "ended":
+            # Only a second end, after the original ran once more, is the candidate's doing.
+            self._prepare()
+            if not self.samples:
+                return Verdict("not proved", reason=self._reason, peak_bytes=self._peak)
+            answer = self._ask(request, 60.0 + SLOWER * self._seconds * self.samples)
+        if answer["status"] in ("ended", "error"):
+            if answer["status"] == "ended":
+                self._prepare()
+            reason = f"the result does not run: {answer['reason']}"
+            return Verdict("different", reason=reason, exact=False, worst=float("inf"), peak_bytes=self._peak)
         return Verdict(
             status=answer["status"],
             samples=int(answer.get("samples", 0)),
@@ -123,73 +114,77 @@ class Verifier:
             worst=float(answer.get("worst", 0.0)),
             exact=bool(answer.get("exact", False)),
             reason=answer.get("reason", ""),
-            peak_bytes=int(answer.get("peak_bytes", 0)),
+            peak_bytes=self._peak,
             notes=tuple(answer.get("notes", ())),
         )
 
-    def _compared(self) -> list[str]:
-        return list(dict.fromkeys(name for names in self._decided.values() for name in names))
+    def _prepare(self) -> None:
+        """Start a child and let it answer for the original; another seed where it ends over what was drawn."""
+        folder = Path(self._folder.name)
+        request: dict[str, Any] = {"do": "reference", "path": str(self._path), "folder": str(folder)}
+        if self._inputs is not None:
+            request["inputs"] = str(folder / "inputs.pickle")
+        self.samples = 0
+        for seed in (self._seed,) if self._inputs is not None else (self._seed, self._seed + 1001):
+            self._start()
+            answer = self._ask({**request, "seed": seed}, self._timeout)
+            self.samples = int(answer.get("samples", 0))
+            self._seconds = float(answer.get("seconds", 0.0))
+            reasons = [r for r in answer.get("reasons", ()) if r] or [answer.get("reason", "")]
+            self._reason = "; ".join(dict.fromkeys(reasons))[:800] or "no inputs were found on which the original runs"
+            if answer["status"] != "ended":
+                return
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _start(self) -> None:
+        self._stop()
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "sardonyx.rewrite.verify.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+
+    def _stop(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+            self._child = None
+
+    def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """The child's answer; status ``ended`` where there is no child any more to give one."""
         child = self._child
-        assert child is not None and child.stdin is not None and child.stdout is not None
+        if child is None:
+            return {"status": "ended", "reason": "the verifying process is gone"}
+        assert child.stdin is not None and child.stdout is not None
         try:
             child.stdin.write(json.dumps(request) + "\n")
             child.stdin.flush()
         except BrokenPipeError:
-            return {"status": "error", "reason": f"the verifying process ended with code {child.wait()}"}
-        deadline = time.monotonic() + self._timeout
+            return self._ended(child)
+        deadline = time.monotonic() + seconds
         while not select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if time.monotonic() >= deadline:
-                child.kill()
-                return {"status": "error", "reason": f"running the models took more than {self._timeout:.0f} s"}
+                self._stop()
+                return {"status": "ended", "reason": f"running it took more than {seconds:.0f} s"}
         line = child.stdout.readline()
         if not line:
-            return {"status": "error", "reason": f"the verifying process ended with code {child.wait()}"}
+            return self._ended(child)
         answer: dict[str, Any] = json.loads(line)
-        return answer
+        self._peak = max(self._peak, int(answer.get("peak_bytes", 0)))
+        return {"status": "ready", **answer}
+
+    def _ended(self, child: subprocess.Popen[str]) -> dict[str, Any]:
+        code = child.wait()
+        self._stop()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        return {"status": "ended", "reason": f"the evaluator crashed (its process ended {how})"}
 
 
-def decisions(model: ir.Model) -> dict[str, list[str]]:
-    """For each graph output that decisions lead to: the floats compared, by name (those of the main graph)."""
-    found: dict[str, list[str]] = {}
-    for output in model.graph.outputs:
-        compared = _compared_before(output, model.graph)
-        if compared:
-            found[str(output.name)] = compared
-    return found
-
-
-def _compared_before(output: ir.Value, graph: ir.Graph) -> list[str]:
-    names: dict[str, None] = {}
-    seen: set[ir.Value] = set()
-    stack = [output]
-    while stack:
-        value = stack.pop()
-        node = value.producer()
-        if value in seen or node is None or node.graph is not graph:
-            continue
-        seen.add(value)
-        floats = [
-            v for v in node.inputs if v is not None and v.dtype is not None and v.dtype.is_floating_point()
-        ]
-        if node.op_type in DECIDING and floats:
-            names.update((v.name, None) for v in floats if v.name and not facts.is_constant(v) and not v.is_graph_input())
-        stack.extend(v for v in node.inputs if v is not None)
-    return list(names)[:16]
-
-
-@contextmanager
-def _also_output(model: ir.Model, names: Sequence[str]) -> Iterator[None]:
-    """Meanwhile the named values of the main graph are outputs too."""
-    graph = model.graph
-    wanted = set(names) - {v.name for v in graph.outputs}
-    before = len(graph.outputs)
-    if wanted:
-        for node in graph:
-            graph.outputs.extend(v for v in node.outputs if v.name in wanted and v.type is not None)
-    try:
-        yield
-    finally:
-        while len(graph.outputs) > before:
-            graph.outputs.pop()
+def _interface(model: ir.Model, overridable: bool) -> list[str]:
+    """Inputs and outputs in order, with names, types and shapes as declared; weights that callers may override too."""
+    inputs = [v for v in model.graph.inputs if overridable or not v.is_initializer()]
+    sides = [("input", inputs), ("output", list(model.graph.outputs))]
+    return [f"{side} {v.name}: {v.type} {v.shape} {v.is_initializer()}" for side, values in sides for v in values]

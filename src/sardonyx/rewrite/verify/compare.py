@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +10,17 @@ import numpy as np
 
 TOLERANCE = 1e-4
 """Largest difference allowed to rewrites that are not exact, relative to the output's largest element."""
+
+COARSE: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Types that cannot show ``TOLERANCE``: the distance of neighbouring numbers, relative to them."""
+
+
+def tolerance(value: Any) -> float:
+    """The difference allowed to a rewrite that is not exact: of 16-bit types, two steps of their own."""
+    if isinstance(value, (list, tuple)):
+        return max((tolerance(v) for v in value), default=TOLERANCE)
+    return max(TOLERANCE, 2 * COARSE.get(str(getattr(value, "dtype", "")), 0.0))
+
 
 
 @dataclass(frozen=True)
@@ -128,3 +139,19 @@ def tells_something(answers: Mapping[str, Any]) -> bool:
         elif value.size == 1 or bool((value != value.reshape(-1)[0]).any()):
             return True
     return not seen_array and bool(answers)
+
+
+def varies(samples: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether some output that is not NaN alone begins with another number in another sample."""
+    if len(samples) < 2:
+        return False
+    first = samples[0]
+    for other in samples[1:]:
+        for name, value in first.items():
+            if not isinstance(value, np.ndarray) or not isinstance(other[name], np.ndarray):
+                continue
+            if value.dtype.kind in "fc" and (np.isnan(value).all() or np.isnan(other[name]).all()):
+                continue
+            if value.size and other[name].size and value.reshape(-1)[0] != other[name].reshape(-1)[0]:
+                return True
+    return False

@@ -1,76 +1,34 @@
 """Inputs for a model, drawn in the range that its graph allows.
 
 An integer that indexes is drawn below the size that it indexes, a mask is 0 or 1, a length at
-most the size that it bounds, a trip count small; a key that a table knows is taken from the table. What
-the graph says nothing about is a standard normal, or a small integer.
+most the size that it bounds, a trip count small, a number compared with constants is one of them or
+none of them, a key that a table knows is taken from the table. What the graph says nothing about is a
+standard normal, or a small integer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import facts
+from sardonyx.core import dim as algebra
+from sardonyx.core.dim import Dim, Size
+from sardonyx.errors import EvaluationError, ShapeError
+from sardonyx.model import MapType
+from sardonyx.rewrite.sizes import parsed
+from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted
 
-FOLLOWED = frozenset(
-    {
-        "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Concat", "Expand", "Slice",
-        "Split", "Tile", "Gather", "Abs", "Clip", "Sub", "Add", "Mul", "Where", "Max", "Min",
-    }
-)  # fmt: skip
-"""Operators through which an integer keeps its meaning: what is said of the output bounds the input."""
+MOST_ELEMENTS = 1 << 27
+"""Elements of all inputs together beyond which a sample is not drawn."""
 
-INDEXED: Mapping[str, tuple[int, int]] = {
-    "Gather": (0, 1),
-    "GatherElements": (0, 1),
-    "GatherND": (0, 1),
-    "ScatterElements": (0, 1),
-    "ScatterND": (0, 1),
-    "ArrayFeatureExtractor": (0, 1),
-}
-"""Operator → (input that is indexed, input that holds the indices)."""
+SCALES = (1.0, 1.0, 0.25, 3.0)
+"""Standard deviations of floats, by seed."""
 
-LENGTHS: Mapping[str, int] = {"LSTM": 4, "GRU": 4, "RNN": 4, "ReverseSequence": 1}
-"""Operator → input that holds lengths along the sequence."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """Inclusive bounds of an integer input, with the reason."""
-
-    low: int
-    high: int
-    why: str
-
-
-
-CANDIDATES: tuple[tuple[int, int], ...] = (
-    (2, 8), (1, 16), (3, 5), (1, 1), (1, 32), (2, 64), (1, 64), (1, 128), (4, 4), (1, 96), (1, 160), (1, 224), (1, 256), (1, 320),
-)  # fmt: skip
-"""(batch, other sizes) tried in turn for symbolic dimensions until the model runs."""
-
-
-def symbolic_dimensions(model: ir.Model) -> list[str]:
-    """Names of the sizes that the graph inputs leave open; unnamed ones get a name each."""
-    names: dict[str, None] = {}
-    for value in required_inputs(model):
-        for axis, dim in enumerate(value.shape or ()):
-            if not isinstance(dim, int):
-                names[dimension_name(value, axis)] = None
-    return list(names)
-
-
-def dimension_name(value: ir.Value, axis: int) -> str:
-    """The name of an open size: as declared, else made from the input's name and the axis."""
-    assert value.shape is not None
-    dim = value.shape[axis]
-    declared = None if isinstance(dim, int) else dim.value
-    return declared or f"{value.name}[{axis}]"
+UNBOUNDED = "integers up to of "
+"""How the search calls the largest integer drawn for an input on which the graph puts no bound."""
 
 
 def required_inputs(model: ir.Model) -> list[ir.Value]:
@@ -78,147 +36,161 @@ def required_inputs(model: ir.Model) -> list[ir.Value]:
     return [v for v in model.graph.inputs if not v.is_initializer()]
 
 
-def sizes_to_try(model: ir.Model) -> Iterator[dict[str, int]]:
-    """Assignments of the open sizes, in the order of trying; one empty one where none is open."""
-    names = symbolic_dimensions(model)
-    if not names:
-        yield {}
-        return
-    first = {dimension_name(v, 0) for v in required_inputs(model) if v.shape is not None and len(v.shape) and not isinstance(v.shape[0], int)}
-    for batch, other in CANDIDATES:
-        sizes: dict[str, int] = {}
-        for i, name in enumerate(names):
-            if name in first or "batch" in name.lower():
-                sizes[name] = batch
-            else:
-                # Unequal sizes tell rows from columns; multiples keep strided models happy.
-                sizes[name] = other + (other if i % 2 and other >= 16 else 0)
-        yield sizes
+def declared_sizes(value: ir.Value) -> tuple[Size, ...] | None:
+    """The declared shape as numbers and expressions; a size without a name has one made of the input's.
+
+    Raises:
+        EvaluationError: a size is negative.
+    """
+    shape = _shape(value)
+    if shape is None:
+        return None
+    found: list[Size] = []
+    for axis, dim in enumerate(shape):
+        if isinstance(dim, int):
+            if dim < 0:
+                raise EvaluationError(f"its size {dim} is negative", where=str(value.name))
+            found.append(dim)
+        else:
+            found.append(parsed(dim.value) if dim.value else Dim.symbol(f"{value.name}[{axis}]"))
+    return tuple(found)
+
+
+def _shape(value: ir.Value) -> ir.Shape | None:
+    shape: ir.Shape | None = value.shape
+    return shape
+
+
+def open_sizes(model: ir.Model) -> dict[str, bool]:
+    """Names of the sizes that the graph inputs leave open, and whether each is some input's first."""
+    names: dict[str, bool] = {}
+    for value in required_inputs(model):
+        for axis, size in enumerate(declared_sizes(value) or ()):
+            for name in sorted(algebra.symbols(size)):
+                names[name] = names.get(name, False) or axis == 0
+    return names
+
+
+def unbounded_integers(model: ir.Model) -> list[str]:
+    """Names, for the search, of the integer inputs on which the graph puts no bound."""
+    values = [v for v in required_inputs(model) if isinstance(v.type, ir.TensorType) and v.dtype is not None]
+    return [
+        f"{UNBOUNDED}{v.name}"
+        for v in values
+        if v.dtype is not None and v.dtype.is_integer() and permitted(v, {}) is None
+    ]
 
 
 def draw(model: ir.Model, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
     """One set of inputs.
 
+    Args:
+        model: The model, with types of its inputs.
+        sizes: The open sizes, by name.
+        seed: Decides the numbers; equal seeds give equal inputs.
+
     Raises:
-        EvaluationError: an input has no tensor type, or no known rank.
+        EvaluationError: an input has no type, no known rank, an impossible size, or is too large.
     """
-    rng = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     feeds: dict[str, Any] = {}
+    total = 0
     for value in required_inputs(model):
-        feeds[str(value.name)] = _draw_value(value, sizes, rng, seed)
+        kind = value.type
+        if kind is None:
+            raise EvaluationError("its type is not declared", where=str(value.name), remedy="Give real inputs.")
+        if isinstance(kind, MapType):
+            feeds[str(value.name)] = {key: float(generator.standard_normal()) for key in known_keys(value)}
+            continue
+        shape = _drawn_shape(value, sizes)
+        total += int(np.prod(shape, dtype=object))
+        if total > MOST_ELEMENTS:
+            raise EvaluationError(f"its shape {list(shape)} is too large to draw", where=str(value.name))
+        feeds[str(value.name)] = _draw_value(value, kind, shape, sizes, generator, seed)
     return feeds
 
 
-def _draw_value(value: ir.Value, sizes: Mapping[str, int], rng: np.random.Generator, seed: int) -> Any:
-    if isinstance(value.type, ir.SequenceType) or isinstance(value.type, ir.OptionalType):
-        inner = value.type.elem_type
-        if isinstance(inner, ir.TensorType) and value.shape is not None:
-            shape = tuple(_size(value, i, sizes) for i in range(len(value.shape)))
-            item = rng.standard_normal(shape).astype(inner.dtype.numpy())
-            return [item, item + 1] if isinstance(value.type, ir.SequenceType) else item
+def _draw_value(
+    value: ir.Value,
+    kind: ir.TypeProtocol,
+    shape: tuple[int, ...],
+    sizes: Mapping[str, int],
+    generator: np.random.Generator,
+    seed: int,
+) -> Any:
+    if isinstance(kind, ir.SequenceType):
+        return [_draw_value(value, kind.elem_type, shape, sizes, generator, seed) for _ in range(2)]
+    if isinstance(kind, ir.OptionalType):
+        return _draw_value(value, kind.elem_type, shape, sizes, generator, seed)
+    if not isinstance(kind, ir.TensorType):
         raise EvaluationError("inputs of this type cannot be drawn", where=str(value.name), remedy="Give real inputs.")
-    if value.dtype is None or not isinstance(value.type, ir.TensorType):
-        raise EvaluationError("its type is not declared", where=str(value.name), remedy="Give real inputs.")
-    if value.shape is None:
+    return _draw_tensor(value, kind.dtype, shape, sizes, generator, seed)
+
+
+def _draw_tensor(
+    value: ir.Value,
+    dtype: ir.DataType,
+    shape: tuple[int, ...],
+    sizes: Mapping[str, int],
+    generator: np.random.Generator,
+    seed: int,
+) -> np.ndarray:
+    if dtype == ir.DataType.STRING:
+        words = known_strings(value) or ["a", "b", "word", ""]
+        picked = generator.integers(0, len(words), shape).reshape(-1)
+        return np.array([words[int(i)] for i in picked], object).reshape(shape)
+    if dtype == ir.DataType.BOOL:
+        return generator.random(shape) < 0.7
+    kind = dtype.numpy()
+    if dtype.is_integer():
+        return _draw_integers(value, dtype, shape, sizes, generator, seed)
+    numbers = generator.standard_normal(shape) * SCALES[seed % len(SCALES)]
+    if kind.kind == "c":
+        return (numbers + 1j * generator.standard_normal(shape)).astype(kind)
+    return numbers.astype(kind)
+
+
+def _draw_integers(
+    value: ir.Value,
+    dtype: ir.DataType,
+    shape: tuple[int, ...],
+    sizes: Mapping[str, int],
+    generator: np.random.Generator,
+    seed: int,
+) -> np.ndarray:
+    kind = dtype.numpy()
+    bounds = permitted(value, sizes)
+    if isinstance(bounds, Choice):
+        options = np.array(bounds.options)
+        if not shape or int(np.prod(shape)) == 1:
+            # One number decides the whole sample: take turns, so that every branch is seen.
+            return np.full(shape, options[seed % len(options)]).astype(kind)
+        return options[generator.integers(0, len(options), shape)].astype(kind)
+    if bounds is None:
+        wide = 255 if dtype == ir.DataType.UINT8 else 127 if dtype == ir.DataType.INT8 else 4
+        lowest = -wide if dtype == ir.DataType.INT8 else 0
+        bounds = Range(lowest, sizes.get(f"{UNBOUNDED}{value.name}", wide), "nothing bounds it")
+    low, high = bounds.low, bounds.high
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        low, high = max(low, int(info.min)), min(high, int(info.max))
+    else:
+        low, high = max(low, -2 if dtype.is_signed() else 0), min(high, 1)
+    numbers: np.ndarray = generator.integers(low, max(high, low) + 1, shape).astype(kind)
+    return numbers
+
+
+def _drawn_shape(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    declared = declared_sizes(value)
+    if declared is None:
         raise EvaluationError("its rank is not declared", where=str(value.name), remedy="Give real inputs.")
-    shape = tuple(_size(value, i, sizes) for i in range(len(value.shape)))
-    if value.dtype == ir.DataType.STRING:
-        keys = _known_strings(value) or ["a", "b", "word", ""]
-        return np.array([keys[int(i)] for i in rng.integers(0, len(keys), shape).reshape(-1)], object).reshape(shape)
-    kind = value.dtype.numpy()
-    if value.dtype == ir.DataType.BOOL:
-        return rng.random(shape) < 0.7
-    if value.dtype.is_integer():
-        bounds = integer_range(value, sizes)
-        info = np.iinfo(kind) if kind.kind in "iu" else None
-        low, high = (bounds.low, bounds.high) if bounds else (0, 255 if value.dtype == ir.DataType.UINT8 else 4)
-        if info is not None:
-            low, high = max(low, int(info.min)), min(high, int(info.max))
-        return rng.integers(low, max(high, low) + 1, shape).astype(kind)
-    scale = (1.0, 1.0, 0.25, 3.0)[seed % 4]
-    return (rng.standard_normal(shape) * scale).astype(kind)
-
-
-def _size(value: ir.Value, axis: int, sizes: Mapping[str, int]) -> int:
-    assert value.shape is not None
-    dim = value.shape[axis]
-    return dim if isinstance(dim, int) else sizes.get(dimension_name(value, axis), 2)
-
-
-def integer_range(value: ir.Value, sizes: Mapping[str, int]) -> Range | None:
-    """The bounds that the readers of an integer value put on it; None where none does."""
-    found: list[Range] = []
-    seen: set[ir.Value] = set()
-    stack = [value]
-    while stack and len(seen) < 400:
-        current = stack.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for use in current.uses():
-            bound = _bound_by(use.node, use.idx, current, sizes)
-            if bound is not None:
-                found.append(bound)
-            elif use.node.op_type in FOLLOWED:
-                if use.node.op_type == "Gather" and use.idx == 1:
-                    continue
-                stack.extend(use.node.outputs)
-    name = (value.name or "").lower()
-    if "mask" in name:
-        found.append(Range(0, 1, "it is called a mask"))
-    if not found:
-        return None
-    return Range(max(r.low for r in found), min(r.high for r in found), "; ".join(r.why for r in found))
-
-
-def _bound_by(node: ir.Node, index: int, value: ir.Value, sizes: Mapping[str, int]) -> Range | None:
-    op = node.op_type
-    if op in INDEXED and index == INDEXED[op][1]:
-        data = node.inputs[INDEXED[op][0]]
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-        size = _known_size(data, axis, sizes)
-        return Range(0, max((size or 2) - 1, 0), f"it indexes an axis of {size} in {node.name or op}")
-    if op in LENGTHS and index == LENGTHS[op]:
-        size = _known_size(node.inputs[0], 0, sizes)
-        return Range(1, size or 1, f"it is a length in {node.name or op}")
-    if op == "OneHot" and index == 0:
-        depth = facts.scalar(node.inputs[1])
-        return Range(0, int(depth) - 1 if depth else 3, f"it is one-hot encoded in {node.name or op}")
-    if op == "Loop" and index == 0:
-        return Range(1, 4, f"it is the trip count of {node.name or op}")
-    if op in ("Range", "Tile", "ConstantOfShape") or (op in ("Expand", "Reshape", "Resize") and index >= 1):
-        return Range(1, 4, f"it is a size in {node.name or op}")
-    if op == "TopK" and index == 1:
-        return Range(1, _known_size(node.inputs[0], -1, sizes) or 1, "it is the k of a TopK")
-    if op == "Equal":
-        other = node.inputs[1 - index]
-        constants = facts.constant_ints(other)
-        if constants and value.is_graph_input():
-            return Range(min(constants), max(constants), f"it is compared with {constants} in {node.name or op}")
-    if op == "LabelEncoder":
-        keys = node.attributes.get("keys_int64s")
-        if keys is not None:
-            return Range(int(min(keys.value)), int(max(keys.value)), "it is looked up")
-    return None
-
-
-def _known_size(value: ir.Value | None, axis: int, sizes: Mapping[str, int]) -> int | None:
-    shape = None if value is None else value.shape
-    if shape is None:
-        static = facts.static_shape(value)
-        return static[axis] if static and -len(static) <= axis < len(static) else None
-    if not -len(shape) <= axis < len(shape):
-        return None
-    dim = shape[axis]
-    if isinstance(dim, int):
-        return dim
-    return sizes.get(dim.value) if dim.value else None
-
-
-def _known_strings(value: ir.Value) -> list[str]:
-    for use in value.uses():
-        for name in ("keys_strings", "classlabels_strings", "cats_strings"):
-            attr = use.node.attributes.get(name)
-            if attr is not None:
-                return [s.decode() if isinstance(s, bytes) else str(s) for s in attr.value][:50]
-    return []
+    shape = []
+    for size in declared:
+        try:
+            found = algebra.evaluate(size, {name: sizes.get(name, 2) for name in algebra.symbols(size)})
+        except (ShapeError, ZeroDivisionError) as error:
+            raise EvaluationError(f"its size {size} cannot be told: {error}", where=str(value.name)) from error
+        if found < 0:
+            raise EvaluationError(f"its size {size} would be {found}", where=str(value.name))
+        shape.append(found)
+    return tuple(shape)

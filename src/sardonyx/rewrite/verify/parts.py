@@ -1,0 +1,221 @@
+"""Cutting models apart at tensors, so that each side of the cut is compared by itself.
+
+*Opaque* nodes are those that no evaluator here runs. Their outputs become inputs of the model, and
+what they read becomes outputs: everything around them is then run and compared as any model.
+
+*Comparisons* are cut in the same manner: where a model decides (which of two numbers is larger), the
+numbers compared become outputs, and all that follows reads given ones. Both models then decide on
+the same bits, and only a decision made otherwise on equal numbers is a difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import node_label
+
+DECIDING = frozenset(
+    {
+        "ArgMax", "ArgMin", "TopK", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal", "NonMaxSuppression",
+        "Round", "Ceil", "Floor", "Sign", "Cast", "QuantizeLinear", "DynamicQuantizeLinear", "NonZero", "Mod", "Unique",
+        "Hardmax",
+    }
+)  # fmt: skip
+"""Operators that turn floats into decisions: a last-bit difference before them may be a whole step after."""
+
+RUN_BY_ENGINES = frozenset(
+    {
+        "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training",
+        "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc",
+    }
+)  # fmt: skip
+"""Domains of which an evaluator may know operators."""
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A node that is taken as given.
+
+    Attributes:
+        label: How messages call it.
+        signature: Operator and attributes, bodies apart; what the result must have too.
+        bodies: Whether it holds graphs, which nothing then compares.
+        kinds: Type and shape given to each of its outputs; None for those nothing reads.
+    """
+
+    label: str
+    signature: bytes
+    bodies: bool
+    kinds: tuple[tuple[ir.TypeProtocol, ir.Shape] | None, ...]
+
+
+def find_opaque(model: ir.Model, also: Sequence[str] = ()) -> list[ir.Node]:
+    """The nodes of the main graph that no evaluator runs, in order.
+
+    Args:
+        model: The model.
+        also: Names of nodes (or of their outputs) that evaluators refused besides.
+    """
+    named = set(also)
+    return [
+        node
+        for node in model.graph
+        if _is_foreign(model, node) or node.name in named or any(v.name in named for v in node.outputs)
+    ]
+
+
+def _is_foreign(model: ir.Model, node: ir.Node, depth: int = 0) -> bool:
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        return depth > 8 or any(_is_foreign(model, inner, depth + 1) for inner in function)
+    if node.domain not in RUN_BY_ENGINES:
+        return True
+    if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type):
+        return True
+    return any(_is_foreign(model, inner, depth) for body in facts.bodies(node) for inner in body)
+
+
+def refused_nodes(reason: str) -> list[str]:
+    """Names of the nodes that an evaluator's message blames."""
+    return list(dict.fromkeys(n for n in re.findall(r"(?:[Nn]ode with name |[Nn]ame:|[Nn]ode \()\s?'?([^')]+)'?", reason)))
+
+
+def describe_opaque(model: ir.Model, nodes: Sequence[ir.Node]) -> list[Opaque]:
+    """What is taken as given of each node, with the types of what it would have made.
+
+    Raises:
+        EvaluationError: nothing tells the type or the rank of an output.
+    """
+    return [
+        Opaque(
+            label=f"{node_label(node)} ({node.domain + '::' if node.domain else ''}{node.op_type})",
+            signature=_signature(node),
+            bodies=any(True for _ in facts.bodies(node)) or node.op_identifier() in model.functions,
+            kinds=tuple(None if facts.unused(v) else _kind(node, v) for v in node.outputs),
+        )
+        for node in nodes
+    ]
+
+
+def _kind(node: ir.Node, value: ir.Value) -> tuple[ir.TypeProtocol, ir.Shape]:
+    # Where neither file nor inference says anything, most operators give what they take.
+    like = next((v for v in node.inputs if v is not None and v.dtype is not None and v.shape is not None), None)
+    kind = value.type or (like.type if like is not None else None)
+    shape = value.shape if value.shape is not None else (like.shape if like is not None else None)
+    if kind is None or shape is None:
+        raise EvaluationError("nothing tells the type or the rank of what it makes", where=node_label(node))
+    return kind, shape
+
+
+def _signature(node: ir.Node) -> bytes:
+    message = ir.serde.serialize_node(node)
+    for field in ("input", "output", "name", "doc_string", "metadata_props"):
+        message.ClearField(field)
+    kept = sorted((a for a in message.attribute if not a.HasField("g") and not a.graphs), key=lambda a: str(a.name))
+    del message.attribute[:]
+    message.attribute.extend(kept)
+    content: bytes = message.SerializeToString(deterministic=True)
+    return content
+
+
+def cut_opaque(model: ir.Model, opaque: Sequence[Opaque]) -> str:
+    """Take the nodes out, in place: what they made becomes inputs, what they read becomes outputs.
+
+    Args:
+        model: The original, or a candidate.
+        opaque: What ``describe_opaque`` told of the original's.
+
+    Returns:
+        What is wrong with the model where its nodes are not those; else nothing.
+    """
+    waiting = list(model.graph)
+    for number, each in enumerate(opaque):
+        node = next((n for n in waiting if _signature(n) == each.signature), None)
+        if node is None:
+            return f"{each.label} is missing or changed"
+        waiting.remove(node)
+        for i, value in enumerate(node.inputs):
+            if value is not None:
+                expose_value(model.graph, value, f"into:{number}:{i}", before=node)
+        for i, (value, kind) in enumerate(zip(node.outputs, each.kinds, strict=False)):
+            if kind is not None:
+                given = ir.Value(name=f"given:{number}:{i}", type=kind[0], shape=kind[1])
+                _give(model.graph, value, given)
+        model.graph.remove(node, safe=True)
+    return ""
+
+
+def compared_values(model: ir.Model) -> Iterator[ir.Value]:
+    """The computed floats of the main graph on which something is decided."""
+    found: dict[ir.Value, None] = {}
+    for node in facts.nodes_of(model.graph):
+        if node.op_type not in DECIDING:
+            continue
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if value is None or producer is None or producer.graph is not model.graph or facts.is_constant(value):
+                continue
+            if value.dtype is not None and value.dtype.is_floating_point():
+                found[value] = None
+    yield from found
+
+
+def expose(model: ir.Model, names: Sequence[str]) -> None:
+    """Make values of the main graph outputs too, in place, as ``compared:NAME``."""
+    for value in _named(model, names):
+        expose_value(model.graph, value, f"compared:{value.name}")
+
+
+def cut_comparisons(model: ir.Model, names: Sequence[str]) -> list[str]:
+    """Cut at the values called ``names``, in place: computed ones become outputs, readers read given ones.
+
+    Returns:
+        The names that the model has.
+    """
+    values = list(_named(model, names))
+    for value in values:
+        readers = tuple(value.uses())
+        expose_value(model.graph, value, f"compared:{value.name}")
+        given = ir.Value(name=f"given:{value.name}", type=value.type)
+        model.graph.inputs.append(given)
+        for use in readers:
+            use.node.replace_input_with(use.idx, given)
+    return [str(v.name) for v in values]
+
+
+def _named(model: ir.Model, names: Sequence[str]) -> Iterator[ir.Value]:
+    wanted = set(names)
+    for node in list(model.graph):
+        yield from (v for v in node.outputs if v.name in wanted and v.type is not None)
+
+
+def expose_value(graph: ir.Graph, value: ir.Value, name: str, *, before: ir.Node | None = None) -> None:
+    """Make a value of the main graph an output too, in place, under another name."""
+    node = ir.Node("", "Identity", [value], name=name)
+    node.outputs[0].name, node.outputs[0].type = name, value.type
+    if before is None:
+        graph.append(node)
+    else:
+        graph.insert_before(before, node)
+    graph.outputs.append(node.outputs[0])
+
+
+def _give(graph: ir.Graph, value: ir.Value, given: ir.Value) -> None:
+    """Let everything read ``given`` instead of ``value``; a graph output keeps its name."""
+    graph.inputs.append(given)
+    for use in tuple(value.uses()):
+        use.node.replace_input_with(use.idx, given)
+    for i, output in enumerate(graph.outputs):
+        if output is value:
+            node = ir.Node("", "Identity", [given], name=f"{given.name}:output")
+            name, value.name = value.name, f"{value.name}:opaque"
+            node.outputs[0].name, node.outputs[0].type = name, given.type
+            graph.append(node)
+            graph.outputs[i] = node.outputs[0]

@@ -1,0 +1,189 @@
+"""The original model as verification sees it: what is run, on which samples, with which answers."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite import evaluate, facts, inference
+from sardonyx.rewrite.verify import parts
+from sardonyx.rewrite.verify.search import Feeds, Sample, Search
+
+SAMPLES = 3
+"""Samples on which models are compared."""
+
+MOST_REFUSED = 16
+"""Nodes found one by one to be refused by every evaluator, before the model is given up."""
+
+BRANCH = "branch:"
+"""How the conditions watched while drawing are named."""
+
+
+class Reference:
+    """The original, the samples on which it runs, and its answers.
+
+    Args:
+        path: The original's file.
+        folder: Where variants of it may be written.
+        given: A file of pickled inputs by name, or None to draw them.
+        seed: Decides what is drawn.
+
+    Attributes:
+        opaque: The nodes taken as given; where there are some, all that is compared lies around them.
+        reasons: Why samples were drawn again, or why there is none.
+        notes: What a reader of the proof should know.
+    """
+
+    def __init__(self, path: Path, folder: Path, given: str | None, seed: int) -> None:
+        self.path = path
+        self.folder = folder
+        self.samples: list[Sample] = []
+        self.opaque: list[parts.Opaque] = []
+        self.reasons: list[str] = []
+        self.notes: list[str] = []
+        self.seconds = 0.0
+        self._compared: tuple[Sequence[str], list[Mapping[str, Any]]] | None = None
+        model = self._annotated()
+        try:
+            if given is not None:
+                self._run_given(Path(given))
+            else:
+                self._draw(path, model, seed)
+        except EvaluationError as error:
+            self.reasons.append(str(error)[:600])
+            if given is None:
+                self._by_parts(str(error), seed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the parent is told."""
+        return {"samples": len(self.samples), "reasons": self.reasons, "seconds": self.seconds}
+
+    def _annotated(self) -> ir.Model:
+        model = model_io.load(self.path)
+        inference.infer_shapes(model)
+        return model
+
+    def _run_given(self, file: Path) -> None:
+        # The parent wrote this file into a folder of its own; it holds what no archive of arrays can.
+        feeds = pickle.loads(file.read_bytes())
+        self.samples.append(Sample({}, feeds, self._timed(evaluate.runner(self.path))(feeds)))
+
+    def _timed(self, runner: evaluate.Runner) -> Any:
+        def run(feeds: Feeds) -> Mapping[str, Any]:
+            began = time.monotonic()
+            answers = runner.run(feeds)
+            self.seconds = max(self.seconds, time.monotonic() - began)
+            return answers
+
+        return run
+
+    # -- drawing -------------------------------------------------------------------------------
+
+    def _draw(self, path: Path, model: ir.Model, seed: int) -> None:
+        conditions = _conditions(model)
+        if conditions:
+            path = self.folder / "watched.onnx"
+            watched = model_io.load(self.path)
+            for node, name in zip(_choices(watched), conditions, strict=True):
+                condition = node.inputs[0]
+                assert condition is not None
+                parts.expose_value(watched.graph, condition, name)
+            model_io.save(watched, path)
+        taken: set[tuple[str, bool]] = set()
+
+        def unseen(sample: Sample) -> bool:
+            taken.update((name, bool(np.all(sample.answers[name]))) for name in conditions)
+            return len(taken) < 2 * len(conditions)
+
+        search = Search(model, self._timed(evaluate.runner(path)), seed, SAMPLES)
+        found = search.samples(unseen)
+        self.reasons += search.reasons
+        self.samples = [
+            Sample(s.sizes, s.feeds, {k: v for k, v in s.answers.items() if k not in conditions}) for s in found
+        ]
+        if not found:
+            return
+        for node, name in zip(_choices(model), conditions, strict=True):
+            for side, branch in ((True, "then"), (False, "else")):
+                if (name, side) not in taken:
+                    self.notes.append(f"no sample takes the {branch} branch of '{node.name or node.outputs[0].name}'")
+
+    # -- by parts ------------------------------------------------------------------------------
+
+    def _by_parts(self, reason: str, seed: int) -> None:
+        refused: list[str] = []
+        for _ in range(MOST_REFUSED):
+            model = self._annotated()
+            nodes = parts.find_opaque(model, refused)
+            if not nodes:
+                more = [n for n in parts.refused_nodes(reason) if n not in refused]
+                if not more:
+                    return
+                refused += more
+                continue
+            try:
+                self.opaque = parts.describe_opaque(model, nodes)
+                parts.cut_opaque(model, self.opaque)
+                path = self.folder / "original_parts.onnx"
+                model_io.save(model, path)
+                self._draw(path, model, seed)
+            except EvaluationError as error:
+                self.reasons.append(str(error)[:600])
+                more = [n for n in parts.refused_nodes(str(error)) if n not in refused]
+                if not more:
+                    return
+                refused += more
+                reason = str(error)
+                continue
+            if self.samples:
+                self.path = path
+                self.notes.append(f"taken as given, for nothing here runs them: {', '.join(o.label for o in self.opaque)}")
+            return
+
+    def whole(self, candidate: Path) -> tuple[Path, str]:
+        """The candidate cut as the original was, and what is wrong with it if it cannot be."""
+        if not self.opaque:
+            return candidate, ""
+        model = model_io.load(candidate)
+        inference.infer_shapes(model)
+        wrong = parts.cut_opaque(model, self.opaque)
+        path = self.folder / "candidate_parts.onnx"
+        if not wrong:
+            model_io.save(model, path)
+        return path, wrong
+
+    # -- comparisons ---------------------------------------------------------------------------
+
+    def compared(self) -> tuple[Sequence[str], list[Mapping[str, Any]]]:
+        """Names of the numbers that the original compares, and their values in each sample."""
+        if self._compared is None:
+            model = model_io.load(self.path)
+            inference.infer_shapes(model)
+            names = [str(v.name) for v in parts.compared_values(model) if v.name]
+            parts.expose(model, names)
+            path = self.folder / "compared.onnx"
+            model_io.save(model, path)
+            runner = evaluate.runner(path)
+            self._compared = names, [runner.run(sample.feeds) for sample in self.samples]
+        return self._compared
+
+
+def _choices(model: ir.Model) -> list[ir.Node]:
+    """The Ifs of the main graph whose condition is not constant."""
+    return [
+        n
+        for n in model.graph
+        if facts.is_op(n, "If") and n.inputs and n.inputs[0] is not None and not facts.is_constant(n.inputs[0])
+    ]
+
+
+def _conditions(model: ir.Model) -> list[str]:
+    return [f"{BRANCH}{i}" for i, _ in enumerate(_choices(model))]

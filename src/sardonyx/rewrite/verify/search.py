@@ -1,0 +1,160 @@
+"""Finding inputs on which the original runs: sizes tried in turn, then changed as its failures suggest.
+
+A failure names the node at which the model stopped. The later that node, the better the sizes: the
+search keeps the assignment that got farthest, and changes one or two of its sizes at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite.verify.compare import tells_something, varies
+
+ATTEMPTS = 600
+"""Sets of inputs tried before the search ends without one that works."""
+
+SECONDS = 40.0
+"""Time after which the search ends."""
+
+PATIENCE = 12.0
+"""Time after which it is content with fewer samples than asked for."""
+
+CANDIDATES: tuple[tuple[int, int], ...] = (
+    (2, 8), (1, 16), (3, 5), (1, 1), (1, 32), (2, 64), (1, 64), (1, 128), (4, 4), (1, 96), (1, 160), (1, 224), (1, 256), (1, 320),
+)  # fmt: skip
+"""(batch, other sizes) tried first."""
+
+POOL = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 400, 512, 640, 768, 1024)
+"""Sizes that models like."""
+
+Feeds = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs on which the original runs, its sizes, and its answers."""
+
+    sizes: Mapping[str, int]
+    feeds: Feeds
+    answers: Mapping[str, Any]
+
+
+class Search:
+    """Looks for samples.
+
+    Args:
+        model: The original, annotated with what inference tells.
+        run: Runs it; raises ``EvaluationError``.
+        seed: Decides everything that is drawn.
+        wanted: Samples to find.
+    """
+
+    def __init__(self, model: ir.Model, run: Callable[[Feeds], Mapping[str, Any]], seed: int, wanted: int) -> None:
+        self._model = model
+        self._run = run
+        self._seed = seed
+        self._wanted = wanted
+        self._positions = {node.name: i for i, node in enumerate(facts.nodes_of(model.graph)) if node.name}
+        self._open = inputs.open_sizes(model)
+        self._integers = inputs.unbounded_integers(model)
+        self._generator = np.random.default_rng(seed)
+        self._best: tuple[int, dict[str, int]] = (-1, {})
+        self._hints: dict[int, None] = {}
+        self.reasons: dict[str, None] = {}
+        self.dull: list[Sample] = []
+
+    def samples(self, more: Callable[[Sample], bool] = lambda sample: False) -> list[Sample]:
+        """Samples on which the original runs and tells something.
+
+        Args:
+            more: Told of each sample found; while it answers True, more than the number wanted are looked for.
+        """
+        found: list[Sample] = []
+        began = time.monotonic()
+        for number, sizes in enumerate(self._assignments(found)):
+            spent = time.monotonic() - began
+            if number >= ATTEMPTS or spent > SECONDS or (found and spent > PATIENCE):
+                break
+            sample = self._try(sizes, self._seed + number)
+            if sample is None:
+                continue
+            if not tells_something(sample.answers):
+                self.dull.append(sample)
+                self.reasons["every output is NaN or one repeated number"] = None
+                continue
+            found.append(sample)
+            unseen = more(sample)
+            if len(found) >= self._wanted and (not unseen or len(found) >= 4 * self._wanted):
+                break
+            if not self._open and number >= 40:
+                break
+        if not found and varies([sample.answers for sample in self.dull]):
+            # One number each, and not the same one: the outputs do depend on the inputs.
+            found = self.dull[: self._wanted]
+        return found
+
+    def _try(self, sizes: dict[str, int], seed: int) -> Sample | None:
+        try:
+            feeds = inputs.draw(self._model, sizes, seed)
+            answers = self._run(feeds)
+        except EvaluationError as error:
+            self._learn(str(error), sizes)
+            return None
+        self._best = (len(self._positions) + 1, sizes)
+        shown = {name: size for name, size in sizes.items() if name in self._open}
+        return Sample(shown, feeds, answers)
+
+    def _learn(self, reason: str, sizes: dict[str, int]) -> None:
+        self.reasons[reason.splitlines()[0][:300]] = None
+        named = re.findall(r"[Nn]ame:\s?'([^']*)'", reason)
+        progress = max((self._positions.get(name, -1) for name in named), default=-1)
+        if progress >= self._best[0]:
+            self._best = (progress, sizes)
+        for number in re.findall(r"(?<![\w.])\d{1,5}(?![\w.])", reason):
+            if 0 < int(number) <= 1 << 14:
+                self._hints[int(number)] = None
+
+    def _assignments(self, found: list[Sample]) -> Iterator[dict[str, int]]:
+        """Sizes to try: the common ones, and then changes of the best so far, none twice unless none is open."""
+        tried: set[tuple[tuple[str, int], ...]] = set()
+        for batch, other in CANDIDATES:
+            sizes = {}
+            for i, (name, first) in enumerate(self._open.items()):
+                if first or "batch" in name.lower():
+                    sizes[name] = batch
+                else:
+                    # Unequal sizes tell rows from columns; multiples keep strided models happy.
+                    sizes[name] = other * 2 if i % 2 and other >= 16 else other
+            tried.add(tuple(sorted(sizes.items())))
+            yield sizes
+            if not self._open and not self._integers:
+                break
+        names = [*self._open, *self._integers]
+        if not names:
+            while True:
+                yield {}
+        for _ in range(20 * ATTEMPTS):
+            sizes = self._changed(dict(self._best[1]), names)
+            key = tuple(sorted(sizes.items()))
+            if key not in tried:
+                tried.add(key)
+                yield sizes
+
+    def _changed(self, sizes: dict[str, int], names: list[str]) -> dict[str, int]:
+        generator = self._generator
+        hints = tuple(self._hints)[-12:]
+        pool = hints if hints and generator.random() < 0.3 else POOL
+        size = int(pool[int(generator.integers(len(pool)))])
+        for name in generator.permutation(len(names))[: int(generator.choice([1, 1, 1, 2, 2, 3]))]:
+            sizes[names[int(name)]] = size
+        return sizes
