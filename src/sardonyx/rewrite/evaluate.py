@@ -57,7 +57,9 @@ class OnnxRuntimeRunner:
         names = list(self._outputs if outputs is None else outputs)
         try:
             return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
-        except Exception as error:  # the binding raises a dozen unrelated classes, RuntimeError and ValueError among them
+        except (
+            Exception
+        ) as error:  # the binding raises a dozen unrelated classes, RuntimeError and ValueError among them
             raise EvaluationError(f"ONNX Runtime could not run the model: {error}") from error
 
 
@@ -123,5 +125,3 @@ def evaluate(
             return ReferenceRunner(model).run(feeds, outputs)
         except Exception as error:
             raise EvaluationError(f"{refusal}; onnx.reference: {error}") from error
-
-

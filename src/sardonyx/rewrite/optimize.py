@@ -226,7 +226,7 @@ class _Original:
         return model
 
     def fresh(self) -> ir.Model:
-        """A model to rewrite: the one at hand the first time, and then another, read again (which is faster than a clone)."""
+        """A model to rewrite: the one at hand the first time, and then another, read again (faster than a clone)."""
         if self._untouched:
             self._untouched = False
             return self.model

@@ -186,7 +186,10 @@ def _size_of(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
 
 def product(sizes: Sequence[Size]) -> Size:
     """The product of sizes; 1 for none."""
-    return functools.reduce(lambda a, b: a * b, sizes, 1)
+    total: Size = 1
+    for size in sizes:
+        total = total * size
+    return total
 
 
 def _gather(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
@@ -322,8 +325,8 @@ def _divide(a: Size, b: Size) -> Size | None:
     if isinstance(a, int) and isinstance(b, int):
         if b == 0:
             return None
-        quotient = abs(a) // abs(b)
-        return quotient if (a >= 0) == (b >= 0) else -quotient
+        magnitude = abs(a) // abs(b)
+        return magnitude if (a >= 0) == (b >= 0) else -magnitude
     # ONNX divides toward zero, Dim toward minus infinity: the same only where nothing is negative.
     if at_least(a, 0) is True and at_least(b, 1) is True:
         return quotient(a, b)

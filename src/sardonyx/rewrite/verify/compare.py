@@ -22,7 +22,6 @@ def tolerance(value: Any) -> float:
     return max(TOLERANCE, 2 * COARSE.get(str(getattr(value, "dtype", "")), 0.0))
 
 
-
 @dataclass(frozen=True)
 class Difference:
     """How far one output is from what it should be.

@@ -84,7 +84,9 @@ def _is_foreign(model: ir.Model, node: ir.Node, depth: int = 0) -> bool:
 
 def refused_nodes(reason: str) -> list[str]:
     """Names of the nodes that an evaluator's message blames."""
-    return list(dict.fromkeys(n for n in re.findall(r"(?:[Nn]ode with name |[Nn]ame:|[Nn]ode \()\s?'?([^')]+)'?", reason)))
+    return list(
+        dict.fromkeys(n for n in re.findall(r"(?:[Nn]ode with name |[Nn]ame:|[Nn]ode \()\s?'?([^')]+)'?", reason))
+    )
 
 
 def describe_opaque(model: ir.Model, nodes: Sequence[ir.Node]) -> list[Opaque]:

@@ -105,7 +105,9 @@ def _bound_by(node: ir.Node, index: int, sizes: Mapping[str, int]) -> Range | Ch
         size = _known_size(node.inputs[INDEXED[op][0]], axis, sizes)
         return Range(0, max((size or 2) - 1, 0), f"it indexes an axis of {size} in {label}")
     if op in LENGTHS and index == LENGTHS[op]:
-        size = _known_size(node.inputs[0], node.attributes["time_axis"].as_int() if "time_axis" in node.attributes else 0, sizes)
+        size = _known_size(
+            node.inputs[0], node.attributes["time_axis"].as_int() if "time_axis" in node.attributes else 0, sizes
+        )
         return Range(1, size or 1, f"it is a length in {label}")
     if op == "OneHot" and index == 0:
         depth = facts.scalar(node.inputs[1])
@@ -116,7 +118,9 @@ def _bound_by(node: ir.Node, index: int, sizes: Mapping[str, int]) -> Range | Ch
         op in ("Expand", "Reshape") and index >= 1
     ):
         # Data that is tiled, padded or resized is bound by what reads the output, not by this.
-        return None if index == 0 and op not in ("Range", "ConstantOfShape") else Range(1, 4, f"it is a size in {label}")
+        return (
+            None if index == 0 and op not in ("Range", "ConstantOfShape") else Range(1, 4, f"it is a size in {label}")
+        )
     if op == "TopK" and index == 1:
         return Range(1, _known_size(node.inputs[0], -1, sizes) or 1, f"it is the k of {label}")
     if op == "Equal":

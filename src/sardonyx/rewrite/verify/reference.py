@@ -145,7 +145,9 @@ class Reference:
                 continue
             if self.samples:
                 self.path = path
-                self.notes.append(f"taken as given, for nothing here runs them: {', '.join(o.label for o in self.opaque)}")
+                self.notes.append(
+                    f"taken as given, for nothing here runs them: {', '.join(o.label for o in self.opaque)}"
+                )
             return
 
     def whole(self, candidate: Path) -> tuple[Path, str]:

@@ -23,6 +23,9 @@ from sardonyx.rewrite.verify.compare import tells_something, varies
 ATTEMPTS = 600
 """Sets of inputs tried before the search ends without one that works."""
 
+MOST_ALIKE = 12
+"""Sets tried of a model whose sizes are all told: only numbers differ between them."""
+
 SECONDS = 40.0
 """Time after which the search ends."""
 
@@ -30,11 +33,42 @@ PATIENCE = 12.0
 """Time after which it is content with fewer samples than asked for."""
 
 CANDIDATES: tuple[tuple[int, int], ...] = (
-    (2, 8), (1, 16), (3, 5), (1, 1), (1, 32), (2, 64), (1, 64), (1, 128), (4, 4), (1, 96), (1, 160), (1, 224), (1, 256), (1, 320),
+    (2, 8), (1, 16), (3, 5), (1, 1), (1, 32), (2, 64), (1, 64),
+    (1, 128), (4, 4), (1, 96), (1, 160), (1, 224), (1, 256), (1, 320),
 )  # fmt: skip
 """(batch, other sizes) tried first."""
 
-POOL = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 400, 512, 640, 768, 1024)
+POOL = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+    10,
+    12,
+    16,
+    24,
+    32,
+    40,
+    48,
+    64,
+    80,
+    96,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    400,
+    512,
+    640,
+    768,
+    1024,
+)
 """Sizes that models like."""
 
 Feeds = dict[str, Any]
@@ -83,7 +117,8 @@ class Search:
         began = time.monotonic()
         for number, sizes in enumerate(self._assignments(found)):
             spent = time.monotonic() - began
-            if number >= ATTEMPTS or spent > SECONDS or (found and spent > PATIENCE):
+            most = ATTEMPTS if self._open or self._integers else MOST_ALIKE
+            if number >= most or spent > SECONDS or (found and spent > PATIENCE):
                 break
             sample = self._try(sizes, self._seed + number)
             if sample is None:
@@ -95,8 +130,6 @@ class Search:
             found.append(sample)
             unseen = more(sample)
             if len(found) >= self._wanted and (not unseen or len(found) >= 4 * self._wanted):
-                break
-            if not self._open and number >= 40:
                 break
         if not found and varies([sample.answers for sample in self.dull]):
             # One number each, and not the same one: the outputs do depend on the inputs.
