@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,9 +19,10 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from sardonyx import model as model_io
+from sardonyx.compat.rewriting import rewritten
 from sardonyx.errors import InvalidModelError, OptionError
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import PatchFailed, Settings
+from sardonyx.rewrite.engine import Settings
 
 __all__ = ["get_available_passes", "get_fuse_and_elimination_passes", "main", "optimize"]
 
@@ -163,17 +163,16 @@ def _optimized(source: ModelProto | str, passes: Sequence[str], fixed_point: boo
             raise UnknownPassError(
                 f"pass {name} is unknown", where="passes", remedy="get_available_passes() lists them."
             )
-    settings = Settings()
-    while True:
+
+    def fresh() -> ir.Model:
         model = model_io.load(source)
         _require_defined_inputs(model)
-        try:
-            pipeline.transform_in_order(model, passes, settings, repeat=fixed_point)
-        except PatchFailed as failure:
-            # The model is half changed: once more from the start, without this rewrite.
-            settings = replace(settings, banned=settings.banned | {(failure.rule, failure.site)})
-        else:
-            return model
+        return model
+
+    model, _ = rewritten(
+        fresh, lambda held, bounds: pipeline.transform_in_order(held, passes, bounds, repeat=fixed_point), Settings()
+    )
+    return model
 
 
 def _require_defined_inputs(model: ir.Model) -> None:
