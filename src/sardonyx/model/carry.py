@@ -17,6 +17,7 @@ import dataclasses
 from typing import Any, Generic, TypeVar
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -181,6 +182,8 @@ class GraphRecord:
         infos: Entries of ``value_info`` that belong to no value.
         annotations: Entries of ``quantization_annotation`` that belong to no value.
         model: The record of the model, on its main graph (``ir.Model.clone`` drops the model's own ``meta``).
+        listable: The only names that the writer may list in ``value_info`` by itself; None for all. What inference
+            told of the others stays in memory and out of files.
     """
 
     explicit: frozenset[str] = frozenset()
@@ -188,6 +191,13 @@ class GraphRecord:
     infos: tuple[Stray, ...] = ()
     annotations: tuple[Stray, ...] = ()
     model: ModelRecord | None = None
+    listable: frozenset[str] | None = None
+
+
+def list_only(graph: ir.Graph, names: frozenset[str]) -> None:
+    """Let ``value_info`` of the graph hold these names only, of all the values whose types are known."""
+    old: GraphRecord = graph.meta.get(KEY) or GraphRecord()
+    graph.meta[KEY] = dataclasses.replace(old, listable=names)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

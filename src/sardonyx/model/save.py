@@ -332,7 +332,6 @@ def _new_file(target: Path, write: Callable[[int], None]) -> Iterator[Path]:
                 write(descriptor)
                 if target.exists():
                     os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-                os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             yield path

@@ -384,6 +384,9 @@ def _listed(graph: ir.Graph, natural: bool, function: bool = False) -> list[tupl
     """The values to list in ``value_info``, each with its place there where it has one of old."""
     entries: list[tuple[int | None, ir.Value]] = []
     by_nature = set(natural_infos(graph, function)) if natural else set()
+    of_graph: GraphRecord | None = record(graph)
+    if of_graph is not None and of_graph.listable is not None:
+        by_nature = {value for value in by_nature if value.name in of_graph.listable}
     nodes = (value for node in graph for value in node.outputs)
     for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *nodes)):
         carried: ValueRecord | None = record(value)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from sardonyx.errors import OptionError
+from sardonyx.model.carry import list_only
 from sardonyx.model.reader import collector_paused
-from sardonyx.rewrite import inference, rules
+from sardonyx.rewrite import facts, inference, rules
 from sardonyx.rewrite.engine import Engine, LimitReached, Settings
 from sardonyx.rewrite.language import REGISTRY, Rule
 from sardonyx.rewrite.sweep import SWEEPS, Sweep
@@ -151,9 +152,15 @@ def open_negative_sizes(model: ir.Model) -> None:
 
 
 class _Interface:
-    """Types and shapes of graph inputs and outputs as the file declares them; inference must not refine them."""
+    """What the file declares: types and shapes of inputs and outputs, and the values it lists between them.
+
+    Inference must neither refine the former nor add to the latter: a pass changes nothing that it does not name.
+    """
 
     def __init__(self, model: ir.Model) -> None:
+        self._listed = frozenset(
+            str(value.name) for graph in _all_graphs(model) for node in graph for value in node.outputs if _declared(value)
+        )
         self._inputs = [(v, v.type, v.shape) for v in model.graph.inputs]
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
 
@@ -163,6 +170,17 @@ class _Interface:
             value.type, value.shape = kind, shape
         for value, (kind, shape) in zip(model.graph.outputs, self._outputs, strict=True):
             value.type, value.shape = kind, shape
+        for graph in _all_graphs(model):
+            list_only(graph, self._listed)
+
+
+def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        yield from facts.graphs_of(root)
+
+
+def _declared(value: ir.Value) -> bool:
+    return bool(value.name) and (value.type is not None or value.shape is not None)
 
 
 def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -> Engine:

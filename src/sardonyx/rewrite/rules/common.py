@@ -24,6 +24,22 @@ def constant_to_initializer(s: Site) -> Result:
     return Patch({s.output: s.engine.new_constant(tensor, s.graph, s.output.name or "constant", [])})
 
 
+@sweep("eliminate_initializer_from_inputs", exactness=EXACT, early=True)
+def listed_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Where every weight is listed as a graph input too (an old exporter's habit), none is meant to be overridden."""
+    weights = list(graph.initializers.values())
+    first = next(iter(graph), None)
+    if first is None or not weights or not all(v.is_graph_input() for v in weights):
+        return
+
+    def unlist() -> list[ir.Node]:
+        for value in weights:
+            graph.inputs.remove(value)
+        return [use.node for value in weights for use in value.uses()]
+
+    yield first, Patch(edit=unlist)
+
+
 @sweep("extract_constant_to_initializer", exactness=EXACT, early=True)
 def constants_to_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Constant nodes become initializers, all at once."""
@@ -47,22 +63,6 @@ def _extracted(engine: Engine, graph: ir.Graph, constants: list[ir.Node]) -> Pat
         for use in tuple(old.uses()):
             use.node.replace_input_with(use.idx, value)
     return Patch(remove=constants)
-
-
-@sweep("eliminate_initializer_from_inputs", exactness=EXACT, early=True)
-def listed_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Where every weight is listed as a graph input too (an old exporter's habit), none is meant to be overridden."""
-    weights = list(graph.initializers.values())
-    first = next(iter(graph), None)
-    if first is None or not weights or not all(v.is_graph_input() for v in weights):
-        return
-
-    def unlist() -> list[ir.Node]:
-        for value in weights:
-            graph.inputs.remove(value)
-        return [use.node for value in weights for use in value.uses()]
-
-    yield first, Patch(edit=unlist)
 
 
 @sweep("eliminate_deadend", exactness=EXACT)
