@@ -120,7 +120,7 @@ class GraphMaker:
     ) -> str:
         """A graph input. ``dynamic`` (drawn when None) hides some sizes behind names, or all of the shape."""
         name = self.fresh("x")
-        array = self.array(shape, dtype) if values is None else values
+        array = np.asarray(self.array(shape, dtype) if values is None else values)
         dims: list[int | str | None] | None = list(array.shape)
         if self.chance(0.35) if dynamic is None else dynamic:
             assert dims is not None

@@ -86,11 +86,11 @@ class BodyMaker:
         for _ in range(self.g.int(low, high)):
             self.step()
 
-    def output(self, name: str, elem: int = onnx.TensorProto.FLOAT) -> None:
+    def output(self, name: str, elem: int = onnx.TensorProto.FLOAT, shape: Sequence[int] | None = None) -> None:
         """Put a value out; one that the body does not produce, or puts out already, through an Identity."""
         if name not in self._own or any(name == info.name for info in (*self._outputs, *self.inputs)):
             name = self.node("Identity", name)
-        self._outputs.append(helper.make_tensor_value_info(name, elem, None))
+        self._outputs.append(helper.make_tensor_value_info(name, elem, shape))
 
     def graph(self) -> onnx.GraphProto:
         return helper.make_graph(self._nodes, f"body{self.depth}", self.inputs, self._outputs, self._weights)

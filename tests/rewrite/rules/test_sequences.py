@@ -85,11 +85,11 @@ def split_and_read(g: GraphMaker) -> None:
         lower = kind == 0 and keepdims == 0
         new = 1 if lower and g.chance(0.7) else g.int(0, 1)
         kept = rank - lower
-        if new and kind == 2:
-            raise Unsuitable("parts of different sizes are not stacked")
         if kept + new == 0:
             raise Unsuitable("scalars are not joined along an axis of theirs")
         back = axis if g.chance() and not (lower and not new) else g.axis(kept + new)
+        if kind == 2 and (new or back != axis):
+            raise Unsuitable("parts of different sizes are joined along their axis alone")
         g.output(g.node("ConcatFromSequence", seq, axis=back, new_axis=new))
 
 

@@ -107,13 +107,21 @@ def rebuilt(
     node: ir.Node,
     inputs: Sequence[ir.Value | None],
     kept: Sequence[int],
+    attributes: Mapping[str, ir.Attr] | None = None,
 ) -> tuple[ir.Node, dict[ir.Value, ir.Value]]:
     """The node anew with other inputs and only the outputs ``kept``; its bodies move over to the new node.
+
+    Args:
+        engine: Whose names are kept apart.
+        node: The node; left without attributes.
+        inputs: The inputs of the new one.
+        kept: The outputs that the new one has, by index.
+        attributes: What takes the place of attributes of the old one.
 
     Returns:
         The new node, and each kept output with the value that takes its place.
     """
-    held = list(node.attributes.values())
+    held = {**node.attributes, **(attributes or {})}.values()
     # The bodies belong to the new node: the old one must not take them along when it is removed.
     node.attributes.clear()
     made = ir.Node(
@@ -149,6 +157,15 @@ def adopted(engine: Engine, node: ir.Node, into: ir.Graph) -> ir.Node:
             value.name = engine.names.adopt(name)
             into.register_initializer(value)
     return node
+
+
+def prune(engine: Engine, body: ir.Graph) -> None:
+    """Take out the nodes of a body whose outputs nothing reads any more."""
+    for node in reversed(list(body)):
+        if all(facts.unused(value) for value in node.outputs):
+            for inner in facts.bodies(node):
+                engine.discard_body(inner)
+            body.remove(node, safe=True)
 
 
 def passed_on(engine: Engine, value: ir.Value, body: ir.Graph) -> ir.Value:
@@ -205,13 +222,13 @@ class Numbers:
         tensor = facts.constant_tensor(value)
         if tensor is None or not value.is_initializer() or tensor.size > facts.SMALL:
             return "itself", id(value)
-        return _content(tensor)
+        return content(tensor)
 
     def _key(self, node: ir.Node) -> Hashable | None:
         """What decides the node's outputs; None where that is more than its operands and attributes."""
         if node.op_type == "Constant" and not node.domain:
             tensor = facts.constant_tensor(node.outputs[0])
-            return None if tensor is None else _content(tensor)
+            return None if tensor is None else content(tensor)
         if not facts.is_pure(node):
             return None
         operands = [-1 if value is None else self.of(value) for value in node.inputs]
@@ -235,7 +252,7 @@ class Numbers:
                 self.enter(body, parameters="inner")
                 return "body", len(body.inputs), tuple(self.of(value) for value in body.outputs)
             case ir.AttributeType.TENSOR:
-                return _content(attribute.as_tensor())
+                return content(attribute.as_tensor())
             case ir.AttributeType.INT | ir.AttributeType.FLOAT | ir.AttributeType.STRING:
                 return repr(attribute.value)
             case ir.AttributeType.INTS | ir.AttributeType.FLOATS | ir.AttributeType.STRINGS:
@@ -244,7 +261,8 @@ class Numbers:
                 return None
 
 
-def _content(tensor: ir.TensorProtocol) -> Hashable:
+def content(tensor: ir.TensorProtocol) -> Hashable:
+    """A key that equal tensors share: type, shape and a digest of the elements."""
     if tensor.dtype == ir.DataType.STRING:
         data = repr(tensor.numpy().tolist()).encode()
     else:

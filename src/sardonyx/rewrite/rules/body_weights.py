@@ -1,0 +1,76 @@
+"""Weights and bodies: one copy for all bodies, or a copy where it is read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.language import EXACT, Patch, Result
+from sardonyx.rewrite.rules.bodies import content, graphs_within, substitute
+from sardonyx.rewrite.sweep import sweep
+
+
+@sweep("hoist_body_initializers", exactness=EXACT)
+def weights_of_several_bodies(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """A weight that several bodies hold is held once, by the graph around them."""
+    if engine.in_function:
+        return
+    bodies = list(graphs_within(graph))[1:]
+    equal: dict[Hashable, list[ir.Value]] = defaultdict(list)
+    by_shape: dict[Hashable, list[ir.Value]] = defaultdict(list)
+    for body in bodies:
+        for value in body.initializers.values():
+            tensor = facts.constant_tensor(value)
+            if tensor is not None and value.uses() and not value.is_graph_output():
+                by_shape[(tensor.dtype, tuple(tensor.shape))].append(value)
+    for values in by_shape.values():
+        for value in values if len(values) > 1 else ():
+            tensor = facts.constant_tensor(value)
+            assert tensor is not None
+            equal[content(tensor)].append(value)
+    for values in equal.values():
+        if len(values) > 1:
+            reader = next(iter(values[0].uses())).node
+            yield reader, Patch(build=lambda values=values: _hoisted(engine, graph, values))  # type: ignore[misc]
+
+
+def _hoisted(engine: Engine, graph: ir.Graph, values: list[ir.Value]) -> Patch:
+    first = values[0]
+    _moved(engine, first, graph)
+    readers = [node for value in values[1:] for node in substitute(value, first)]
+    for value in values[1:]:
+        assert value.graph is not None
+        del value.graph.initializers[str(value.name)]
+    return Patch(edit=lambda: readers)
+
+
+@sweep("push_initializers_into_bodies", exactness=EXACT, default=False)
+def weights_of_one_body(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """A weight that a single body reads is held by that body."""
+    if engine.in_function:
+        return
+    for value in list(graph.initializers.values()):
+        places = {use.node.graph for use in value.uses()}
+        if not facts.is_constant(value) or value.is_graph_output() or len(places) != 1:
+            continue
+        (place,) = places
+        if place is not graph and isinstance(place, ir.Graph):
+            reader = next(iter(value.uses())).node
+            yield reader, Patch(build=lambda value=value, place=place: _pushed(engine, value, place))  # type: ignore[misc]
+
+
+def _pushed(engine: Engine, value: ir.Value, body: ir.Graph) -> Patch:
+    _moved(engine, value, body)
+    return Patch(edit=lambda: [use.node for use in value.uses()])
+
+
+def _moved(engine: Engine, value: ir.Value, into: ir.Graph) -> None:
+    assert value.graph is not None
+    name = str(value.name)
+    del value.graph.initializers[name]
+    value.name = engine.names.adopt(name)
+    into.register_initializer(value)

@@ -1,0 +1,104 @@
+"""Scan whose body treats every slice alike: the whole tensor can be treated at once."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite.engine import STANDARD, Site
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result, rule
+from sardonyx.rewrite.rules.bodies import immovable, release_outputs, splice
+from sardonyx.rewrite.rules.carried import Carried, carried
+
+ROUNDED = frozenset(
+    {
+        *("Abs", "Add", "And", "Ceil", "Div", "Equal", "Floor", "Greater", "GreaterOrEqual", "Identity", "Less"),
+        *("LessOrEqual", "Mul", "Neg", "Not", "Or", "Relu", "Sign", "Sub", "Where", "Xor"),
+    }
+)
+"""Elementwise operators whose result is the same bits wherever the element stands."""
+
+ELEMENTWISE = ROUNDED | frozenset(
+    {
+        *(
+            "Cos",
+            "Elu",
+            "Erf",
+            "Exp",
+            "Gelu",
+            "HardSigmoid",
+            "HardSwish",
+            "LeakyRelu",
+            "Log",
+            "Max",
+            "Mean",
+            "Min",
+            "Mish",
+        ),
+        *("Pow", "Reciprocal", "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Sqrt", "Sum", "Tan", "Tanh"),
+    }
+)
+"""Those, and others of which engines compute the last elements of a row by another routine."""
+
+
+@rule("rewrite_scan_to_batch", on="Scan", exactness=EXACT)
+def rounded_scan(s: Site) -> Result:
+    """Scan of elementwise operators without state is these operators on the whole tensor."""
+    return _batch(s, ROUNDED)
+
+
+@rule("rewrite_scan_to_batch", on="Scan", exactness=REASSOCIATES)
+def elementwise_scan(s: Site) -> Result:
+    """Scan of elementwise operators without state; vectors and their remainders may round differently."""
+    return _batch(s, ELEMENTWISE)
+
+
+def _batch(s: Site, operators: frozenset[str]) -> Result:
+    scan = carried(s)
+    if scan is None:
+        return None
+    reason = _objection(s, scan, operators)
+    if reason is not None:
+        return Refusal(reason)
+    return Patch(build=lambda: _at_once(s, scan))
+
+
+def _objection(s: Site, scan: Carried, operators: frozenset[str]) -> str | None:
+    if scan.states:
+        return "it carries state"
+    for name, count in (("input", scan.sliced), ("output", len(scan.stacked))):
+        if any(scan.axis(s, f"scan_{name}_axes", i) for i in range(count)):
+            return "it takes slices along another axis than the first"
+    ways = {scan.axis(s, "scan_input_directions", i) for i in range(scan.sliced)}
+    ways |= {scan.axis(s, "scan_output_directions", i) for i in range(len(scan.stacked))}
+    if len(ways) > 1:
+        return "it takes slices in both directions"
+    whole = {facts.rank(scan.slice_input(i)) for i in range(scan.sliced)}
+    rank = whole.pop()
+    if rank is None or whole:
+        return "the ranks of its slices are not known, or differ"
+    if (reason := immovable(s.engine, scan.body)) is not None:
+        return reason
+    sliced = {scan.slice_parameter(i) for i in range(scan.sliced)}
+    for node in scan.body:
+        if node.domain not in STANDARD or node.op_type not in operators:
+            return f"its body has a {node.op_type}"
+        varying = [v in sliced for v in node.inputs]
+        if not any(varying):
+            return f"the {node.op_type} in its body does not depend on the slice"
+        if not all(v in sliced or ((r := facts.rank(v)) is not None and r < rank) for v in node.inputs):
+            return "an outer value in its body may have a higher rank than the slices"
+        sliced.update(node.outputs)
+    return None if all(v in sliced for v in scan.stacked) else "it puts out a value that does not depend on the slice"
+
+
+def _at_once(s: Site, scan: Carried) -> Patch:
+    given = {scan.slice_parameter(i): value for i in range(scan.sliced) if (value := scan.slice_input(i)) is not None}
+    outputs = [given.get(value, value) for value in release_outputs(scan.body)]
+    nodes = splice(s.engine, scan.body, given, s.graph)
+    for node in nodes:
+        for output in node.outputs:
+            output.shape = None
+        inference.infer_node(node, s.engine.opset_imports, s.engine.model.ir_version)
+    replaced: dict[ir.Value, ir.Value] = dict(zip(s.node.outputs, outputs, strict=True))
+    return Patch(replaced, nodes=nodes)
