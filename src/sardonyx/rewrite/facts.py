@@ -127,10 +127,11 @@ def dim_at(value: ir.Value | None, axis: int) -> int | None:
 
 def dtype(value: ir.Value | None) -> ir.DataType | None:
     """Element type, or None where unknown or not a tensor."""
-    if value is None:
+    if value is None or not isinstance(value.type, (ir.TensorType, type(None))):
+        # A sequence or an optional has the element type of what it holds, and is no tensor of it.
         return None
-    if value.dtype is not None:
-        return value.dtype
+    if value.type is not None:
+        return value.type.dtype
     tensor = constant_tensor(value)
     return None if tensor is None else tensor.dtype
 
