@@ -1,4 +1,4 @@
-"""The 543 models that onnxoptimizer's own tests build: correct on all, as small as its answer, the same operators by name."""
+"""The 543 models that onnxoptimizer's own tests build: correct on all, as small as its answer, its operators by name."""
 
 from __future__ import annotations
 
