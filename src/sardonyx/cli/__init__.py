@@ -7,50 +7,64 @@ Exit codes: 0 done; 1 the model has errors, or the operation failed; 2 the reque
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import typer
 
-from sardonyx.cli.output import report_error
+from sardonyx.cli.output import print_json, report_error
 from sardonyx.errors import SardonyxError
 
-VERBS = (
-    "demo",
-    "info",
-    "check",
-    "view",
-    "diff",
-    "optimize",
-    "simplify",
-    "fp16",
-    "passes",
-    "extract",
-    "merge",
-    "rename",
-    "set-shape",
-    "convert-opset",
-    "convert",
+VERBS = {
+    "demo": "Optimize the two shipped models with proof, and find handwritten digits with them.",
+    "info": "Say what a model is: interface, operators, weights, arithmetic, memory.",
+    "check": "Check a model, and say what is wrong, where, and which command repairs it.",
+    "view": "Show the graph in the browser, with Netron.",
+    "diff": "Compare two models node by node.",
+    "optimize": "Rewrite a model to fewer, cheaper nodes, prove that it computes the same, and write standard ONNX.",
+    "simplify": "Fold constants and remove what does nothing: as `optimize`, with rewrites that keep every bit only.",
+    "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
+    "passes": "List the passes of the optimizer: what each does, and how exact it is.",
+    "extract": "Cut out the part of a model between named tensors.",
+    "merge": "Join models end to end: outputs of each feed inputs of the next.",
+    "rename": "Rename inputs, outputs, tensors, nodes or dimensions.",
+    "set-shape": "Give inputs new shapes, fixed or open, and repair the constants baked from the old ones.",
+    "convert-opset": "Convert to another operator set, newer or older, or to another IR version.",
+    "convert": "Write a model in another form: binary, ONNX text, protobuf text, with or without external data.",
+}
+"""Verbs and their line in the help, in its order; each is a module ``sardonyx.cli.<verb>`` with ``command``."""
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 the model has errors or the operation failed, "
+    "2 the request makes no sense, 3 not proved (--strict)."
 )
-"""Verbs, in the order of the help; each is module ``sardonyx.cli.<verb>`` with a function ``command``."""
 
 
-def build() -> typer.Typer:
-    """The application with all its verbs."""
+def build(needed: Collection[str] = tuple(VERBS)) -> typer.Typer:
+    """The application with all its verbs.
+
+    Args:
+        needed: Verbs to load; of the others there is only the line in the help, which keeps start-up short.
+    """
     app = typer.Typer(
         name="sardonyx",
         help="Take an ONNX model from file to answer: check, optimize with proof, compress, convert.",
+        epilog=EXIT_CODES,
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for verb in VERBS:
-        module = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}")
-        command: Callable[..., Any] = module.command
-        app.command(verb, epilog=f"Example: [bold]{module.EXAMPLE}[/bold]")(command)
+    for verb, line in VERBS.items():
+        command: Callable[..., Any] = _unloaded
+        epilog = None
+        if verb in needed:
+            module = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}")
+            command, epilog = module.command, f"Example: [bold]{module.EXAMPLE}[/bold]"
+        app.command(verb, short_help=line, epilog=epilog)(command)
 
     @app.callback(invoke_without_command=True)
     def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
@@ -63,10 +77,26 @@ def build() -> typer.Typer:
     return app
 
 
-def main() -> None:
-    """Entry point of the ``sardonyx`` command."""
+def _unloaded() -> None:
+    """Stands for a verb that the command line does not name."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the ``sardonyx`` command.
+
+    Args:
+        arguments: The command line without the program's name; that of the process when None.
+
+    Raises:
+        SystemExit: always; the code is one of those above.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    completing = "_SARDONYX_COMPLETE" in os.environ
+    app = build(VERBS if completing else [verb for verb in VERBS if verb in given])
     try:
-        build()()
+        app(args=given, prog_name="sardonyx")
     except SardonyxError as error:
         report_error(error)
+        if "--json" in given:
+            print_json({"error": {"kind": type(error).__name__, **vars(error)}})
         sys.exit(error.exit_code)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from sardonyx import model as model_io
 from sardonyx.cli.output import (
     AsJson,
     ModelPath,
     console,
+    names_in,
     parse_shapes,
     print_json,
     progress,
     read_inputs,
+    written,
 )
-from sardonyx.errors import EvaluationError, SardonyxError, VerificationError
+from sardonyx.errors import EvaluationError, VerificationError
 from sardonyx.report import html, latency, tables
-from sardonyx.report.summary import summary
-from sardonyx.rewrite.optimize import Optimized, optimize
+from sardonyx.report.summary import Summary, summary
+from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.rules_file import load_rules
 
 EXAMPLE = "sardonyx optimize model.onnx -o better.onnx"
@@ -31,17 +36,21 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write the result.", show_default=False)
     ] = None,
-    target: Annotated[
-        str, typer.Option(help="portable, onnxruntime, openvino, tensorrt or native.")
-    ] = "portable",
-    passes: Annotated[list[str] | None, typer.Option(help="Run only this pass (repeatable).", show_default=False)] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Do not run this pass (repeatable).", show_default=False)] = None,
+    target: Annotated[str, typer.Option(help="portable, onnxruntime, openvino, tensorrt or native.")] = "portable",
+    passes: Annotated[
+        list[str] | None, typer.Option(help="Run only these passes (A,B; repeatable).", show_default=False)
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Do not run these passes (A,B; repeatable).", show_default=False)
+    ] = None,
     skip_fuse_bn: Annotated[bool, typer.Option("--skip-fuse-bn", help="Keep BatchNormalization apart.")] = False,
     input_shape: Annotated[
         list[str] | None, typer.Option(help="New input shape, NAME:1,3,H,W (repeatable).", show_default=False)
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="Real inputs to verify on (.npz).", show_default=False)] = None,
-    opset: Annotated[int | None, typer.Option(help="Raise or lower the operator set first.", show_default=False)] = None,
+    opset: Annotated[
+        int | None, typer.Option(help="Raise or lower the operator set first.", show_default=False)
+    ] = None,
     rules: Annotated[
         list[Path] | None, typer.Option(help="A Python file with rules of your own (repeatable).", show_default=False)
     ] = None,
@@ -58,8 +67,8 @@ def command(
         result = optimize(
             model,
             target=target,
-            passes=passes or None,
-            skip=skip or (),
+            passes=names_in(passes) or None,
+            skip=names_in(skip),
             skip_fuse_bn=skip_fuse_bn,
             input_shapes=parse_shapes(input_shape),
             inputs=feeds,
@@ -68,68 +77,66 @@ def command(
             rules=[rule for path in rules or () for rule in load_rules(path)],
         )
     proved = result.report.verdict.status.startswith("proved")
-    if output is not None and (proved or not strict):
-        result.save(output)
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
-        written = output if output is not None and output.exists() else Path(folder) / "optimized.onnx"
-        if written is not output:
-            result.save(written)
-        _show(model, written, result, feeds, explain=explain, measure=measure, report=report, as_json=as_json)
-    if not as_json and output is not None and (proved or not strict):
-        console.print(f"Written: {output}", markup=False)
     if strict and not proved:
         raise VerificationError(
             result.report.verdict.reason, where=str(model), remedy="Give real inputs with --inputs, or drop --strict."
         )
-
-
-def _show(
-    model: Path,
-    written: Path,
-    result: Optimized,
-    feeds: dict[str, object] | None,
-    *,
-    explain: bool,
-    measure: bool,
-    report: Path | None,
-    as_json: bool,
-) -> None:
-    record = result.report
-    before, after = summary(model), summary(written)
-    sizes = (_bytes(model), _bytes(written))
-    timing: latency.Latency | str = "switched off"
-    if measure:
-        with progress("measuring", quiet=as_json):
-            try:
-                timing = latency.measure([model, written], feeds=feeds)
-            except EvaluationError as error:
-                timing = str(error)
+    if output is not None:
+        result.save(output)
+    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        before = _binary(model, lambda path: model_io.save(model_io.load(model), path), Path(folder) / "before.onnx")
+        after = _binary(output, result.save, Path(folder) / "after.onnx")
+        timing = _latency(before, after, feeds, measure, as_json)
+        sizes = timing.sizes if isinstance(timing, latency.Latency) else None
+        found = _Measured(summary(model, sizes=sizes), summary(output or after, sizes=sizes), timing)
     if report is not None:
-        html.write(report, model.name, record, before, after, sizes, timing)
+        html.write(report, model.name, result.report, found.before, found.after, found.latency)
     if as_json:
-        print_json(
-            {
-                **record.as_dict(),
-                "file_bytes": sizes,
-                "macs": [before.macs, after.macs],
-                "latency": timing if isinstance(timing, str) else vars(timing),
-            }
-        )
+        print_json({**result.report.as_dict(), **found.as_dict(), "written": None if output is None else str(output)})
         return
-    parts = [
-        tables.before_and_after(record, before, after, sizes, timing),
-        tables.passes_table(record),
-        *([tables.explanation(record)] if explain else []),
-        *tables.opset_hints(record),
-        tables.verdict_line(record),
-    ]
-    tables.print_all(console, *parts)
+    tables.print_all(
+        console,
+        tables.before_and_after(found.before, found.after, found.latency),
+        tables.passes_table(result.report),
+        *([tables.explanation(result.report)] if explain else []),
+        *tables.opset_hints(result.report),
+        tables.verdict_line(result.report),
+    )
+    for path in (output, report):
+        if path is not None:
+            written(path, as_json=False)
 
 
-def _bytes(path: Path) -> int:
-    """Size of a model's file with its data files beside it."""
-    data = path.with_name(path.name + ".data")
-    try:
-        return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
-    except OSError as error:
-        raise SardonyxError(str(error), where=str(path)) from error
+@dataclass(frozen=True)
+class _Measured:
+    before: Summary
+    after: Summary
+    latency: latency.Latency | str
+
+    def as_dict(self) -> dict[str, Any]:
+        timing = self.latency if isinstance(self.latency, str) else self.latency.as_dict()
+        return {
+            "file_bytes": [self.before.file_bytes, self.after.file_bytes],
+            "macs": [self.before.macs, self.after.macs],
+            "latency": timing,
+        }
+
+
+def _binary(path: Path | None, save: Callable[[Path], None], place: Path) -> Path:
+    """The file itself where an engine can load it, else a binary one at ``place``."""
+    if path is not None and path.suffix == ".onnx":
+        return path
+    save(place)
+    return place
+
+
+def _latency(
+    before: Path, after: Path, feeds: dict[str, Any] | None, measure: bool, quiet: bool
+) -> latency.Latency | str:
+    if not measure:
+        return "switched off"
+    with progress("measuring", quiet=quiet):
+        try:
+            return latency.measure([before, after], feeds=feeds)
+        except EvaluationError as error:
+            return str(error)

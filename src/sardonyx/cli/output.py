@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sardonyx.errors import ModelFileError, OptionError, SardonyxError
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+WIDTH_OF_FILES = 120
+"""Columns of what goes to a file or a pipe."""
 
-ModelPath = Annotated[Path, typer.Argument(help="The model: .onnx, .onnxtxt, .textproto.", show_default=False)]
+_own_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+console = Console(highlight=False, width=None if _own_width else WIDTH_OF_FILES)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+ModelPath = Annotated[
+    Path, typer.Argument(help="The model: .onnx, .onnxtxt, .textproto, .prototxt.", show_default=False)
+]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write the result.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines, and nothing else.")]
+
+Shapes = dict[str, list[int | str | None]]
 
 
 def report_error(error: SardonyxError) -> None:
@@ -35,13 +44,15 @@ def print_json(data: Any) -> None:
 
 
 def _plain(data: Any) -> Any:
-    if isinstance(data, float) and not np.isfinite(data):
+    if isinstance(data, float) and not math.isfinite(data):
         return str(data)
     if isinstance(data, Mapping):
         return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple, set)):
+    if isinstance(data, (list, tuple)):
         return [_plain(value) for value in data]
-    if isinstance(data, np.generic):
+    if isinstance(data, (set, frozenset)):
+        return sorted(_plain(value) for value in data)
+    if hasattr(data, "dtype") and getattr(data, "ndim", None) == 0:
         return _plain(data.item())
     return data
 
@@ -52,10 +63,20 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
     if quiet or not errors.is_terminal:
         yield
         return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as bar:
         bar.add_task(text)
         yield
+
+
+def written(path: Path, *, as_json: bool, **more: Any) -> None:
+    """Say that a file was written."""
+    if as_json:
+        print_json({"written": str(path), **more})
+    else:
+        console.print(f"Written: {path}", markup=False, soft_wrap=True)
 
 
 def read_inputs(path: Path | None) -> dict[str, Any] | None:
@@ -66,36 +87,70 @@ def read_inputs(path: Path | None) -> dict[str, Any] | None:
     """
     if path is None:
         return None
+    import zipfile
+
+    import numpy as np
+
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        stored = np.load(path, allow_pickle=False)
+        if not isinstance(stored, np.lib.npyio.NpzFile):
+            raise ModelFileError("holds one array without a name", where=str(path), remedy="Use numpy.savez.")
+        with stored:
             marked = [name for name in stored.files if name.startswith("in::")]
             return {name.removeprefix("in::"): stored[name] for name in (marked or stored.files)}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ModelFileError(f"cannot be read as inputs: {error}", where=str(path)) from error
 
 
-def parse_shapes(texts: list[str] | None) -> dict[str, list[int | str | None]] | None:
-    """``name:1,3,H,?`` → ``{"name": [1, 3, "H", None]}``.
+def names_in(texts: Iterable[str] | None) -> list[str]:
+    """Names of options that may be repeated and may hold several names with commas between."""
+    return [name for text in texts or () for name in (part.strip() for part in text.split(",")) if name]
+
+
+def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """``["a=b", "c=d"]`` → ``{"a": "b", "c": "d"}``.
 
     Raises:
-        OptionError: a text has no colon, or a size is negative.
+        OptionError: a text has no ``=``, or two texts say different things of one name.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = text.partition("=")
+        if not equals or not old or not new:
+            raise OptionError(f"'{text}' is no pair", where=option, remedy="Write OLD=NEW.")
+        if pairs.setdefault(old, new) != new:
+            raise OptionError(f"'{old}' is given twice", where=option)
+    return pairs
+
+
+def parse_shapes(texts: Iterable[str] | None, option: str = "--input-shape") -> Shapes | None:
+    """``name:1,3,H,?`` → ``{"name": [1, 3, "H", None]}``; nothing after the colon is a scalar.
+
+    Raises:
+        OptionError: a text has no colon, a size is missing or negative, or an input is given twice.
     """
     if not texts:
         return None
-    shapes: dict[str, list[int | str | None]] = {}
+    shapes: Shapes = {}
     for text in texts:
         name, colon, sizes = text.rpartition(":")
-        if not colon:
-            raise OptionError(f"'{text}' is no shape", where="--input-shape", remedy="Write NAME:1,3,H,W.")
-        shapes[name] = [_size(part.strip()) for part in sizes.split(",") if part.strip()]
+        if not colon or not name:
+            raise OptionError(f"'{text}' is no shape", where=option, remedy="Write NAME:1,3,H,W.")
+        if name in shapes:
+            raise OptionError(f"'{name}' is given twice", where=option)
+        shapes[name] = [_size(part.strip(), option) for part in sizes.split(",")] if sizes.strip() else []
     return shapes
 
 
-def _size(text: str) -> int | str | None:
+def _size(text: str, option: str) -> int | str | None:
     if text in ("?", "-1"):
         return None
-    if text.lstrip("-").isdigit():
-        if int(text) < 0:
-            raise OptionError(f"a size cannot be {text}", where="--input-shape", remedy="Write ? for an open size.")
-        return int(text)
-    return text
+    if not text:
+        raise OptionError("a size is missing", where=option, remedy="Write NAME:1,3,H,W; ? is an open size.")
+    try:
+        number = int(text)
+    except ValueError:
+        return text
+    if number < 0:
+        raise OptionError(f"a size cannot be {text}", where=option, remedy="Write ? for an open size.")
+    return number

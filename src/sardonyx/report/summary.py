@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -47,9 +48,10 @@ class Summary:
         macs: Multiply-accumulate operations of one run, an expression where sizes are open; bodies count once.
         macs_by_operator: The same, by operator type.
         unknown_macs: Nodes that multiply, whose sizes could not be told.
-        peak_memory: Bytes of intermediate tensors alive at once at most, in the file's order, open sizes taken as ``sizes``.
+        peak_memory: Bytes of intermediate tensors alive at once at most, in the file's order, with ``sizes``.
         control_flow_depth: Bodies within bodies, at most.
         sizes: What open sizes were taken as, for ``peak_memory``.
+        file_bytes: Bytes of the model's file and its external data; None where it was not given as a file.
     """
 
     inputs: tuple[Port, ...]
@@ -70,6 +72,7 @@ class Summary:
     peak_memory: int | None
     control_flow_depth: int
     sizes: dict[str, int]
+    file_bytes: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """The summary as plain data."""
@@ -83,7 +86,7 @@ def summary(
 
     Args:
         source: Anything that ``sardonyx.load`` takes.
-        sizes: Values of named dimensions, for the memory peak; 1 where not given.
+        sizes: Values of named dimensions, for MACs and the memory peak; the latter takes those not given as 1.
 
     Raises:
         ModelFileError: the model cannot be read.
@@ -93,7 +96,7 @@ def summary(
         model = model.clone()
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
     outputs = tuple(_port(v) for v in model.graph.outputs)
-    inference.infer_shapes(model)
+    inference.infer_shapes(model, input_shapes=_sized(model, sizes) if sizes else None)
     graphs = [model.graph, *(f.graph for f in model.functions.values())]
     nodes = [node for graph in graphs for node in graph.all_nodes()]
     operators = Counter(f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
@@ -123,7 +126,23 @@ def summary(
         peak_memory=peak,
         control_flow_depth=max((_depth(graph) for graph in graphs), default=0),
         sizes=taken,
+        file_bytes=_bytes_on_disk(Path(source), tensors) if isinstance(source, (str, os.PathLike)) else None,
     )
+
+
+def _sized(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, list[int | str | None]]:
+    """The shapes of the inputs whose open sizes are given."""
+    shapes: dict[str, list[int | str | None]] = {}
+    for value in model.graph.inputs:
+        if value.name and value.shape is not None and any(str(dim) in sizes for dim in value.shape):
+            dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+            shapes[value.name] = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in dims]
+    return shapes
+
+
+def _bytes_on_disk(path: Path, tensors: list[ir.TensorProtocol]) -> int:
+    data = {Path(t.path).resolve() for t in tensors if isinstance(t, ir.ExternalTensor)}
+    return sum(file.stat().st_size for file in {path.resolve(), *data})
 
 
 def _shown(size: Size) -> int | str:
@@ -280,6 +299,7 @@ def _tensor_bytes(value: ir.Value, sizes: Sizes, taken: dict[str, int]) -> int |
     count = product(dims)
     if not isinstance(count, int):
         for name in algebra.symbols(count):
-            taken.setdefault(name, 1) if not name.startswith(MADE_UP) else None
+            if not name.startswith(MADE_UP):
+                taken.setdefault(name, 1)
         count = algebra.evaluate(count, {name: taken.get(name, 1) for name in algebra.symbols(count)})
     return -(-count * value.dtype.bitwidth // 8)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -10,8 +11,9 @@ from rich.text import Text
 
 from sardonyx.report.latency import Latency
 from sardonyx.report.summary import Summary
-from sardonyx.rewrite.pipeline import describe
+from sardonyx.rewrite.pipeline import available_passes, describe
 from sardonyx.rewrite.record import Report
+from sardonyx.rewrite.sizes import MADE_UP
 
 MOST_OPERATORS = 24
 
@@ -21,7 +23,7 @@ def count(number: int | str | None) -> str:
     if number is None:
         return "—"
     if isinstance(number, str):
-        return number if len(number) <= 40 else "depends on sizes"
+        return number if len(number) <= 40 and not any(mark in number for mark in MADE_UP) else "depends on sizes"
     for bound, suffix in ((10**9, "G"), (10**6, "M")):
         if number >= 10 * bound:
             return f"{number / bound:,.1f} {suffix}"
@@ -43,11 +45,9 @@ def _change(before: float, after: float) -> Text:
     return Text(f"{share:+.1f} %", style="green" if after < before else "yellow")
 
 
-def before_and_after(
-    report: Report, before: Summary, after: Summary, file_bytes: tuple[int, int], latency: Latency | str
-) -> Table:
+def before_and_after(before: Summary, after: Summary, latency: Latency | str, title: str = "What changed") -> Table:
     """The table that ``sardonyx optimize`` prints: operators, weights, bytes, MACs and latency, before and after."""
-    table = Table(title="What changed", title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("")
     for column in ("before", "after", "change"):
         table.add_column(column, justify="right")
@@ -61,11 +61,18 @@ def before_and_after(
         table.add_row(f"{len(rest)} more types", str(old), str(new), _change(old, new))
     table.add_section()
     table.add_row("nodes", str(before.nodes), str(after.nodes), _change(before.nodes, after.nodes), style="bold")
-    table.add_row("parameters", count(before.parameters), count(after.parameters), _change(before.parameters, after.parameters))
-    table.add_row("file", size(file_bytes[0]), size(file_bytes[1]), _change(*file_bytes))
-    macs = (before.macs, after.macs)
-    change = _change(macs[0], macs[1]) if isinstance(macs[0], int) and isinstance(macs[1], int) else Text("")
-    table.add_row("MACs", count(macs[0]), count(macs[1]), change)
+    table.add_row(
+        "parameters", count(before.parameters), count(after.parameters), _change(before.parameters, after.parameters)
+    )
+    table.add_row(
+        "weights", size(before.weight_bytes), size(after.weight_bytes), _change(before.weight_bytes, after.weight_bytes)
+    )
+    if before.file_bytes is not None and after.file_bytes is not None:
+        change = _change(before.file_bytes, after.file_bytes)
+        table.add_row("file", size(before.file_bytes), size(after.file_bytes), change)
+    numbers = isinstance(before.macs, int) and isinstance(after.macs, int)
+    change = _change(int(before.macs), int(after.macs)) if numbers else Text("")
+    table.add_row("MACs", count(before.macs), count(after.macs), change)
     if isinstance(latency, Latency):
         old_ms, new_ms = (f"{seconds * 1e3:.3f} ms" for seconds in (latency.seconds[0], latency.seconds[-1]))
         table.add_row("latency", old_ms, new_ms, _change(1.0, round(latency.ratio, 4)))
@@ -75,20 +82,32 @@ def before_and_after(
     return table
 
 
-def _at(sizes: object) -> str:
-    return f", sizes {sizes}" if sizes else ""
+def _at(sizes: Mapping[str, int]) -> str:
+    return f", at {_assigned(sizes)}" if sizes else ""
+
+
+def _assigned(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={number}" for name, number in sizes.items())
 
 
 def passes_table(report: Report) -> Table:
     """Which pass did what."""
     table = Table(title="Passes that fired", title_justify="left", header_style="bold")
-    for name, justify in (("pass", "left"), ("times", "right"), ("nodes saved", "right"), ("exactness", "left"), ("what it does", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table.add_column("pass", overflow="fold")
+    table.add_column("times", justify="right")
+    table.add_column("nodes saved", justify="right")
+    table.add_column("exactness")
+    table.add_column("what it does", overflow="fold")
     gains = report.gains()
     exactness = {patch.rule.split("/")[0]: patch.exactness for patch in report.applied}
     for name, times in report.by_pass().items():
-        table.add_row(name, str(times), str(gains.get(name, 0)), exactness[name], describe(name))
+        table.add_row(name, str(times), str(gains.get(name, 0)), exactness[name], described(name))
     return table
+
+
+def described(name: str) -> str:
+    """What a pass does, in a line; rules from a file of the user's are no registered pass."""
+    return describe(name) if name in available_passes() else "a rule of your own"
 
 
 def explanation(report: Report, most: int = 60) -> Table:
@@ -109,7 +128,7 @@ def verdict_line(report: Report) -> Text:
     if verdict.status.startswith("proved"):
         how = "equal bits" if verdict.exact else f"worst error {verdict.worst:.1e} of the largest output"
         sizes = [dict(s) for s in verdict.sizes if s]
-        at = f" at sizes {'; '.join(map(str, sizes))}" if sizes else ""
+        at = f" at sizes {'; '.join(_assigned(s) for s in sizes)}" if sizes else ""
         text = Text(f"✓ {verdict.status}: {verdict.samples} samples{at}, {how}.", style="green")
     else:
         text = Text(f"✗ not proved: {verdict.reason}", style="yellow")
@@ -131,3 +150,47 @@ def opset_hints(report: Report) -> Sequence[RenderableType]:
 def print_all(console: Console, *parts: RenderableType) -> None:
     """Print the parts of a report one below the other."""
     console.print(Group(*parts))
+
+
+def summary_tables(name: str, found: Summary) -> list[RenderableType]:
+    """The tables of ``sardonyx info``: interface, operators, and the rest line by line."""
+    ports = Table(title=name, title_justify="left", header_style="bold")
+    for column in ("", "name", "type", "shape"):
+        ports.add_column(column, overflow="fold")
+    for kind, listed in (("input", found.inputs), ("output", found.outputs)):
+        for port in listed:
+            shape = "?" if port.shape is None else f"({', '.join(map(str, port.shape))})"
+            ports.add_row(kind, Text(port.name), port.type, Text(shape))
+    operators = Table(title=f"{found.nodes} nodes", title_justify="left", header_style="bold")
+    for column, justify in _OPERATOR_COLUMNS.items():
+        operators.add_column(column, justify=justify)
+    for operator, number in found.operators.items():
+        macs = found.macs_by_operator.get(operator)
+        operators.add_row(operator, str(number), "" if macs is None else count(macs))
+    facts = Table.grid(padding=(0, 2))
+    for label, text in _facts(found):
+        facts.add_row(Text(label, style="bold"), Text(text))
+    return [ports, operators, facts]
+
+
+_OPERATOR_COLUMNS: dict[str, Literal["left", "right"]] = {"operator": "left", "nodes": "right", "MACs": "right"}
+
+
+def _facts(found: Summary) -> Iterator[tuple[str, str]]:
+    yield "parameters", count(found.parameters)
+    yield "weights", f"{size(found.weight_bytes)} ({', '.join(f'{k} {size(n)}' for k, n in found.types.items())})"
+    if found.file_bytes is not None:
+        yield "file", size(found.file_bytes)
+    unknown = f", and {found.unknown_macs} nodes of unknown size" if found.unknown_macs else ""
+    yield "MACs", count(found.macs) + unknown + (_at(found.sizes) if isinstance(found.macs, int) else "")
+    if found.peak_memory is not None:
+        yield "memory peak", size(found.peak_memory) + _at(found.sizes)
+    yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
+    yield "IR version", str(found.ir_version)
+    yield "control flow", f"{found.control_flow_depth} deep" if found.control_flow_depth else "none"
+    if found.producer:
+        yield "producer", found.producer
+    if found.functions:
+        yield "functions", ", ".join(found.functions)
+    for key, text in found.metadata.items():
+        yield key, text if len(text) <= 200 else text[:200] + "…"

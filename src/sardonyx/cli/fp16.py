@@ -1,0 +1,112 @@
+"""``sardonyx fp16``: half the bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, read_inputs, written
+from sardonyx.compress import float16
+from sardonyx.errors import OptionError
+from sardonyx.model import save
+
+EXAMPLE = "sardonyx fp16 model.onnx --auto --tolerance 0.01 --inputs real.npz -o half.onnx"
+
+MOST_ROWS = 20
+
+
+def command(
+    model: ModelPath,
+    output: Output,
+    bfloat16: Annotated[bool, typer.Option("--bf16", help="bfloat16 in place of float16.")] = False,
+    auto: Annotated[
+        bool, typer.Option("--auto", help="Keep in float32 what the tolerance demands, found by measurement.")
+    ] = False,
+    tolerance: Annotated[float, typer.Option(help="Largest relative error of an output, with --auto.")] = 1e-3,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Real inputs to measure on, with --auto (.npz).", show_default=False)
+    ] = None,
+    keep_io: Annotated[bool, typer.Option("--keep-io", help="Keep float32 inputs and outputs as they are.")] = False,
+    block_op: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave these operators in float32 (A,B; repeatable).", show_default=False),
+    ] = None,
+    block_node: Annotated[
+        list[str] | None, typer.Option(help="Leave these nodes in float32 (A,B; repeatable).", show_default=False)
+    ] = None,
+    min_positive: Annotated[
+        float | None, typer.Option(help="Smaller weights become this (1e-7; bfloat16: 0).", show_default=False)
+    ] = None,
+    max_finite: Annotated[
+        float | None, typer.Option(help="Larger weights become this (1e4; bfloat16: its largest).", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it."""
+    if inputs is not None and not auto:
+        raise OptionError("is used with --auto only", where="--inputs", remedy="Give --auto too.")
+    operators = [*float16.DEFAULT_OP_BLOCK_LIST, *names_in(block_op)] if block_op else None
+    options: dict[str, Any] = {
+        "keep_io_types": keep_io,
+        "op_block_list": operators,
+        "node_block_list": names_in(block_node) or None,
+    }
+    limits = {"min_positive_val": min_positive, "max_finite_val": max_finite}
+    options |= {name: value for name, value in limits.items() if value is not None}
+    with progress("converting", quiet=as_json):
+        if not auto:
+            convert = float16.convert_float_to_bfloat16 if bfloat16 else float16.convert_float_to_float16
+            result: float16.Conversion | float16.MixedPrecision = convert(model, **options)
+        else:
+            kind: Literal["float16", "bfloat16"] = "bfloat16" if bfloat16 else "float16"
+            result = float16.auto_mixed_precision(model, read_inputs(inputs), tolerance, dtype=kind, **options)
+        save(result.model, output)
+    if as_json:
+        print_json({"written": str(output), **_plain(result)})
+        return
+    _show(result)
+    written(output, as_json=False)
+
+
+def _plain(result: float16.Conversion | float16.MixedPrecision) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "clipped": [asdict(each) for each in result.clipped],
+        "kept": [asdict(each) for each in result.kept],
+    }
+    if isinstance(result, float16.MixedPrecision):
+        data |= {"error": result.error, "chosen": result.chosen, "trials": [asdict(t) for t in result.trials]}
+    return data
+
+
+def _show(result: float16.Conversion | float16.MixedPrecision) -> None:
+    if result.kept:
+        reasons = Counter((kept.reason, kept.op_type) for kept in result.kept)
+        _table(
+            "Left in float32", ("nodes", "operator", "why"), [(n, op, why) for (why, op), n in reasons.most_common()]
+        )
+    if result.clipped:
+        columns = tuple(asdict(result.clipped[0]))
+        _table("Clipped weights", columns, [tuple(asdict(each).values()) for each in result.clipped])
+    if isinstance(result, float16.MixedPrecision):
+        console.print(
+            f"Output error {result.error:.2e}, measured; {len(result.chosen)} nodes kept in float32 for accuracy, "
+            f"after {len(result.trials)} trials.",
+            markup=False,
+        )
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows[:MOST_ROWS]:
+        table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+    if len(rows) > MOST_ROWS:
+        table.caption = f"{len(rows) - MOST_ROWS} more; --json holds all."
+    console.print(table)

@@ -1,0 +1,39 @@
+"""``sardonyx merge``: models end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli.output import AsJson, Output, parse_pairs, progress, written
+from sardonyx.model import load, save
+from sardonyx.rewrite.surgery import merge
+
+EXAMPLE = "sardonyx merge backbone.onnx head.onnx --link features=x -o whole.onnx"
+
+
+def command(
+    models: Annotated[list[Path], typer.Argument(help="Two models or more, in order.", show_default=False)],
+    output: Output,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An output and the input it feeds, OUT=IN (repeatable); by name, else by order, when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Join models end to end: outputs of each feed inputs of the next."""
+    links = parse_pairs(link, "--link") if link else None
+    with progress("merging", quiet=as_json):
+        joined = merge([load(path) for path in models], links)
+        save(joined, output)
+    written(
+        output,
+        as_json=as_json,
+        inputs=[value.name for value in joined.graph.inputs],
+        outputs=[value.name for value in joined.graph.outputs],
+    )

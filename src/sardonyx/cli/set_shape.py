@@ -1,0 +1,51 @@
+"""``sardonyx set-shape``: other input shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli.output import AsJson, ModelPath, Output, names_in, parse_shapes, progress, written
+from sardonyx.errors import OptionError
+from sardonyx.model import load, save
+from sardonyx.rewrite.reshape_inputs import make_dynamic, set_batch, set_input_shapes
+
+EXAMPLE = "sardonyx set-shape model.onnx --batch N -o any-batch.onnx"
+
+
+def command(
+    model: ModelPath,
+    output: Output,
+    entries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="New shape of an input, NAME:N,3,224,224; ? is open (repeatable).", show_default=False
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="New first size of every input: a number or a name.", show_default=False)
+    ] = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(help="Open all sizes of these inputs but the channels: NAME, or NAME:0,2,3.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give inputs new shapes, fixed or open, and repair the constants baked from the old ones.
+
+    The result is run at several sizes before it is written. What cannot be repaired is refused with the node's name.
+    """
+    shapes = parse_shapes(entries, "--input")
+    if shapes is None and batch is None and dynamic is None:
+        raise OptionError("no shape is given", where="set-shape", remedy="Give --input, --batch or --dynamic.")
+    with progress("reshaping", quiet=as_json):
+        changed = load(model)
+        if shapes is not None:
+            set_input_shapes(changed, shapes)
+        if dynamic is not None:
+            make_dynamic(changed, names_in(dynamic))
+        if batch is not None:
+            set_batch(changed, int(batch) if batch.isdigit() else batch)
+        save(changed, output)
+    written(output, as_json=as_json, inputs={v.name: str(v.shape) for v in changed.graph.inputs})

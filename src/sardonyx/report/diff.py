@@ -1,0 +1,243 @@
+"""Compares two models node by node: what came, what went, what changed, and which nodes stand for which."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.report.match import Located, Matching, changed_attributes, same_contents
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """A node that both models have, and what differs in it: attributes, inputs read, its name."""
+
+    node: str
+    operator: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Nodes of the first model that are gone, and the nodes of the second that stand in their place.
+
+    Either side may be empty: nodes that were only removed, or only added. Each node is written ``Operator name``.
+    """
+
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """How two models differ.
+
+    Attributes:
+        same: Nodes that are equal in both.
+        changed: Nodes in both that differ.
+        replaced: Nodes in one of them only, grouped by what stands for what.
+        weights: What differs in the weights, a line each.
+        interface: What differs in inputs and outputs, a line each.
+        model: What differs in opsets, IR version, functions, metadata, a line each.
+    """
+
+    same: int
+    changed: tuple[NodeChange, ...]
+    replaced: tuple[Replacement, ...]
+    weights: tuple[str, ...]
+    interface: tuple[str, ...]
+    model: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return bool(self.changed or self.replaced or self.weights or self.interface or self.model)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The difference as plain data."""
+        return asdict(self)
+
+
+def diff(a: Source, b: Source, *, names: Mapping[str, Sequence[str]] | None = None) -> Diff:
+    """Compare two models.
+
+    Nodes are matched by the tensors they make, by name, then by structure. The others are grouped: nodes that make
+    or feed the same tensors stand for each other.
+
+    Args:
+        a: The first model: anything that ``sardonyx.load`` takes.
+        b: The second model.
+        names: Node of the first → nodes of the second made from it, as ``Optimized.report.names`` has it.
+
+    Raises:
+        ModelFileError: a model cannot be read.
+    """
+    first, second = model_io.load(a), model_io.load(b)
+    matching = Matching(first, second)
+    changed = []
+    for one, other in matching.pairs.items():
+        changes = tuple(_changes(matching, one, other))
+        if changes:
+            changed.append(NodeChange(one.label, one.operator, changes))
+    return Diff(
+        same=len(matching.pairs) - len(changed),
+        changed=tuple(changed),
+        replaced=tuple(_replacements(matching, names or {})),
+        weights=tuple(_weights(first.graph, second.graph)),
+        interface=tuple(_interface(first.graph, second.graph)),
+        model=tuple(_model(first, second)),
+    )
+
+
+def _changes(matching: Matching, one: Located, other: Located) -> Iterator[str]:
+    a, b = one.node, other.node
+    if a.name != b.name:
+        yield f"name: {a.name or 'none'} → {b.name or 'none'}"
+    yield from changed_attributes(a, b)
+    length = max(len(a.inputs), len(b.inputs))
+    padded = ([*n.inputs, *[None] * (length - len(n.inputs))] for n in (a, b))
+    for index, (x, y) in enumerate(zip(*padded, strict=True)):
+        # The same tensor from another node is that node's difference, not this one's.
+        alike = x is not None and y is not None and x.name == y.name
+        if not alike and not matching.corresponds(x, y):
+            yield f"input {index}: {_name(x)} → {_name(y)}"
+    if len(a.outputs) != len(b.outputs):
+        yield f"outputs: {len(a.outputs)} → {len(b.outputs)}"
+
+
+def _name(value: ir.Value | None) -> str:
+    return "none" if value is None else f"'{value.name}'"
+
+
+# -- what stands for what --------------------------------------------------------------------------
+
+
+def _replacements(matching: Matching, names: Mapping[str, Sequence[str]]) -> Iterator[Replacement]:
+    groups = _Groups()
+    lone = {located.node for located in (*matching.only_a, *matching.only_b)}
+    makers = {(at.path, v.name): at.node for at in matching.only_b for v in at.node.outputs if v.name}
+    for at in matching.only_a:
+        for value in at.node.outputs:
+            groups.join(at.node, makers.get((at.path, value.name or "")))
+    for at in (*matching.only_a, *matching.only_b):
+        groups.add(at.node)
+        for entry in at.node.inputs:
+            maker = None if entry is None else entry.producer()
+            groups.join(at.node, maker if maker in lone else None)
+    for one, other in matching.pairs.items():
+        for x, y in zip(one.node.inputs, other.node.inputs, strict=False):
+            if x is not None and y is not None and not matching.corresponds(x, y):
+                left, right = x.producer(), y.producer()
+                if left is not None and left in lone:
+                    groups.join(left, right if right in lone else None)
+    made = {located.label: located.node for located in matching.only_b}
+    for at in matching.only_a:
+        for new in names.get(at.label, ()):
+            groups.join(at.node, made.get(new))
+    yield from groups.replacements(matching.only_a, matching.only_b)
+
+
+class _Groups:
+    """Nodes that belong together, as a union of sets."""
+
+    def __init__(self) -> None:
+        self._parent: dict[ir.Node, ir.Node] = {}
+
+    def add(self, node: ir.Node) -> ir.Node:
+        self._parent.setdefault(node, node)
+        while self._parent[node] is not node:
+            self._parent[node] = self._parent[self._parent[node]]
+            node = self._parent[node]
+        return node
+
+    def join(self, node: ir.Node, other: ir.Node | None) -> None:
+        if other is not None:
+            self._parent[self.add(other)] = self.add(node)
+
+    def replacements(self, removed: Iterable[Located], added: Iterable[Located]) -> Iterator[Replacement]:
+        sides: dict[ir.Node, tuple[list[str], list[str]]] = {}
+        for side, listed in enumerate((removed, added)):
+            for at in listed:
+                sides.setdefault(self.add(at.node), ([], []))[side].append(f"{at.operator} {at.label}")
+        for gone, come in sides.values():
+            yield Replacement(tuple(gone), tuple(come))
+
+
+# -- weights, interface, the rest ------------------------------------------------------------------
+
+
+def _weights(a: ir.Graph, b: ir.Graph) -> Iterator[str]:
+    left = {name: v.const_value for name, v in a.initializers.items() if v.const_value is not None}
+    right = {name: v.const_value for name, v in b.initializers.items() if v.const_value is not None}
+    for name in left:
+        if name in right and (told := _changed_weight(left[name], right[name])):
+            yield f"'{name}': {told}"
+    yield from (f"'{name}' is gone ({_described(left[name])})" for name in left if name not in right)
+    yield from (f"'{name}' is new ({_described(right[name])})" for name in right if name not in left)
+
+
+def _described(tensor: ir.TensorProtocol) -> str:
+    return f"{tensor.dtype.name.lower()} {list(tensor.shape)}"
+
+
+def _changed_weight(left: ir.TensorProtocol, right: ir.TensorProtocol) -> str:
+    if left.dtype != right.dtype or tuple(left.shape) != tuple(right.shape):
+        return f"{_described(left)} → {_described(right)}"
+    if same_contents(left, right):
+        return ""
+    if left.dtype == ir.DataType.STRING:
+        return "other contents"
+    x, y = (tensor.numpy().astype(np.float64) for tensor in (left, right))
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(x - y)
+    return f"other contents, {int(np.count_nonzero(x != y))} of {x.size} elements, by {np.nanmax(distance):.3g} at most"
+
+
+def _interface(a: ir.Graph, b: ir.Graph) -> Iterator[str]:
+    for kind, left, right in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
+        mine, theirs = ({str(v.name): v for v in values} for values in (left, right))
+        for name in dict.fromkeys([*mine, *theirs]):
+            if name not in theirs:
+                yield f"{kind} '{name}' is gone"
+            elif name not in mine:
+                yield f"{kind} '{name}' is new: {_typed(theirs[name])}"
+            elif _typed(mine[name]) != _typed(theirs[name]):
+                yield f"{kind} '{name}': {_typed(mine[name])} → {_typed(theirs[name])}"
+        common = [name for name in mine if name in theirs]
+        if common != [name for name in theirs if name in mine]:
+            yield f"{kind}s are in another order: {', '.join(theirs)}"
+
+
+def _typed(value: ir.Value) -> str:
+    kind = "?" if value.type is None else str(value.type)
+    return kind if value.shape is None else f"{kind} {value.shape}"
+
+
+def _model(a: ir.Model, b: ir.Model) -> Iterator[str]:
+    if a.ir_version != b.ir_version:
+        yield f"IR version: {a.ir_version} → {b.ir_version}"
+    yield from _pairs("opset of", _named(a.opset_imports), _named(b.opset_imports))
+    yield from _pairs("metadata", a.metadata_props, b.metadata_props)
+    functions = ({f"{f.domain}.{f.name}": "defined" for f in model.functions.values()} for model in (a, b))
+    yield from _pairs("function", *functions)
+    producers = [f"{model.producer_name or ''} {model.producer_version or ''}".strip() for model in (a, b)]
+    if producers[0] != producers[1]:
+        yield f"producer: {producers[0] or 'none'} → {producers[1] or 'none'}"
+
+
+def _named(imports: Mapping[str, int]) -> dict[str, int]:
+    return {domain or "ai.onnx": version for domain, version in imports.items()}
+
+
+def _pairs(kind: str, a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[str]:
+    for name in dict.fromkeys([*a, *b]):
+        if a.get(name) != b.get(name):
+            yield f"{kind} {name}: {a.get(name, 'none')} → {b.get(name, 'none')}"

@@ -1,0 +1,236 @@
+"""A self-contained HTML page about one optimization: no script, no font, no picture from elsewhere."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from sardonyx import __version__
+from sardonyx.errors import ModelFileError
+from sardonyx.report.latency import Latency
+from sardonyx.report.summary import Summary
+from sardonyx.report.tables import count, described, size, verdict_line
+from sardonyx.rewrite.record import Report
+
+BEFORE, AFTER = "#9a5b3f", "#2f6f8f"
+"""Colours of the two models; apart in lightness too, for eyes that tell red from green badly."""
+
+_ROW, _LABEL, _BARS = 34, 190, 520
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto;
+  padding: 0 1rem }
+h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top;
+  overflow-wrap: break-word }
+th { font-weight: 600 } .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.proved { color: #1c6b2f } .open { color: #8a5a00 } .quiet { color: #666 }
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em }
+svg text { font: 13px system-ui, sans-serif; fill: #222 } svg .axis { stroke: #bbb } svg .small { fill: #666 }
+svg { max-width: 100%; height: auto }
+"""
+
+
+def write(
+    path: str | os.PathLike[str], name: str, report: Report, before: Summary, after: Summary, latency: Latency | str
+) -> None:
+    """Write the page.
+
+    Args:
+        path: Where to.
+        name: The model's name, for the title.
+        report: What the optimizer did.
+        before: The model as it was.
+        after: The result.
+        latency: Measured latency, or why there is none.
+
+    Raises:
+        ModelFileError: the file cannot be written.
+    """
+    try:
+        Path(path).write_text(page(name, report, before, after, latency), encoding="utf-8")
+    except OSError as error:
+        raise ModelFileError(f"cannot be written: {error.strerror}", where=os.fspath(path)) from error
+
+
+def page(name: str, report: Report, before: Summary, after: Summary, latency: Latency | str) -> str:
+    """The page as text; see ``write``."""
+    sections = [
+        _verdict(report),
+        _section("What changed", _numbers(before, after, latency)),
+        _section("Operators", _legend() + operator_bars(before.operators, after.operators)),
+        _section("Latency", _latency_part(latency)),
+        _section("Passes that fired", _passes(report)),
+        _section("Near matches that did not fire", _refusals(report)),
+        _section("From which nodes the result's were made", _names(report)),
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(name)}, optimized</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>\n'
+        f"<h1>{escape(name)}, optimized</h1>\n"
+        f'<p class="quiet">Sardonyx {__version__}, target {escape(report.target)}, {report.seconds:.2f} s'
+        f" and {report.verify_seconds:.2f} s of verification.</p>\n" + "\n".join(sections) + "\n</body></html>\n"
+    )
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{escape(title)}</h2>\n{body}"
+
+
+def _verdict(report: Report) -> str:
+    kind = "proved" if report.verdict.status.startswith("proved") else "open"
+    lines = escape(verdict_line(report).plain).replace("\n", "<br>")
+    return f'<p class="{kind}"><strong>{lines}</strong></p>'
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        marked = ((' class="n"' if i in numbers else "", escape(cell)) for i, cell in enumerate(row))
+        return "".join(f"<{tag}{mark}>{text}</{tag}>" for mark, text in marked)
+
+    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>\n{body}\n</tbody></table>"
+
+
+def _numbers(before: Summary, after: Summary, latency: Latency | str) -> str:
+    def rows() -> Iterator[Sequence[str]]:
+        yield "nodes", str(before.nodes), str(after.nodes), _change(before.nodes, after.nodes)
+        old, new = before.parameters, after.parameters
+        yield "parameters", count(old), count(new), _change(old, new)
+        old, new = before.weight_bytes, after.weight_bytes
+        yield "weights", size(old), size(new), _change(old, new)
+        if before.file_bytes is not None and after.file_bytes is not None:
+            old, new = before.file_bytes, after.file_bytes
+            yield "file", size(old), size(new), _change(old, new)
+        macs = (before.macs, after.macs)
+        change = _change(macs[0], macs[1]) if isinstance(macs[0], int) and isinstance(macs[1], int) else ""
+        yield "MACs", count(macs[0]), count(macs[1]), change
+        if isinstance(latency, Latency):
+            first, last = latency.seconds[0], latency.seconds[-1]
+            yield "latency (median)", milliseconds(first), milliseconds(last), _change(1.0, latency.ratio)
+
+    return _table(("", "before", "after", "change"), rows(), numbers=(1, 2, 3))
+
+
+def _change(before: float, after: float) -> str:
+    return "" if before == after or not before else f"{(after - before) / before * 100:+.1f} %"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds, three digits after the point."""
+    return f"{seconds * 1e3:.3f} ms"
+
+
+def _legend() -> str:
+    return (
+        f'<p><span class="key" style="background:{BEFORE};margin-left:0"></span>before'
+        f'<span class="key" style="background:{AFTER}"></span>after</p>'
+    )
+
+
+def operator_bars(before: dict[str, int], after: dict[str, int]) -> str:
+    """Two horizontal bars for each operator type, as an SVG picture; the most frequent on top."""
+    names = sorted({*before, *after}, key=lambda n: (-before.get(n, 0), -after.get(n, 0), n))
+    if not names:
+        return "<p>There are no nodes.</p>"
+    most = max(*before.values(), *after.values(), 1)
+    parts = []
+    for row, name in enumerate(names):
+        top = row * _ROW
+        parts.append(f'<text x="{_LABEL - 8}" y="{top + 20}" text-anchor="end">{escape(name)}</text>')
+        for place, (counts, colour) in enumerate(((before, BEFORE), (after, AFTER))):
+            number = counts.get(name, 0)
+            width, y = number / most * _BARS, top + 3 + place * 14
+            parts.append(f'<rect x="{_LABEL}" y="{y}" width="{width:.1f}" height="12" fill="{colour}"/>')
+            parts.append(f'<text class="small" x="{_LABEL + width + 5:.1f}" y="{y + 11}">{number}</text>')
+    return _svg(_LABEL + _BARS + 60, len(names) * _ROW + 4, parts, "Nodes of each operator type, before and after")
+
+
+def _latency_part(latency: Latency | str) -> str:
+    if isinstance(latency, str):
+        return f"<p>Not measured: {escape(latency)}</p>"
+    sizes = ", ".join(f"{name}={number}" for name, number in latency.sizes.items())
+    told = f"{latency.engine}, {latency.runs} paired runs" + (f", at {sizes}" if sizes else "")
+    return f'{latency_plot(latency)}<p class="quiet">{escape(told)}; each dot is a run, the line its median.</p>'
+
+
+def latency_plot(latency: Latency) -> str:
+    """Every run of the two models as a dot over a common axis of milliseconds, as an SVG picture."""
+    low = min(min(times) for times in latency.times)
+    high = max(_quantile(times, 0.98) for times in latency.times)
+    span = max(high - low, low * 0.05, 1e-9)
+    low, high = max(low - span * 0.1, 0.0), high + span * 0.1
+
+    def x(seconds: float) -> float:
+        return _LABEL + (min(seconds, high) - low) / (high - low) * _BARS
+
+    parts: list[str] = []
+    for tick in _ticks(low * 1e3, high * 1e3):
+        parts.append(f'<line class="axis" x1="{x(tick / 1e3):.1f}" x2="{x(tick / 1e3):.1f}" y1="4" y2="134"/>')
+        parts.append(f'<text class="small" x="{x(tick / 1e3):.1f}" y="150" text-anchor="middle">{tick:g} ms</text>')
+    rows = (("before", latency.times[0], BEFORE), ("after", latency.times[-1], AFTER))
+    for row, (label, times, colour) in enumerate(rows):
+        middle = 36 + row * 64
+        parts.append(f'<text x="{_LABEL - 8}" y="{middle + 4}" text-anchor="end">{label}</text>')
+        for number, seconds in enumerate(times):
+            # A fixed pattern in place of chance: the page is the same for the same runs.
+            y = middle + (number * 7 % 33) - 16
+            parts.append(f'<circle cx="{x(seconds):.1f}" cy="{y}" r="2" fill="{colour}" fill-opacity=".45"/>')
+        median = x(_quantile(times, 0.5))
+        parts.append(
+            f'<line x1="{median:.1f}" x2="{median:.1f}" y1="{middle - 24}" y2="{middle + 24}" stroke="{colour}"'
+            ' stroke-width="3"/>'
+        )
+    return _svg(_LABEL + _BARS + 60, 156, parts, "Latency of every run, before and after")
+
+
+def _quantile(times: Sequence[float], share: float) -> float:
+    ordered = sorted(times)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def _ticks(low: float, high: float) -> Iterator[float]:
+    """Four to ten round numbers between two bounds."""
+    step = 10 ** math.floor(math.log10(max(high - low, 1e-9)))
+    step = next(s for s in (step / 5, step / 2, step, step * 2) if (high - low) / s <= 8)
+    for number in range(math.ceil(low / step), math.floor(high / step) + 1):
+        yield round(number * step, 9)
+
+
+def _svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img"'
+        f' aria-label="{escape(label)}">\n' + "\n".join(parts) + "\n</svg>"
+    )
+
+
+def _passes(report: Report) -> str:
+    gains = report.gains()
+    exactness = {patch.rule.split("/")[0]: patch.exactness for patch in report.applied}
+    rows = (
+        (name, str(times), str(gains.get(name, 0)), exactness[name], described(name))
+        for name, times in report.by_pass().items()
+    )
+    head = ("pass", "times", "nodes saved", "exactness", "what it does")
+    return _table(head, rows, numbers=(1, 2)) if report.applied else "<p>None: there was nothing to rewrite.</p>"
+
+
+def _refusals(report: Report) -> str:
+    if not report.refused:
+        return "<p>There were none.</p>"
+    return _folded(f"{len(report.refused)} places", _table(("rule", "at", "why not"), iter(report.refused)))
+
+
+def _names(report: Report) -> str:
+    if not report.names:
+        return "<p>Every node of the result is one of the original.</p>"
+    rows = ((old, ", ".join(made)) for old, made in sorted(report.names.items()))
+    return _folded(f"{len(report.names)} nodes", _table(("node of the original", "nodes of the result"), rows))
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{body}</details>"

@@ -1,0 +1,204 @@
+"""Which node of one model is which of another: by the tensors they make, by name, then by structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import node_label
+
+MOST_BYTES_COMPARED = 1 << 16
+"""Up to this size, constants under unlike names are told to be equal by their contents."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """A node and where it is: the path of its graph, empty for the main one."""
+
+    node: ir.Node
+    path: str
+
+    @property
+    def label(self) -> str:
+        """How a message calls it."""
+        return f"{self.path}/{node_label(self.node)}" if self.path else node_label(self.node)
+
+    @property
+    def operator(self) -> str:
+        """Its operator, with the domain where that is not the standard one."""
+        return operator(self.node)
+
+
+def operator(node: ir.Node) -> str:
+    """A node's operator, with the domain where that is not the standard one."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def located(model: ir.Model) -> Iterator[Located]:
+    """Every node of a model, in order, with the path of its graph."""
+    roots = [("", model.graph)]
+    roots += [(f"function {f.domain}.{f.name}", f.graph) for f in model.functions.values()]
+    for path, graph in roots:
+        yield from _within(graph, path)
+
+
+def _within(graph: ir.Graph, path: str) -> Iterator[Located]:
+    pending = [(graph, path)]
+    while pending:
+        current, where = pending.pop()
+        for node in current:
+            yield Located(node, where)
+            for attribute in node.attributes.values():
+                for body in bodies_of(attribute):
+                    name = f"{node_label(node)}.{attribute.name}"
+                    pending.append((body, f"{where}/{name}" if where else name))
+
+
+def bodies_of(attribute: ir.Attr) -> list[ir.Graph]:
+    """The graphs that an attribute holds."""
+    if attribute.is_ref():
+        return []
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
+
+
+class Matching:
+    """Pairs of nodes of two models that are one and the same.
+
+    Args:
+        a: The first model.
+        b: The second model.
+    """
+
+    def __init__(self, a: ir.Model, b: ir.Model) -> None:
+        self.a, self.b = list(located(a)), list(located(b))
+        self.pairs: dict[Located, Located] = {}
+        self._partner: dict[ir.Node, ir.Node] = {}
+        self._taken: set[Located] = set()
+        self._by_tensor()
+        self._by_name()
+        self._by_structure()
+        self.only_a = [node for node in self.a if node not in self.pairs]
+        self.only_b = [node for node in self.b if node not in self._taken]
+
+    def _pair(self, a: Located, b: Located) -> None:
+        self.pairs[a] = b
+        self._partner[a.node] = b.node
+        self._taken.add(b)
+
+    def _by_tensor(self) -> None:
+        makers: dict[tuple[str, str], Located] = {}
+        for b in self.b:
+            for value in b.node.outputs:
+                if value.name:
+                    makers.setdefault((b.path, value.name), b)
+        for a in self.a:
+            found = next((makers[key] for v in a.node.outputs if (key := (a.path, v.name or "")) in makers), None)
+            if found is not None and found.operator == a.operator and found not in self._taken:
+                self._pair(a, found)
+
+    def _by_name(self) -> None:
+        named = {(b.path, b.node.name): b for b in self.b if b.node.name and b not in self._taken}
+        for a in self.a:
+            found = named.get((a.path, a.node.name)) if a.node.name and a not in self.pairs else None
+            if found is not None and found.operator == a.operator and found not in self._taken:
+                self._pair(a, found)
+
+    def _by_structure(self) -> None:
+        """In topological order: equal operator and attributes on inputs that correspond, where only one fits."""
+        waiting: dict[tuple[str, str], list[Located]] = {}
+        for b in self.b:
+            if b not in self._taken:
+                waiting.setdefault((b.path, b.operator), []).append(b)
+        for a in self.a:
+            if a in self.pairs:
+                continue
+            fits = [
+                b
+                for b in waiting.get((a.path, a.operator), ())
+                if b not in self._taken
+                and len(b.node.inputs) == len(a.node.inputs)
+                and all(self.corresponds(x, y) for x, y in zip(a.node.inputs, b.node.inputs, strict=True))
+                and equal_attributes(a.node, b.node)
+            ]
+            if len(fits) == 1:
+                self._pair(a, fits[0])
+
+    def corresponds(self, x: ir.Value | None, y: ir.Value | None) -> bool:
+        """Whether a value of the first model is that of the second: made by paired nodes, or a source named alike.
+
+        Constants that are no weights by name correspond where their contents are equal.
+        """
+        if x is None or y is None:
+            return x is y
+        maker, other = x.producer(), y.producer()
+        if maker is not None and other is not None and self._partner.get(maker) is other:
+            return x.index() == y.index()
+        if maker is None and other is None and x.name == y.name:
+            return True
+        return _equal_constants(x, y)
+
+
+def _equal_constants(x: ir.Value, y: ir.Value) -> bool:
+    left, right = facts.constant_tensor(x), facts.constant_tensor(y)
+    if left is None or right is None or left.dtype != right.dtype or tuple(left.shape) != tuple(right.shape):
+        return False
+    if left.dtype != ir.DataType.STRING and left.nbytes > MOST_BYTES_COMPARED:
+        return False
+    return same_contents(left, right)
+
+
+def same_contents(left: ir.TensorProtocol, right: ir.TensorProtocol) -> bool:
+    """Whether two tensors of one type and shape hold equal bits."""
+    if left.dtype == ir.DataType.STRING:
+        return bool(np.array_equal(left.numpy(), right.numpy()))
+    return left.tobytes() == right.tobytes()
+
+
+def equal_attributes(a: ir.Node, b: ir.Node) -> bool:
+    """Whether two nodes have equal attributes; bodies are compared node by node elsewhere."""
+    return not list(changed_attributes(a, b))
+
+
+def changed_attributes(a: ir.Node, b: ir.Node) -> Iterator[str]:
+    """What to say of each attribute that differs."""
+    for name in dict.fromkeys([*a.attributes, *b.attributes]):
+        left, right = a.attributes.get(name), b.attributes.get(name)
+        if left is None or right is None:
+            yield f"{name}: {_shown(left)} → {_shown(right)}"
+        elif bodies_of(left) or bodies_of(right):
+            continue
+        elif not _equal(left, right):
+            yield f"{name}: {_shown(left)} → {_shown(right)}"
+
+
+def _equal(left: ir.Attr, right: ir.Attr) -> bool:
+    if left.is_ref() or right.is_ref():
+        return left.is_ref() and right.is_ref() and left.ref_attr_name == right.ref_attr_name
+    if left.type != right.type:
+        return False
+    if left.type == ir.AttributeType.TENSOR:
+        x, y = left.as_tensor(), right.as_tensor()
+        return x.dtype == y.dtype and tuple(x.shape) == tuple(y.shape) and same_contents(x, y)
+    return bool(left.value == right.value) or repr(left.value) == repr(right.value)
+
+
+def _shown(attribute: ir.Attr | None) -> str:
+    if attribute is None:
+        return "unset"
+    if attribute.is_ref():
+        return f"@{attribute.ref_attr_name}"
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        if tensor.size > 8:
+            return f"{tensor.dtype.name.lower()} tensor {list(tensor.shape)}"
+        return str(tensor.numpy().tolist())
+    if bodies_of(attribute):
+        return "a body"
+    text = str(list(attribute.value) if isinstance(attribute.value, tuple) else attribute.value)
+    return text if len(text) <= 60 else text[:57] + "…"

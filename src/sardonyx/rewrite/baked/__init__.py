@@ -1,0 +1,5 @@
+"""Finds and repairs what is baked into a model from sizes of its inputs."""
+
+from sardonyx.rewrite.baked.walk import repair
+
+__all__ = ["repair"]

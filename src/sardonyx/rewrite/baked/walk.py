@@ -1,0 +1,209 @@
+"""Walks a model whose inputs have new sizes, and puts right what still says the old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from sardonyx.core.dim import Dim, Size
+from sardonyx.errors import ShapeError
+from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite.baked.arithmetic import Arithmetic
+from sardonyx.rewrite.baked.factors import Factors
+from sardonyx.rewrite.inference import InputShapes
+from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.sizes import Sizes, equal, parsed
+
+MOST_ROUNDS = 400
+"""Inferences of the whole model; each round repairs all that does not depend on another repair."""
+
+STAND_IN = "opened_"
+"""How the names begin that stand for a size while it is a number before and after, or stays without a name."""
+
+
+def repair(model: ir.Model, shapes: InputShapes) -> None:
+    """Gives inputs new shapes, in place, and repairs what is baked from the old ones.
+
+    Args:
+        model: The Model.
+        shapes: Input → sizes; each input exists, and has as many axes.
+
+    Raises:
+        ShapeError: something cannot be repaired; names the node.
+    """
+    inference.infer_shapes(model)
+    walk = Walk(model)
+    wanted: dict[str, int | None] = {}
+    opened = False
+    for value in model.graph.inputs:
+        sizes = shapes.get(str(value.name))
+        if sizes is None:
+            continue
+        old = [dim if isinstance(dim, int) else dim.value for dim in value.shape] if value.shape is not None else sizes
+        opened = opened or any(isinstance(was, int) and was != now for was, now in zip(old, sizes, strict=True))
+        value.shape = ir.Shape([_during(str(value.name), i, old[i], now, wanted) for i, now in enumerate(sizes)])
+    forget_shapes(model)
+    if opened:
+        walk.run()
+    for value in model.graph.inputs:
+        if value.shape is not None and str(value.name) in shapes:
+            value.shape = ir.Shape(list(shapes[str(value.name)]))
+    forget_shapes(model)
+    if opened:
+        walk.settle()
+
+
+def _during(
+    name: str, axis: int, old: int | str | None, now: int | str | None, wanted: dict[str, int | None]
+) -> int | str | None:
+    """The size to walk with: a name where a number changes."""
+    if old == now or not isinstance(old, int) or isinstance(now, str):
+        return now
+    stand_in = f"{STAND_IN}{len(wanted)}"
+    wanted[stand_in] = now
+    return stand_in
+
+
+def forget_shapes(model: ir.Model) -> None:
+    """Forgets every shape that follows from the inputs', declared ones of outputs and of bodies' inputs included."""
+    for node in facts.nodes_of(model.graph):
+        for output in node.outputs:
+            output.shape = None
+        for body in facts.bodies(node):
+            for value in body.inputs:
+                value.shape = None
+
+
+class Walk:
+    """One model on its way to new sizes.
+
+    Args:
+        model: The model, annotated with the old sizes.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.sizes = Sizes(model.graph.opset_imports.get("", 1))
+        self.before: dict[ir.Value, tuple[Size, ...]] = {}
+        for value in (*model.graph.inputs, *(v for node in facts.nodes_of(model.graph) for v in node.outputs)):
+            dims = self.sizes.dims(value)
+            if dims is not None:
+                self.before[value] = dims
+        self.arithmetic = Arithmetic(model)
+        self.merged: dict[Size, Factors] = {}
+        self.operands: list[tuple[ir.Node, int]] = []
+
+    def run(self) -> None:
+        """Repairs until nothing contradicts the new sizes."""
+        from sardonyx.rewrite.baked.operators import REPAIRS
+
+        for _ in range(MOST_ROUNDS):
+            inference.infer_shapes(self.model)
+            self.sizes = Sizes(self.sizes.opset)
+            self.merged.clear()
+            self.arithmetic.forget()
+            for value in self.model.graph.inputs:
+                self.arithmetic.know(value, self.sizes.dims(value))
+            if not self._round(REPAIRS):
+                return
+            forget_shapes(self.model)
+        raise ShapeError(f"what is baked from its sizes is not repaired after {MOST_ROUNDS} rounds", where="model")
+
+    def _round(self, repairs: object) -> bool:
+        assert isinstance(repairs, dict)
+        stale: set[ir.Value] = set()
+        changed = False
+        for top in list(self.model.graph):
+            self.arithmetic.place = top
+            inner = [node for body in facts.bodies(top) for node in facts.nodes_of(body)]
+            touched = False
+            for node in (top, *inner):
+                found = repairs.get(node.op_type) if facts.is_op(node) else None
+                if any(v in stale for v in node.inputs):
+                    touched = True
+                elif found is not None and found(self, node):
+                    touched = changed = True
+                    stale.update(node.outputs)
+                if touched:
+                    stale.update(node.outputs)
+            if touched:
+                stale.update(top.outputs)
+                continue
+            for output in top.outputs:
+                self.arithmetic.know(output, self.sizes.dims(output))
+        return changed
+
+    def settle(self) -> None:
+        """With the new sizes in force: what was written for them becomes constants where they are numbers."""
+        inference.infer_shapes(self.model)
+        self.sizes = Sizes(self.sizes.opset)
+        for node, index in self.operands:
+            if node.graph is None:
+                continue
+            numbers = self.sizes.constant(node.inputs[index])
+            if numbers is not None and not facts.is_constant(node.inputs[index]):
+                node.replace_input_with(index, self.arithmetic.vector(numbers))
+        for made in reversed(self.arithmetic.made):
+            if not any(output.uses() for output in made.outputs) and made.graph is not None:
+                made.graph.remove(made, safe=True)
+        graph = self.model.graph
+        for name in [n for n, v in graph.initializers.items() if n.startswith("size") and not v.uses()]:
+            if not graph.initializers[name].is_graph_output():
+                del graph.initializers[name]
+
+    # -- questions and changes ---------------------------------------------------------------------
+
+    def now(self, value: ir.Value | None) -> tuple[Size, ...] | None:
+        """The sizes of a value now."""
+        return self.sizes.dims(value)
+
+    def then(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The sizes of a value as the model was written, where all were numbers."""
+        if value is None:
+            return None
+        dims = self.before.get(value)
+        if dims is None:
+            static = facts.static_shape(value)
+            return static if facts.is_constant(value) else None
+        return tuple(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) for d in dims) else None
+
+    def differs(self, value: ir.Value | None) -> bool:
+        """Whether a value has other sizes than it had."""
+        then, now = self.then(value), self.now(value)
+        return then is not None and now is not None and then != now
+
+    def write(self, node: ir.Node, index: int, sizes: Sequence[Size]) -> None:
+        """Lets an operand that holds sizes say ``sizes``.
+
+        Raises:
+            ShapeError: one of them cannot be computed here.
+        """
+        try:
+            value = self.arithmetic.vector(sizes)
+        except ShapeError as error:
+            raise self.refusal(node, error.problem) from error
+        node.replace_input_with(index, value)
+        self.operands.append((node, index))
+
+    def refusal(self, node: ir.Node, problem: str) -> ShapeError:
+        """The error that says a node stands in the way."""
+        return ShapeError(
+            problem, where=f"node '{node_label(node)}' ({node.op_type})", remedy="Export the model with this size open."
+        )
+
+    def told(self, left: Sequence[Size] | None, right: Sequence[Size]) -> bool:
+        """Whether two lists of sizes are surely equal."""
+        return (
+            left is not None
+            and len(left) == len(right)
+            and all(equal(a, b) is True for a, b in zip(left, right, strict=True))
+        )
+
+
+def symbol(text: str) -> Size:
+    """The size that a name stands for."""
+    return parsed(text)
+
+
+__all__ = ["Dim", "Walk", "repair"]

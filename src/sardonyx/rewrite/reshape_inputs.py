@@ -1,0 +1,143 @@
+"""Gives graph inputs new shapes, fixed or open, and repairs the constants baked from the old ones.
+
+The changed sizes are made symbols, and the model is walked with them: where a constant says the old size and its
+surroundings say the symbol, the constant is replaced (``baked``). The result is run: at the old sizes it must answer
+as the original does, and at others it must run at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from sardonyx.errors import ShapeError
+from sardonyx.rewrite import inference
+from sardonyx.rewrite.baked import repair
+from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
+from sardonyx.rewrite.inference import InputShapes
+from sardonyx.rewrite.opset.convert import copy_of
+from sardonyx.rewrite.surgery.interface import all_values, forget_made_up_sizes, shown
+
+IMAGE_AXES = {2: "height", 3: "width"}
+"""Names for the axes of an input of rank 4 that are opened; axis 0 is ``batch``."""
+
+
+def set_input_shapes(model: ir.Model, shapes: InputShapes) -> None:
+    """Gives graph inputs new shapes, in place, and repairs constants baked from the old ones.
+
+    Args:
+        model: The Model; it is as it was where this raises.
+        shapes: Input → its sizes: a number, a name, or None for a size that stays open without a name.
+
+    Raises:
+        ShapeError: There is no such input, it has another rank, or something baked from its old size cannot be
+            repaired; names the node.
+    """
+    changed = _reshaped(model, shapes)
+    compare_with(model, changed)
+    _replace(model, changed)
+
+
+def set_batch(model: ir.Model, size: int | str) -> None:
+    """Gives all inputs another first size, in place, and repairs constants baked from the old one.
+
+    Where the old size was 1, a batch must answer as its samples do one by one.
+
+    Args:
+        model: The Model; it is as it was where this raises.
+        size: A number, or a name for an open size.
+
+    Raises:
+        ShapeError: The inputs have no first size in common, something baked from it cannot be repaired, or the
+            samples of a batch are not independent of each other; names the node or the output.
+    """
+    entries = [value for value in _data_inputs(model) if value.shape is not None and len(value.shape)]
+    firsts = {str(value.name): value.shape[0] for value in entries if value.shape is not None}
+    sizes = {first for first in firsts.values() if isinstance(first, int)}
+    if not firsts or len(sizes) > 1:
+        told = shown(f"{name}: {first}" for name, first in firsts.items())
+        raise ShapeError(f"the inputs have no first size in common ({told})", remedy="Use set_input_shapes.")
+    shapes = {str(value.name): [size, *_sizes(value)[1:]] for value in entries}
+    changed = _reshaped(model, shapes)
+    compare_with(model, changed)
+    if sizes == {1}:
+        compare_with_samples(model, changed)
+    _replace(model, changed)
+
+
+def make_dynamic(model: ir.Model, names: Sequence[str] | None = None) -> dict[str, list[int | str | None]]:
+    """Opens every size of some inputs that the model leaves free, in place.
+
+    A size that cannot be opened (the channels of a convolution, say) stays as it is.
+
+    Args:
+        model: The Model; it is as it was where this raises.
+        names: The inputs; all when None.
+
+    Returns:
+        The new shape of each of these inputs.
+
+    Raises:
+        ShapeError: There is no such input, its rank is not declared, or no size can be opened; holds the reasons.
+    """
+    entries = {str(value.name): value for value in _data_inputs(model)}
+    chosen = list(entries) if names is None else list(names)
+    shapes: dict[str, list[int | str | None]] = {}
+    reasons: list[str] = []
+    for name in chosen:
+        if name not in entries or entries[name].shape is None:
+            raise ShapeError("is no graph input of known rank", where=name, remedy=f"Inputs are: {shown(entries)}.")
+        shapes[name] = _sizes(entries[name])
+    opened = 0
+    for name, sizes in shapes.items():
+        for axis, size in enumerate(sizes):
+            if not isinstance(size, int):
+                continue
+            sizes[axis] = _axis_name(name, axis, len(sizes))
+            try:
+                compare_with(model, _reshaped(model, shapes))
+                opened += 1
+            except ShapeError as error:
+                sizes[axis] = size
+                reasons.append(str(error))
+    if not opened:
+        raise ShapeError(f"no size can be opened: {'; '.join(reasons) or 'none is fixed'}", where=shown(chosen))
+    _replace(model, _reshaped(model, shapes))
+    return shapes
+
+
+def _axis_name(name: str, axis: int, rank: int) -> str:
+    if axis == 0:
+        return "batch"
+    return IMAGE_AXES[axis] if rank == 4 and axis in IMAGE_AXES else f"{name}_{axis}"
+
+
+def _data_inputs(model: ir.Model) -> list[ir.Value]:
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def _sizes(value: ir.Value) -> list[int | str | None]:
+    return [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
+
+
+def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]]) -> ir.Model:
+    """A copy of the model with the new shapes and the repairs they need."""
+    inputs = {str(value.name): value for value in _data_inputs(model)}
+    for name, sizes in shapes.items():
+        if name not in inputs:
+            raise ShapeError("no such graph input", where=name, remedy=f"Inputs are: {shown(inputs)}.")
+        shape = inputs[name].shape
+        if shape is not None and len(shape) != len(sizes):
+            raise ShapeError(f"has rank {len(shape)}, and {len(sizes)} sizes were given", where=name)
+    work = copy_of(model)
+    repair(work, shapes)
+    inference.infer_shapes(work)
+    forget_made_up_sizes(all_values(work))
+    return work
+
+
+def _replace(model: ir.Model, changed: ir.Model) -> None:
+    model.graph = changed.graph
+    model.functions.clear()
+    model.functions.update(changed.functions)

@@ -1,0 +1,234 @@
+"""Joins models end to end: outputs of each become inputs of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.core.dim import Dim, Size
+from sardonyx.errors import OptionError, ShapeError
+from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.rewrite.opset.convert import convert_opset, copy_of
+from sardonyx.rewrite.sizes import parsed
+from sardonyx.rewrite.surgery.interface import (
+    all_values,
+    graphs_of,
+    rename_values,
+    shown,
+    substituted,
+    symbols_in,
+)
+
+
+def merge(models: Sequence[ir.Model], links: Mapping[str, str] | None = None) -> ir.Model:
+    """Joins models in order, each one's outputs feeding the next one's inputs.
+
+    The result's inputs are those of the first model and the unlinked ones of the others; its outputs are the
+    unlinked ones of all but the last model, and those of the last. They keep their names; other tensors, nodes and
+    functions whose names clash get new ones. Models of unlike operator sets are raised to the newest among them.
+
+    Args:
+        models: Two Models or more; they are not changed.
+        links: Output of one model → input of the next. None links what is named alike, and where nothing is, the
+            outputs to the inputs in order if there are equally many.
+
+    Returns:
+        A new Model that shares its tensors with the models given.
+
+    Raises:
+        OptionError: A link names no output or no input, nothing can be linked, or inputs or outputs of two models
+            that stay apart bear one name.
+        ShapeError: A linked output and input differ in type, rank or a fixed size.
+        OpsetConversionError: A model cannot be raised to the newest operator set among them.
+    """
+    if len(models) < 2:
+        raise OptionError("takes two models or more", where="merge")
+    copies = _aligned([copy_of(model) for model in models])
+    unused = dict(links) if links is not None else None
+    joined = copies[0]
+    for following in copies[1:]:
+        joined = _join(joined, following, _links(joined, following, unused))
+    if unused:
+        raise OptionError(
+            f"these outputs and inputs do not follow on each other: {shown(f'{a}={b}' for a, b in unused.items())}",
+            where="links",
+            remedy=f"The result has the outputs {shown(v.name for v in joined.graph.outputs)}.",
+        )
+    return joined
+
+
+def _aligned(models: list[ir.Model]) -> list[ir.Model]:
+    """The models at the newest operator set that any of them imports, for every domain."""
+    newest: dict[str, int] = {}
+    for model in models:
+        for domain, version in model.graph.opset_imports.items():
+            newest[domain] = max(version, newest.get(domain, 0))
+    aligned = []
+    for model in models:
+        for domain, version in list(model.graph.opset_imports.items()):
+            if version < newest[domain]:
+                model = convert_opset(model, newest[domain], domain=domain)
+        aligned.append(model)
+    return aligned
+
+
+def _required(model: ir.Model) -> list[ir.Value]:
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def _links(first: ir.Model, second: ir.Model, wanted: dict[str, str] | None) -> dict[str, str]:
+    """Output of ``first`` → input of ``second``; what is taken is removed from ``wanted``."""
+    outputs = [str(value.name) for value in first.graph.outputs]
+    inputs = [str(value.name) for value in second.graph.inputs]
+    if wanted is not None:
+        chosen = {out: name for out, name in wanted.items() if out in outputs and name in inputs}
+        for out in chosen:
+            del wanted[out]
+    else:
+        chosen = {name: name for name in outputs if name in inputs}
+        required = [str(value.name) for value in _required(second)]
+        if not chosen and len(outputs) == len(required):
+            chosen = dict(zip(outputs, required, strict=True))
+    if not chosen:
+        raise OptionError(
+            f"the outputs {shown(outputs)} and the inputs {shown(inputs)} have nothing in common",
+            where="links",
+            remedy="Say OUTPUT=INPUT for each that belongs together.",
+        )
+    fed = list(chosen.values())
+    if twice := sorted({name for name in fed if fed.count(name) > 1}):
+        raise OptionError(f"fed twice: {shown(twice)}", where="links")
+    return chosen
+
+
+def _join(first: ir.Model, second: ir.Model, links: Mapping[str, str]) -> ir.Model:
+    ends = {str(value.name): value for value in first.graph.outputs}
+    starts = {str(value.name): value for value in second.graph.inputs}
+    pairs = [(starts[name], ends[out]) for out, name in links.items()]
+    for entry, source in pairs:
+        _check_fit(source, entry)
+    outputs = [value for value in first.graph.outputs if value.name not in links]
+    _check_interfaces(first, second, outputs, links)
+    _rename_clashes(first, second, set(links.values()))
+    _take_functions(first, second)
+    _tell_sizes_apart(first, second, pairs)
+    _feed(second, pairs)
+    _take_graph(first.graph, second.graph, outputs)
+    for domain, version in second.graph.opset_imports.items():
+        first.graph.opset_imports.setdefault(domain, version)
+    for key, text in second.metadata_props.items():
+        first.metadata_props.setdefault(key, text)
+    first.ir_version = max(first.ir_version, second.ir_version, model_io.lowest_ir_version(first))
+    return first
+
+
+def _check_fit(output: ir.Value, entry: ir.Value) -> None:
+    where = f"{output.name}={entry.name}"
+    if output.type is not None and entry.type is not None and output.type != entry.type:
+        raise ShapeError(f"the output is {output.type}, the input {entry.type}", where=where, remedy="Insert a Cast.")
+    if output.shape is None or entry.shape is None:
+        return
+    unlike = len(output.shape) != len(entry.shape) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(output.shape, entry.shape, strict=True)
+    )
+    if unlike:
+        raise ShapeError(
+            f"the output has shape {output.shape}, the input {entry.shape}",
+            where=where,
+            remedy="`sardonyx set-shape` gives an input another shape.",
+        )
+
+
+def _check_interfaces(first: ir.Model, second: ir.Model, outputs: Sequence[ir.Value], links: Mapping[str, str]) -> None:
+    kept = {value.name for value in (*first.graph.inputs, *outputs)}
+    added = [value for value in second.graph.inputs if value.name not in links.values()]
+    clashing = [value.name for value in (*added, *second.graph.outputs) if value.name in kept]
+    if clashing:
+        raise OptionError(
+            f"inputs or outputs of two models are named alike: {shown(clashing)}",
+            where="merge",
+            remedy="Link them, or give one of them another name first with `sardonyx rename`.",
+        )
+
+
+def _rename_clashes(first: ir.Model, second: ir.Model, fed: set[str]) -> None:
+    """Gives new names to what is inside of one model and named like something of the other."""
+    ours, theirs = set(value_names(first)), set(value_names(second))
+    names = Names(iter(ours | theirs))
+    public = {str(v.name) for v in (*second.graph.inputs, *second.graph.outputs)} - fed
+    rename_values(first, {name: names.fresh(name) for name in sorted(ours & public)})
+    rename_values(second, {name: names.fresh(name) for name in sorted(ours & (theirs - public))})
+    taken = Names(node_names(first))
+    for graph in graphs_of(second):
+        for node in graph:
+            if node.name:
+                node.name = taken.fresh(node.name)
+
+
+def _take_functions(first: ir.Model, second: ir.Model) -> None:
+    """Moves the functions of ``second``, those whose name is taken under a new one."""
+    renamed: dict[ir.OperatorIdentifier, str] = {}
+    for identifier in [known for known in second.functions if known in first.functions]:
+        domain, name, overload = identifier
+        number = 1
+        while (domain, f"{name}_{number}", overload) in {*first.functions, *second.functions}:
+            number += 1
+        renamed[identifier] = f"{name}_{number}"
+    for graph in graphs_of(second):
+        for node in graph:
+            node.op_type = renamed.get(node.op_identifier(), node.op_type)
+    for identifier, function in list(second.functions.items()):
+        function.name = renamed.get(identifier, function.name)
+        first.functions[function.identifier()] = function
+
+
+def _feed(second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+    """Lets the readers of inputs read the values that feed them; ``pairs`` are (input, what feeds it)."""
+    graph = second.graph
+    for entry, source in pairs:
+        if entry.is_initializer():
+            del graph.initializers[str(entry.name)]
+        graph.inputs.remove(entry)
+        for use in list(entry.uses()):
+            use.node.replace_input_with(use.idx, source)
+        for each in graphs_of(second):
+            for index, output in enumerate(each.outputs):
+                if output is entry:
+                    each.outputs[index] = source
+
+
+def _tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+    """Writes sizes of ``second`` in terms of what feeds it; other names that both models use get a new one there."""
+    taken = {name for value in all_values(first) for dim in value.shape or () for name in symbols_in(dim)}
+    meaning: dict[str, Size] = {}
+    for entry, source in pairs:
+        for mine, theirs in zip(entry.shape or (), source.shape or (), strict=False):
+            if isinstance(mine, ir.SymbolicDim) and mine.value is not None:
+                told = theirs if isinstance(theirs, int) else None if theirs.value is None else parsed(theirs.value)
+                if told is not None:
+                    meaning.setdefault(mine.value, told)
+    own = {name for value in all_values(second) for dim in value.shape or () for name in symbols_in(dim)}
+    names = Names(iter(taken | own))
+    for name in sorted((own & taken) - meaning.keys()):
+        meaning[name] = Dim.symbol(names.fresh(name))
+    for value in all_values(second):
+        if value.shape is not None:
+            value.shape = ir.Shape([substituted(dim, meaning) for dim in value.shape])
+
+
+def _take_graph(target: ir.Graph, source: ir.Graph, outputs: Sequence[ir.Value]) -> None:
+    """Moves inputs, weights, nodes and outputs; ``outputs`` of the target stay."""
+    inputs, weights = list(source.inputs), list(source.initializers.values())
+    nodes, ends = list(source), list(source.outputs)
+    source.inputs.clear()
+    source.outputs.clear()
+    source.initializers.clear()
+    source.remove(nodes)
+    target.inputs.extend(inputs)
+    for weight in weights:
+        target.initializers.add(weight)
+    target.extend(nodes)
+    target.outputs.clear()
+    target.outputs.extend([*outputs, *ends])
