@@ -13,7 +13,7 @@ from sardonyx.model.check import Finding, Severity, check, known_targets
 
 EXAMPLE = "sardonyx check model.onnx --target tensorrt --lint"
 
-_STYLES = {"error": "bold red", "warning": "yellow", "lint": "cyan"}
+_STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "lint": "cyan"}
 
 
 def command(

@@ -128,4 +128,5 @@ def _overlap(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
 
 def _boxes(answers: dict[str, Any], scene: int) -> list[Box]:
     here = np.nonzero(answers["image_index"] == scene)[0]
-    return [Box(*map(float, answers["boxes"][i]), str(answers["labels"][i])) for i in here]
+    corners = [tuple(map(float, answers["boxes"][place])) for place in here]
+    return [Box(x1, y1, x2, y2, str(answers["labels"][i])) for (x1, y1, x2, y2), i in zip(corners, here, strict=True)]

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sardonyx import model as model_io
-from sardonyx.errors import EvaluationError, SardonyxError
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite.verify.search import Search
 
-TYPICAL_SIZE = 128
-"""Open sizes near this one are measured first: what is tiny measures the engine's overhead, not the model."""
+TYPICAL_SIZES = (128, 224, 64)
+"""Open sizes tried first, with a batch of 1: what is tiny measures the engine's overhead, not the model."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +105,31 @@ def _bound(path: str | os.PathLike[str], feeds: Mapping[str, Any]) -> dict[str, 
 
 
 def _runnable(path: str | os.PathLike[str], sessions: Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Inputs on which all sessions run, and what they take the open sizes as: typical ones, or any."""
     model = model_io.load(path)
-    reason = "no inputs could be drawn"
-    candidates = sorted(
-        inputs.sizes_to_try(model), key=lambda sizes: abs(max(sizes.values(), default=0) - TYPICAL_SIZE)
-    )
-    for number, sizes in enumerate(candidates):
+    infer_shapes(model)
+    names = inputs.open_sizes(model)
+
+    def run(feeds: dict[str, Any]) -> dict[str, Any]:
         try:
-            feeds = inputs.draw(model, sizes, seed=number)
-            for session in sessions:
-                session.run(None, feeds)
-        except SardonyxError as error:
-            reason = str(error)
+            answers = [session.run(None, feeds) for session in sessions]
         except Exception as error:  # the binding raises a dozen unrelated classes
-            reason = str(error).splitlines()[0]
-        else:
-            return feeds, dict(sizes)
-    raise EvaluationError(f"ONNX Runtime runs it on none of the inputs drawn: {reason}", where=os.fspath(path))
+            raise EvaluationError(str(error)) from error
+        return {str(place): answer for place, answer in enumerate(answers[0])}
+
+    for size in TYPICAL_SIZES if names else ():
+        sizes = {name: 1 if first else size for name, first in names.items()}
+        try:
+            feeds = inputs.draw(model, sizes, seed=0)
+            run(feeds)
+        except EvaluationError:
+            continue
+        return feeds, sizes
+    search = Search(model, run, seed=0, wanted=1)
+    found = search.samples() or search.dull
+    if not found:
+        raise EvaluationError(
+            f"ONNX Runtime runs it on none of the inputs drawn: {'; '.join(search.reasons)[:400]}",
+            where=os.fspath(path),
+        )
+    return found[0].feeds, dict(found[0].sizes)

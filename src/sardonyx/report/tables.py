@@ -16,6 +16,10 @@ from sardonyx.rewrite.record import Report
 from sardonyx.rewrite.sizes import MADE_UP
 
 MOST_OPERATORS = 24
+"""Operator types with a line of their own."""
+
+MOST_SIZES = 3
+"""Assignments of open sizes that the verdict spells out."""
 
 
 def count(number: int | str | None) -> str:
@@ -128,7 +132,8 @@ def verdict_line(report: Report) -> Text:
     if verdict.status.startswith("proved"):
         how = "equal bits" if verdict.exact else f"worst error {verdict.worst:.1e} of the largest output"
         sizes = [dict(s) for s in verdict.sizes if s]
-        at = f" at sizes {'; '.join(_assigned(s) for s in sizes)}" if sizes else ""
+        more = f"; and {len(sizes) - MOST_SIZES} more" if len(sizes) > MOST_SIZES else ""
+        at = f" at sizes {'; '.join(_assigned(s) for s in sizes[:MOST_SIZES])}{more}" if sizes else ""
         text = Text(f"✓ {verdict.status}: {verdict.samples} samples{at}, {how}.", style="green")
     else:
         text = Text(f"✗ not proved: {verdict.reason}", style="yellow")

@@ -101,7 +101,8 @@ def make_dynamic(model: ir.Model, names: Sequence[str] | None = None) -> dict[st
             except ShapeError as error:
                 sizes[axis] = size
                 reasons.append(str(error))
-    if not opened:
+    already = any(not isinstance(dim, int) for name in chosen for dim in _sizes(entries[name]))
+    if not opened and not already:
         raise ShapeError(f"no size can be opened: {'; '.join(reasons) or 'none is fixed'}", where=shown(chosen))
     _replace(model, _reshaped(model, shapes))
     return shapes

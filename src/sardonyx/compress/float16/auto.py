@@ -35,7 +35,8 @@ from sardonyx.compress.float16.convert import (
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
 from sardonyx.errors import EvaluationError, ModelTooLargeError, OptionError
 from sardonyx.rewrite.evaluate import evaluate
-from sardonyx.rewrite.verify.inputs import draw, sizes_to_try
+from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.verify.search import Search
 
 _SEGMENTS = 16
 
@@ -275,18 +276,16 @@ def _cut(nodes: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def _draw(model: ir.Model) -> list[Feeds]:
-    """Two samples of the first sizes at which the model runs."""
-    refusal: EvaluationError | None = None
-    for sizes in sizes_to_try(model):
-        samples: list[Feeds] = [draw(model, sizes, seed) for seed in range(2)]
-        try:
-            for feeds in samples:
-                _run(model, feeds)
-        except EvaluationError as error:
-            refusal = error
-            continue
-        return samples
-    raise EvaluationError(f"the model runs on no inputs drawn for it: {refusal}", remedy="Give inputs.")
+    """Two samples on which the model runs."""
+    annotated = model.clone()
+    infer_shapes(annotated)
+    search = Search(annotated, lambda feeds: _run(model, feeds), seed=0, wanted=2)
+    found = search.samples() or search.dull[:2]
+    if not found:
+        raise EvaluationError(
+            f"the model runs on no inputs drawn for it: {'; '.join(search.reasons)[:400]}", remedy="Give inputs."
+        )
+    return [sample.feeds for sample in found]
 
 
 def _run(model: ir.Model, feeds: Feeds) -> Mapping[str, Any]:

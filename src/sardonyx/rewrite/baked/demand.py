@@ -37,7 +37,7 @@ def demand(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size) 
     node = value.producer()
     if node is None:
         raise ShapeError(
-            f"its axis {axis} must change too, as node '{reader.name}' ({reader.op_type}) reads it beside one that does",
+            f"its axis {axis} must change too: node '{reader.name}' ({reader.op_type}) reads it beside one that does",
             where=f"input '{value.name}'",
             remedy="Give it a new shape in the same call.",
         )

@@ -15,8 +15,10 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, ShapeError
 from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.verify import inputs
-from sardonyx.rewrite.verify.compare import TOLERANCE, difference
+from sardonyx.rewrite.verify.compare import difference, tolerance
+from sardonyx.rewrite.verify.search import Sample, Search
 
 OTHER_SIZES = ((3, 2), (2, 3))
 """(factor of the first sizes, factor of the others) by which opened sizes are tried beside the old ones."""
@@ -36,28 +38,21 @@ def compare_with(original: ir.Model, changed: ir.Model) -> None:
     Raises:
         ShapeError: it does not; names the node.
     """
-    sizes = _sizes_of(original, changed)
+    free = _opened(original, changed)
     with _files(original, changed) as (first, second):
-        for seed, (old, free) in enumerate(sizes):
-            feeds = _draw(original, old, seed)
-            expected = None if feeds is None else _answers(first, feeds)
-            if feeds is None or expected is None:
-                continue
-            if _accepts(changed, feeds):
-                got = _run(second, feeds, "at the old sizes")
-                for name, want in expected.items():
-                    found = difference(name, want, got[name])
-                    if found.error > TOLERANCE:
-                        raise ShapeError(
-                            f"answers otherwise than before, by {found.error:.1e}", where=f"output '{name}'"
-                        )
-            for other in _others(free):
-                try:
-                    larger = inputs.draw(changed, {**old, **other}, seed)
-                except EvaluationError:
-                    continue
-                _run(second, larger, f"at {', '.join(f'{k}={v}' for k, v in other.items()) or 'the new sizes'}")
+        sample = _sample(original, first)
+        if sample is None:
             return
+        if _accepts(changed, sample.feeds):
+            got = _run(second, sample.feeds, "at the old sizes")
+            for name, want in sample.answers.items():
+                found = difference(name, want, got[name])
+                if found.error > tolerance(want):
+                    raise ShapeError(f"answers otherwise than before, by {found.error:.1e}", where=f"output '{name}'")
+        for seed, other in enumerate(_others(free)):
+            sizes = {**sample.sizes, **other}
+            told = ", ".join(f"{name}={size}" for name, size in other.items()) or "the new sizes"
+            _run(second, inputs.draw(changed, sizes, seed), f"at {told}")
 
 
 def compare_with_samples(original: ir.Model, changed: ir.Model) -> None:
@@ -67,20 +62,28 @@ def compare_with_samples(original: ir.Model, changed: ir.Model) -> None:
         ShapeError: an output differs, or holds one answer for all.
     """
     with _files(original, changed) as (first, second):
-        for sizes in inputs.sizes_to_try(original):
-            drawn = [_draw(original, sizes, seed) for seed in range(SAMPLES)]
-            alone = [None if feeds is None else _answers(first, feeds) for feeds in drawn]
-            pairs = [(f, a) for f, a in zip(drawn, alone, strict=True) if f is not None and a is not None]
-            if len(pairs) == SAMPLES:
-                break
-        else:
+        sample = _sample(original, first)
+        if sample is None:
             return
-        together = {name: np.concatenate([feeds[name] for feeds, _ in pairs]) for name in pairs[0][0]}
+        drawn = [inputs.draw(original, sample.sizes, seed) for seed in range(SAMPLES)]
+        try:
+            alone = [evaluate(first, feeds) for feeds in drawn]
+        except EvaluationError:
+            drawn, alone = [sample.feeds] * SAMPLES, [dict(sample.answers)] * SAMPLES
+        together = {name: np.concatenate([feeds[name] for feeds in drawn]) for name in drawn[0]}
         if not _accepts(changed, together):
             return
         got = _run(second, together, f"for a batch of {SAMPLES}")
-    for name in pairs[0][1]:
-        _compare_samples(name, [answers[name] for _, answers in pairs], got[name])
+    for name in alone[0]:
+        _compare_samples(name, [answers[name] for answers in alone], got[name])
+
+
+def _sample(model: ir.Model, path: Path) -> Sample | None:
+    annotated = model.clone()
+    infer_shapes(annotated)
+    search = Search(annotated, lambda feeds: evaluate(path, feeds), seed=0, wanted=1)
+    found = search.samples() or search.dull
+    return found[0] if found else None
 
 
 def _compare_samples(name: str, alone: list[Any], together: Any) -> None:
@@ -90,7 +93,7 @@ def _compare_samples(name: str, alone: list[Any], together: Any) -> None:
     for axis in axes:
         if all(part.shape[axis] == 1 for part in parts):
             joined = np.concatenate(parts, axis=axis)
-            if joined.shape == whole.shape and difference(name, joined, whole).error <= TOLERANCE:
+            if joined.shape == whole.shape and difference(name, joined, whole).error <= tolerance(whole):
                 return
     raise ShapeError(
         "does not hold, for a batch, what its samples give one by one",
@@ -108,18 +111,17 @@ def _files(*models: ir.Model) -> Iterator[list[Path]]:
         yield paths
 
 
-def _sizes_of(original: ir.Model, changed: ir.Model) -> Iterator[tuple[Sizes, Sizes]]:
-    """Assignments of the original's open sizes, each with the old values of the sizes that were opened."""
+def _opened(original: ir.Model, changed: ir.Model) -> Sizes:
+    """The sizes that are open now and were numbers: name → the number."""
     before = {value.name: value for value in inputs.required_inputs(original)}
     free: Sizes = {}
     for value in inputs.required_inputs(changed):
         old = before[value.name].shape
-        for axis, dim in enumerate(value.shape or ()):
-            size = None if old is None else old[axis]
-            if not isinstance(dim, int) and isinstance(size, int):
-                free.setdefault(inputs.dimension_name(value, axis), size)
-    for sizes in inputs.sizes_to_try(original):
-        yield sizes, free
+        for axis, size in enumerate(inputs.declared_sizes(value) or ()):
+            was = None if old is None else old[axis]
+            if not isinstance(size, int) and isinstance(was, int):
+                free.setdefault(str(size), was)
+    return free
 
 
 def _others(free: Sizes) -> Iterator[Sizes]:
@@ -129,20 +131,6 @@ def _others(free: Sizes) -> Iterator[Sizes]:
     first = next(iter(free))
     for leading, rest in OTHER_SIZES:
         yield {name: size * (leading if name == first or "batch" in name else rest) for name, size in free.items()}
-
-
-def _draw(model: ir.Model, sizes: Mapping[str, int], seed: int) -> dict[str, Any] | None:
-    try:
-        return inputs.draw(model, sizes, seed)
-    except EvaluationError:
-        return None
-
-
-def _answers(path: Path, feeds: Mapping[str, Any]) -> dict[str, Any] | None:
-    try:
-        return evaluate(path, feeds)
-    except EvaluationError:
-        return None
 
 
 def _accepts(model: ir.Model, feeds: Mapping[str, Any]) -> bool:

@@ -1,0 +1,21 @@
+"""Convert the shipped classifier to float16, and find what must stay in float32 for a tolerance.
+
+    python examples/half_precision.py
+"""
+
+from __future__ import annotations
+
+from sardonyx import demo
+from sardonyx.compress import float16
+
+
+def main() -> float16.MixedPrecision:
+    result = float16.auto_mixed_precision(
+        demo.path("digits_classifier"), demo.inputs("digits_classifier"), tolerance=2e-3, keep_io_types=True
+    )
+    print(f"error {result.error:.1e} with {len(result.chosen)} nodes kept in float32, {len(result.trials)} trials")
+    return result
+
+
+if __name__ == "__main__":
+    main()
