@@ -35,7 +35,7 @@ def immovable(engine: Engine, body: ir.Graph) -> str | None:
     return None
 
 
-def substitute(old: ir.Value, new: ir.Value) -> list[ir.Node]:
+def substitute(old: ir.Value, new: ir.Value | None) -> list[ir.Node]:
     """Make every node that reads ``old`` read ``new``; returns these nodes."""
     uses = tuple(old.uses())
     for use in uses:
@@ -51,13 +51,13 @@ def release_outputs(body: ir.Graph) -> list[ir.Value]:
     return outputs
 
 
-def splice(engine: Engine, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value], into: ir.Graph) -> list[ir.Node]:
+def splice(engine: Engine, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value | None], into: ir.Graph) -> list[ir.Node]:
     """Take a body apart: its initializers move to ``into``, and its nodes are returned, to be put there.
 
     Args:
         engine: Whose names are kept apart.
         body: The body; empty afterwards. Its outputs must have been released.
-        inputs: What stands for its parameters.
+        inputs: What stands for its parameters; None for one that is left out.
         into: The graph that the nodes will be put in.
     """
     for old, new in inputs.items():
@@ -86,20 +86,27 @@ def copied(
         The nodes of the copy, and the values that its outputs are.
     """
     clone = body.clone(allow_outer_scope_values=True)
-    for graph in (clone, *clone.subgraphs()):
+    renamed(engine, clone)
+    given = dict(zip(clone.inputs, (inputs[value] for value in body.inputs), strict=True))
+    outputs = [given.get(value, value) for value in release_outputs(clone)]
+    return splice(engine, clone, given, into), outputs
+
+
+def renamed(engine: Engine, clone: ir.Graph) -> None:
+    """Give the nodes, results and weights of a copy, and of the bodies in it, names that are free."""
+    for graph in graphs_within(clone):
         for name in list(graph.initializers):
             value = graph.initializers.pop(name)
             value.name = engine.names.fresh(name)
             graph.register_initializer(value)
+        for value in graph.inputs if graph is not clone else ():
+            value.name = engine.names.fresh(value.name or "parameter")
         for node in graph:
             if node.name:
                 node.name = engine.node_names.fresh(node.name)
             for output in node.outputs:
                 if output.name:
                     output.name = engine.names.fresh(output.name)
-    given = dict(zip(clone.inputs, (inputs[value] for value in body.inputs), strict=True))
-    outputs = [given.get(value, value) for value in release_outputs(clone)]
-    return splice(engine, clone, given, into), outputs
 
 
 def rebuilt(
@@ -131,6 +138,8 @@ def rebuilt(
         held,
         num_outputs=len(kept),
         overload=node.overload,
+        doc_string=node.doc_string,
+        metadata_props=dict(node.metadata_props),
         name=engine.node_names.fresh(node.name or node.op_type),
     )
     pairs = {node.outputs[index]: output for index, output in zip(kept, made.outputs, strict=True)}

@@ -105,7 +105,7 @@ def _unrolled(s: Site, loop: Carried, count: int) -> Patch:
             made, outputs = copied(s.engine, loop.body, given, s.graph)  # type: ignore[arg-type]
         else:
             outputs = [given.get(value) or value for value in release_outputs(loop.body)]
-            made = splice(s.engine, loop.body, given, s.graph)  # type: ignore[arg-type]
+            made = splice(s.engine, loop.body, given, s.graph)
         nodes.extend(made)
         states = list(outputs[1 : 1 + loop.states])
         for column, value in zip(slices, outputs[1 + loop.states :], strict=True):
