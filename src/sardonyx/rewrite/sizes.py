@@ -91,12 +91,9 @@ class Sizes:
                 pending.pop()
                 continue
             missing = [v for v in _operands(current) if v not in self._elements]
-            if missing and len(pending) < 100_000:
-                self._elements[current] = None
-                del self._elements[current]
+            if missing:
+                # A value may come to stand here twice, as the graph may lead to it twice; it has no circles.
                 pending.extend(missing)
-                if len(set(pending)) != len(pending):
-                    self._elements[current] = None
                 continue
             self._elements[current] = self._compute(current)
             pending.pop()

@@ -104,6 +104,7 @@ class Search:
         self._generator = np.random.default_rng(seed)
         self._best: tuple[int, dict[str, int]] = (-1, {})
         self._hints: dict[int, None] = {}
+        self._told = _numbers(model)
         self.reasons: dict[str, None] = {}
         self.dull: list[Sample] = []
 
@@ -185,9 +186,22 @@ class Search:
 
     def _changed(self, sizes: dict[str, int], names: list[str]) -> dict[str, int]:
         generator = self._generator
-        hints = tuple(self._hints)[-12:]
-        pool = hints if hints and generator.random() < 0.3 else POOL
+        pools = [pool for pool in (POOL, tuple(self._hints)[-12:], self._told) if pool]
+        pool = pools[int(generator.choice(len(pools), p=[0.5, 0.25, 0.25] if len(pools) == 3 else None))]
         size = int(pool[int(generator.integers(len(pool)))])
         for name in generator.permutation(len(names))[: int(generator.choice([1, 1, 1, 2, 2, 3]))]:
             sizes[names[int(name)]] = size
         return sizes
+
+
+def _numbers(model: ir.Model) -> tuple[int, ...]:
+    """Numbers of which sizes are likely made: told sizes of inputs, and small constants such as targets of Reshape."""
+    found: dict[int, None] = {}
+    for value in inputs.required_inputs(model):
+        found.update((size, None) for size in inputs.declared_sizes(value) or () if isinstance(size, int))
+    for node in facts.nodes_of(model.graph):
+        for value in node.inputs:
+            tensor = facts.constant_tensor(value)
+            if tensor is not None and tensor.size <= 8 and tensor.dtype == ir.DataType.INT64:
+                found.update((int(number), None) for number in tensor.numpy().reshape(-1))
+    return tuple(number for number in found if 1 < number <= 4096)[:64]

@@ -40,6 +40,16 @@ def answer_to(request: dict[str, Any], reference: Reference | None) -> tuple[dic
     return judge(reference, Path(request["path"]), exact=request["exact"]), reference
 
 
+def peak_bytes() -> int:
+    """The most memory that this process had resident."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # What getrusage tells on Linux counts in the process that this one was forked from.
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def main() -> None:
     """Answer requests until standard input ends."""
     reference: Reference | None = None
@@ -50,7 +60,7 @@ def main() -> None:
             answer = {"status": "error", "reason": str(error)}
         except MemoryError:
             answer = {"status": "error", "reason": "running it takes more memory than there is"}
-        answer["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        answer["peak_bytes"] = peak_bytes()
         print(json.dumps(answer), flush=True)
 
 

@@ -1,0 +1,81 @@
+"""An evaluator that crashes or hangs takes nothing with it, and only a candidate that does it again is blamed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from sardonyx import model as model_io
+from sardonyx.rewrite.verify import Verifier
+from sardonyx.rewrite.verify.client import Verifier as Client
+from tests.rewrite.models import info, model, node
+
+TANH = model([node("Tanh", ["x"], ["y"])], [info("x", ["n", 4])], [info("y", ["n", 4])])
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, what: str, times: int) -> list[int]:
+    """Kills the child before it answers requests of one kind."""
+    asked: list[int] = []
+    ask = Client._ask
+
+    def crashing(self: Client, request: dict[str, object], seconds: float) -> dict[str, object]:
+        if request["do"] == what and len(asked) < times:
+            asked.append(1)
+            assert self._child is not None
+            os.kill(self._child.pid, signal.SIGSEGV)
+            self._child.wait()
+        return ask(self, request, seconds)
+
+    monkeypatch.setattr(Client, "_ask", crashing)
+    return asked
+
+
+def test_a_crash_over_the_original_is_not_blamed_on_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_at(monkeypatch, "reference", 9)
+    with Verifier(model_io.from_proto(TANH)) as verifier:
+        verdict = verifier.judge(model_io.from_proto(TANH), exact=True)
+    assert verdict.status == "not proved"
+    assert "the evaluator crashed" in verdict.reason and "SIGSEGV" in verdict.reason
+
+
+def test_one_crash_over_what_was_drawn_is_got_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_at(monkeypatch, "reference", 1)
+    with Verifier(model_io.from_proto(TANH)) as verifier:
+        assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
+
+
+def test_one_crash_over_a_candidate_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = crash_at(monkeypatch, "judge", 1)
+    with Verifier(model_io.from_proto(TANH)) as verifier:
+        assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
+    assert asked
+
+
+def test_a_candidate_that_crashes_again_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_at(monkeypatch, "judge", 2)
+    with Verifier(model_io.from_proto(TANH)) as verifier:
+        verdict = verifier.judge(model_io.from_proto(TANH), exact=True)
+        assert verdict.status == "different" and "crashed" in verdict.reason
+        assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
+
+
+def test_an_original_that_takes_too_long_is_not_proved() -> None:
+    with Verifier(model_io.from_proto(TANH), timeout=0.01) as verifier:
+        verdict = verifier.judge(model_io.from_proto(TANH), exact=True)
+    assert verdict.status == "not proved" and "more than" in verdict.reason
+
+
+def test_memory_beyond_the_bound_is_a_reason() -> None:
+    nodes = [
+        node("ConstantOfShape", ["s"], ["c"]),
+        node("ReduceSum", ["c"], ["t"], keepdims=0),
+        node("Add", ["x", "t"], ["y"]),
+    ]
+    huge = model(nodes, [info("x", ["n"])], [info("y", ["n"])], {"s": np.array([1 << 20, 1 << 20])})
+    with Verifier(model_io.from_proto(huge)) as verifier:
+        verdict = verifier.judge(model_io.from_proto(huge), exact=True)
+    assert verdict.status == "not proved" and "ConstantOfShape" in verdict.reason
+    assert verdict.peak_bytes < 1 << 30

@@ -1,0 +1,230 @@
+"""What a proof is made of: samples on which the original runs, several sizes, every branch, and cuts."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import model as model_io
+from sardonyx.rewrite.verify import Verdict, Verifier
+from tests.rewrite.models import BOOL, INT64, STRING, info, model, node
+
+
+def judged(original: onnx.ModelProto, candidate: onnx.ModelProto, *, exact: bool = False, **options: object) -> Verdict:
+    with Verifier(model_io.from_proto(original), **options) as verifier:  # type: ignore[arg-type]
+        return verifier.judge(model_io.from_proto(candidate), exact=exact)
+
+
+def unary(op: str, shape: list[int | str | None] | None = None) -> onnx.ModelProto:
+    dims = ["n", 4] if shape is None else shape
+    return model([node(op, ["x"], ["y"], name="it")], [info("x", dims)], [info("y", dims)])
+
+
+def test_equal_models_are_proved_at_several_sizes() -> None:
+    verdict = judged(unary("Tanh"), unary("Tanh"), exact=True)
+    assert (verdict.status, verdict.samples, verdict.worst, verdict.exact) == ("proved", 3, 0.0, True)
+    assert len({s["n"] for s in verdict.sizes}) == 3
+    assert verdict.peak_bytes > 1 << 20
+
+
+def test_another_operator_is_different_and_the_output_named() -> None:
+    verdict = judged(unary("Tanh"), unary("Sigmoid"))
+    assert verdict.status == "different"
+    assert "'y'" in verdict.reason
+
+
+def scaled(factor: float) -> onnx.ModelProto:
+    nodes = [node("Mul", ["x", "k"], ["y"])]
+    return model(nodes, [info("x", ["n", 4])], [info("y", ["n", 4])], {"k": np.float32(factor)})
+
+
+def test_exact_rewrites_must_give_equal_bits() -> None:
+    near = float(np.nextafter(np.float32(1.7), np.float32(2)))
+    assert judged(scaled(1.7), scaled(near), exact=True).status == "different"
+    assert judged(scaled(1.7), scaled(near)).status == "proved"
+    assert judged(scaled(1.7), scaled(1.7 * 1.0003)).status == "different"
+
+
+def test_names_types_and_declared_shapes_are_part_of_it() -> None:
+    other_shape = unary("Tanh", ["m", 4])
+    renamed = unary("Tanh")
+    renamed.graph.output[0].name = renamed.graph.node[0].output[0] = "z"
+    for candidate in (other_shape, renamed):
+        verdict = judged(unary("Tanh"), candidate)
+        assert verdict.status == "different" and "declared" in verdict.reason
+
+
+def test_a_fault_at_one_size_alone_is_found() -> None:
+    """Squeezing all axes of one element is wrong only where the batch is one."""
+    right = [node("Squeeze", ["x", "a"], ["y"])]
+    wrong = [node("Squeeze", ["x"], ["y"])]
+    shapes = [info("x", ["n", 1, 3])], [info("y", None)]
+    original = model(right, *shapes, {"a": np.array([1])})
+    assert judged(original, model(wrong, *shapes)).status == "different"
+
+
+def test_sizes_are_learned_from_failures() -> None:
+    """The state's batch is the input's, and 37 numbers make one of them: no size tried first does."""
+    nodes = [
+        node("Reshape", ["x", "target"], ["r"], name="reshape"),
+        node("Add", ["r", "state"], ["s"], name="add"),
+        node("Concat", ["s", "other"], ["y"], axis=1, name="concat"),
+    ]
+    original = model(
+        nodes,
+        [info("x", [None, None]), info("state", [None, 37]), info("other", [None, 2])],
+        [info("y", [None, None])],
+        {"target": np.array([-1, 37])},
+    )
+    assert judged(original, original).status == "proved"
+
+
+def test_indices_stay_inside_what_they_index() -> None:
+    nodes = [node("Add", ["i", "one"], ["j"]), node("Gather", ["table", "j"], ["y"])]
+    weights = {"table": np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32), "one": np.array(1)}
+    original = model(nodes, [info("i", ["n"], INT64)], [info("y", ["n", 3])], weights)
+    assert judged(original, original).status == "proved"
+
+
+def choice(then: str, other: str) -> onnx.ModelProto:
+    """Which operator is run hangs on a number that is compared with 16000."""
+    bodies = {
+        side: onnx.helper.make_graph([node(op, ["x"], [f"{op}_{side}"])], side, [], [info(f"{op}_{side}", ["n"])])
+        for side, op in (("then_branch", then), ("else_branch", other))
+    }
+    nodes = [node("Equal", ["rate", "k"], ["c"]), node("If", ["c"], ["y"], name="if", **bodies)]
+    inputs = [info("x", ["n"]), info("rate", [], INT64)]
+    return model(nodes, inputs, [info("y", ["n"])], {"k": np.array(16000)})
+
+
+def test_both_branches_are_taken() -> None:
+    original = choice("Tanh", "Neg")
+    assert judged(original, original).notes == ()
+    assert judged(original, choice("Abs", "Neg")).status == "different"
+    assert judged(original, choice("Tanh", "Abs")).status == "different"
+
+
+def test_a_branch_that_no_sample_takes_is_told() -> None:
+    original = choice("Tanh", "Neg")
+    feeds = {"x": np.ones(3, np.float32), "rate": np.array(16000)}
+    assert judged(original, original, inputs=feeds).status == "proved"
+    original.graph.node[0].CopyFrom(node("Greater", ["rate", "k"], ["c"]))
+    assert "then branch of 'if'" in " ".join(judged(original, original).notes)
+
+
+def test_real_inputs_are_used() -> None:
+    """Relu and Identity agree on what is given, and on nothing that is drawn."""
+    feeds = {"x": np.abs(np.random.default_rng(0).standard_normal((2, 4))).astype(np.float32)}
+    assert judged(unary("Relu"), unary("Identity"), inputs=feeds).status == "proved"
+    assert judged(unary("Relu"), unary("Identity")).status == "different"
+
+
+def test_outputs_of_nan_alone_prove_nothing() -> None:
+    nodes = [node("Mul", ["x", "nan"], ["y"])]
+    original = model(nodes, [info("x", ["n"])], [info("y", ["n"])], {"nan": np.float32(np.nan)})
+    verdict = judged(original, original)
+    assert verdict.status == "not proved" and "NaN" in verdict.reason
+
+
+@pytest.mark.parametrize("size", [-3, 1 << 40])
+def test_an_impossible_size_is_a_reason_not_a_crash(size: int) -> None:
+    original = unary("Tanh", [size])
+    verdict = judged(original, original)
+    assert verdict.status == "not proved" and "x" in verdict.reason
+
+
+def test_strings_bools_and_sequences_are_drawn() -> None:
+    words = model(
+        [node("StringNormalizer", ["x"], ["y"], case_change_action="UPPER")],
+        [info("x", [3], STRING)],
+        [info("y", [3], STRING)],
+    )
+    truths = model([node("Not", ["x"], ["y"])], [info("x", ["n", 9], BOOL)], [info("y", ["n", 9], BOOL)])
+    many = onnx.helper.make_tensor_sequence_value_info("x", 1, ["n", 2])
+    sequences = model([node("ConcatFromSequence", ["x"], ["y"], axis=0)], [many], [info("y", [None, 2])])
+    for original in (words, truths, sequences):
+        assert judged(original, original).status == "proved"
+
+
+def test_the_trip_count_of_a_loop_is_small() -> None:
+    nodes = [node("Identity", ["c"], ["c2"]), node("Mul", ["v", "v"], ["v2"])]
+    body = onnx.helper.make_graph(
+        nodes,
+        "body",
+        [info("i", [], INT64), info("c", [], BOOL), info("v", ["n"])],
+        [info("c2", [], BOOL), info("v2", ["n"])],
+    )
+    inputs = [info("m", [], INT64), info("x", ["n"])]
+    original = model([node("Loop", ["m", "", "x"], ["y"], body=body)], inputs, [info("y", ["n"])])
+    assert judged(original, original).status == "proved"
+
+
+# -- decisions ---------------------------------------------------------------------------------
+
+
+def best(*, op: str = "ArgMax", scaled_last: bool = False, sign: float = 1.0) -> onnx.ModelProto:
+    """The place of the largest of numbers that are nearly equal: which it is hangs on how they are rounded."""
+    if scaled_last:
+        nodes = [node("Add", ["x", "large"], ["s"]), node("Mul", ["s", "tiny"], ["scores"])]
+    else:
+        nodes = [node("Mul", ["x", "tiny"], ["s"]), node("Add", ["s", "one"], ["scores"])]
+    nodes.append(node(op, ["scores"], ["y"], axis=1, keepdims=0))
+    weights = {"tiny": np.float32(sign * 1e-7), "one": np.float32(1), "large": np.float32(1e7)}
+    return model(nodes, [info("x", ["n", 64])], [info("y", ["n"], INT64)], weights)
+
+
+def test_a_tie_decided_otherwise_is_judged_at_what_is_compared() -> None:
+    verdict = judged(best(), best(scaled_last=True))
+    assert verdict.status == "proved"
+    assert "'y' hangs on decisions" in " ".join(verdict.notes)
+    assert judged(best(), best(scaled_last=True), exact=True).status == "different"
+
+
+def test_a_decision_made_otherwise_on_equal_numbers_is_different() -> None:
+    assert judged(best(), best(op="ArgMin")).status == "different"
+
+
+def test_numbers_compared_that_differ_are_different() -> None:
+    assert judged(best(scaled_last=True), best(scaled_last=True, sign=-1.0)).status == "different"
+
+
+# -- parts -------------------------------------------------------------------------------------
+
+
+def around(before: str, after: str, *, level: float = 0.5) -> onnx.ModelProto:
+    """A vendor's operator between two standard ones."""
+    nodes = [
+        node(before, ["x"], ["a"]),
+        node("Sharpen", ["a"], ["b"], domain="vendor", name="sharpen", level=level),
+        node(after, ["b"], ["y"]),
+    ]
+    return model(nodes, [info("x", ["n", 4])], [info("y", ["n", 4])], domains=["vendor"])
+
+
+def test_what_lies_around_an_unknown_operator_is_proved_by_parts() -> None:
+    verdict = judged(around("Tanh", "Neg"), around("Tanh", "Neg"), exact=True)
+    assert verdict.status == "proved by parts"
+    assert verdict.samples == 3
+    assert "sharpen (vendor::Sharpen)" in " ".join(verdict.notes)
+
+
+@pytest.mark.parametrize(
+    "candidate", [around("Sigmoid", "Neg"), around("Tanh", "Abs"), around("Tanh", "Neg", level=0.6)]
+)
+def test_a_fault_in_any_part_is_found(candidate: onnx.ModelProto) -> None:
+    assert judged(around("Tanh", "Neg"), candidate).status == "different"
+
+
+def test_an_unknown_operator_left_out_is_different() -> None:
+    verdict = judged(around("Tanh", "Neg"), unary("Tanh"))
+    assert verdict.status == "different" and "sharpen" in verdict.reason
+
+
+def test_an_unknown_operator_in_a_body_proves_nothing() -> None:
+    then = onnx.helper.make_graph([node("Sharpen", ["x"], ["t"], domain="vendor")], "t", [], [info("t", ["n"])])
+    other = onnx.helper.make_graph([node("Neg", ["x"], ["e"])], "e", [], [info("e", ["n"])])
+    nodes = [node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)]
+    original = model(nodes, [info("c", [], BOOL), info("x", ["n"])], [info("y", ["n"])], domains=["vendor"])
+    verdict = judged(original, original)
+    assert verdict.status == "not proved" and "if" in verdict.reason
