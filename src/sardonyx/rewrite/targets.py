@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from sardonyx.errors import OptionError
+from sardonyx.model.check.targets import find_target
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a target owns: the fusions that its engine makes itself and that must stay findable, and the gates.
+    """What a target owns: its passes, the fusions that its engine makes itself and that must stay findable, the gates.
 
     Attributes:
         name: The target.
         engine: The Python package that runs it, used to measure; None where there is none.
-        protected: Operators whose count after the engine's own optimization must not fall (its fusions).
+        protected: Operators whose count after the engine's own optimization must not fall (its fusions). Where the
+            engine is absent, the fusions of ``census`` stand for them.
         description: One line for ``--help``.
+        adds: Passes run although they are no default ones.
+        without: Default passes not run.
+        parsed: Whether its engine takes only what a parser knows: an operator that is missing there is decomposed,
+            and none is made. (ONNX Runtime decomposes by itself what has no kernel.)
     """
 
     name: str
     engine: str | None
     protected: frozenset[str]
     description: str
+    adds: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
+    parsed: bool = False
+
+    @property
+    def installed(self) -> bool:
+        """Whether the engine can be imported here."""
+        return self.engine is not None and find_spec(self.engine) is not None
+
+    @property
+    def operators(self) -> frozenset[str] | None:
+        """The operators that its parser takes, as its table in ``sardonyx.model.check`` says; None where nothing limits them."""
+        table = find_target(self.name) if self.parsed else None
+        return None if table is None else frozenset(table.operators)
+
+    def opset(self, version: int) -> int:
+        """The operator set that it takes nearest to a model's own."""
+        table = find_target(self.name) if self.engine is not None else None
+        low, high = (None, None) if table is None else table.opsets.get("", (None, None))
+        return min(max(version, low or version), high or version)
 
 
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "SkipLayerNormalization"})
@@ -33,11 +60,14 @@ PROFILES = {
         Profile(
             "onnxruntime",
             "onnxruntime",
-            _ATTENTION | {"LayerNormalization", "Gelu", "BiasGelu", "FastGelu", "EmbedLayerNormalization", "FusedConv"},
+            _ATTENTION
+            | {"LayerNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
+            | {"Gelu", "BiasGelu", "FastGelu", "QuickGelu", "EmbedLayerNormalization", "FusedConv", "FusedMatMul"}
+            | {"FusedGemm", "QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"},
             "ONNX Runtime: may use com.microsoft operators; never slower there",
         ),
-        Profile("openvino", "openvino", frozenset(), "OpenVINO: standard operators only"),
-        Profile("tensorrt", "tensorrt", frozenset(), "TensorRT: standard operators it parses"),
+        Profile("openvino", "openvino", frozenset(), "OpenVINO: standard operators that it converts", parsed=True),
+        Profile("tensorrt", "tensorrt", frozenset(), "TensorRT: standard operators that it parses", parsed=True),
         Profile("native", None, frozenset(), "the native engine of Sardonyx"),
     )
 }

@@ -1,0 +1,233 @@
+"""Latency of models side by side: paired runs in one process, so that a noisy machine slows both alike.
+
+Run as a program it is the child process of the gate: one JSON request on standard input, the answer on
+standard output. An engine that crashes over a model then takes nothing with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sardonyx import model as model_io
+from sardonyx.errors import EvaluationError, MissingDependencyError
+from sardonyx.rewrite import inference
+from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite.verify.search import Feeds, Search
+
+MOST_PAIRS = 500
+FEWEST_PAIRS = 5
+
+DRAWN = 3
+"""Samples drawn; the one with the largest inputs is measured: what is tiny shows the engine's overhead, not the model."""
+
+Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Medians of paired runs.
+
+    Attributes:
+        seconds: Median seconds of a run, one for each model.
+        ratio: Median over pairs of the last model's time over the first's.
+        runs: Number of pairs.
+        engine: What ran them.
+        sizes: What open sizes were taken as.
+        times: Seconds of every run, one tuple for each model; the runs of one index are a pair.
+    """
+
+    seconds: tuple[float, ...]
+    ratio: float
+    runs: int
+    engine: str
+    sizes: Mapping[str, int]
+    times: tuple[tuple[float, ...], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The medians as plain data."""
+        return {name: value for name, value in asdict(self).items() if name != "times"}
+
+
+def _onnxruntime(path: str | os.PathLike[str], threads: int) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    # Spinning workers of one session would steal the cores from the other.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def _openvino(path: str | os.PathLike[str], threads: int) -> Run:
+    import openvino
+
+    config = {"PERFORMANCE_HINT": "LATENCY", **({"INFERENCE_NUM_THREADS": threads} if threads else {})}
+    compiled = openvino.Core().compile_model(os.fspath(path), "CPU", config)
+    # A port may have several names, or none; what is compared here is time, so its place names it well enough.
+    return lambda feeds: {str(i): value for i, value in enumerate(compiled(dict(feeds)).values())}
+
+
+_LOADERS: dict[str, Callable[[str | os.PathLike[str], int], Run]] = {
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+}
+
+ENGINES = frozenset(_LOADERS)
+"""Packages that can be measured here, where they are installed."""
+
+
+def measure(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    feeds: Mapping[str, Any] | None = None,
+    budget: float = 2.0,
+    threads: int = 0,
+    engine: str = "onnxruntime",
+) -> Latency:
+    """Run models in turn on equal inputs, with all optimizations of the engine.
+
+    Args:
+        paths: Files of models with equal inputs.
+        feeds: Inputs by name; drawn from the first model when None.
+        budget: Seconds to spend on counted runs.
+        threads: Threads of the engine; its own choice when 0.
+        engine: The package that runs them, one of ``ENGINES``.
+
+    Raises:
+        MissingDependencyError: the engine is not installed.
+        EvaluationError: a model does not load, or runs on none of the inputs drawn.
+    """
+    runs = [_loaded(path, threads, engine) for path in paths]
+    drawn, sizes = ({**feeds}, _sizes_of(paths[0], feeds)) if feeds is not None else draw(paths[0], runs[0])
+    for run in runs:
+        run(drawn)
+    times: list[list[float]] = [[] for _ in runs]
+    deadline = time.perf_counter() + budget
+    order = list(zip(runs, times, strict=True))
+    while len(times[0]) < FEWEST_PAIRS or (time.perf_counter() < deadline and len(times[0]) < MOST_PAIRS):
+        for run, record in order:
+            started = time.perf_counter()
+            run(drawn)
+            record.append(time.perf_counter() - started)
+        # Whoever comes second finds the caches in another state.
+        order.reverse()
+    ratios = [last / first for first, last in zip(times[0], times[-1], strict=True)]
+    return Latency(
+        seconds=tuple(statistics.median(record) for record in times),
+        ratio=statistics.median(ratios),
+        runs=len(ratios),
+        engine=f"{engine} {sys.modules[engine].__version__}",
+        sizes=sizes,
+        times=tuple(map(tuple, times)),
+    )
+
+
+def _loaded(path: str | os.PathLike[str], threads: int, engine: str) -> Run:
+    try:
+        run = _LOADERS[engine](path, threads)
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"the engine {engine} is not installed", where=os.fspath(path), remedy=f"Install it: pip install {engine}"
+        ) from error
+    except Exception as error:  # the bindings raise a dozen unrelated classes
+        raise EvaluationError(f"{engine} does not load it: {error}", where=os.fspath(path)) from error
+
+    def checked(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return run(feeds)
+        except Exception as error:  # likewise
+            raise EvaluationError(f"{engine} does not run it: {error}", where=os.fspath(path)) from error
+
+    return checked
+
+
+def draw(path: str | os.PathLike[str], run: Run) -> tuple[Feeds, dict[str, int]]:
+    """Inputs on which a model runs, and what its open sizes are in them.
+
+    Raises:
+        EvaluationError: it runs on none of those drawn.
+    """
+    model = model_io.load(path)
+    inference.infer_shapes(model)
+    search = Search(model, run, seed=0, wanted=DRAWN)
+    found = search.samples() or search.dull[:1]
+    if not found:
+        reason = "; ".join(search.reasons) or "no inputs could be drawn"
+        raise EvaluationError(f"it runs on none of the inputs drawn: {reason[:400]}", where=os.fspath(path))
+    largest = max(found, key=lambda sample: sum(getattr(v, "nbytes", 0) for v in sample.feeds.values()))
+    return largest.feeds, dict(largest.sizes)
+
+
+def _sizes_of(path: str | os.PathLike[str], feeds: Mapping[str, Any]) -> dict[str, int]:
+    """What the open sizes of a model are in some inputs."""
+    return {
+        dim.value: int(size)
+        for value in inputs.required_inputs(model_io.load(path))
+        for dim, size in zip(value.shape or (), getattr(feeds.get(str(value.name)), "shape", ()), strict=False)
+        if not isinstance(dim, int) and dim.value is not None
+    }
+
+
+def optimized_operators(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> dict[str, int]:
+    """Operators by type in what ONNX Runtime makes of a model at its extended level.
+
+    Args:
+        path: The model's file.
+        folder: Where the engine may write.
+
+    Raises:
+        EvaluationError: the engine does not load or write it.
+    """
+    import onnxruntime
+
+    from sardonyx.rewrite.record import Count
+
+    written = Path(folder) / "extended.onnx"
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(written)
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the binding raises a dozen unrelated classes
+        raise EvaluationError(f"ONNX Runtime does not load it: {error}", where=os.fspath(path)) from error
+    operators = Count.of(model_io.load(written)).operators
+    written.unlink()
+    return operators
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    if request["do"] == "census":
+        return {"operators": optimized_operators(request["path"], request["folder"])}
+    stored = Path(request["feeds"])
+    if not stored.exists():
+        feeds, _ = draw(request["paths"][0], _loaded(request["paths"][0], 0, request["engine"]))
+        stored.write_bytes(pickle.dumps(feeds))
+    # This file was written by this program or its parent, into a folder of their own.
+    feeds = pickle.loads(stored.read_bytes())
+    return asdict(measure(request["paths"], feeds=feeds, budget=request["budget"], engine=request["engine"]))
+
+
+def main() -> None:
+    """Answer one request."""
+    try:
+        answer = _answer(json.load(sys.stdin))
+    except (EvaluationError, MissingDependencyError) as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
