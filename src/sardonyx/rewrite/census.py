@@ -21,7 +21,19 @@ ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish
 PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 BETWEEN = frozenset(
-    {"Add", "Mul", "Div", "Where", "Softmax", "Dropout", "Cast", "Reshape", "Identity", "DequantizeLinear", "QuantizeLinear"}
+    {
+        "Add",
+        "Mul",
+        "Div",
+        "Where",
+        "Softmax",
+        "Dropout",
+        "Cast",
+        "Reshape",
+        "Identity",
+        "DequantizeLinear",
+        "QuantizeLinear",
+    }
 )
 
 
@@ -64,18 +76,11 @@ def _root_of_mean_square(node: ir.Node) -> ir.Node | None:
     return mean if mean is not None and _made_by(mean, "Pow", "Mul") is not None else None
 
 
-def _layer_norm(node: ir.Node) -> bool:
-    if facts.is_op(node, "LayerNormalization"):
+def _normalization(node: ir.Node) -> bool:
+    """Layer or RMS normalization: a division by the root, or a product with its reciprocal."""
+    if facts.is_op(node, "LayerNormalization", "RMSNormalization"):
         return True
-    return facts.is_op(node, "Div") and _root_of_mean_square(node) is not None and _made_by(node, "Sub") is not None
-
-
-def _rms_norm(node: ir.Node) -> bool:
-    if facts.is_op(node, "RMSNormalization"):
-        return True
-    if facts.is_op(node, "Div") and _made_by(node, "Sub") is None:
-        return _root_of_mean_square(node) is not None
-    return facts.is_op(node, "Reciprocal") and _root_of_mean_square(node) is not None
+    return facts.is_op(node, "Div", "Reciprocal") and _root_of_mean_square(node) is not None
 
 
 def _gelu(node: ir.Node) -> bool:
@@ -93,7 +98,9 @@ def _attention(node: ir.Node) -> bool:
         return False
     front, seen_softmax = [node], False
     for _ in range(REACH):
-        front = [m for n in front for m in _makers(n) if m.op_type in BETWEEN or (seen_softmax and m.op_type == "MatMul")]
+        front = [
+            m for n in front for m in _makers(n) if m.op_type in BETWEEN or (seen_softmax and m.op_type == "MatMul")
+        ]
         if seen_softmax and any(m.op_type == "MatMul" for m in front):
             return True
         softmax = [m for m in front if facts.is_op(m, "Softmax")]
@@ -134,8 +141,7 @@ def _operator(*op_types: str) -> Callable[[ir.Node], bool]:
 
 
 FUSIONS: dict[str, Callable[[ir.Node], bool]] = {
-    "layer normalization": _layer_norm,
-    "RMS normalization": _rms_norm,
+    "layer or RMS normalization": _normalization,
     "group or instance normalization": _operator("GroupNormalization", "InstanceNormalization"),
     "Gelu": _gelu,
     "attention": _attention,

@@ -61,6 +61,7 @@ class Settings:
         growth: Bytes of new weights that one patch may add, net of those it frees. A bound for each and none
             for all, so that a second run decides as the first did.
         protected: Values that callers want to keep by name although they are no graph outputs.
+        operators: Operators of the default domain that may be made; None for all.
     """
 
     target: str = "portable"
@@ -69,6 +70,7 @@ class Settings:
     off: frozenset[str] = frozenset()
     growth: int = 64 << 10
     protected: frozenset[str] = frozenset()
+    operators: frozenset[str] | None = None
 
 
 class LimitReached(Exception):
@@ -338,6 +340,10 @@ class Engine:
                 producer = old.producer()
                 if producer is not None and facts.is_op(producer, "Identity"):
                     return f"'{old.name}' is an output of its graph and must keep its name"
+        if self.settings.operators is not None:
+            for name in _operators(patch):
+                if name not in self.settings.operators:
+                    return f"{self.settings.target} does not take {name}"
         added = sum(array.nbytes for array in _arrays(patch.replace.values()))
         if added > 256:
             added -= self._freed(patch)
@@ -656,6 +662,18 @@ def _leaves(expr: Replacement | Any) -> Iterator[Any]:
             stack.extend(item.source.args)
         else:
             yield item
+
+
+def _operators(patch: Patch) -> Iterator[str]:
+    """The operators of the default domain that a patch makes."""
+    stack: list[Any] = list(patch.replace.values())
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Expr):
+            if item.domain in STANDARD:
+                yield item.op_types[0]
+            stack.extend(item.source.args)
+    yield from (node.op_type for node in patch.nodes if node.domain in STANDARD)
 
 
 def _arrays(exprs: Iterable[Replacement]) -> list[np.ndarray]:

@@ -82,24 +82,35 @@ class Outcome:
     changed: bool
 
 
-def hold(profile: Profile, original: ir.Model | Path, attempt: Attempt, inputs: Mapping[str, Any] | None) -> Outcome:
+def hold(
+    profile: Profile,
+    original: ir.Model | Path,
+    before: Count,
+    attempt: Attempt,
+    inputs: Mapping[str, Any] | None = None,
+) -> Outcome:
     """Make ``attempt`` pass the gate of its target, at the price of passes if need be.
 
     Args:
         profile: The target.
         original: The model before any rewrite, or the file that holds it.
+        before: Its size.
         attempt: The result, which may be made again.
         inputs: Real inputs to measure on; drawn when None.
     """
     if not attempt.applied:
         return Outcome("nothing was changed", changed=False)
-    with Gate(profile, original, inputs) as gate:
+    with Gate(profile, original, before, inputs) as gate:
         fault = gate.fault(attempt.model)
         if fault is None:
             return Outcome(gate.text, changed=False)
         given_up = _without_the_guilty(gate, attempt)
         if given_up is not None:
-            what = f"given up: {', '.join(sorted(given_up))}" if given_up else "it comes with eliminations alone, and stays"
+            what = (
+                f"given up: {', '.join(sorted(given_up))}"
+                if given_up
+                else "it comes with eliminations alone, and stays"
+            )
             return Outcome(f"{gate.text} ({fault}; {what})", changed=True)
     attempt.give_up()
     return Outcome(f"returned as it was: {fault}", changed=True)
@@ -152,9 +163,12 @@ class Gate:
         only_counts: Whether fusions are counted because nothing can be measured.
     """
 
-    def __init__(self, profile: Profile, original: ir.Model | Path, inputs: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, profile: Profile, original: ir.Model | Path, before: Count, inputs: Mapping[str, Any] | None = None
+    ) -> None:
         self._profile = profile
         self._original = original
+        self._before = before
         self._inputs = inputs
         self._reason = ""
         self._fusions: Counter[str] | None = None
@@ -176,13 +190,18 @@ class Gate:
 
     def fault(self, result: ir.Model) -> str | None:
         """Why the result does not pass; None where it does."""
-        self.text = "never larger" if self._profile.engine is None else ""
+        self.text = (
+            f"not measured: {self._profile.name} names no engine; not larger" if self._profile.engine is None else ""
+        )
         return self.larger(result) or self._slower(result) or self._loses_fusions(result)
 
     # -- larger --------------------------------------------------------------------------------
 
     def larger(self, result: ir.Model) -> str | None:
         """Why the result is too large; None where it is not."""
+        count = Count.of(result)
+        if count.nodes <= self._before.nodes and count.weight_bytes <= self._before.weight_bytes:
+            return None
         if self._bytes is None:
             self._bytes = stored_bytes(self._model())
         after = stored_bytes(result)
@@ -234,7 +253,8 @@ class Gate:
     def _loses_fusions(self, result: ir.Model) -> str | None:
         if not self.only_counts or self._profile.engine is None:
             return None
-        why = self._reason or f"{self._profile.engine} is not installed"
+        absent = "not installed" if not self._profile.installed else "not one that is measured here"
+        why = self._reason or f"{self._profile.engine} is {absent}"
         if self._profile.name == "onnxruntime" and self._profile.installed:
             try:
                 before, after = self._optimized(self._original_path()), self._optimized(self._saved(result))
@@ -269,8 +289,9 @@ def _told(before: Counter[str], after: Counter[str]) -> str:
 
 def stored_bytes(model: ir.Model) -> int:
     """Bytes that a model takes in files: its message without the weights, and these."""
-    skeleton = model_io.to_proto(model, weights=False).ByteSize()
-    return skeleton + sum(t.nbytes for t in Count.of(model).weights if t.dtype != ir.DataType.STRING and t.nbytes >= 1024)
+    skeleton: int = model_io.to_proto(model, weights=False).ByteSize()
+    weights = Count.of(model).weights
+    return skeleton + sum(t.nbytes for t in weights if t.dtype != ir.DataType.STRING and t.nbytes >= 1024)
 
 
 def ask(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import OptionError
-from sardonyx.rewrite import pipeline, targets
+from sardonyx.rewrite import gate, pipeline, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther, Settings
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.record import Dropped, Report
@@ -70,7 +71,8 @@ def optimize(
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model`` (left as it is).
-        target: ``portable``, ``onnxruntime``, ``openvino``, ``tensorrt`` or ``native``.
+        target: ``portable``, ``onnxruntime``, ``openvino``, ``tensorrt`` or ``native``. Where its engine is installed
+            the result is measured there, and passes that make it slower are given up.
         passes: Names of the passes to run; those of the target when None.
         skip: Names of passes not to run.
         skip_fuse_bn: Keep BatchNormalization apart from convolutions (for training or quantization to come).
@@ -91,24 +93,26 @@ def optimize(
     profile = targets.profile(target)
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
-    original = _Original(model, input_shapes, opset)
+    original = _Original(model, input_shapes, opset, profile)
     if inputs is not None:
         _require_inputs(original.model, inputs)
     report = Report.begin(original.model, original.bytes, profile.name)
-    attempt = _Attempt(original, selection, Settings(target=profile.name))
+    attempt = _Attempt(original, selection, Settings(target=profile.name, operators=profile.operators))
     attempt.transform()
     seconds = time.perf_counter() - started
-    verdict = Verdict("not proved", reason="verification was switched off")
-    if verify:
-        with Verifier(original.witness(), inputs=inputs) as verifier:
+    with Verifier(original.witness(), inputs=inputs) if verify else nullcontext() as verifier:
+        verdict = attempt.prove(verifier)
+        held = gate.hold(profile, original.witness(), report.before, attempt, inputs)
+        if held.changed:
             verdict = attempt.prove(verifier)
+    report.gate = "; ".join(filter(None, (original.converted, held.text)))
     report.finish(
         attempt.model,
         attempt.engine,
         verdict,
         attempt.all_dropped(),
         seconds=seconds,
-        verify_seconds=time.perf_counter() - started - seconds if verify else 0.0,
+        verify_seconds=time.perf_counter() - started - seconds,
     )
     return Optimized(attempt.model, report)
 
@@ -127,7 +131,7 @@ class _Attempt:
 
     def __init__(self, original: _Original, selection: pipeline.Selection, settings: Settings) -> None:
         self._original = original
-        self._selection = selection
+        self._whole = self._selection = selection
         self._settings = settings
         self._dropped: list[Dropped] = []
         self.model: ir.Model
@@ -154,8 +158,25 @@ class _Attempt:
     def _ban(self, rule: str, site: str) -> None:
         self._settings = replace(self._settings, banned=self._settings.banned | {(rule, site)})
 
-    def prove(self, verifier: Verifier) -> Verdict:
+    @property
+    def applied(self) -> Sequence[Applied]:
+        """The patches that made the model at hand."""
+        return self.engine.applied
+
+    def retry_without(self, passes: frozenset[str]) -> None:
+        """Make the model again without some passes of the selection."""
+        self._selection = self._whole.without(passes)
+        self.transform()
+
+    def give_up(self) -> None:
+        """Take the original as it was."""
+        self.model = self._original.fresh()
+        self.engine = Engine(self.model, self._settings)
+
+    def prove(self, verifier: Verifier | None) -> Verdict:
         """Judge the model; while an output differs, find the patch that did it and go on without."""
+        if verifier is None:
+            return Verdict("not proved", reason="verification was switched off")
         verdict = self._judge(verifier)
         for _ in range(MOST_DROPPED):
             if verdict.status != "different" or not self.engine.applied:
@@ -167,8 +188,7 @@ class _Attempt:
             verdict = self._judge(verifier)
         if verdict.status != "different":
             return verdict
-        self.model = self._original.fresh()
-        self.engine = Engine(self.model, self._settings)
+        self.give_up()
         return Verdict("not proved", reason=f"every attempt changed an output; returned as it was: {verdict.reason}")
 
     def _judge(self, verifier: Verifier) -> Verdict:
@@ -197,13 +217,19 @@ class _Original:
     """The model before any rewrite, from which a fresh copy can be had as often as needed."""
 
     def __init__(
-        self, source: Source, input_shapes: Mapping[str, Sequence[int | str | None]] | None, opset: int | None
+        self,
+        source: Source,
+        input_shapes: Mapping[str, Sequence[int | str | None]] | None,
+        opset: int | None,
+        profile: targets.Profile,
     ) -> None:
         self._source = source
         self._path = Path(source) if isinstance(source, (str, os.PathLike)) else None
-        self._changed = bool(input_shapes) or opset is not None
+        self._changed = bool(input_shapes)
         self._input_shapes = input_shapes
         self._opset = opset
+        self._profile = profile
+        self.converted = ""
         self._untouched = True
         self.model = self._prepare()
         self.bytes = self._path.stat().st_size if self._path is not None else _size(self.model)
@@ -215,10 +241,14 @@ class _Original:
         model = model_io.load(self._source)
         if model is self._source:
             model = model.clone()
-        if self._opset is not None:
+        version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+        wanted = self._opset if self._opset is not None or version is None else self._profile.opset(version)
+        if wanted is not None and wanted != version:
             from sardonyx.rewrite.opset import convert_opset
 
-            model = convert_opset(model, self._opset)
+            model = convert_opset(model, wanted)
+            self._changed = True
+            self.converted = f"opset {version} → {wanted}" + (f" for {self._profile.name}" if self._opset is None else "")
         if self._input_shapes:
             from sardonyx.rewrite.reshape_inputs import set_input_shapes
 

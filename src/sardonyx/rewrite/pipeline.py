@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.errors import OptionError
 from sardonyx.model.carry import list_only
 from sardonyx.model.reader import collector_paused
-from sardonyx.rewrite import facts, inference, rules
+from sardonyx.rewrite import facts, inference, rules, targets
 from sardonyx.rewrite.engine import Engine, LimitReached, Settings
 from sardonyx.rewrite.language import REGISTRY, Rule
 from sardonyx.rewrite.sweep import SWEEPS, Sweep
@@ -27,6 +27,13 @@ class Selection:
 
     rules: tuple[Rule, ...]
     sweeps: tuple[Sweep, ...]
+
+    def without(self, passes: Collection[str]) -> Selection:
+        """The same, less some passes."""
+        return Selection(
+            tuple(r for r in self.rules if r.name not in passes),
+            tuple(s for s in self.sweeps if s.rule.name not in passes),
+        )
 
 
 def available_passes() -> list[str]:
@@ -60,11 +67,14 @@ def select(
         if name not in known:
             raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
     wanted = None if passes is None else set(passes)
+    profile = targets.profile(target)
 
     def chosen(rule: Rule) -> bool:
         if rule.name in skipped or (rule.targets and target not in rule.targets):
             return False
-        return rule.default if wanted is None else rule.name in wanted
+        if wanted is not None:
+            return rule.name in wanted
+        return rule.name in profile.adds or (rule.default and rule.name not in profile.without)
 
     picked = [r for name in REGISTRY for r in REGISTRY[name] if chosen(r)]
     picked += [r for r in extra if r not in picked]

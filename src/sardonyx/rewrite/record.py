@@ -82,7 +82,8 @@ class Report:
         verdict: What was proved.
         names: Old node → nodes of the result made from it.
         seconds: Time without verification.
-        verify_seconds: Time of verification.
+        verify_seconds: Time of verification and of the target's gate.
+        gate: What the target's gate measured or counted, and what was given up for it.
     """
 
     target: str
@@ -96,6 +97,7 @@ class Report:
     names: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
     verify_seconds: float = 0.0
+    gate: str = ""
 
     @classmethod
     def begin(cls, model: ir.Model, file_bytes: int, target: str) -> Self:
@@ -160,4 +162,5 @@ class Report:
             "names": self.names,
             "seconds": self.seconds,
             "verify_seconds": self.verify_seconds,
+            "gate": self.gate,
         }
