@@ -141,6 +141,8 @@ def verdict_line(report: Report) -> Text:
         text.append(f"\n  {note}.", style="dim")
     for dropped in report.dropped:
         text.append(f"\n  Taken back: {dropped.rule} at '{dropped.site}': {dropped.reason}.", style="yellow")
+    if report.gate:
+        text.append(f"\n  Target {report.target}: {report.gate}.", style="dim")
     return text
 
 

@@ -26,8 +26,8 @@ from sardonyx.rewrite.verify.search import Feeds, Search
 MOST_PAIRS = 500
 FEWEST_PAIRS = 5
 
-DRAWN = 3
-"""Samples drawn; the one with the largest inputs is measured: what is tiny shows the engine's overhead, not the model."""
+TYPICAL_SIZES = (128, 224, 64)
+"""Open sizes tried first, with a batch of 1: what is tiny measures the engine's overhead, not the model."""
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -154,20 +154,28 @@ def _loaded(path: str | os.PathLike[str], threads: int, engine: str) -> Run:
 
 
 def draw(path: str | os.PathLike[str], run: Run) -> tuple[Feeds, dict[str, int]]:
-    """Inputs on which a model runs, and what its open sizes are in them.
+    """Inputs on which a model runs, and what its open sizes are in them: typical ones, or any.
 
     Raises:
         EvaluationError: it runs on none of those drawn.
     """
     model = model_io.load(path)
     inference.infer_shapes(model)
-    search = Search(model, run, seed=0, wanted=DRAWN)
-    found = search.samples() or search.dull[:1]
+    names = inputs.open_sizes(model)
+    for size in TYPICAL_SIZES if names else ():
+        sizes = {name: 1 if first else size for name, first in names.items()}
+        try:
+            feeds = inputs.draw(model, sizes, seed=0)
+            run(feeds)
+        except EvaluationError:
+            continue
+        return feeds, sizes
+    search = Search(model, run, seed=0, wanted=1)
+    found = search.samples() or search.dull
     if not found:
         reason = "; ".join(search.reasons) or "no inputs could be drawn"
         raise EvaluationError(f"it runs on none of the inputs drawn: {reason[:400]}", where=os.fspath(path))
-    largest = max(found, key=lambda sample: sum(getattr(v, "nbytes", 0) for v in sample.feeds.values()))
-    return largest.feeds, dict(largest.sizes)
+    return found[0].feeds, dict(found[0].sizes)
 
 
 def _sizes_of(path: str | os.PathLike[str], feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -248,7 +248,7 @@ class _Original:
 
             model = convert_opset(model, wanted)
             self._changed = True
-            self.converted = f"opset {version} → {wanted}" + (f" for {self._profile.name}" if self._opset is None else "")
+            self.converted = f"opset {version} → {wanted}"
         if self._input_shapes:
             from sardonyx.rewrite.reshape_inputs import set_input_shapes
 

@@ -40,7 +40,7 @@ class Profile:
 
     @property
     def operators(self) -> frozenset[str] | None:
-        """The operators that its parser takes, as ``sardonyx.model.check`` lists them; None where nothing limits them."""
+        """The operators that its parser takes, as ``sardonyx.model.check`` lists them; None: all."""
         table = find_target(self.name) if self.parsed else None
         return None if table is None else frozenset(table.operators)
 
