@@ -21,6 +21,20 @@ Feeds = Mapping[str, Any]
 Answers = dict[str, Any]
 
 
+def _readable(feeds: Feeds) -> dict[str, Any]:
+    """The feeds with arrays of bytes as arrays of strings: ONNX Runtime reads past the end of the former."""
+    return {name: _as_strings(value) if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
+
+
+def _as_strings(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in "SO":
+        return array
+    words = [word.decode() if isinstance(word, bytes) else word for word in array.reshape(-1).tolist()]
+    found = np.empty(len(words), object)
+    found[:] = words
+    return found.reshape(array.shape)
+
+
 class Runner(Protocol):
     """A model made ready to run."""
 
@@ -56,7 +70,7 @@ class OnnxRuntimeRunner:
         """Run once; see ``Runner.run``."""
         names = list(self._outputs if outputs is None else outputs)
         try:
-            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+            return dict(zip(names, self._session.run(names, _readable(feeds)), strict=True))
         except (
             Exception
         ) as error:  # the binding raises a dozen unrelated classes, RuntimeError and ValueError among them
@@ -83,7 +97,7 @@ class ReferenceRunner:
         names = list(self._outputs if outputs is None else outputs)
         try:
             with np.errstate(all="ignore"):
-                return dict(zip(names, self._evaluator.run(names, dict(feeds)), strict=True))
+                return dict(zip(names, self._evaluator.run(names, _readable(feeds)), strict=True))
         except Exception as error:  # every operator of the reference raises what it likes
             raise EvaluationError(f"onnx.reference could not run the model: {error}") from error
 

@@ -200,8 +200,8 @@ def _numbers(model: ir.Model) -> tuple[int, ...]:
     for value in inputs.required_inputs(model):
         found.update((size, None) for size in inputs.declared_sizes(value) or () if isinstance(size, int))
     for node in facts.nodes_of(model.graph):
-        for value in node.inputs:
-            tensor = facts.constant_tensor(value)
+        for operand in node.inputs:
+            tensor = facts.constant_tensor(operand)
             if tensor is not None and tensor.size <= 8 and tensor.dtype == ir.DataType.INT64:
                 found.update((int(number), None) for number in tensor.numpy().reshape(-1))
     return tuple(number for number in found if 1 < number <= 4096)[:64]
