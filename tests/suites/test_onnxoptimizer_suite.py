@@ -1,9 +1,8 @@
-"""The 543 models that onnxoptimizer's own tests build: correct on all, as small as its answer, its operators by name."""
+"""The 543 models that onnxoptimizer's tests build: correct on all, as small as its answer, its operators by name."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ import sardonyx
 from sardonyx import model as model_io
 from sardonyx.compat import onnxoptimizer
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import pipeline
+from sardonyx.rewrite import inference, pipeline
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.compare import TOLERANCE, difference
+from sardonyx.rewrite.verify.search import Search
 from tests.suites.conftest import Recorded
 
 DEAD = "nodes that only the rewritten ones read go with them, and not only when eliminate_deadend is asked for"
@@ -115,23 +115,18 @@ def undeclared(model: onnx.ModelProto) -> onnx.ModelProto:
     return bare
 
 
-def samples(model: onnx.ModelProto) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Three sets of inputs on which the model runs, with its outputs."""
+def samples(model: onnx.ModelProto) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Sets of inputs on which the model runs, with its outputs."""
     held = model_io.from_proto(model)
     pipeline.open_negative_sizes(held)
-    names = inputs.symbolic_dimensions(held)
-    found = 0
-    for sizes in (*inputs.sizes_to_try(held), dict.fromkeys(names, 0)):
-        for seed in range(3):
-            feeds = inputs.draw(held, sizes, seed)
-            try:
-                answers = evaluate(undeclared(model), feeds)
-            except EvaluationError:
-                break
-            yield feeds, answers
-            found += 1
-        if found:
-            return
+    inference.infer_shapes(held)
+    runnable = undeclared(model)
+    search = Search(held, lambda feeds: evaluate(runnable, feeds), seed=0, wanted=3)
+    found = search.samples() or search.dull
+    if not found:
+        empty = inputs.draw(held, dict.fromkeys(inputs.open_sizes(held), 0), 0)
+        return [(empty, evaluate(runnable, empty))]
+    return [(sample.feeds, dict(sample.answers)) for sample in found]
 
 
 def disagreement(expected: dict[str, Any], found: dict[str, Any]) -> str:
@@ -159,7 +154,7 @@ def wrongs(call: Recorded, result: onnx.ModelProto) -> list[str]:
     if is_valid(model) and not is_valid(result):
         found.append("the checker rejects it")
     if call.name not in RUN_NOWHERE:
-        runs = list(samples(model))
+        runs = samples(model)
         assert runs, f"{call.name} runs on no sample"
         found += [text for feeds, want in runs if (text := disagreement(want, evaluate(undeclared(result), feeds)))]
     return [f"{call.name} {call.passes}: {text}" for text in found]

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from sardonyx import model as model_io
+from sardonyx.compat.parameters import Parameters, Works
 from sardonyx.compat.rewriting import rewritten
 from sardonyx.errors import InvalidModelError, OptionError
 from sardonyx.rewrite import pipeline
@@ -70,6 +71,58 @@ _FUSE_AND_ELIMINATION = (
     "rewrite_where",
 )
 """The passes that ``onnxoptimizer.optimize`` runs when none are named, in its order."""
+
+
+ORIGINAL_PASSES = (
+    *_FUSE_AND_ELIMINATION,
+    "adjust_add",
+    "adjust_slice_and_matmul",
+    "lift_lexical_references",
+    "rename_input_output",
+    "replace_einsum_with_matmul",
+    "rewrite_input_dtype",
+    "set_unique_name_for_nodes",
+    "split_init",
+    "split_predict",
+)
+"""The passes that onnxoptimizer has."""
+
+PARAMETERS: Parameters = {
+    "model": Works(),
+    "passes": Works("names of passes, of this package too; each runs once, to a fixed point of its own, in this order"),
+    "fixed_point": Works("begins again until no pass changes anything"),
+}
+
+DIFFERENCES = {
+    "adjust_slice_and_matmul": "leaves alone a slice along an axis along which the other factor has a size too, where the "
+    "original changes the result",
+    "eliminate_common_subexpression": "never merges random operators, nor across operator sets",
+    "eliminate_consecutive_idempotent_ops": "also Abs; a Reshape only where the outer shape takes no size from its input",
+    "eliminate_duplicate_initializer": "compares bits, so that 0.0 and −0.0 stay apart; outputs keep their names",
+    "eliminate_if_with_const_cond": "also where sizes decide the condition; names never clash",
+    "eliminate_nop_cast": "also CastLike, and Casts in a row that lose nothing",
+    "eliminate_nop_dropout": "every Dropout outside training, whatever its ratio says, at every operator set",
+    "eliminate_nop_expand": "also before operators that broadcast by themselves",
+    "eliminate_nop_monotone_argmax": "also ArgMin, the indices of TopK, and Sigmoid, Tanh, Softplus, Erf; by default only "
+    "ArgMax of Exp, Softmax and LogSoftmax in single precision or better, where roundings hardly ever meet",
+    "eliminate_nop_with_unit": "keeps what a type, a broadcast or (unless it is named inexact) the sign of zero needs",
+    "eliminate_shape_op": "a negative size in a declared shape is an open one",
+    "fuse_add_bias_into_conv": "also Sub, ConvTranspose and a bias that is there; constants are folded; a bias that would need "
+    "Tile stays an Add",
+    "fuse_bn_into_conv": "the new weight is computed, in double precision, and never in training mode",
+    "fuse_consecutive_log_softmax": "takes an axis left to its default, where the original raises",
+    "fuse_consecutive_slices": "also along the same axis, and with steps",
+    "fuse_consecutive_transposes": "permutations that undo each other leave nothing, in any graph",
+    "fuse_matmul_add_bias_into_gemm": "only where the bias broadcasts one way; integer types stay apart",
+    "fuse_pad_into_conv": "also amounts given by axes",
+    "fuse_pad_into_pool": "before a MaxPool only where the padding cannot be the maximum (the original pads with 0 what a "
+    "MaxPool pads with −∞); never with ceil_mode",
+    "fuse_qkv": "matrices that are constants are joined at once; any number of them",
+    "replace_einsum_with_matmul": "also either factor transposed, swapped or without batch axes; only where the sizes summed "
+    "over are known to be equal; without Transpose by default",
+    "rewrite_where": "in bodies and functions too",
+}
+"""Passes that differ from onnxoptimizer's of the same name, and how. All leave out nodes that die with a rewrite."""
 
 
 class ModelTypeError(OptionError, ValueError):

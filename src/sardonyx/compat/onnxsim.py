@@ -343,6 +343,5 @@ def _agrees(
         return True
     held = model_io.load(source.original)
     pipeline.free_initializers(held)
-    wanted = source.shapes | input_shapes_of(held, shapes)
-    tried = trials.trial_inputs(held, count, wanted, fill, data)
-    return not trials.mismatches(source.original, proto, tried, rtol, atol)
+    tried = trials.Trials(count, source.shapes | input_shapes_of(held, shapes), fill, data or {})
+    return not trials.mismatches(held, source.original, proto, tried, rtol, atol)

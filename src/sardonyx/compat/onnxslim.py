@@ -258,8 +258,10 @@ def _agrees(original: ir.Model, result: ir.Model, given: Iterable[str]) -> bool:
             shapes[name] = list(data[name].shape)
         else:
             shapes |= _shapes([text])
-    tried = trials.trial_inputs(original.clone(), 1, shapes, "random", data)
-    wrong = trials.mismatches(model_io.to_proto(original), model_io.to_proto(result), tried, 1e-3, 1e-4)
+    tried = trials.Trials(1, shapes, given=data)
+    wrong = trials.mismatches(
+        original.clone(), model_io.to_proto(original), model_io.to_proto(result), tried, 1e-3, 1e-4
+    )
     for name in wrong:
         print(f"Model output {name} mismatch after slimming.\nPlease check the model carefully.")
     return not wrong

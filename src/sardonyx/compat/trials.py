@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, OptionError
+from sardonyx.rewrite import inference
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite.verify.search import Search
 
-Model = onnx.ModelProto | str | os.PathLike[str]
 FILLS = ("random", "ones", "zeros", "arange")
 
 
@@ -23,30 +23,31 @@ class FillError(OptionError, ValueError):
     """There is no such way to fill inputs; a ``ValueError`` as well."""
 
 
-def trial_inputs(
-    model: ir.Model, count: int, shapes: Mapping[str, Sequence[int]], fill: str, given: Mapping[str, Any] | None
-) -> Iterator[list[dict[str, Any]]]:
-    """Sets of inputs to try: one list for each assignment of the open sizes, of which the first that runs will do.
+@dataclass(frozen=True)
+class Trials:
+    """What to try models on.
 
-    Args:
-        model: The model before rewriting.
-        count: How many sets.
-        shapes: Shapes of inputs, by name; others are as declared, open sizes as the graph allows.
-        fill: ``random``, ``ones``, ``zeros`` or ``arange``.
-        given: Inputs as they are to be, by name; others are drawn.
-
-    Raises:
-        FillError: ``fill`` is none of these.
-        EvaluationError: The type of an input cannot be drawn.
+    Attributes:
+        count: How many sets of inputs.
+        shapes: Shapes of inputs, by name; others are as declared, open sizes such that the model runs.
+        fill: ``random`` (in the range that the graph allows), ``ones``, ``zeros`` or ``arange``.
+        given: Inputs as they are to be, by name.
     """
-    if fill not in FILLS:
-        raise FillError(f"Unknown input_fill {fill!r}, expected one of {', '.join(FILLS)}.", where="input_fill")
-    for value in inputs.required_inputs(model):
-        if str(value.name) in shapes:
-            value.shape = ir.Shape(list(shapes[str(value.name)]))
-    for sizes in inputs.sizes_to_try(model):
-        drawn = [inputs.draw(model, sizes, seed) for seed in range(count)]
-        yield [{name: _filled(array, fill) for name, array in feeds.items()} | dict(given or {}) for feeds in drawn]
+
+    count: int
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    fill: str = "random"
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.fill not in FILLS:
+            raise FillError(
+                f"Unknown input_fill {self.fill!r}, expected one of {', '.join(FILLS)}.", where="input_fill"
+            )
+
+    def feeds(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """A set of inputs as drawn, filled and replaced as asked."""
+        return {name: self.given.get(name, _filled(array, self.fill)) for name, array in drawn.items()}
 
 
 def _filled(drawn: Any, fill: str) -> Any:
@@ -58,29 +59,44 @@ def _filled(drawn: Any, fill: str) -> Any:
 
 
 def mismatches(
-    original: Model, result: Model, trials: Iterator[list[dict[str, Any]]], rtol: float, atol: float
+    original: ir.Model,
+    runnable: onnx.ModelProto | str,
+    result: onnx.ModelProto,
+    trials: Trials,
+    rtol: float,
+    atol: float,
 ) -> list[str]:
     """Names of the outputs that differ on some trial (``numpy.allclose``, NaN equal to NaN).
+
+    Args:
+        original: The model before rewriting; its shapes are changed.
+        runnable: The same model as evaluators take it.
+        result: The model after rewriting. Outputs that it does not have are not compared.
+        trials: What to try both on.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
 
     Raises:
         EvaluationError: the original runs on no trial, or the result not where the original does.
     """
-    refusal: EvaluationError | None = None
-    for feeds_of_sizes in trials:
-        try:
-            expected = [evaluate(original, feeds) for feeds in feeds_of_sizes]
-        except EvaluationError as error:
-            refusal = error
-            continue
-        wrong: dict[str, None] = {}
-        for feeds, want in zip(feeds_of_sizes, expected, strict=True):
-            found = evaluate(result, feeds)
-            wrong.update(dict.fromkeys(n for n in want if n in found and not _close(want[n], found[n], rtol, atol)))
-        return list(wrong)
-    assert refusal is not None
-    raise EvaluationError(
-        f"the original runs on no trial: {refusal.problem}", remedy="Give shapes or inputs to try it on."
-    )
+    for value in inputs.required_inputs(original):
+        wanted = trials.given[str(value.name)].shape if str(value.name) in trials.given else None
+        wanted = trials.shapes.get(str(value.name), wanted)
+        if wanted is not None:
+            value.shape = ir.Shape(list(wanted))
+    inference.infer_shapes(original)
+    search = Search(original, lambda drawn: evaluate(runnable, trials.feeds(drawn)), seed=0, wanted=trials.count)
+    samples = search.samples() or search.dull[: trials.count]
+    if not samples:
+        raise EvaluationError(
+            f"the original runs on no trial: {'; '.join(search.reasons)}", remedy="Give shapes or inputs to try it on."
+        )
+    wrong: dict[str, None] = {}
+    for sample in samples:
+        found = evaluate(result, trials.feeds(sample.feeds))
+        compared = [name for name in sample.answers if name in found]
+        wrong.update(dict.fromkeys(n for n in compared if not _close(sample.answers[n], found[n], rtol, atol)))
+    return list(wrong)
 
 
 def _close(want: Any, found: Any, rtol: float, atol: float) -> bool:
@@ -94,8 +110,3 @@ def _close(want: Any, found: Any, rtol: float, atol: float) -> bool:
     if isinstance(want, dict):
         return want.keys() == found.keys() and all(_close(want[key], found[key], rtol, atol) for key in want)
     return bool(np.array_equal(want, found))
-
-
-def loaded(model: Model) -> ir.Model:
-    """A Model of its own, which may be changed."""
-    return model_io.load(model)

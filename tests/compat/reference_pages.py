@@ -1,0 +1,135 @@
+"""The generated reference pages: ``python -m tests.compat.reference_pages`` writes ``passes.md`` and ``compat.md``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sardonyx.compat import onnxoptimizer, onnxsim, onnxslim
+from sardonyx.compat.parameters import Parameters, Refused
+from sardonyx.rewrite.language import REGISTRY, Rule
+from sardonyx.rewrite.pipeline import available_passes
+from sardonyx.rewrite.sweep import SWEEPS
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+_LEAST_EXACT_FIRST = ("approximates", "reassociates", "exact")
+
+_PASSES_HEAD = """# Passes
+
+<!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
+
+`sardonyx passes` prints this list. A pass is a group of rewrites with one name; `passes=[...]` runs just those named,
+`skip=[...]` leaves some out.
+
+**Exactness** is the weakest promise of the pass's rewrites: *exact* is equal bits, *reassociates* another order of sums,
+*approximates* a stated tolerance. **Runs** says when: *by default*; *when named*; or *partly*, where some of its rewrites
+wait to be named. **From** is the lowest operator set at which a rewrite of the pass can fire.
+"""
+
+_COMPAT_HEAD = """# Drop-in modules
+
+<!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
+
+Modules with the names, signatures and result types of other packages. Change the import, and keep the code:
+
+```python
+from sardonyx.compat import onnxoptimizer   # optimize, get_available_passes, get_fuse_and_elimination_passes, main
+from sardonyx.compat.onnxsim import simplify
+from sardonyx.compat.onnxslim import slim
+from sardonyx.compat import float16_converter   # convert_float_to_float16, convert_np_to_float16, …
+```
+
+Every parameter works, or raises an error that names it when it is given a value other than its default. As in those
+packages, a result is not proved: `sardonyx.optimize` does that, and reports what each pass did.
+"""
+
+
+def _promise(rules: Iterable[Rule]) -> str:
+    found = {str(rule.exactness.value) for rule in rules}
+    return next(promise for promise in _LEAST_EXACT_FIRST if promise in found)
+
+
+def _runs(rules: list[Rule]) -> str:
+    targets = {target for rule in rules for target in rule.targets}
+    if all(rule.targets for rule in rules):
+        when = f"for {', '.join(sorted(targets))}"
+        return when if any(rule.default for rule in rules) else f"when named, {when}"
+    if all(rule.default for rule in rules):
+        return "by default"
+    return "partly" if any(rule.default for rule in rules) else "when named"
+
+
+def _rules(name: str) -> list[Rule]:
+    return [*REGISTRY.get(name, ()), *([SWEEPS[name].rule] if name in SWEEPS else [])]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(map(_cell, row)) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def passes_page() -> str:
+    """The page of passes."""
+    theirs = set(onnxoptimizer.ORIGINAL_PASSES)
+    rows = []
+    for name in available_passes():
+        rules = _rules(name)
+        what = " ".join(dict.fromkeys(rule.description for rule in rules))
+        opset = min(rule.opset for rule in rules)
+        peer = "yes" if name in theirs else ""
+        rows.append((f"`{name}`", what, _promise(rules), _runs(rules), str(opset) if opset > 1 else "", peer))
+    differences = [(f"`{name}`", text) for name, text in sorted(onnxoptimizer.DIFFERENCES.items())]
+    return (
+        f"{_PASSES_HEAD}\n"
+        + _table(("pass", "what it does", "exactness", "runs", "from", "in onnxoptimizer"), rows)
+        + "\n## Differences from onnxoptimizer 0.4.2\n\n"
+        "Passes of the same name mean the same, with these differences. In general: nodes that a rewrite leaves without "
+        "readers go with it; a pass runs to its own fixed point, in bodies and model-local functions too; shapes are "
+        "inferred, and not only read.\n\n" + _table(("pass", "difference"), differences)
+    )
+
+
+def _parameters(function: Any, parameters: Parameters) -> str:
+    signature = inspect.signature(function).parameters
+    rows = []
+    for name, about in parameters.items():
+        default = signature[name].default if name in signature else None
+        shown = "" if default is inspect.Parameter.empty else f"`{default!r}`"
+        if isinstance(about, Refused):
+            also = "".join(f", `{value!r}`" for value in about.taken)
+            rows.append((f"`{name}`", shown, f"only {shown}{also}", about.reason))
+        else:
+            rows.append((f"`{name}`", shown, "works", about.note))
+    return _table(("parameter", "default", "here", "note"), rows)
+
+
+def compat_page() -> str:
+    """The page of drop-in modules."""
+    return (
+        f"{_COMPAT_HEAD}\n"
+        "## onnxoptimizer 0.4.2\n\n" + _parameters(onnxoptimizer.optimize, onnxoptimizer.PARAMETERS) + "\n"
+        "Errors keep the classes known there: `ValueError` for what is no `ModelProto`, `TypeError` for passes that are no "
+        "list of names, `RuntimeError` for an unknown pass, `IndexError` for a node that reads what nothing defines. All "
+        "are `SardonyxError` too. [Passes](passes.md) lists the passes and how they differ.\n\n"
+        "## onnxsim 0.8.1\n\n" + _parameters(onnxsim.simplify, onnxsim.PARAMETERS) + "\n"
+        "## onnxslim 0.1.98\n\n" + _parameters(onnxslim.slim, onnxslim.PARAMETERS) + "\n"
+        "Fusion patterns that are left out by name (`skip_fusion_patterns`) are these passes:\n\n"
+        + _table(
+            ("pattern", "passes"),
+            ((f"`{name}`", ", ".join(f"`{each}`" for each in passes)) for name, passes in onnxslim.PATTERNS.items()),
+        )
+    )
+
+
+PAGES = {"passes.md": passes_page, "compat.md": compat_page}
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (REFERENCE / name).write_text(page(), encoding="utf-8")

@@ -1,0 +1,27 @@
+"""The generated reference pages are those in ``docs``."""
+
+from __future__ import annotations
+
+import pytest
+
+from sardonyx.compat import onnxoptimizer, onnxslim
+from sardonyx.rewrite.pipeline import available_passes
+from tests.compat.reference_pages import PAGES, REFERENCE
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_up_to_date(name: str) -> None:
+    written = (REFERENCE / name).read_text(encoding="utf-8")
+    assert written == PAGES[name](), f"{name} is stale: python -m tests.compat.reference_pages"
+
+
+def test_what_the_pages_name_exists() -> None:
+    known = set(available_passes())
+    assert set(onnxoptimizer.DIFFERENCES) <= known
+    assert {name for names in onnxslim.PATTERNS.values() for name in names} <= known
+    assert {name for names in onnxslim.OPTIMIZATIONS.values() for name in names} <= known
+
+
+def test_the_original_passes_are_the_originals() -> None:
+    theirs = pytest.importorskip("onnxoptimizer")
+    assert set(onnxoptimizer.ORIGINAL_PASSES) == set(theirs.get_available_passes())
