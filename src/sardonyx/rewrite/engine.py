@@ -201,6 +201,8 @@ class Engine:
         """For rules: facts worth computing once. A fact about a value object stays true."""
         self.learned: set[ir.Value] = set()
         """Values that replaced ones of which less was known: what reads them may be inferred anew."""
+        self.interface_changed = False
+        """Whether a pass whose purpose it is has changed graph inputs or outputs, so that what the file declared is past."""
         self._sizes: dict[int, Sizes] = {}
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()

@@ -93,7 +93,8 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     with collector_paused():
         engine = _to_fixed_point(model, selection, settings)
     inference.forget_made_up(model)
-    interface.restore(model)
+    if not engine.interface_changed:
+        interface.restore(model)
     return engine
 
 
@@ -125,7 +126,8 @@ def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Setting
                 _settle(engine, step)
             if len(engine.applied) == before:
                 break
-    interface.restore(model)
+    if not engine.interface_changed:
+        interface.restore(model)
     return engine
 
 
