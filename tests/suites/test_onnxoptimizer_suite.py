@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,6 @@ import pytest
 import sardonyx
 from sardonyx import model as model_io
 from sardonyx.compat import onnxoptimizer
-from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import inference, pipeline
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify import inputs
@@ -57,6 +58,10 @@ DIFFERENCES: dict[str, tuple[dict[str, int], str]] = {
     "fuse_qkv__1": ({"Mul": 1, "Add": 1, "MatMul": 1, "Split": 1, "Reshape": 3}, FOLDED),
     "fuse_qkv__2": ({"Mul": 1, "Add": 1, "MatMul": 1, "Split": 1, "Reshape": 3}, FOLDED),
     "fuse_transpose_default_no_fuse__0": ({"Identity": 2, "Transpose": 1}, FURTHER),
+    "split_predict_and_lift_lexical_references_for_caffe2_backend__0": (
+        {"Loop": 1, "Add": 1, "Identity": 1},
+        "the reference leaves a Constant beside the input of the same name",
+    ),
     **{
         f"fuse_pad_into_maxpool_{case}__0": ({"Pad": 1, "MaxPool": 1}, f"{WRONG}: a MaxPool pads with −∞, not with 0")
         for case in (
@@ -83,14 +88,14 @@ WITHOUT_ANSWER = frozenset(
 )
 """Calls on which onnxoptimizer crashed or raised."""
 
-SPLITS = frozenset({"split_init", "split_predict"})
-"""Passes that take a part of the model, which has other outputs."""
-
 RUN_NOWHERE = {
     "eliminate_nop_with_unit__0": "joins an empty vector with a matrix",
     "lift_lex_if__0": "its If has two outputs, and its branches have none",
 }
 """Models that break the rules of ONNX so that no evaluator takes them, and how."""
+
+MISDECLARED = {"fuse_transpose__0": "declares [4, 3, 2] as the shape of a Loop's output, which is [2, 4, 3]"}
+"""Models whose wrong declarations the checker sees only once they are optimized."""
 
 
 def operators(graph: onnx.GraphProto) -> Counter[str]:
@@ -115,8 +120,10 @@ def undeclared(model: onnx.ModelProto) -> onnx.ModelProto:
     return bare
 
 
-def samples(model: onnx.ModelProto) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+@functools.cache
+def samples(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Sets of inputs on which the model runs, with its outputs."""
+    model = onnx.load(path)
     held = model_io.from_proto(model)
     pipeline.open_negative_sizes(held)
     inference.infer_shapes(held)
@@ -148,16 +155,50 @@ def is_valid(model: onnx.ModelProto) -> bool:
 def wrongs(call: Recorded, result: onnx.ModelProto) -> list[str]:
     """What is wrong with an answer to a call."""
     model = call.model()
+    if "rename_input_output" in call.passes:
+        result = with_names_of(model, result)
     found = []
     if [o.name for o in result.graph.output] != [o.name for o in model.graph.output]:
         found.append("other outputs")
-    if is_valid(model) and not is_valid(result):
+    if call.name not in MISDECLARED and is_valid(model) and not is_valid(result):
         found.append("the checker rejects it")
     if call.name not in RUN_NOWHERE:
-        runs = samples(model)
+        runs = samples(call.path)
         assert runs, f"{call.name} runs on no sample"
         found += [text for feeds, want in runs if (text := disagreement(want, evaluate(undeclared(result), feeds)))]
     return [f"{call.name} {call.passes}: {text}" for text in found]
+
+
+def with_names_of(model: onnx.ModelProto, result: onnx.ModelProto) -> onnx.ModelProto:
+    """The result with the names of the model's inputs and outputs."""
+    assert len(result.graph.input) == len(model.graph.input) and len(result.graph.output) == len(model.graph.output)
+    old = [*result.graph.input, *result.graph.output]
+    wanted = [*model.graph.input, *model.graph.output]
+    names = {value.name: new.name for value, new in zip(old, wanted, strict=True)}
+    renamed = onnx.ModelProto()
+    renamed.CopyFrom(result)
+    for value in (*renamed.graph.input, *renamed.graph.output):
+        value.name = names[value.name]
+    for node in renamed.graph.node:
+        for field in (node.input, node.output):
+            field[:] = [names.get(name, name) for name in field]
+    return renamed
+
+
+def test_halves_together_are_the_model() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 17]>
+    g (float[2] x) => (float[2] y, float[2] k) <float[2] w = {1, 2}, float[2] v = {3, 4}>
+    { a = Add (w, v)  k = Neg (a)  b = Mul (x, a)  c = Relu (w)  d = Add (b, c)  y = Sub (d, w) }""")
+    prepare = onnxoptimizer.optimize(model, ["split_init"])
+    predict = onnxoptimizer.optimize(model, ["split_predict"])
+    for half in (prepare, predict):
+        onnx.checker.check_model(half, full_check=True)
+    assert not prepare.graph.input and not predict.graph.initializer
+    given = {i.name for i in predict.graph.input}
+    assert given - {"x"} == {o.name for o in prepare.graph.output}
+    prepared = evaluate(prepare, {})
+    x = np.array([5, -6], np.float32)
+    assert not disagreement(evaluate(model, {"x": x}), evaluate(predict, {"x": x, **prepared}))
 
 
 def test_the_default_passes_are_correct_on_every_model(onnxoptimizer_suite: list[Recorded]) -> None:
@@ -170,7 +211,7 @@ def test_the_passes_named_are_correct_on_every_model(onnxoptimizer_suite: list[R
     found = [
         wrong
         for call in onnxoptimizer_suite
-        if not SPLITS & set(call.passes)
+        if not {"split_init", "split_predict"} & set(call.passes)
         for wrong in wrongs(call, onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point))
     ]
     assert not found, "\n".join(found)
@@ -193,7 +234,7 @@ def is_correct(call: Recorded, answer: onnx.ModelProto) -> bool:
     model = call.model()
     if [i.name for i in answer.graph.input] != [i.name for i in model.graph.input]:
         return False
-    return not any(disagreement(want, evaluate(undeclared(answer), feeds)) for feeds, want in samples(model))
+    return not any(disagreement(want, evaluate(undeclared(answer), feeds)) for feeds, want in samples(call.path))
 
 
 def test_the_passes_named_leave_the_operators_of_the_reference(onnxoptimizer_suite: list[Recorded]) -> None:
