@@ -23,9 +23,9 @@ _PASSES_HEAD = """# Passes
 `sardonyx passes` prints this list. A pass is a group of rewrites with one name; `passes=[...]` runs just those named,
 `skip=[...]` leaves some out.
 
-**Exactness** is the weakest promise of the pass's rewrites: *exact* is equal bits, *reassociates* another order of sums,
-*approximates* a stated tolerance. **Runs** says when: *by default*; *when named*; or *partly*, where some of its rewrites
-wait to be named. **From** is the lowest operator set at which a rewrite of the pass can fire.
+**Exactness** is the weakest promise of the pass's rewrites: *exact* is equal bits, *reassociates* another order of
+sums, *approximates* a stated tolerance. **Runs** says when: *by default*; *when named*; or *partly*, where some of its
+rewrites wait to be named. **From** is the lowest operator set at which a rewrite of the pass can fire.
 """
 
 _COMPAT_HEAD = """# Drop-in modules
@@ -89,8 +89,9 @@ def passes_page() -> str:
         f"{_PASSES_HEAD}\n"
         + _table(("pass", "what it does", "exactness", "runs", "from", "in onnxoptimizer"), rows)
         + "\n## Differences from onnxoptimizer 0.4.2\n\n"
-        "Passes of the same name mean the same, with these differences. In general: nodes that a rewrite leaves without "
-        "readers go with it; a pass runs to its own fixed point, in bodies and model-local functions too; shapes are "
+        "Passes of the same name mean the same, with these differences. In general: nodes that a rewrite leaves "
+        "without readers go with it; a pass runs to its own fixed point, in bodies and model-local "
+        "functions too; shapes are "
         "inferred, and not only read.\n\n" + _table(("pass", "difference"), differences)
     )
 
@@ -114,9 +115,9 @@ def compat_page() -> str:
     return (
         f"{_COMPAT_HEAD}\n"
         "## onnxoptimizer 0.4.2\n\n" + _parameters(onnxoptimizer.optimize, onnxoptimizer.PARAMETERS) + "\n"
-        "Errors keep the classes known there: `ValueError` for what is no `ModelProto`, `TypeError` for passes that are no "
-        "list of names, `RuntimeError` for an unknown pass, `IndexError` for a node that reads what nothing defines. All "
-        "are `SardonyxError` too. [Passes](passes.md) lists the passes and how they differ.\n\n"
+        "Errors keep the classes known there: `ValueError` for what is no `ModelProto`, `TypeError` for passes that "
+        "are no list of names, `RuntimeError` for an unknown pass, `IndexError` for a node that reads what nothing "
+        "defines. All are `SardonyxError` too. [Passes](passes.md) lists the passes and how they differ.\n\n"
         "## onnxsim 0.8.1\n\n" + _parameters(onnxsim.simplify, onnxsim.PARAMETERS) + "\n"
         "## onnxslim 0.1.98\n\n" + _parameters(onnxslim.slim, onnxslim.PARAMETERS) + "\n"
         "Fusion patterns that are left out by name (`skip_fusion_patterns`) are these passes:\n\n"

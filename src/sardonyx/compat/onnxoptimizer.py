@@ -94,33 +94,39 @@ PARAMETERS: Parameters = {
 }
 
 DIFFERENCES = {
-    "adjust_slice_and_matmul": "leaves alone a slice along an axis along which the other factor has a size too, where the "
-    "original changes the result",
-    "eliminate_common_subexpression": "never merges random operators, nor across operator sets",
-    "eliminate_consecutive_idempotent_ops": "also Abs; a Reshape only where the outer shape takes no size from its input",
+    "adjust_slice_and_matmul": "leaves alone a slice along an axis along which the other factor has a size too, "
+    "where the original changes the result",
+    "eliminate_common_subexpression": "never merges random operators",
+    "eliminate_consecutive_idempotent_ops": "also Abs; Reshape only where the outer shape takes no size from its input",
     "eliminate_duplicate_initializer": "compares bits, so that 0.0 and −0.0 stay apart; outputs keep their names",
     "eliminate_if_with_const_cond": "also where sizes decide the condition; names never clash",
     "eliminate_nop_cast": "also CastLike, and Casts in a row that lose nothing",
-    "eliminate_nop_dropout": "every Dropout outside training, whatever its ratio says, at every operator set",
+    "eliminate_nop_dropout": "every Dropout outside training, whatever its ratio, at every operator set",
     "eliminate_nop_expand": "also before operators that broadcast by themselves",
-    "eliminate_nop_monotone_argmax": "also ArgMin, the indices of TopK, and Sigmoid, Tanh, Softplus, Erf; by default only "
-    "ArgMax of Exp, Softmax and LogSoftmax in single precision or better, where roundings hardly ever meet",
-    "eliminate_nop_with_unit": "keeps what a type, a broadcast or (unless it is named inexact) the sign of zero needs",
+    "eliminate_nop_monotone_argmax": "also ArgMin, the indices of TopK, and Sigmoid, Tanh, Softplus, Erf; by default "
+    "only ArgMax of Exp, Softmax and LogSoftmax in single precision or better, where roundings hardly ever meet",
+    "eliminate_nop_with_unit": "keeps what a type or a broadcast needs",
     "eliminate_shape_op": "a negative size in a declared shape is an open one",
-    "fuse_add_bias_into_conv": "also Sub, ConvTranspose and a bias that is there; constants are folded; a bias that would need "
-    "Tile stays an Add",
+    "fuse_add_bias_into_conv": "also Sub, ConvTranspose and a bias that is there; constants are folded; a bias that "
+    "would need a Tile stays an Add",
     "fuse_bn_into_conv": "the new weight is computed, in double precision, and never in training mode",
     "fuse_consecutive_log_softmax": "takes an axis left to its default, where the original raises",
     "fuse_consecutive_slices": "also along the same axis, and with steps",
     "fuse_consecutive_transposes": "permutations that undo each other leave nothing, in any graph",
-    "fuse_matmul_add_bias_into_gemm": "only where the bias broadcasts one way; integer types stay apart",
+    "fuse_matmul_add_bias_into_gemm": "only where the bias broadcasts one way",
     "fuse_pad_into_conv": "also amounts given by axes",
-    "fuse_pad_into_pool": "before a MaxPool only where the padding cannot be the maximum (the original pads with 0 what a "
-    "MaxPool pads with −∞); never with ceil_mode",
+    "fuse_pad_into_pool": "before a MaxPool only where the padding cannot be the maximum: the original replaces "
+    "padding with 0 by the pool's own, which is −∞; never with ceil_mode",
     "fuse_qkv": "matrices that are constants are joined at once; any number of them",
-    "replace_einsum_with_matmul": "also either factor transposed, swapped or without batch axes; only where the sizes summed "
-    "over are known to be equal; without Transpose by default",
-    "rewrite_where": "in bodies and functions too",
+    "lift_lexical_references": "lists what bodies read in the node's metadata, as JSON under `captures`, from IR "
+    "version 10 on: the attribute `__control_inputs` of the original is no valid ONNX",
+    "rename_input_output": "refuses a name that something else has",
+    "replace_einsum_with_matmul": "also a factor transposed, swapped or without batch axes; only where the sizes "
+    "summed over are known to be equal; without Transpose by default",
+    "rewrite_input_dtype": "readers in bodies too; an input that is an output stays",
+    "set_unique_name_for_nodes": "the name tells the operator and its first output",
+    "split_init": "weights that the other half reads are outputs too, so that both halves make up the model",
+    "split_predict": "constants and weights become inputs that have types; what only they need is gone",
 }
 """Passes that differ from onnxoptimizer's of the same name, and how. All leave out nodes that die with a rewrite."""
 
