@@ -103,7 +103,7 @@ class GraphMaker:
     def array(self, shape: Sequence[int], dtype: str = "float32", *, special: bool | None = None) -> np.ndarray:
         kind = np.dtype(dtype)
         if kind.kind == "f":
-            values = (self.rng.standard_normal(tuple(shape)) * self.pick([0.5, 2.0])).astype(kind)
+            values = np.asarray(self.rng.standard_normal(tuple(shape)) * self.pick([0.5, 2.0]), kind)
             if (self.special if special is None else special) and values.size:
                 flat = values.reshape(-1)
                 for extra in (np.nan, np.inf, -np.inf, -0.0, 0.0, 0.0):
@@ -111,9 +111,9 @@ class GraphMaker:
                 values = flat.reshape(values.shape)
             return values
         if kind.kind == "b":
-            return self.rng.random(tuple(shape)) < 0.5
+            return np.asarray(self.rng.random(tuple(shape)) < 0.5)
         low = 0 if kind.kind == "u" else -5
-        return self.rng.integers(low, 6, tuple(shape)).astype(kind)
+        return np.asarray(self.rng.integers(low, 6, tuple(shape)), kind)
 
     def input(
         self, shape: Sequence[int], dtype: str = "float32", *, dynamic: bool | None = None, values: np.ndarray | None = None
@@ -199,8 +199,8 @@ class GraphMaker:
         return proto
 
 
-def check(label: str, make: Generator, seed: int) -> bool:
-    """Whether the rule fired on graph ``seed``; fails if any output changed.
+def check(label: str, make: Generator, seed: int, target: str = "portable") -> bool:
+    """Whether the rule fired on graph ``seed``, optimized for ``target``; fails if any output changed.
 
     Raises:
         AssertionError: an output differs, with the graph in the message.
@@ -215,11 +215,11 @@ def check(label: str, make: Generator, seed: int) -> bool:
     except EvaluationError as error:
         raise Unsuitable(str(error)) from error
     name = label.split("/")[0]
-    alone = pipeline.select(passes=[name, "eliminate_deadend", "extract_constant_to_initializer"])
+    alone = pipeline.select(target, passes=[name, "eliminate_deadend", "extract_constant_to_initializer"])
     fired = False
-    for selection in (alone, pipeline.select()):
+    for selection in (alone, pipeline.select(target)):
         model = model_io.from_proto(proto)
-        engine = pipeline.transform(model, selection, Settings())
+        engine = pipeline.transform(model, selection, Settings(target=target))
         result = model_io.to_proto(model)
         exact = all(a.exactness == "exact" for a in engine.applied)
         fired = fired or any(a.rule == label or a.rule.split("/")[0] == label for a in engine.applied)
@@ -231,7 +231,10 @@ def check(label: str, make: Generator, seed: int) -> bool:
 
 
 def assert_equal(expected: dict[str, Any], found: dict[str, Any], *, exact: bool, context: str = "") -> None:
-    """Equal types and shapes, and equal bits but for the sign of NaN (or 1e-4 of the largest output)."""
+    """Equal types and shapes, and equal bits but for the sign of NaN.
+
+    What is not exact may differ by 1e-4 of the largest output, or by four roundings of a type that is coarser.
+    """
     for name, want in expected.items():
         got = found[name]
         assert type(want) is type(got), f"{name}: {type(got)} for {type(want)}\n{context}"
@@ -247,7 +250,9 @@ def assert_equal(expected: dict[str, Any], found: dict[str, Any], *, exact: bool
         else:
             finite = np.abs(want[np.isfinite(want)].astype(np.float64))
             scale = float(finite.max()) if finite.size else 1.0
-            close = np.isclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-4, atol=1e-4 * scale + 1e-6, equal_nan=True)
+            near = max(1e-4, 4 * float(np.finfo(want.dtype).eps)) if want.dtype.kind == "f" else 1e-4
+            wide = got.astype(np.float64), want.astype(np.float64)
+            close = np.isclose(*wide, rtol=near, atol=near * scale + 1e-6, equal_nan=True)
             assert close.all(), f"{name}: {got} for {want}\n{context}"
 
 
@@ -255,7 +260,7 @@ def _text(proto: onnx.ModelProto) -> str:
     return onnx.printer.to_text(proto)
 
 
-def run_many(label: str, graphs: int, first_seed: int = 0) -> tuple[int, int]:
+def run_many(label: str, graphs: int, first_seed: int = 0, target: str = "portable") -> tuple[int, int]:
     """Check ``graphs`` random graphs of every generator of ``label``; returns (checked, fired)."""
     checked = fired = 0
     for make in GENERATORS[label]:
@@ -263,7 +268,7 @@ def run_many(label: str, graphs: int, first_seed: int = 0) -> tuple[int, int]:
         done = 0
         while done < graphs:
             try:
-                fired += check(label, make, seed)
+                fired += check(label, make, seed, target)
                 done += 1
             except Unsuitable:
                 unsuitable += 1
