@@ -98,5 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SardonyxError as error:
         report_error(error)
         if "--json" in given:
-            print_json({"error": {"kind": type(error).__name__, **vars(error)}})
+            told = {name: getattr(error, name) for name in ("problem", "where", "remedy")}
+            print_json({"error": {"kind": type(error).__name__, **told}})
         sys.exit(error.exit_code)

@@ -20,9 +20,8 @@ from sardonyx.compress.float16 import (
 )
 from sardonyx.compress.float16.clamp import default_clamp
 from sardonyx.compress.float16.convert import convert, make_options, private_copy
-from sardonyx.errors import EvaluationError
 from sardonyx.rewrite.evaluate import evaluate
-from sardonyx.rewrite.verify.inputs import draw, sizes_to_try
+from sardonyx.rewrite.verify.search import Search
 
 from .loading import run, session
 
@@ -58,14 +57,10 @@ def inputs_of(name: str) -> dict[str, np.ndarray]:
 
 
 def drawn_inputs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, np.ndarray]:
-    for sizes in sizes_to_try(model):
-        feeds = draw(model, sizes, 0)
-        try:
-            evaluate(proto, feeds)
-        except EvaluationError:
-            continue
-        return feeds
-    pytest.fail("the model runs at none of the sizes")
+    found = Search(model, lambda feeds: evaluate(proto, feeds), seed=0, wanted=1).samples()
+    if not found:
+        pytest.fail("the model runs at none of the sizes")
+    return found[0].feeds
 
 
 def check_conversions(model: ir.Model, feeds: dict[str, np.ndarray] | None, coarse: float) -> None:

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import demo
+from sardonyx.cli import simplify
+from sardonyx.report.passes import describe_passes, exact_passes
+from tests.cli.conftest import Run
+
+CLASSIFIER = demo.path("digits_classifier")
+
+
+def test_it_writes_a_better_model_and_tells_what_was_done(run: Run, tmp_path: Path) -> None:
+    better, page = tmp_path / "better.onnx", tmp_path / "report.html"
+    outcome = run("optimize", CLASSIFIER, "-o", better, "--report", page, "--explain")
+    assert outcome.code == 0
+    for word in ("nodes", "parameters", "file", "MACs", "latency", "fuse_bn_into_conv", "Near matches", "proved"):
+        assert word in outcome.out
+    written = onnx.load(better)
+    onnx.checker.check_model(written, full_check=True)
+    assert "BatchNormalization" not in {node.op_type for node in written.graph.node}
+    assert "<svg" in page.read_text(encoding="utf-8")
+
+
+def test_json_is_all_that_is_printed(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    outcome = run("optimize", two_layers, "-o", tmp_path / "better.onnx", "--json")
+    report = outcome.json
+    assert report["before"]["nodes"] == 3
+    assert report["after"]["nodes"] < 3
+    assert report["verdict"]["status"] == "proved"
+    assert report["latency"]["runs"] >= 5
+    assert report["written"] == str(tmp_path / "better.onnx")
+
+
+def test_passes_and_skip_choose(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    better = tmp_path / "better.onnx"
+    run("optimize", two_layers, "-o", better, "--passes", "eliminate_identity,eliminate_nop_cast", "--no-measure")
+    assert [node.op_type for node in onnx.load(better).graph.node] == ["MatMul", "MatMul"]
+    run("optimize", two_layers, "-o", better, "--skip", "eliminate_identity", "--passes", "eliminate_identity")
+    assert len(onnx.load(better).graph.node) == 3
+
+
+def test_real_inputs(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    inputs = tmp_path / "real.npz"
+    np.savez(inputs, x=np.ones((4, 2), np.float32))
+    assert run("optimize", two_layers, "--inputs", inputs, "--json").json["verdict"]["samples"] == 1
+
+
+def test_strict_exits_with_3_and_writes_nothing(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    better = tmp_path / "better.onnx"
+    outcome = run("optimize", two_layers, "-o", better, "--no-verify", "--strict", "--json")
+    assert outcome.code == 3
+    assert not better.exists()
+    assert outcome.json["error"]["kind"] == "VerificationError"
+
+
+def test_rules_of_the_users_own(run: Run, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { h = Relu(x) y = Relu(h) }'
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    rules = Path(__file__).resolve().parents[2] / "examples" / "own_rule.py"
+    report = run("optimize", tmp_path / "model.onnx", "--rules", rules, "--passes", "eliminate_identity", "--json").json
+    assert report["after"]["nodes"] == 1
+    assert report["by_pass"] == {"eliminate_repeated_relu": 1}
+
+
+def test_text_goes_in_and_out(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    text, better = tmp_path / "layers.onnxtxt", tmp_path / "better.onnxtxt"
+    assert run("convert", two_layers, "-o", text).code == 0
+    assert run("optimize", text, "-o", better).code == 0
+    assert "MatMul" in better.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["no-such-file.onnx"], "no-such-file.onnx"),
+        ([CLASSIFIER, "--target", "abacus"], "abacus"),
+        ([CLASSIFIER, "--passes", "eliminate_everything"], "eliminate_everything"),
+        ([CLASSIFIER, "--input-shape", "image"], "--input-shape"),
+        ([CLASSIFIER, "--input-shape", "image:1,1,-8,8"], "-8"),
+        ([CLASSIFIER, "--inputs", CLASSIFIER], str(CLASSIFIER)),
+    ],
+)
+def test_what_makes_no_sense_is_named(run: Run, arguments: list[object], word: str) -> None:
+    outcome = run("optimize", *arguments)
+    assert outcome.code == 2
+    assert word in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_simplify_keeps_every_bit(run: Run, tmp_path: Path) -> None:
+    simpler = tmp_path / "simpler.onnx"
+    outcome = run("simplify", CLASSIFIER, "-o", simpler, "--json")
+    assert outcome.json["verdict"]["exact"]
+    assert {patch["exactness"] for patch in outcome.json["applied"]} == {"exact"}
+    kinds = {node.op_type for node in onnx.load(simpler).graph.node}
+    assert "BatchNormalization" in kinds
+    assert "Constant" not in kinds
+    assert simplify.EXAMPLE
+
+
+def test_passes_lists_all_with_their_exactness(run: Run) -> None:
+    listed = run("passes", "--json").json
+    assert {each["exactness"] for each in listed} >= {"exact", "reassociates"}
+    assert all(each["description"] for each in listed)
+    assert [each["name"] for each in listed] == [each.name for each in describe_passes()]
+    assert "fuse_bn_into_conv" in run("passes").out
+    assert "fuse_bn_into_conv" not in exact_passes()
+    assert run("passes", "--target", "abacus").code == 2

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import demo
+from sardonyx.rewrite.evaluate import evaluate
+from tests.cli.conftest import Run
+
+DETECTOR, CLASSIFIER = demo.path("digits_detector"), demo.path("digits_classifier")
+
+
+def test_demo_finds_digits_and_ends_with_the_detectors_table(run: Run) -> None:
+    out = run("demo").out
+    assert "99.7%" in out
+    assert "┌8" in out, "a found eight is drawn"
+    assert out.index("digits_classifier.onnx") < out.index("digits_detector.onnx") < out.rindex("proved")
+
+
+@pytest.mark.long
+def test_demo_in_json(run: Run) -> None:
+    found = run("demo", "--json").json["detector"]
+    assert found["verdict"]["status"] == "proved"
+    assert found["right"] >= 0.95 * found["digits"]
+    assert found["nodes"][1] < found["nodes"][0] / 2
+
+
+def test_info(run: Run) -> None:
+    out = run("info", DETECTOR).out
+    for word in ("batch", "NonMaxSuppression", "opsets", "ai.onnx 16", "depends on sizes"):
+        assert word in out
+    sized = run("info", DETECTOR, "--size", "batch=1", "--size", "height=96", "--size", "width=128", "--json").json
+    assert isinstance(sized["macs"], int)
+    assert sized["file_bytes"] == DETECTOR.stat().st_size
+    assert run("info", DETECTOR, "--size", "batch").code == 2
+
+
+def test_check_passes_what_is_sound(run: Run) -> None:
+    assert run("check", DETECTOR).code == 0
+    assert "is sound" in run("check", DETECTOR).out
+
+
+def test_check_exits_with_1_on_errors_and_names_the_place(run: Run, two_layers: Path) -> None:
+    model = onnx.load(two_layers)
+    model.graph.node[0].input[0] = "nowhere"
+    onnx.save(model, two_layers)
+    outcome = run("check", two_layers)
+    assert outcome.code == 1
+    assert "nowhere" in outcome.out
+    listed = run("check", two_layers, "--json")
+    assert listed.code == 1
+    assert listed.json["counts"]["error"] >= 1
+
+
+def test_check_for_a_target_and_lint(run: Run, two_layers: Path) -> None:
+    assert "$ sardonyx" in run("check", CLASSIFIER, "--target", "ort-mobile", "--lint").out
+    assert run("check", two_layers, "--target", "abacus").code == 2
+
+
+def test_diff(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    assert "equal" in run("diff", two_layers, two_layers).out
+    better, report = tmp_path / "better.onnx", tmp_path / "report.json"
+    report.write_text(run("optimize", two_layers, "-o", better, "--no-measure", "--json").out, encoding="utf-8")
+    out = run("diff", two_layers, better, "--report", report).out
+    assert "- Identity" in out
+    assert run("diff", two_layers, better, "--report", two_layers).code == 2
+
+
+def test_extract_takes_names_with_commas(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part.onnx"
+    assert run("extract", two_layers, "--inputs", "h", "--outputs", "y,i", "-o", part).code == 0
+    assert [value.name for value in onnx.load(part).graph.output] == ["y", "i"]
+    assert run("extract", two_layers, "--outputs", "z", "-o", part).code == 2
+
+
+def test_rename_and_merge(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    other, joined = tmp_path / "other.onnx", tmp_path / "joined.onnx"
+    assert run("rename", two_layers, "x=a", "y=b", "--dim", "N=batch", "-o", other).code == 0
+    assert run("merge", two_layers, other, "--link", "y=a", "-o", joined).code == 0
+    feeds = {"x": np.ones((3, 2), np.float32)}
+    once = evaluate(two_layers, feeds)["y"]
+    np.testing.assert_allclose(evaluate(joined, feeds)["b"], evaluate(two_layers, {"x": once})["y"], rtol=1e-6)
+    assert run("rename", two_layers, "-o", other).code == 2
+    assert run("rename", two_layers, "x", "-o", other).code == 2
+
+
+def test_set_shape(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    fixed = tmp_path / "fixed.onnx"
+    assert run("set-shape", two_layers, "--input", "x:4,2", "-o", fixed).code == 0
+    assert onnx.load(fixed).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 4
+    assert run("set-shape", fixed, "--batch", "M", "-o", fixed).code == 0
+    assert onnx.load(fixed).graph.input[0].type.tensor_type.shape.dim[0].dim_param == "M"
+    refused = run("set-shape", two_layers, "--input", "x:4,3", "-o", fixed)
+    assert refused.code == 1
+    assert run("set-shape", two_layers, "-o", fixed).code == 2
+
+
+def test_convert_opset_and_ir(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    older = tmp_path / "older.onnx"
+    assert run("convert-opset", two_layers, "--opset", 13, "--ir", 7, "-o", older).code == 0
+    model = onnx.load(older)
+    assert (model.opset_import[0].version, model.ir_version) == (13, 7)
+    assert run("convert-opset", two_layers, "-o", older).code == 2
+    assert run("convert-opset", two_layers, "--opset", 1000, "-o", older).code == 2
+
+
+def test_convert_between_forms(run: Run, tmp_path: Path) -> None:
+    text, back, beside = tmp_path / "model.textproto", tmp_path / "back.onnx", tmp_path / "beside.onnx"
+    assert run("convert", CLASSIFIER, "-o", text).code == 0
+    assert run("convert", text, "-o", back).code == 0
+    assert onnx.load(back) == onnx.load(CLASSIFIER)
+    assert run("convert", CLASSIFIER, "--external-data", "-o", beside).code == 0
+    assert (tmp_path / "beside.onnx.data").exists()
+    assert run("convert", CLASSIFIER, "--format", "papyrus", "-o", back).code == 2
+
+
+def test_fp16(run: Run, tmp_path: Path) -> None:
+    half = tmp_path / "half.onnx"
+    outcome = run("fp16", CLASSIFIER, "--keep-io", "--block-op", "Softmax", "-o", half, "--json")
+    assert outcome.code == 0
+    assert half.stat().st_size < 0.6 * CLASSIFIER.stat().st_size
+    assert {kept["op_type"] for kept in outcome.json["kept"]} >= {"Softmax"}
+    assert run("fp16", CLASSIFIER, "--inputs", half, "-o", half).code == 2
+
+
+def test_fp16_auto_measures(run: Run, tmp_path: Path) -> None:
+    inputs = tmp_path / "real.npz"
+    np.savez(inputs, image=demo.inputs("digits_classifier")["image"][:16])
+    options = ["--auto", "--tolerance", "0.01", "--inputs", inputs, "--keep-io", "-o", tmp_path / "half.onnx"]
+    assert run("fp16", CLASSIFIER, *options, "--json").json["error"] <= 0.01
+    assert "Output error" in run("fp16", CLASSIFIER, *options).out
+
+
+def test_view_names_the_extra_that_it_needs(run: Run, two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    view = __import__("sardonyx.cli.view", fromlist=["view"])
+    with pytest.raises(Exception, match=r"sardonyx\[view\]"):
+        view.command(two_layers)
+
+
+def test_view_of_a_missing_file(run: Run, tmp_path: Path) -> None:
+    assert run("view", tmp_path / "absent.onnx").code == 2
+
+
+def test_long_work_shows_progress_on_terminals_only(run: Run, two_layers: Path) -> None:
+    assert run("info", two_layers).err == ""

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import sardonyx
+from sardonyx import demo
+from sardonyx.report.diff import Diff, diff
+
+BASE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N, 3] x) => (float[N, 3] y)
+<float[3] w = {1.0, 2.0, 3.0}>
+{ [add] a = Add(x, w) [relu] r = Relu(a) [soft] y = Softmax <axis = 1> (r) }"""
+
+
+def model(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(text)
+
+
+def against(*replacements: tuple[str, str]) -> Diff:
+    text = BASE
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    return diff(model(BASE), model(text))
+
+
+def test_a_model_is_equal_to_itself() -> None:
+    found = diff(demo.path("digits_detector"), demo.path("digits_detector"))
+    assert not found
+    assert found.same == sardonyx.summary(demo.path("digits_detector")).nodes
+
+
+def test_a_changed_attribute() -> None:
+    (change,) = against(("axis = 1", "axis = 0")).changed
+    assert change.node == "soft"
+    assert change.changes == ("axis: 1 → 0",)
+
+
+def test_a_rewired_input() -> None:
+    found = against(("Relu(a)", "Relu(x)"))
+    assert [change.changes for change in found.changed] == [("input 0: 'a' → 'x'",)]
+
+
+def test_another_name_alone_is_no_other_node() -> None:
+    found = against(("[relu] r = Relu(a)", "[relu] h = Relu(a)"), ("(r) }", "(h) }"))
+    assert not found.replaced
+    assert not found.changed
+
+
+def test_nodes_without_names_are_matched_by_structure() -> None:
+    left, right = model(BASE), model(BASE.replace("a =", "b =").replace("(a)", "(b)"))
+    for each in (left, right):
+        for node in each.graph.node:
+            node.ClearField("name")
+    assert not diff(left, right)
+
+
+def test_what_stands_for_what() -> None:
+    found = against(("[relu] r = Relu(a)", "[clip] r = Clip(a)"))
+    (group,) = found.replaced
+    assert group.removed == ("Relu relu",)
+    assert group.added == ("Clip clip",)
+
+
+def test_groups_that_have_nothing_to_do_with_each_other_stay_apart() -> None:
+    found = against(
+        ("[add] a = Add(x, w)", "[sub] a = Sub(x, w)"),
+        ("[soft] y = Softmax <axis = 1>", "[log] y = LogSoftmax <axis = 1>"),
+    )
+    assert {(group.removed, group.added) for group in found.replaced} == {
+        (("Add add",), ("Sub sub",)),
+        (("Softmax soft",), ("LogSoftmax log",)),
+    }
+
+
+def test_weights() -> None:
+    assert against(("2.0, 3.0", "2.5, 3.0")).weights == ("'w': other contents, 1 of 3 elements, by 0.5 at most",)
+    changed = diff(model(BASE), model(BASE.replace("float[3] w = {1.0, 2.0, 3.0}", "float[1] w = {1.0}")))
+    assert changed.weights == ("'w': float [3] → float [1]",)
+
+
+def test_the_interface_and_the_head() -> None:
+    found = against(("float[N, 3] x", "float[5, 3] x"), ('"": 17', '"": 18'), ("ir_version: 8", "ir_version: 9"))
+    assert found.interface == ("input 'x': FLOAT [N,3] → FLOAT [5,3]",)
+    assert found.model == ("IR version: 8 → 9", "opset of ai.onnx: 17 → 18")
+
+
+def test_bodies_are_compared_node_by_node() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (bool c, float[N] x) => (float[N] y) {
+      y = If (c) <then_branch = t () => (float[N] a) { [inner] a = Relu(x) },
+                  else_branch = e () => (float[N] b) { b = Neg(x) }>
+    }"""
+    found = diff(model(text), model(text.replace("Relu", "Abs")))
+    (group,) = found.replaced
+    assert "then_branch" in group.removed[0]
+    assert not found.changed
+
+
+def test_names_of_a_report_tell_what_stands_for_what() -> None:
+    left = model(BASE)
+    right = model(
+        BASE.replace(
+            "[relu] r = Relu(a) [soft] y = Softmax <axis = 1> (r)", "[one] z = Elu(a) [two] y = Hardmax <axis = 1> (z)"
+        )
+    )
+    found = diff(left, right, names={"relu": ["two"]})
+    assert any(set(group.removed) >= {"Relu relu"} and "Hardmax two" in group.added for group in found.replaced)
+
+
+def test_an_optimized_model_is_told_from_its_original() -> None:
+    result = sardonyx.optimize(demo.path("digits_classifier"), verify=False)
+    found = diff(demo.path("digits_classifier"), result.model, names=result.report.names)
+    gone = sum(len(group.removed) for group in found.replaced)
+    come = sum(len(group.added) for group in found.replaced)
+    assert gone - come == result.report.before.nodes - result.report.after.nodes
+    assert any("BatchNormalization" in " ".join(g.removed) and len(g.added) == 1 for g in found.replaced)
+
+
+def test_any_source_is_taken() -> None:
+    proto = model(BASE)
+    assert not diff(proto, proto.SerializeToString())
+    loaded = sardonyx.load(proto)
+    assert isinstance(loaded, ir.Model)
+    assert not diff(loaded, proto)
+
+
+def test_a_file_that_is_no_model(tmp_path: object) -> None:
+    with pytest.raises(sardonyx.SardonyxError):
+        diff(b"not a model", model(BASE))

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx import demo
+from sardonyx.report import latency, tables
+from sardonyx.report.scene import Box, draw
+
+
+def test_interface_operators_and_weights() -> None:
+    found = sardonyx.summary(demo.path("digits_classifier"))
+    (image,), (probabilities,) = found.inputs, found.outputs
+    assert (image.name, image.type, image.shape) == ("image", "float", ("batch", 1, 8, 8))
+    assert probabilities.shape == ("batch", 10)
+    proto = onnx.load(demo.path("digits_classifier"))
+    assert found.nodes == sum(found.operators.values()) == len(proto.graph.node)
+    assert found.opsets == {"": 17}
+    assert found.file_bytes == demo.path("digits_classifier").stat().st_size
+
+
+def test_macs_of_a_convolution_by_hand() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 3, 10, 10] x, float[8, 3, 3, 3] w) => (float[N, 8, 8, 8] y) { y = Conv(x, w) }"""
+    )
+    assert sardonyx.summary(proto).macs == f"{8 * 8 * 8 * 27}*N"
+    assert sardonyx.summary(proto, sizes={"N": 5}).macs == 5 * 8 * 8 * 8 * 27
+
+
+def test_memory_peak_by_hand() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N] x) => (float[N] y) { a = Neg(x) b = Exp(a) y = Abs(b) }"""
+    )
+    assert sardonyx.summary(proto, sizes={"N": 10}).peak_memory == 3 * 10 * 4
+
+
+def test_depth_of_bodies() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[N] x) => (float[N] y) {
+          y = If (c) <then_branch = t () => (float[N] a) { a = Relu(x) },
+                      else_branch = e () => (float[N] b) { b = Neg(x) }>
+        }"""
+    )
+    found = sardonyx.summary(proto)
+    assert found.control_flow_depth == 1
+    assert found.nodes == 3
+
+
+def test_external_data_counts_as_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    sardonyx.save(sardonyx.load(demo.path("digits_classifier")), path, external_data=True)
+    assert sardonyx.summary(path).file_bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
+
+
+def test_a_model_in_memory_has_no_file_and_stays_as_it_is() -> None:
+    model = sardonyx.load(demo.path("digits_classifier"))
+    before = sardonyx.summary(model)
+    assert before.file_bytes is None
+    assert all(value.shape is None or "unk" not in str(value.shape) for node in model.graph for value in node.outputs)
+
+
+def test_latency_is_of_pairs_on_given_inputs() -> None:
+    path = demo.path("digits_classifier")
+    feeds = {"image": demo.inputs("digits_classifier")["image"][:4]}
+    found = latency.measure([path, path], feeds=feeds, budget=0.05)
+    assert found.sizes == {"batch": 4}
+    assert found.runs == len(found.times[0]) == len(found.times[1]) >= 5
+    assert min(found.seconds) > 0
+
+
+def test_latency_draws_inputs_that_run() -> None:
+    found = latency.measure([demo.path("digits_detector")] * 2, budget=0.05)
+    assert set(found.sizes) == {"batch", "height", "width"}
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (1234, "1,234"), (12_300_000, "12.3 M"), (45 * 10**9, "45.0 G"), (None, "—")]
+)
+def test_numbers_for_reading(number: int | None, text: str) -> None:
+    assert tables.count(number) == text
+
+
+def test_bytes_for_reading() -> None:
+    assert [tables.size(n) for n in (12, 2048, 3 << 20, 5 << 30)] == ["12 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
+
+
+def test_a_picture_shows_ink_and_boxes() -> None:
+    image = np.zeros((16, 16), np.float32)
+    image[4:12, 4:12] = 16
+    lines = draw(image, [Box(4, 4, 12, 12, "7")]).plain.split("\n")
+    assert len(lines) == 5
+    assert lines[0].strip() == "┌7───┐"
+    assert "█" in lines[1]
