@@ -1,6 +1,6 @@
 """Cut the shipped classifier in two, rename what lies between, and join the halves again.
 
-    python examples/cut_and_join.py
+python examples/cut_and_join.py
 """
 
 from __future__ import annotations

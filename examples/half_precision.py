@@ -1,6 +1,6 @@
 """Convert the shipped classifier to float16, and find what must stay in float32 for a tolerance.
 
-    python examples/half_precision.py
+python examples/half_precision.py
 """
 
 from __future__ import annotations

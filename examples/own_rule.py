@@ -1,6 +1,6 @@
 """A rule of your own: Relu of Relu is Relu. `sardonyx optimize model.onnx --rules examples/own_rule.py` uses it too.
 
-    python examples/own_rule.py
+python examples/own_rule.py
 """
 
 from __future__ import annotations

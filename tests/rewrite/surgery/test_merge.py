@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import sardonyx
+from sardonyx.errors import OptionError, ShapeError
+from sardonyx.model import to_proto
+from sardonyx.rewrite.evaluate import evaluate
+
+FIRST = """<ir_version: 8, opset_import: ["": 17]>
+first (float[N, 2] x) => (float[N, 2] h, float[N, 2] side)
+<float[2] w = {1.0, 2.0}> { [n] t = Add(x, w) h = Relu(t) side = Neg(t) }"""
+
+SECOND = """<ir_version: 8, opset_import: ["": 17]>
+second (float[M, 2] h) => (float[M, 2] y)
+<float[2] w = {10.0, 20.0}> { [n] t = Mul(h, w) y = Identity(t) }"""
+
+W = np.array([1.0, 2.0], np.float32)
+X = np.array([[-5.0, 1.0], [2.0, 3.0]], np.float32)
+
+
+def model(text: str) -> ir.Model:
+    return sardonyx.load(onnx.parser.parse_model(text))
+
+
+def run(joined: ir.Model, **feeds: np.ndarray) -> dict[str, np.ndarray]:
+    proto = to_proto(joined)
+    onnx.checker.check_model(proto, full_check=True)
+    return evaluate(proto, feeds)
+
+
+def test_by_equal_names() -> None:
+    joined = sardonyx.merge([model(FIRST), model(SECOND)])
+    got = run(joined, x=X)
+    np.testing.assert_array_equal(got["y"], np.maximum(X + W, 0) * [10, 20])
+    np.testing.assert_array_equal(got["side"], -(X + W))
+    assert [value.name for value in joined.graph.outputs] == ["side", "y"]
+
+
+def test_what_clashes_inside_gets_new_names() -> None:
+    joined = sardonyx.merge([model(FIRST), model(SECOND)])
+    names = [node.name for node in joined.graph if node.name]
+    assert len(set(names)) == len(names) == 2
+    assert len(joined.graph.initializers) == 2
+
+
+def test_by_links() -> None:
+    second = SECOND.replace("float[M, 2] h)", "float[M, 2] g)").replace("Mul(h,", "Mul(g,")
+    got = run(sardonyx.merge([model(FIRST), model(second)], {"side": "g"}), x=X)
+    np.testing.assert_array_equal(got["y"], -(X + W) * [10, 20])
+    assert set(got) == {"h", "y"}
+
+
+def test_in_order_where_nothing_is_named_alike() -> None:
+    one = FIRST.replace(", float[N, 2] side)", ")").replace("side = Neg(t)", "")
+    other = SECOND.replace("h)", "g)", 1).replace("Mul(h,", "Mul(g,")
+    np.testing.assert_array_equal(
+        run(sardonyx.merge([model(one), model(other)]), x=X)["y"], np.maximum(X + W, 0) * [10, 20]
+    )
+
+
+def test_three_in_a_row() -> None:
+    third = '<ir_version: 8, opset_import: ["": 17]> third (float[K, 2] y) => (float[K, 2] z) { z = Exp(y) }'
+    got = run(sardonyx.merge([model(FIRST), model(SECOND), model(third)]), x=X)
+    assert set(got) == {"side", "z"}
+
+
+def test_sizes_of_what_is_linked_are_one() -> None:
+    joined = sardonyx.merge([model(FIRST), model(SECOND)])
+    assert {str(value.shape) for value in joined.graph.outputs} == {"[N,2]"}
+
+
+def test_sizes_named_alike_by_chance_stay_apart() -> None:
+    second = SECOND.replace("(float[M, 2] h)", "(float[M, 2] h, float[N, 7] extra)").replace(
+        "y)", "y, float[N, 7] more)", 1
+    )
+    second = second.replace("y = Identity(t)", "y = Identity(t) more = Abs(extra)")
+    joined = sardonyx.merge([model(FIRST), model(second)])
+    extra = next(value for value in joined.graph.inputs if value.name == "extra")
+    assert str(extra.shape) == "[N_1,7]"
+    got = run(joined, x=X, extra=np.ones((5, 7), np.float32))
+    assert got["more"].shape == (5, 7)
+
+
+def test_unlike_operator_sets_meet_at_the_newest() -> None:
+    old = FIRST.replace('"": 17', '"": 11')
+    joined = sardonyx.merge([model(old), model(SECOND)])
+    assert joined.graph.opset_imports[""] == 17
+    np.testing.assert_array_equal(run(joined, x=X)["y"], np.maximum(X + W, 0) * [10, 20])
+
+
+def test_functions_of_one_name_stay_two() -> None:
+    def with_function(text: str, body: str) -> ir.Model:
+        text = (
+            text.replace('"": 17]', '"": 17, "local": 1]')
+            .replace("Relu(t)", "local.f(t)")
+            .replace("Identity(t)", "local.f(t)")
+        )
+        return model(f'{text} <opset_import: ["": 17], domain: "local"> f (a) => (b) {{ b = {body}(a) }}')
+
+    joined = sardonyx.merge([with_function(FIRST, "Abs"), with_function(SECOND, "Neg")])
+    assert len(joined.functions) == 2
+    np.testing.assert_array_equal(run(joined, x=X)["y"], -(np.abs(X + W) * [10, 20]))
+
+
+def test_an_output_named_like_something_inside_the_first() -> None:
+    second = (
+        SECOND.replace("=> (float[M, 2] y)", "=> (float[M, 2] t)")
+        .replace("t = Mul", "u = Mul")
+        .replace("y = Identity(t)", "t = Identity(u)")
+    )
+    got = run(sardonyx.merge([model(FIRST), model(second)]), x=X)
+    np.testing.assert_array_equal(got["t"], np.maximum(X + W, 0) * [10, 20])
+
+
+def test_the_originals_stay_as_they_are() -> None:
+    models = [model(FIRST), model(SECOND)]
+    before = [to_proto(each) for each in models]
+    sardonyx.merge(models)
+    assert [to_proto(each) for each in models] == before
+
+
+@pytest.mark.parametrize(
+    ("change", "links", "error", "message"),
+    [
+        (("float[M, 2] h", "float[M, 3] h"), None, ShapeError, "h=h"),
+        (("float[M, 2] h", "double[M, 2] h"), None, ShapeError, "h=h"),
+        (("float[M, 2] y", "float[M, 2] side"), None, OptionError, "side"),
+        (("", ""), {"nowhere": "h"}, OptionError, "nothing in common"),
+        (("", ""), {"h": "h", "a": "b"}, OptionError, "a=b"),
+        (("", ""), {"h": "h", "side": "h"}, OptionError, "fed twice"),
+    ],
+)
+def test_refusals(change: tuple[str, str], links: dict[str, str] | None, error: type[Exception], message: str) -> None:
+    text = SECOND.replace(*change)
+    if change[1].endswith("side"):
+        text = text.replace("y = Identity", "side = Identity")
+    with pytest.raises(error, match=message):
+        sardonyx.merge([model(FIRST), model(text)], links)
+
+
+def test_one_model_is_too_few() -> None:
+    with pytest.raises(OptionError):
+        sardonyx.merge([model(FIRST)])
