@@ -183,6 +183,14 @@ def test_weights_that_are_inputs_too_stay_overridable_only_when_asked(model: onn
     assert [i.name for i in kept.graph.input] == ["x", "b"]
 
 
+def test_input_shapes_are_overwritten(model: onnx.ModelProto) -> None:
+    result, ok = onnxsim.simplify(model, 1, overwrite_input_shapes={"x": [5, 3, 8, 8]})
+    assert ok and [d.dim_value for d in result.graph.input[0].type.tensor_type.shape.dim] == [5, 3, 8, 8]
+    with pytest.warns(DeprecationWarning):
+        result, ok = onnxsim.simplify(model, 1, input_shapes={None: [5, 3, 8, 8]})
+    assert ok and result.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 5
+
+
 def test_functions_are_inlined_when_asked() -> None:
     proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "local": 1]>
     g (float[2] x) => (float[2] y) { y = local.twice (x) }
@@ -336,6 +344,16 @@ def test_slim_inspects_lists_and_dumps(
     assert "Conv" in capsys.readouterr().out
     rows = (tmp_path / "OnnxModel_model_info.csv").read_text().splitlines()
     assert rows[0] == "NodeName,OpType,OutputDtype,OutputShape" and len(rows) == 1 + 2 * len(model.graph.node)
+
+
+def test_slim_cuts_to_tensors_and_shapes(model: onnx.ModelProto) -> None:
+    result = _slim(model, outputs=["y:fp32"], input_shapes=["x:2,3,8,8"])
+    assert [o.name for o in result.graph.output] == ["y"] and operators(result) == ["Conv", "Relu"]
+    assert result.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
+    inner = _slim(model, inputs=["d"], outputs=["y"], input_shapes={})
+    assert [i.name for i in inner.graph.input] == ["d"] and operators(inner) == ["Relu"]
+    with pytest.raises(OptionError, match="int32"):
+        _slim(model, outputs=["y:int32"])
 
 
 def test_slim_to_half_precision(model: onnx.ModelProto) -> None:

@@ -298,9 +298,12 @@ class Engine:
 
     def apply(self, rule: Rule, site: Site, result: Result) -> bool:
         """Apply what a rule answered; returns False where it is banned, or could not take effect."""
-        if result is None or isinstance(result, Refusal):
+        if result is None:
             return False
         label = _site_label(site.node)
+        if isinstance(result, Refusal):
+            self.refused[(rule.label, label)] = result.reason
+            return False
         if (rule.label, label) in self.settings.banned:
             self.refused[(rule.label, label)] = "switched off: it changed an output of this model"
             return False
