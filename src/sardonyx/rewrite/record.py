@@ -12,8 +12,12 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Applied, Engine
-from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.names import node_label, value_names
 from sardonyx.rewrite.verify import Verdict
+
+
+NEEDS_OPSET = "needs opset "
+"""How the engine begins the reason of a match whose replacement a newer operator set has."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,13 @@ class Report:
         self.after = Count.of(model)
         self.applied = list(engine.applied)
         self.dropped = list(dropped)
-        self.refused = [(rule, site, reason) for (rule, site), reason in engine.refused.items()]
+        values = set(value_names(model))
+        self.refused = [
+            (rule, site, reason)
+            for (rule, site), reason in engine.refused.items()
+            # What another rule has rewritten since waits for no operator set any more.
+            if not reason.startswith(NEEDS_OPSET) or site in values
+        ]
         self.verdict = verdict
         self.seconds, self.verify_seconds = seconds, verify_seconds
         for node, origins in engine.origin.items():
@@ -139,12 +149,13 @@ class Report:
         return dict(gained.most_common())
 
     def refused_for_opset(self) -> dict[str, int]:
-        """Needed opset → matches that it would allow."""
-        found: Counter[str] = Counter()
-        for _, _, reason in self.refused:
-            if reason.startswith("needs opset "):
-                found[reason.removeprefix("needs opset ")] += 1
-        return dict(found)
+        """Needed opset → places that it would allow a fusion at, each counted once, at the lowest set that does."""
+        lowest: dict[str, int] = {}
+        for _, site, reason in self.refused:
+            if reason.startswith(NEEDS_OPSET):
+                needed = int(reason.removeprefix(NEEDS_OPSET))
+                lowest[site] = min(needed, lowest.get(site, needed))
+        return {str(opset): count for opset, count in sorted(Counter(lowest.values()).items())}
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, for ``--json``."""

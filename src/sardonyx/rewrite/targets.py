@@ -53,6 +53,11 @@ class Profile:
 
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "SkipLayerNormalization"})
 
+_TENSORRT = frozenset(
+    {"legalize_center_crop_pad", "legalize_microsoft", "legalize_swish"}
+)
+"""Decompositions of what its parser does not take."""
+
 PROFILES = {
     p.name: p
     for p in (
@@ -67,7 +72,7 @@ PROFILES = {
             "ONNX Runtime: may use com.microsoft operators; never slower there",
         ),
         Profile("openvino", "openvino", frozenset(), "OpenVINO: standard operators that it converts", parsed=True),
-        Profile("tensorrt", "tensorrt", frozenset(), "TensorRT: standard operators that it parses", parsed=True),
+        Profile("tensorrt", "tensorrt", frozenset(), "TensorRT: standard operators that it parses", parsed=True, adds=_TENSORRT),
         Profile("native", None, frozenset(), "the native engine of Sardonyx"),
     )
 }

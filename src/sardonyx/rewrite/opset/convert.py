@@ -171,10 +171,17 @@ class Walk:
             first = since - 1
         if first == 0:
             raise OpsetConversionError("has no decomposition: it is as old as ONNX itself", where=name_of(node))
-        nodes = self.walk([node], scope, version, first)
-        for new in self.walk(nodes, scope, first, version):
+        for new in self._decomposed(node, scope, version, first):
             if new.op_type in op_types:
                 self._remove(new, scope, version, op_types)
+
+    def _decomposed(self, node: ir.Node, scope: Scope, version: int, first: int) -> list[ir.Node]:
+        """A node by the function body of its schema, which is written for newer sets than ``first``, or by way of that."""
+        if adapter_for(self.domain, node.op_type, first + 1, upward=False) is None:
+            expanded = expand(Site(node, scope, version, version))
+            if expanded is not None:
+                return self.walk(expanded[0], scope, expanded[1], version)
+        return self.walk(self.walk([node], scope, version, first), scope, first, version)
 
     def _require_legal(self, model: ir.Model) -> None:
         """Refuses what no conversion could be right for: undefined values, unknown operators, missing inputs."""

@@ -1,0 +1,106 @@
+"""Targets: which passes they run, which operators they take, and which operator set they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from sardonyx.errors import OptionError
+from sardonyx.rewrite import pipeline, targets
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, REGISTRY, Expr, Result, rule
+from sardonyx.rewrite.optimize import optimize
+from sardonyx.rewrite.record import Report
+
+SWISH = """<ir_version: 11, opset_import: ["" : 24]>
+g (float[2, 3] x) => (float[2, 3] y) { y = Swish(x) }"""
+
+
+@pytest.fixture(autouse=True)
+def _no_rules_left() -> Iterator[None]:
+    known = dict(REGISTRY)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(known)
+
+
+def test_an_unknown_target_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match="no such target 'abacus'"):
+        targets.profile("abacus")
+
+
+@pytest.mark.parametrize("name", sorted(targets.PROFILES))
+def test_passes_that_a_target_adds_or_leaves_out_exist(name: str) -> None:
+    profile = targets.profile(name)
+    assert profile.adds | profile.without <= set(pipeline.available_passes())
+
+
+def test_an_operator_that_the_parser_lacks_is_decomposed_for_it_alone() -> None:
+    model = parser.parse_model(SWISH)
+    assert optimize(model, target="tensorrt").report.after.operators == {"Mul": 1, "Sigmoid": 1}
+    assert optimize(model).report.after.operators == {"Swish": 1}
+
+
+def test_no_operator_is_made_that_the_parser_lacks() -> None:
+    @rule("fuse_into_unique", on="Relu", exactness=EXACT)
+    def unknown_there(s: Site) -> Result:
+        """Relu as an operator that TensorRT does not parse."""
+        return Expr(("Swish",), (s.node.inputs[0],), {})
+
+    model = parser.parse_model(SWISH.replace("Swish", "Relu"))
+    report = optimize(model, target="tensorrt", rules=[unknown_there], verify=False).report
+    assert ("fuse_into_unique/unknown_there", "y", "tensorrt does not take Swish") in report.refused
+    assert report.after.operators == {"Relu": 1}
+
+
+def test_the_operator_set_stays_unless_the_target_has_none_that_old() -> None:
+    text = '<ir_version: 3, opset_import: ["" : 8]> g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }'
+    model = parser.parse_model(text)
+    assert optimize(model).model.opset_imports[""] == 8
+    found = optimize(model, target="tensorrt")
+    assert found.model.opset_imports[""] == 9
+    assert found.report.gate.startswith("opset 8 → 9")
+    assert optimize(model, target="onnxruntime").model.opset_imports[""] == 8
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 21])
+def test_an_operator_set_asked_for_is_reached_and_proved(opset: int) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 8] x) => (float[2, 8] y) <float[8] s = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}> {
+        n = LayerNormalization<axis = -1>(x, s)
+        y = Relu(n)
+    }"""
+    found = optimize(parser.parse_model(text), opset=opset)
+    assert found.model.opset_imports[""] == opset
+    assert found.report.verdict.status == "proved"
+    assert found.report.gate.startswith(f"opset 17 → {opset}")
+
+
+def test_what_a_newer_operator_set_would_allow_is_counted_by_place() -> None:
+    @rule("fuse_x", on="Tanh", exactness=REASSOCIATES, opset=20)
+    def one(s: Site) -> Result:
+        """Tanh at a newer set."""
+        return Expr(("Abs",), (s.node.inputs[0],), {})
+
+    @rule("fuse_y", on="Tanh", exactness=REASSOCIATES, opset=23)
+    def other(s: Site) -> Result:
+        """Tanh at a set newer still."""
+        return Expr(("Abs",), (s.node.inputs[0],), {})
+
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] y, float[2] z) { y = Tanh(x) a = Exp(x) z = Tanh(a) }"""
+    model = parser.parse_model(text)
+    report: Report = optimize(model, rules=[one, other], verify=False).report
+    assert report.refused_for_opset() == {"20": 2}
+    raised = optimize(model, rules=[one, other], verify=False, opset=20).report
+    assert raised.by_pass()["fuse_x"] == report.refused_for_opset()["20"]
+    assert raised.refused_for_opset() == {}
+
+
+def test_inputs_decide_what_is_measured_on() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { a = Identity(x) y = Relu(a) }'
+    found = optimize(parser.parse_model(text), target="onnxruntime", inputs={"x": np.ones(7, np.float32)})
+    assert "the original's latency in onnxruntime" in found.report.gate
