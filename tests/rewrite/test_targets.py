@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,3 +106,18 @@ def test_inputs_decide_what_is_measured_on() -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { a = Identity(x) y = Relu(a) }'
     found = optimize(parser.parse_model(text), target="onnxruntime", inputs={"x": np.ones(7, np.float32)})
     assert "the original's latency in onnxruntime" in found.report.gate
+
+
+_SUITES = os.environ.get("SARDONYX_SUITES", "")
+_QUICK = ("cnn_mnist_pytorch", "yunet_n_dynamic")
+_OTHERS = ("basic_pitch", "byte_sb_bilstm", "fastestdet", "superres_ppp", "gtcrn", "voicevox_intonation", "dtln_1")
+
+
+@pytest.mark.skipif(not _SUITES, reason="SARDONYX_SUITES does not name the folder of public models")
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize("name", [*_QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in _OTHERS)])
+def test_public_models_are_proved_at_lower_and_higher_operator_sets(name: str, opset: int) -> None:
+    found = optimize(Path(_SUITES, "real", f"{name}.onnx"), opset=opset)
+    assert found.model.opset_imports[""] == opset
+    assert found.report.verdict.status == "proved", found.report.verdict
+    assert not found.report.dropped

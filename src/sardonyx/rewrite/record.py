@@ -15,7 +15,6 @@ from sardonyx.rewrite.engine import Applied, Engine
 from sardonyx.rewrite.names import node_label, value_names
 from sardonyx.rewrite.verify import Verdict
 
-
 NEEDS_OPSET = "needs opset "
 """How the engine begins the reason of a match whose replacement a newer operator set has."""
 

@@ -72,7 +72,14 @@ PROFILES = {
             "ONNX Runtime: may use com.microsoft operators; never slower there",
         ),
         Profile("openvino", "openvino", frozenset(), "OpenVINO: standard operators that it converts", parsed=True),
-        Profile("tensorrt", "tensorrt", frozenset(), "TensorRT: standard operators that it parses", parsed=True, adds=_TENSORRT),
+        Profile(
+            "tensorrt",
+            "tensorrt",
+            frozenset(),
+            "TensorRT: standard operators that it parses",
+            adds=_TENSORRT,
+            parsed=True,
+        ),
         Profile("native", None, frozenset(), "the native engine of Sardonyx"),
     )
 }

@@ -176,7 +176,7 @@ class Walk:
                 self._remove(new, scope, version, op_types)
 
     def _decomposed(self, node: ir.Node, scope: Scope, version: int, first: int) -> list[ir.Node]:
-        """A node by the function body of its schema, which is written for newer sets than ``first``, or by way of that."""
+        """What a node is made of: the function body of its schema, or what opset ``first``, which lacks it, has."""
         if adapter_for(self.domain, node.op_type, first + 1, upward=False) is None:
             expanded = expand(Site(node, scope, version, version))
             if expanded is not None:

@@ -60,7 +60,7 @@ def _lone(node: ir.Node, opset: int, ir_version: int) -> ir.Model:
         name = f"in{len(stand_ins)}"
         twin = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
         if tensor is not None:
-            twin.type, twin.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))
+            twin.type, twin.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         stand_ins[value] = twin
         (inputs if tensor is None else weights).append(twin)
     copy = ir.Node(
@@ -111,7 +111,7 @@ def _spliced(engine: Engine, node: ir.Node, body: ir.Graph) -> Patch:
         stands_for = actual.get(str(value.name))
         if stands_for is None:
             assert value.const_value is not None
-            stands_for = engine.new_constant(value.const_value, graph, str(value.name), nodes)  # type: ignore[arg-type]
+            stands_for = engine.new_constant(value.const_value, graph, str(value.name), nodes)
         for use in tuple(value.uses()):
             use.node.replace_input_with(use.idx, stands_for)
     results = list(body.outputs)
