@@ -192,6 +192,8 @@ class _Attempt:
         return Verdict("not proved", reason=f"every attempt changed an output; returned as it was: {verdict.reason}")
 
     def _judge(self, verifier: Verifier) -> Verdict:
+        if self.engine.interface_changed:
+            return Verdict("not proved", reason="a pass that was asked for changed inputs or outputs")
         return verifier.judge(self.model, exact=_exact(self.engine.applied))
 
     def _bisect(self, verifier: Verifier) -> Applied:

@@ -35,7 +35,7 @@ def lint_model(source: Source, commands: Commands, broken: frozenset[Place]) -> 
     true = _true_values(model)
     for scope in scopes(model):
         yield from _lint_uses(scope, model, commands)
-        yield from _lint_nodes(scope, true)
+        yield from _lint_nodes(scope, true, commands)
         yield from lint_opset(scope, commands)
     yield from _lint_functions(model, commands)
     yield from _lint_interface(model, commands)
@@ -82,7 +82,7 @@ def _true_values(model: onnx.ModelProto) -> set[str]:
     return true
 
 
-def _lint_nodes(scope: Scope, true: set[str]) -> Iterator[Finding]:
+def _lint_nodes(scope: Scope, true: set[str], commands: Commands) -> Iterator[Finding]:
     for node in scope.graph.node:
         if node.domain not in ("", "ai.onnx"):
             continue
@@ -92,7 +92,8 @@ def _lint_nodes(scope: Scope, true: set[str]) -> Iterator[Finding]:
             yield finding("training-mode", "the node runs in training mode.", scope.at(node))
     for value in getattr(scope.graph, "input", ()):
         if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type == TensorProto.DOUBLE:
-            yield finding("float64", "the input is float64.", scope.at(tensor=value.name))
+            command = commands.optimize("rewrite_float64_to_float32")
+            yield finding("float64", "the input is float64.", scope.at(tensor=value.name), command=command)
 
 
 def _lint_functions(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:

@@ -55,7 +55,7 @@ def lint_weights(source: Source, commands: Commands, broken: frozenset[Place]) -
             if tensor.data_type in _FLOATS:
                 yield from _lint_floats(source, tensor, where, commands)
             elif tensor.data_type == TensorProto.INT64 and (tensor.name in free) and where.tensor:
-                yield from _lint_int64(source, tensor, where)
+                yield from _lint_int64(source, tensor, where, commands)
     for group in alike.values():
         if len(group) > 1:
             yield from _lint_duplicates(source, group, commands)
@@ -72,12 +72,14 @@ def _lint_floats(source: Source, tensor: onnx.TensorProto, where: Place, command
     if counts.infinite:
         yield finding("weight-inf", f"{counts.infinite:,} of {total:,} elements are infinite.", where)
     if counts.denormal:
-        yield finding("weight-denormal", f"{counts.denormal:,} of {total:,} elements are denormal.", where)
+        reason = f"{counts.denormal:,} of {total:,} elements are denormal."
+        yield finding("weight-denormal", reason, where, command=commands.optimize("flush_denormal_weights"))
     if tensor.data_type == TensorProto.FLOAT and counts.largest >= FLOAT16_MAX:
         reason = f"its largest finite magnitude is {counts.largest:g}; float16 ends at {FLOAT16_MAX:g}."
         yield finding("float16-overflow", reason, where, command=commands.fp16())
     if tensor.data_type == TensorProto.DOUBLE:
-        yield finding("float64", f"{total:,} elements are float64.", where)
+        command = commands.optimize("rewrite_float64_to_float32")
+        yield finding("float64", f"{total:,} elements are float64.", where, command=command)
 
 
 def _count(array: np.ndarray) -> _Counts:
@@ -103,7 +105,7 @@ def _count(array: np.ndarray) -> _Counts:
     return counts
 
 
-def _lint_int64(source: Source, tensor: onnx.TensorProto, where: Place) -> Iterator[Finding]:
+def _lint_int64(source: Source, tensor: onnx.TensorProto, where: Place, commands: Commands) -> Iterator[Finding]:
     array = source.read(tensor)
     if array is None or not array.size:
         return
@@ -112,7 +114,7 @@ def _lint_int64(source: Source, tensor: onnx.TensorProto, where: Place) -> Itera
         reason = (
             f"its {array.size:,} elements lie in {int(array.min())} … {int(array.max())}, and its readers take int32."
         )
-        yield finding("int64-fits-int32", reason, where)
+        yield finding("int64-fits-int32", reason, where, command=commands.optimize("narrow_int64_weights"))
 
 
 def _inputs_free_to_be_int32(scope: Scope) -> set[str]:
