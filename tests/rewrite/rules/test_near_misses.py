@@ -14,11 +14,11 @@ from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine, Settings
 
 
-def transformed(text: str, **constants: Any) -> Engine:
+def transformed(text: str, opset: int = 18, **constants: Any) -> Engine:
     """The engine after the default passes over a graph written in ONNX's text form, with these initializers."""
     graph = parser.parse_graph(text)
     graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items())
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return pipeline.transform(model_io.from_proto(proto), pipeline.select(), Settings())
 
 

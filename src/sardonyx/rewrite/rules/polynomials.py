@@ -171,6 +171,6 @@ def read_outside(nodes: Mapping[ir.Node, None], root: ir.Node) -> str | None:
         if node is root:
             continue
         for value in node.outputs:
-            if value.is_graph_output() or any(use.node not in nodes for use in value.uses()):
+            if value.is_graph_output() or any(use.node is not root and use.node not in nodes for use in value.uses()):
                 return str(value.name)
     return None
