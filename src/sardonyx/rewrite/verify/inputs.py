@@ -124,7 +124,8 @@ def _draw_value(
         return _draw_value(value, kind.elem_type, shape, sizes, generator, seed)
     if not isinstance(kind, ir.TensorType):
         raise EvaluationError("inputs of this type cannot be drawn", where=str(value.name), remedy="Give real inputs.")
-    return _draw_tensor(value, kind.dtype, shape, sizes, generator, seed)
+    # Drawing without a shape gives a number, and engines take arrays.
+    return np.asarray(_draw_tensor(value, kind.dtype, shape, sizes, generator, seed))
 
 
 def _draw_tensor(
