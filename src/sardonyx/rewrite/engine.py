@@ -202,7 +202,7 @@ class Engine:
         self.learned: set[ir.Value] = set()
         """Values that replaced ones of which less was known: what reads them may be inferred anew."""
         self.interface_changed = False
-        """Whether a pass whose purpose it is has changed graph inputs or outputs, so that what the file declared is past."""
+        """Whether a pass whose purpose it is has changed the types that the file declared of inputs or outputs."""
         self._sizes: dict[int, Sizes] = {}
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()

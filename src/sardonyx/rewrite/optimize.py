@@ -105,6 +105,7 @@ def optimize(
         held = gate.hold(profile, original.witness(), report.before, attempt, inputs)
         if held.changed:
             verdict = attempt.prove(verifier)
+    pipeline.finish(attempt.engine, selection)
     report.gate = "; ".join(filter(None, (original.converted, held.text)))
     report.finish(
         attempt.model,

@@ -84,6 +84,7 @@ def select(
 def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
     """Rewrite ``model`` in place to the fixed point of the selection; the engine returned holds the record.
 
+    Passes that change what callers see are left to ``finish``.
     The result depends only on the arguments: running again with ``settings.limit`` gives the
     model as it was after that many patches.
     """
@@ -96,6 +97,13 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     if not engine.interface_changed:
         interface.restore(model)
     return engine
+
+
+def finish(engine: Engine, selection: Selection) -> None:
+    """Run the late passes of a selection over the engine's model: they change what callers see, after the proof."""
+    for each in selection.sweeps:
+        if each.late:
+            each.run(engine)
 
 
 def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Settings, *, repeat: bool) -> Engine:
@@ -128,6 +136,8 @@ def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Setting
                 break
     if not engine.interface_changed:
         interface.restore(model)
+    for step in steps:
+        finish(engine, step)
     return engine
 
 
@@ -136,7 +146,8 @@ def _settle(engine: Engine, step: Selection) -> None:
         before = len(engine.applied)
         engine.run(step.rules)
         for each in step.sweeps:
-            each.run(engine)
+            if not each.late:
+                each.run(engine)
         if len(engine.applied) == before:
             return
         engine.sizes.forget_unknown()
@@ -208,7 +219,7 @@ def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -
             fired = engine.run(selection.rules)
             if stable and not fired:
                 break
-            swept = [each.run(engine) for each in selection.sweeps if not each.early]
+            swept = [each.run(engine) for each in selection.sweeps if not (each.early or each.late)]
             engine.sizes.forget_unknown()
             told = inference.refine(model, engine.sizes, engine.learned)
             engine.learned.clear()

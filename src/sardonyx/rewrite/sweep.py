@@ -27,6 +27,8 @@ class Sweep:
     find: Finder
     early: bool = False
     """Whether it runs once, before any rule, on the model as it came."""
+    late: bool = False
+    """Whether it runs once, after all others and their proof: it changes what callers see of the model."""
 
     def run(self, engine: Engine) -> bool:
         """Apply it once over the main graph and every function; returns whether anything changed."""
@@ -53,7 +55,13 @@ SWEEPS: dict[str, Sweep] = {}
 
 
 def sweep(
-    name: str, *, exactness: Exactness, default: bool = True, targets: Iterable[str] = (), early: bool = False
+    name: str,
+    *,
+    exactness: Exactness,
+    default: bool = True,
+    targets: Iterable[str] = (),
+    early: bool = False,
+    late: bool = False,
 ) -> Callable[[Finder], Sweep]:
     """Register a generator ``(engine, graph) -> (node, result)…`` as the pass ``name``.
 
@@ -78,7 +86,7 @@ def sweep(
             targets=frozenset(targets),
             description=lines[0],
         )
-        SWEEPS[name] = Sweep(contract, function, early)
+        SWEEPS[name] = Sweep(contract, function, early, late)
         return SWEEPS[name]
 
     return register

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from sardonyx import model as model_io
@@ -30,9 +31,16 @@ y = If (c) <then_branch = t () => (float[2] p) { p = Exp (a) },
             else_branch = e () => (float[2] q) { q = Add (a, x) }> }"""
 
 
+def transformed(model: ir.Model, *passes: str) -> Engine:
+    selection = pipeline.select(passes=passes)
+    engine = pipeline.transform(model, selection, Settings())
+    pipeline.finish(engine, selection)
+    return engine
+
+
 def run(text: str, *passes: str) -> tuple[onnx.ModelProto, Engine]:
     model = model_io.from_proto(onnx.parser.parse_model(text))
-    engine = pipeline.transform(model, pipeline.select(passes=passes), Settings())
+    engine = transformed(model, *passes)
     proto = model_io.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     return proto, engine
@@ -99,5 +107,5 @@ def test_what_bodies_read_is_an_input_of_the_predicting_half() -> None:
 def test_a_second_run_changes_nothing(name: str) -> None:
     for text in (GATHER, IF % 10):
         model = model_io.from_proto(onnx.parser.parse_model(text))
-        pipeline.transform(model, pipeline.select(passes=[name]), Settings())
-        assert not pipeline.transform(model, pipeline.select(passes=[name]), Settings()).applied
+        transformed(model, name)
+        assert not transformed(model, name).applied

@@ -49,7 +49,7 @@ def _halves(graph: ir.Graph) -> Halves:
     return Halves(predicted, prepared, {value: None for value in read if value not in changing})
 
 
-@sweep("split_init", exactness=EXACT, default=False)
+@sweep("split_init", exactness=EXACT, default=False, late=True)
 def keep_prepared(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """What depends on weights alone stays; what the rest would read of it are the outputs."""
     halves = _halves(graph)
@@ -62,7 +62,6 @@ def keep_prepared(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Re
         graph.outputs.extend([*kept, *(value for value in halves.boundary if value not in kept)])
         for value in [value for value in graph.inputs if not value.is_initializer()]:
             graph.inputs.remove(value)
-        engine.interface_changed = True
         return []
 
     def apart() -> Patch:
@@ -74,7 +73,7 @@ def keep_prepared(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Re
     yield next(iter(halves.predicted)), Patch(build=apart)
 
 
-@sweep("split_predict", exactness=EXACT, default=False)
+@sweep("split_predict", exactness=EXACT, default=False, late=True)
 def keep_predicted(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """What depends on the inputs stays; what it reads of weights and of what they prepare are inputs more."""
     halves = _halves(graph)
@@ -97,7 +96,6 @@ def keep_predicted(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
             del graph.initializers[str(value.name)]
         for value in [v for v in graph.inputs if not v.uses() and not v.is_graph_output()]:
             graph.inputs.remove(value)
-        engine.interface_changed = True
         return []
 
     yield first, Patch(edit=keep)

@@ -26,7 +26,7 @@ def nothing(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]
     yield from ()
 
 
-@sweep("set_unique_name_for_nodes", exactness=EXACT, default=False)
+@sweep("set_unique_name_for_nodes", exactness=EXACT, default=False, late=True)
 def name_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Nodes without a name get one that no other node has."""
     unnamed = [node for node in facts.nodes_of(graph) if not node.name]
@@ -40,7 +40,7 @@ def name_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Resul
         yield unnamed[0], Patch(edit=give)
 
 
-@sweep("rename_input_output", exactness=EXACT, default=False)
+@sweep("rename_input_output", exactness=EXACT, default=False, late=True)
 def rename_interface(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Graph inputs become input_0, input_1, …, outputs output_0, …; environment variables give other patterns.
 
@@ -66,7 +66,6 @@ def rename_interface(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node,
     def rename() -> list[ir.Node]:
         for value, name in wanted.items():
             value.name = name
-        engine.interface_changed = True
         return []
 
     yield first, Patch(edit=rename)
@@ -80,7 +79,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
-@sweep("rewrite_input_dtype", exactness=EXACT, default=False)
+@sweep("rewrite_input_dtype", exactness=EXACT, default=False, late=True)
 def narrow_inputs(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Graph inputs of int64 become int32, cast to int64 where they are read."""
     first = next(iter(graph), None)
@@ -104,13 +103,12 @@ def _narrowing(engine: Engine, graph: ir.Graph, value: ir.Value) -> Callable[[],
         for use in readers:
             use.node.replace_input_with(use.idx, wide)
         value.type = ir.TensorType(ir.DataType.INT32)
-        engine.interface_changed = True
         return [cast]
 
     return narrow
 
 
-@sweep("lift_lexical_references", exactness=EXACT, default=False)
+@sweep("lift_lexical_references", exactness=EXACT, default=False, late=True)
 def list_captures(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Nodes with bodies list in their metadata, as JSON, which outer values the bodies read."""
     for node in facts.nodes_of(graph):

@@ -1,0 +1,60 @@
+"""What a file holds besides the computation, removed when asked: texts, inferred shapes, inputs that nothing reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from sardonyx.model.carry import list_only
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.language import EXACT, Result
+from sardonyx.rewrite.sweep import sweep
+
+
+@sweep("eliminate_unused_input", exactness=EXACT, default=False, late=True)
+def unused_inputs(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Graph inputs that nothing reads are no longer asked for."""
+    if not engine.in_function:
+        for value in [v for v in graph.inputs if facts.unused(v)]:
+            graph.inputs.remove(value)
+    yield from ()
+
+
+@sweep("clear_value_info", exactness=EXACT, default=False, late=True)
+def no_value_info(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Types and shapes of values between inputs and outputs are not written to the file."""
+    for inner in facts.graphs_of(graph):
+        list_only(inner, frozenset())
+    yield from ()
+
+
+@sweep("clear_doc_strings", exactness=EXACT, default=False, late=True)
+def no_doc_strings(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Descriptions of the model, and of its graphs, nodes and values, are removed."""
+    if not engine.in_function:
+        engine.model.doc_string = None
+    for described in _described(graph):
+        described.doc_string = None
+    yield from ()
+
+
+@sweep("clear_metadata", exactness=EXACT, default=False, late=True)
+def no_metadata(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Metadata of the model, and of its graphs, nodes and values, is removed."""
+    if not engine.in_function:
+        engine.model.metadata_props.clear()
+    for described in _described(graph):
+        described.metadata_props.clear()
+    yield from ()
+
+
+def _described(graph: ir.Graph) -> Iterator[ir.Graph | ir.Node | ir.Value]:
+    for inner in facts.graphs_of(graph):
+        yield inner
+        yield from inner.inputs
+        yield from inner.initializers.values()
+        for node in inner:
+            yield node
+            yield from node.outputs
