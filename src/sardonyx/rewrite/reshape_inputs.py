@@ -55,14 +55,15 @@ def set_batch(model: ir.Model, size: int | str) -> None:
     entries = [value for value in _data_inputs(model) if value.shape is not None and len(value.shape)]
     firsts = {str(value.name): value.shape[0] for value in entries if value.shape is not None}
     sizes = {first for first in firsts.values() if isinstance(first, int)}
-    if not firsts or len(sizes) > 1:
+    if not firsts or len(sizes) > 1 or (sizes and any(not isinstance(first, int) for first in firsts.values())):
         told = shown(f"{name}: {first}" for name, first in firsts.items())
         raise ShapeError(f"the inputs have no first size in common ({told})", remedy="Use set_input_shapes.")
     shapes = {str(value.name): [size, *_sizes(value)[1:]] for value in entries}
     changed = _reshaped(model, shapes)
     compare_with(model, changed)
     if sizes == {1}:
-        compare_with_samples(model, changed)
+        for output, axis in compare_with_samples(model, changed).items():
+            _name_axis(changed, output, axis, size)
     _replace(model, changed)
 
 
@@ -106,6 +107,15 @@ def make_dynamic(model: ir.Model, names: Sequence[str] | None = None) -> dict[st
         raise ShapeError(f"no size can be opened: {'; '.join(reasons) or 'none is fixed'}", where=shown(chosen))
     _replace(model, _reshaped(model, shapes))
     return shapes
+
+
+def _name_axis(model: ir.Model, output: str, axis: int, size: int | str) -> None:
+    """Says of an output's axis what running it has shown."""
+    value = next(value for value in model.graph.outputs if value.name == output)
+    if value.shape is not None and not isinstance(value.shape[axis], int):
+        dims = _sizes(value)
+        dims[axis] = size
+        value.shape = ir.Shape(dims)
 
 
 def _axis_name(name: str, axis: int, rank: int) -> str:

@@ -41,7 +41,7 @@ def demand(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size) 
             where=f"input '{value.name}'",
             remedy="Give it a new shape in the same call.",
         )
-    match node.op_type if facts.is_op(node) else "":
+    match node.op_type if node.domain in ("", "ai.onnx") else "":
         case "Expand":
             _set(walk, node, 1, axis, size, rank)
         case "ConstantOfShape":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite import inference
 from sardonyx.rewrite.baked.demand import demand
 from sardonyx.rewrite.baked.factors import distribute, merged, split
-from sardonyx.rewrite.baked.walk import Walk
+from sardonyx.rewrite.baked.walk import Repairs, Walk
 from sardonyx.rewrite.sizes import product
 
 END = (1 << 63) - 1
@@ -195,7 +195,7 @@ def _recurrent(walk: Walk, node: ir.Node) -> bool:
     return False
 
 
-REPAIRS: dict[str, Callable[[Walk, ir.Node], bool]] = {
+REPAIRS: Repairs = {
     "Reshape": _reshape,
     "Flatten": _flatten,
     "Expand": _expand,
@@ -209,5 +209,3 @@ REPAIRS: dict[str, Callable[[Walk, ir.Node], bool]] = {
     **dict.fromkeys(sorted(inference.BROADCASTING), _broadcast),
 }
 """Operator → (walk, node) → whether something was put right. Raises ``ShapeError`` where it cannot be."""
-
-assert facts.SMALL

@@ -55,8 +55,11 @@ def compare_with(original: ir.Model, changed: ir.Model) -> None:
             _run(second, inputs.draw(changed, sizes, seed), f"at {told}")
 
 
-def compare_with_samples(original: ir.Model, changed: ir.Model) -> None:
+def compare_with_samples(original: ir.Model, changed: ir.Model) -> dict[str, int]:
     """Runs samples as one batch and one by one: the answers must be the same.
+
+    Returns:
+        The axis of each output along which the samples lie; nothing where the original runs on no inputs drawn.
 
     Raises:
         ShapeError: an output differs, or holds one answer for all.
@@ -64,7 +67,7 @@ def compare_with_samples(original: ir.Model, changed: ir.Model) -> None:
     with _files(original, changed) as (first, second):
         sample = _sample(original, first)
         if sample is None:
-            return
+            return {}
         drawn = [inputs.draw(original, sample.sizes, seed) for seed in range(SAMPLES)]
         try:
             alone = [evaluate(first, feeds) for feeds in drawn]
@@ -72,10 +75,9 @@ def compare_with_samples(original: ir.Model, changed: ir.Model) -> None:
             drawn, alone = [sample.feeds] * SAMPLES, [dict(sample.answers)] * SAMPLES
         together = {name: np.concatenate([feeds[name] for feeds in drawn]) for name in drawn[0]}
         if not _accepts(changed, together):
-            return
+            return {}
         got = _run(second, together, f"for a batch of {SAMPLES}")
-    for name in alone[0]:
-        _compare_samples(name, [answers[name] for answers in alone], got[name])
+    return {name: _sample_axis(name, [answers[name] for answers in alone], got[name]) for name in alone[0]}
 
 
 def _sample(model: ir.Model, path: Path) -> Sample | None:
@@ -86,7 +88,7 @@ def _sample(model: ir.Model, path: Path) -> Sample | None:
     return found[0] if found else None
 
 
-def _compare_samples(name: str, alone: list[Any], together: Any) -> None:
+def _sample_axis(name: str, alone: list[Any], together: Any) -> int:
     parts = [np.asarray(each) for each in alone]
     whole = np.asarray(together)
     axes = [axis for axis in range(whole.ndim) if parts[0].ndim == whole.ndim and whole.shape[axis] == SAMPLES]
@@ -94,7 +96,7 @@ def _compare_samples(name: str, alone: list[Any], together: Any) -> None:
         if all(part.shape[axis] == 1 for part in parts):
             joined = np.concatenate(parts, axis=axis)
             if joined.shape == whole.shape and difference(name, joined, whole).error <= tolerance(whole):
-                return
+                return axis
     raise ShapeError(
         "does not hold, for a batch, what its samples give one by one",
         where=f"output '{name}'",

@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Size
 from sardonyx.errors import ShapeError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.baked.arithmetic import Arithmetic
 from sardonyx.rewrite.baked.factors import Factors
-from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.names import node_label
-from sardonyx.rewrite.sizes import Sizes, equal, parsed
+from sardonyx.rewrite.sizes import Sizes, equal
 
 MOST_ROUNDS = 400
 """Inferences of the whole model; each round repairs all that does not depend on another repair."""
-
-STAND_IN = "opened_"
-"""How the names begin that stand for a size while it is a number before and after, or stays without a name."""
-
-
-def repair(model: ir.Model, shapes: InputShapes) -> None:
-    """Gives inputs new shapes, in place, and repairs what is baked from the old ones.
-
-    Args:
-        model: The Model.
-        shapes: Input → sizes; each input exists, and has as many axes.
-
-    Raises:
-        ShapeError: something cannot be repaired; names the node.
-    """
-    inference.infer_shapes(model)
-    walk = Walk(model)
-    wanted: dict[str, int | None] = {}
-    opened = False
-    for value in model.graph.inputs:
-        sizes = shapes.get(str(value.name))
-        if sizes is None:
-            continue
-        old = [dim if isinstance(dim, int) else dim.value for dim in value.shape] if value.shape is not None else sizes
-        opened = opened or any(isinstance(was, int) and was != now for was, now in zip(old, sizes, strict=True))
-        value.shape = ir.Shape([_during(str(value.name), i, old[i], now, wanted) for i, now in enumerate(sizes)])
-    forget_shapes(model)
-    if opened:
-        walk.run()
-    for value in model.graph.inputs:
-        if value.shape is not None and str(value.name) in shapes:
-            value.shape = ir.Shape(list(shapes[str(value.name)]))
-    forget_shapes(model)
-    if opened:
-        walk.settle()
-
-
-def _during(
-    name: str, axis: int, old: int | str | None, now: int | str | None, wanted: dict[str, int | None]
-) -> int | str | None:
-    """The size to walk with: a name where a number changes."""
-    if old == now or not isinstance(old, int) or isinstance(now, str):
-        return now
-    stand_in = f"{STAND_IN}{len(wanted)}"
-    wanted[stand_in] = now
-    return stand_in
 
 
 def forget_shapes(model: ir.Model) -> None:
@@ -94,10 +47,12 @@ class Walk:
         self.merged: dict[Size, Factors] = {}
         self.operands: list[tuple[ir.Node, int]] = []
 
-    def run(self) -> None:
-        """Repairs until nothing contradicts the new sizes."""
-        from sardonyx.rewrite.baked.operators import REPAIRS
+    def run(self, repairs: Repairs) -> None:
+        """Repairs until nothing contradicts the new sizes.
 
+        Args:
+            repairs: What to look for at each operator.
+        """
         for _ in range(MOST_ROUNDS):
             inference.infer_shapes(self.model)
             self.sizes = Sizes(self.sizes.opset)
@@ -105,13 +60,12 @@ class Walk:
             self.arithmetic.forget()
             for value in self.model.graph.inputs:
                 self.arithmetic.know(value, self.sizes.dims(value))
-            if not self._round(REPAIRS):
+            if not self._round(repairs):
                 return
             forget_shapes(self.model)
         raise ShapeError(f"what is baked from its sizes is not repaired after {MOST_ROUNDS} rounds", where="model")
 
-    def _round(self, repairs: object) -> bool:
-        assert isinstance(repairs, dict)
+    def _round(self, repairs: Repairs) -> bool:
         stale: set[ir.Value] = set()
         changed = False
         for top in list(self.model.graph):
@@ -119,7 +73,7 @@ class Walk:
             inner = [node for body in facts.bodies(top) for node in facts.nodes_of(body)]
             touched = False
             for node in (top, *inner):
-                found = repairs.get(node.op_type) if facts.is_op(node) else None
+                found = repairs.get(node.op_type) if node.domain in ("", "ai.onnx") else None
                 if any(v in stale for v in node.inputs):
                     touched = True
                 elif found is not None and found(self, node):
@@ -201,9 +155,5 @@ class Walk:
         )
 
 
-def symbol(text: str) -> Size:
-    """The size that a name stands for."""
-    return parsed(text)
-
-
-__all__ = ["Dim", "Walk", "repair"]
+Repairs = Mapping[str, Callable[[Walk, ir.Node], bool]]
+"""Operator → (walk, node) → whether something was put right."""
