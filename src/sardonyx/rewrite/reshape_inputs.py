@@ -15,9 +15,14 @@ from sardonyx.errors import ShapeError
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.baked import repair
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
+from sardonyx.rewrite.engine import Settings
 from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.opset.convert import copy_of
-from sardonyx.rewrite.surgery.interface import all_values, forget_made_up_sizes, shown
+from sardonyx.rewrite.pipeline import select, transform
+from sardonyx.rewrite.surgery.interface import annotated, keep_annotations, shown
+
+FOLDING = ("extract_constant_to_initializer", "fold_constants", "eliminate_deadend", "eliminate_unused_initializer")
+"""The passes that make constants of what is computed from constants alone."""
 
 IMAGE_AXES = {2: "height", 3: "width"}
 """Names for the axes of an input of rank 4 that are opened; axis 0 is ``batch``."""
@@ -34,9 +39,7 @@ def set_input_shapes(model: ir.Model, shapes: InputShapes) -> None:
         ShapeError: There is no such input, it has another rank, or something baked from its old size cannot be
             repaired; names the node.
     """
-    changed = _reshaped(model, shapes)
-    compare_with(model, changed)
-    _replace(model, changed)
+    _replace(model, _reshaped(model, shapes))
 
 
 def set_batch(model: ir.Model, size: int | str) -> None:
@@ -60,7 +63,6 @@ def set_batch(model: ir.Model, size: int | str) -> None:
         raise ShapeError(f"the inputs have no first size in common ({told})", remedy="Use set_input_shapes.")
     shapes = {str(value.name): [size, *_sizes(value)[1:]] for value in entries}
     changed = _reshaped(model, shapes)
-    compare_with(model, changed)
     if sizes == {1}:
         for output, axis in compare_with_samples(model, changed).items():
             _name_axis(changed, output, axis, size)
@@ -97,7 +99,7 @@ def make_dynamic(model: ir.Model, names: Sequence[str] | None = None) -> dict[st
                 continue
             sizes[axis] = _axis_name(name, axis, len(sizes))
             try:
-                compare_with(model, _reshaped(model, shapes))
+                _reshaped(model, shapes)
                 opened += 1
             except ShapeError as error:
                 sizes[axis] = size
@@ -133,7 +135,7 @@ def _sizes(value: ir.Value) -> list[int | str | None]:
 
 
 def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]]) -> ir.Model:
-    """A copy of the model with the new shapes and the repairs they need."""
+    """A copy of the model with the new shapes and the repairs they need, which has been run."""
     inputs = {str(value.name): value for value in _data_inputs(model)}
     for name, sizes in shapes.items():
         if name not in inputs:
@@ -141,14 +143,28 @@ def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
         shape = inputs[name].shape
         if shape is not None and len(shape) != len(sizes):
             raise ShapeError(f"has rank {len(shape)}, and {len(sizes)} sizes were given", where=name)
-    work = copy_of(model)
+    try:
+        changed = _repaired(copy_of(model), shapes)
+        compare_with(model, changed)
+    except ShapeError:
+        # Where shape arithmetic of constants hides sizes from the walk, folding it first shows them.
+        folded = copy_of(model)
+        transform(folded, select(passes=FOLDING), Settings())
+        changed = _repaired(folded, shapes)
+        compare_with(model, changed)
+    return changed
+
+
+def _repaired(work: ir.Model, shapes: InputShapes) -> ir.Model:
+    listed = annotated(work)
     repair(work, shapes)
     inference.infer_shapes(work)
-    forget_made_up_sizes(all_values(work))
+    keep_annotations(work, listed)
     return work
 
 
 def _replace(model: ir.Model, changed: ir.Model) -> None:
     model.graph = changed.graph
+    model.ir_version = changed.ir_version
     model.functions.clear()
     model.functions.update(changed.functions)

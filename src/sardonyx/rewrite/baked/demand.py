@@ -80,7 +80,13 @@ def _further(walk: Walk, node: ir.Node, value: ir.Value | None, axis: int, size:
 def _set(walk: Walk, node: ir.Node, index: int, axis: int, size: Size, rank: int) -> None:
     found = walk.sizes.elements(node.inputs[index])
     if found is None or len(found[1]) != rank:
-        raise walk.refusal(node, "takes its shape from what cannot be followed")
+        operand = node.inputs[index]
+        told = (
+            "an input that callers may override"
+            if operand is not None and operand.is_graph_input()
+            else "what cannot be followed"
+        )
+        raise walk.refusal(node, f"takes its shape from {told}")
     target = list(found[1])
     target[axis] = size
     walk.write(node, index, target)
@@ -99,7 +105,12 @@ def _slice(walk: Walk, node: ir.Node, axis: int, size: Size) -> None:
     """A Slice of the first elements of something longer takes as many as are needed."""
     starts, ends = walk.sizes.constant(node.inputs[1]), walk.sizes.elements(node.inputs[2])
     axes = walk.sizes.constant(node.inputs[3]) if len(node.inputs) > 3 else tuple(range(len(starts or ())))
-    if starts is None or ends is None or axes is None or axis not in axes or starts[axes.index(axis)] != 0:
+    if axes is not None:
+        axes = tuple(each % len(walk.now(node.inputs[0]) or (0,)) for each in axes)
+        if axis not in axes:
+            _further(walk, node, node.inputs[0], axis, size)
+            return
+    if starts is None or ends is None or axes is None or starts[axes.index(axis)] != 0:
         raise walk.refusal(node, "cuts out a fixed number of elements")
     target = list(ends[1])
     target[axes.index(axis)] = size

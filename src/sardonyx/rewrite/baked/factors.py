@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.core.dim import Size
@@ -40,7 +41,18 @@ def split(before: Sequence[int], now: Sequence[Size], known: Mapping[Size, Facto
             found.extend(parts)
         else:
             found.append(Factor(old, new))
-    return [factor for factor in found if factor.changed or factor.old != 1]
+    return _joined(factor for factor in found if factor.changed or factor.old != 1)
+
+
+def _joined(factors: Iterable[Factor]) -> list[Factor]:
+    """The factors with neighbours that did not change as one: where one ends and the next begins says nothing."""
+    found: list[Factor] = []
+    for factor in factors:
+        if found and not factor.changed and not found[-1].changed:
+            both = found.pop().old * factor.old
+            factor = Factor(both, both)
+        found.append(factor)
+    return found
 
 
 def distribute(factors: Sequence[Factor], result: Sequence[int]) -> list[Factors] | None:
@@ -89,17 +101,27 @@ def product_of_old(factors: Sequence[Factor]) -> int:
 
 
 def _cut(factor: Factor, left: int) -> tuple[Factor, Factor] | None:
-    """A factor as two, of which the first was ``left``; what has changed goes to the left one if it can."""
+    """A factor as two, of which the first was ``left``.
+
+    What has changed goes to the one that is then a plain size, not a multiple of one; in doubt to the left.
+    """
     if factor.old % left:
         return None
     right = factor.old // left
     if not factor.changed:
         return Factor(left, left), Factor(right, right)
-    if (share := _exact_quotient(factor.new, right)) is not None:
-        return Factor(left, share), Factor(right, right)
-    if (share := _exact_quotient(factor.new, left)) is not None:
-        return Factor(left, left), Factor(right, share)
-    return None
+    in_front, behind = _exact_quotient(factor.new, right), _exact_quotient(factor.new, left)
+    if in_front is None and behind is None:
+        return None
+    if behind is None or (in_front is not None and _multiple(in_front) <= _multiple(behind)):
+        assert in_front is not None
+        return Factor(left, in_front), Factor(right, right)
+    return Factor(left, left), Factor(right, behind)
+
+
+def _multiple(size: Size) -> int:
+    """The number that a size is a multiple of, whatever its symbols are."""
+    return size if isinstance(size, int) else math.gcd(*(factor for _, _, factor in size.terms))
 
 
 def _exact_quotient(size: Size, divisor: int) -> Size | None:

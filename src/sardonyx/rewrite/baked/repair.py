@@ -8,6 +8,7 @@ from sardonyx.rewrite import inference
 from sardonyx.rewrite.baked.operators import REPAIRS
 from sardonyx.rewrite.baked.walk import Walk, forget_shapes
 from sardonyx.rewrite.inference import InputShapes
+from sardonyx.rewrite.pipeline import free_initializers
 
 STAND_IN = "opened_"
 """How the names begin that stand for a size while it is a number before and after, or stays without a name."""
@@ -23,6 +24,7 @@ def repair(model: ir.Model, shapes: InputShapes) -> None:
     Raises:
         ShapeError: something cannot be repaired; names the node.
     """
+    free_initializers(model)
     inference.infer_shapes(model)
     walk = Walk(model)
     wanted: dict[str, int | None] = {}

@@ -62,6 +62,7 @@ class Walk:
                 self.arithmetic.know(value, self.sizes.dims(value))
             if not self._round(repairs):
                 return
+            self._sort()
             forget_shapes(self.model)
         raise ShapeError(f"what is baked from its sizes is not repaired after {MOST_ROUNDS} rounds", where="model")
 
@@ -87,6 +88,13 @@ class Walk:
             for output in top.outputs:
                 self.arithmetic.know(output, self.sizes.dims(output))
         return changed
+
+    def _sort(self) -> None:
+        """Arithmetic stands in front of the node that asked for it; what it was written for may come earlier."""
+        try:
+            self.model.graph.sort()
+        except ValueError as error:
+            raise ShapeError("a size would have to be known before it is computed", where="model") from error
 
     def settle(self) -> None:
         """With the new sizes in force: what was written for them becomes constants where they are numbers."""

@@ -12,10 +12,10 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.rewrite.surgery.interface import (
-    all_values,
+    annotated,
     bodies_within,
     drop_unused_functions,
-    forget_made_up_sizes,
+    keep_annotations,
     shown,
     values_of,
 )
@@ -44,6 +44,7 @@ def extract(model: ir.Model, outputs: Sequence[str], inputs: Sequence[str] | Non
     if not outputs:
         raise OptionError("names no tensor", where="outputs")
     part = copy_of(model)
+    listed = annotated(part)
     infer_shapes(part)
     graph = part.graph
     wanted = [_find(graph, name, "outputs") for name in outputs]
@@ -54,7 +55,7 @@ def extract(model: ir.Model, outputs: Sequence[str], inputs: Sequence[str] | Non
     graph.outputs.extend(wanted)
     _keep(graph, wanted, given)
     drop_unused_functions(part)
-    forget_made_up_sizes(all_values(part))
+    keep_annotations(part, listed)
     return part
 
 

@@ -43,6 +43,22 @@ def forget_made_up_sizes(values: Iterable[ir.Value]) -> None:
             value.shape = ir.Shape(told)
 
 
+def annotated(model: ir.Model) -> frozenset[ir.Value]:
+    """The results of nodes whose types are known now."""
+    return frozenset(value for graph in graphs_of(model) for node in graph for value in node.outputs if value.type)
+
+
+def keep_annotations(model: ir.Model, listed: frozenset[ir.Value]) -> None:
+    """Forgets what inference told of results of nodes: a file lists what it listed, and its interface."""
+    forget_made_up_sizes(all_values(model))
+    for graph in graphs_of(model):
+        outputs = set(graph.outputs)
+        for node in graph:
+            for value in node.outputs:
+                if value not in listed and value not in outputs:
+                    value.type, value.shape = None, None
+
+
 def all_values(model: ir.Model) -> Iterator[ir.Value]:
     """Every value of a model, bodies and functions included."""
     for graph in graphs_of(model):
