@@ -189,9 +189,11 @@ def _facts(found: Summary) -> Iterator[tuple[str, str]]:
     if found.file_bytes is not None:
         yield "file", size(found.file_bytes)
     unknown = f", and {found.unknown_macs} nodes of unknown size" if found.unknown_macs else ""
-    yield "MACs", count(found.macs) + unknown + (_at(found.sizes) if isinstance(found.macs, int) else "")
+    sized = isinstance(found.macs, int)
+    hint = "" if sized else " (name them: --size NAME=8)"
+    yield "MACs", count(found.macs) + unknown + (_at(found.sizes) if sized else hint)
     if found.peak_memory is not None:
-        yield "memory peak", size(found.peak_memory) + _at(found.sizes)
+        yield "memory peak", (size(found.peak_memory) + _at(found.sizes)) if sized else f"depends on sizes{hint}"
     yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
     yield "IR version", str(found.ir_version)
     yield "control flow", f"{found.control_flow_depth} deep" if found.control_flow_depth else "none"

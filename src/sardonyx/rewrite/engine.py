@@ -9,7 +9,7 @@ and forbid just that one (``limit``, ``banned``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,7 +130,7 @@ class Site:
         """The graph (or body, or function body) that holds the node."""
         graph = self.node.graph
         assert graph is not None
-        return graph  # type: ignore[return-value]
+        return graph
 
     @property
     def output(self) -> ir.Value:
@@ -436,9 +436,7 @@ class Engine:
             first = next(iter(graph))
             graph.insert_before(first, nodes)
 
-    def _replace(
-        self, old: ir.Value, new: ir.Value, *, fresh: bool, nodes: list[ir.Node], graph: ir.Graph
-    ) -> None:
+    def _replace(self, old: ir.Value, new: ir.Value, *, fresh: bool, nodes: list[ir.Node], graph: ir.Graph) -> None:
         """Make every reader of ``old``, and the graph outputs, read ``new``."""
         if new.type is None or fresh:
             new.type = old.type or new.type
@@ -530,19 +528,26 @@ class Engine:
     def new_constant(
         self, array: np.ndarray | ir.TensorProtocol, graph: ir.Graph, base: str, nodes: list[ir.Node]
     ) -> ir.Value:
-        """A new constant value usable in ``graph``: an initializer, or in a function a ``Constant`` node put in ``nodes``."""
+        """A new constant value usable in ``graph``: an initializer; in a function a ``Constant`` in ``nodes``."""
         name = self.names.fresh(base)
-        tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name) if isinstance(array, np.ndarray) else array
+        tensor = (
+            ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+            if isinstance(array, np.ndarray)
+            else array
+        )
         if self.in_function:
             attribute = ir.AttrTensor("value", tensor)
             node = ir.Node("", "Constant", [], [attribute], name=self.node_names.fresh(name))
             node.outputs[0].name = name
             node.outputs[0].type = ir.TensorType(tensor.dtype)
-            node.outputs[0].shape = ir.Shape(list(tensor.shape))
+            node.outputs[0].shape = ir.Shape([int(dim) for dim in tensor.shape.numpy()])
             nodes.append(node)
             return node.outputs[0]
         value = ir.Value(
-            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(list(tensor.shape)), const_value=tensor
+            name=name,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape([int(dim) for dim in tensor.shape.numpy()]),
+            const_value=tensor,
         )
         graph.register_initializer(value)
         return value
@@ -606,9 +611,7 @@ class Engine:
         found = {n: None for n in nodes if self.alive(n)}
         front = list(found)
         for _ in range(steps):
-            readers = {
-                use.node: None for n in front for v in n.outputs for use in v.uses() if use.node not in found
-            }
+            readers = {use.node: None for n in front for v in n.outputs for use in v.uses() if use.node not in found}
             front = [n for n in readers if self.alive(n)]
             if not front:
                 break
@@ -698,5 +701,3 @@ def _attribute(name: str, value: Any) -> ir.Attr:
 
 def _site_label(node: ir.Node) -> str:
     return next((v.name for v in node.outputs if v.name), None) or node_label(node)
-
-

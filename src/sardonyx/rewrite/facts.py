@@ -106,7 +106,7 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape when every dimension is a number, else None."""
     if value is None:
         return None
-    shape = value.shape
+    shape: ir.ShapeProtocol | None = value.shape
     if shape is None:
         tensor = constant_tensor(value)
         if tensor is None:

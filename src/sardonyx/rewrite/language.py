@@ -61,7 +61,7 @@ class Refusal:
     reason: str
 
 
-Operand: TypeAlias = "Expr | V | ir.Value | np.ndarray | int | float | bool | None | EllipsisType"
+Operand: TypeAlias = "Expr | V | ir.Value | np.ndarray | int | float | bool | EllipsisType | None"
 Replacement: TypeAlias = "Expr | ir.Value"
 
 
@@ -90,7 +90,7 @@ class Patch:
     build: Callable[[], Patch] | None = None
 
 
-Result: TypeAlias = "None | Refusal | Replacement | tuple[Replacement | None, ...] | Patch"
+Result: TypeAlias = "Refusal | Replacement | tuple[Replacement | None, ...] | Patch | None"
 
 
 class Expr:
@@ -246,8 +246,9 @@ class Rewrite:
             if isinstance(found, V):
                 return match.bound[found.name]  # type: ignore[no-any-return]
             if isinstance(found, Expr):
-                return _instantiate(found, match, {})
-            result = found(match)
+                built: Result = _instantiate(found, match, {})
+                return built
+            result: Result = found(match)
             if result is not None and not isinstance(result, Refusal):
                 return result
             if isinstance(result, Refusal):

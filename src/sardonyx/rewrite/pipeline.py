@@ -182,7 +182,11 @@ class _Interface:
 
     def __init__(self, model: ir.Model) -> None:
         self._listed = frozenset(
-            str(value.name) for graph in _all_graphs(model) for node in graph for value in node.outputs if _declared(value)
+            str(value.name)
+            for graph in _all_graphs(model)
+            for node in graph
+            for value in node.outputs
+            if _declared(value)
         )
         self._inputs = [(v, v.type, v.shape) for v in model.graph.inputs]
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]

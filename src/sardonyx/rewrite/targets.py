@@ -53,9 +53,7 @@ class Profile:
 
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "SkipLayerNormalization"})
 
-_TENSORRT = frozenset(
-    {"legalize_center_crop_pad", "legalize_microsoft", "legalize_swish"}
-)
+_TENSORRT = frozenset({"legalize_center_crop_pad", "legalize_microsoft", "legalize_swish"})
 """Decompositions of what its parser does not take."""
 
 PROFILES = {

@@ -43,6 +43,15 @@ def transposes(g: GraphMaker) -> None:
     g.output(g.node("Transpose", y, perm=g.maybe(g.permutation(n))))
 
 
-@pytest.mark.parametrize("label", ["eliminate_identity", "eliminate_nop_dropout", "eliminate_nop_cast", "eliminate_nop_transpose", "fuse_consecutive_transposes"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "eliminate_identity",
+        "eliminate_nop_dropout",
+        "eliminate_nop_cast",
+        "eliminate_nop_transpose",
+        "fuse_consecutive_transposes",
+    ],
+)
 def test_outputs_stay_equal(label: str) -> None:
     run_many(label, 200)

@@ -122,7 +122,7 @@ def _check_ir_features(model: onnx.ModelProto, commands: Commands) -> Iterator[F
         )
     elements: set[int] = set()
     for scope in scopes(model):
-        if not scope.is_function_body:
+        if isinstance(scope.graph, onnx.GraphProto):
             elements.update(tensor.data_type for tensor in scope.graph.initializer)
             elements.update(v.type.tensor_type.elem_type for v in (*scope.graph.input, *scope.graph.output))
     names = {TensorProto.DataType.Name(element) for element in elements if element in TensorProto.DataType.values()}

@@ -44,8 +44,10 @@ def lint_model(source: Source, commands: Commands, broken: frozenset[Place]) -> 
 
 def _lint_uses(scope: Scope, model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
     graph = scope.graph
-    is_function = isinstance(graph, onnx.FunctionProto)
-    outputs = list(graph.output) if is_function else [value.name for value in graph.output]
+    if isinstance(graph, onnx.FunctionProto):
+        outputs = list(graph.output)
+    else:
+        outputs = [value.name for value in graph.output]
     reads = [names_read(node) for node in graph.node]
     used = set(outputs).union(*reads)
     for name in weight_names(graph):

@@ -166,8 +166,10 @@ def _leave(frames: list[_Frame]) -> Iterator[Finding]:
         yield from _cycles_or_disorder(frame)
     scope = frame.scope
     graph = scope.graph
-    is_function = isinstance(graph, onnx.FunctionProto)
-    outputs = list(graph.output) if is_function else [value.name for value in graph.output]
+    if isinstance(graph, onnx.FunctionProto):
+        outputs = list(graph.output)
+    else:
+        outputs = [value.name for value in graph.output]
     for name in _repeated(outputs):
         yield finding("output-duplicate", "the output is listed more than once.", scope.at(tensor=name))
     for name in outputs:
