@@ -122,7 +122,8 @@ def squeezed_if_one(g: GraphMaker) -> None:
         g.output(g.node("Shape", y))
     else:
         y = g.node("Unsqueeze", g.node("Relu", y), g.ints(0))
-        g.output(g.node("Transpose", y, perm=g.permutation(rank)))
+        y = g.node("Transpose", y, perm=g.permutation(rank))
+        g.output(g.node("Reshape", y, g.ints(-1)))
 
 
 @generator("eliminate_impossible_branch")
