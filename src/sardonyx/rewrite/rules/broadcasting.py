@@ -25,6 +25,9 @@ BROADCASTING = frozenset(
 CHOOSING = frozenset({"Where", "Max", "Min", "Mean"})
 """Those for which ONNX Runtime has a path for operands of one shape that gives zeros another sign."""
 
+LARGEST_MASK = 1 << 20
+"""Elements up to which a constant mask is looked at."""
+
 WRITTEN_OUT = 1024
 """Bytes up to which a tensor of one repeated number is written as a constant rather than as its shape."""
 
@@ -47,8 +50,10 @@ def keeps_shape(s: Site, x: ir.Value | None, others: Iterable[ir.Value | None]) 
 
 
 def repeated(s: Site, value: ir.Value | None) -> Any:
-    """The number that a tensor holds everywhere, or None: a small constant, ConstantOfShape, or such a one expanded."""
-    array = facts.small_constant(value)
+    """The number that a tensor holds everywhere, or None: of a constant, ConstantOfShape, Expand or Where."""
+    tensor = facts.constant_tensor(value)
+    mask = tensor is not None and tensor.dtype == ir.DataType.BOOL and tensor.size <= LARGEST_MASK
+    array = facts.constant(value) if mask else facts.small_constant(value)
     if array is not None:
         if array.size == 0 or array.dtype.kind not in "fiub":
             return None
@@ -63,6 +68,9 @@ def repeated(s: Site, value: ir.Value | None) -> Any:
         if fill is None:
             return 0.0
         return None if fill.is_ref() else fill.as_tensor().numpy().reshape(-1)[0].item()
+    if facts.is_op(node, "Where") and node is not None and facts.is_constant(node.inputs[0]):
+        condition = repeated(s, node.inputs[0])
+        return None if condition is None else repeated(s, node.inputs[1 if condition else 2])
     return None
 
 

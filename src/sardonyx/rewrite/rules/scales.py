@@ -1,0 +1,127 @@
+"""Numbers that a tensor is multiplied by on its way to a product: one for both operands, and part of a weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
+from sardonyx.rewrite.notation import Add, MatMul, Mul
+from sardonyx.rewrite.rules.polynomials import number_of
+from sardonyx.rewrite.rules.signatures import again
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+
+MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
+"""Operators of one tensor and a shape: what is multiplied after them may be multiplied before."""
+
+LONGEST = 8
+
+
+def scaled(s: Site, value: ir.Value | None) -> tuple[ir.Value, float] | None:
+    """A product or quotient with one number, that nothing else reads: the tensor and the factor."""
+    node = None if value is None else value.producer()
+    if node is None or node.graph is not s.node.graph or not facts.is_op(node, "Mul", "Div") or value is None:
+        return None
+    return _factor(node) if facts.used_once(value) else None
+
+
+def _factor(node: ir.Node) -> tuple[ir.Value, float] | None:
+    for index in (0, 1) if node.op_type == "Mul" else (0,):
+        tensor, number = node.inputs[index], number_of(node.inputs[1 - index])
+        if tensor is None or number is None or facts.dtype(tensor) not in FLOATS or facts.is_constant(tensor):
+            continue
+        if facts.rank(tensor) is None or facts.rank(tensor) != facts.rank(node.outputs[0]):
+            continue
+        if node.op_type == "Mul" or number:
+            return tensor, number if node.op_type == "Mul" else 1 / number
+    return None
+
+
+def _number(factor: float, like: ir.Value) -> np.ndarray | None:
+    kind = facts.dtype(like)
+    assert kind is not None
+    with np.errstate(over="ignore"):
+        number = np.array(factor, kind.numpy())
+    # A factor of 1e-30 is nothing as float16, and one of 1e30 is infinite.
+    return number if np.isfinite(number) and (abs(number) >= np.finfo(number.dtype).tiny or factor == 0) else None
+
+
+@rule("fuse_scales_of_matmul", on="MatMul", exactness=REASSOCIATES)
+def scales_of_both_operands(s: Site) -> Result:
+    """A product of two tensors, each multiplied by a number, is multiplied by one number only."""
+    left, right = scaled(s, s.input(0)), scaled(s, s.input(1))
+    if left is None or right is None:
+        return None
+    number = _number(left[1] * right[1], left[0])
+    if number is None:
+        return Refusal("the product of the two numbers is out of the type's range")
+    return MatMul(Mul(left[0], number), right[0])
+
+
+@rule("fuse_scale_into_weight", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+def scale_of_linear(s: Site) -> Result:
+    """A number that a linear layer is multiplied by, behind changes of shape too, is part of its weight and bias."""
+    found = _factor(s.node)
+    if found is None:
+        return None
+    value, factor = found
+    chain: list[ir.Node] = []
+    while (node := value.producer()) is not None and node.graph is s.node.graph and facts.is_op(node, *MOVING):
+        if not facts.used_once(value) or len(chain) == LONGEST or node.inputs[0] is None:
+            return None
+        chain.append(node)
+        value = node.inputs[0]
+    if not facts.used_once(value):
+        return None
+    moved = _scaled_linear(s, value, factor)
+    if moved is None or isinstance(moved, Refusal):
+        return moved
+    for node in reversed(chain):
+        moved = again(node, moved, *node.inputs[1:])
+    return moved
+
+
+def _scaled_linear(s: Site, value: ir.Value, factor: float) -> Expr | Refusal | None:
+    """The layer that makes ``value``, with its weight and bias multiplied by ``factor``."""
+    node = value.producer()
+    if node is None or node.graph is not s.node.graph:
+        return None
+    if facts.is_op(node, "Gemm"):
+        weight, bias = _times(node.inputs[1], factor), _times(node.inputs[2] if len(node.inputs) > 2 else None, factor)
+        if weight is None or (len(node.inputs) > 2 and bias is None):
+            return None
+        terms = [weight] if bias is None else [weight, bias]
+        return Op(("Gemm",))(node.inputs[0], *terms, **dict[str, Any](node.attributes))
+    if facts.is_op(node, "MatMul"):
+        # Without a bias, the product alone is for `fuse_scale_into_matmul` where nothing stands between.
+        weight = _times(node.inputs[1], factor)
+        return None if weight is None else MatMul(node.inputs[0], weight)
+    if not facts.is_op(node, "Add"):
+        return None
+    for index in (0, 1):
+        product, term = node.inputs[index], node.inputs[1 - index]
+        layer = None if product is None else product.producer()
+        if layer is None or product is None or layer.graph is not s.node.graph or not facts.is_op(layer, "MatMul"):
+            continue
+        weight, bias = _times(layer.inputs[1], factor), _times(term, factor)
+        if weight is None or bias is None or not facts.used_once(product):
+            return Refusal("the weight or the bias is not constant, or the product has other readers")
+        return Add(MatMul(layer.inputs[0], weight), bias)
+    return None
+
+
+def _times(value: ir.Value | None, factor: float) -> np.ndarray | None:
+    """A floating-point constant times ``factor``."""
+    if value is None or not facts.is_constant(value) or facts.dtype(value) not in FLOATS:
+        return None
+    array = facts.constant(value)
+    if array is None:
+        return None
+    with np.errstate(over="ignore"):
+        product = (array.astype(np.float64) * factor).astype(array.dtype)
+    return product if np.isfinite(product).all() or not np.isfinite(array).all() else None

@@ -1,0 +1,61 @@
+"""Transposes between changes of shape, and products that a factor can be moved through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core.dim import Size
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
+from sardonyx.rewrite.notation import Transpose
+from sardonyx.rewrite.rules.reshapes import FAMILY
+from sardonyx.rewrite.sizes import equal, product
+
+
+def merged_axes(before: Sequence[Size], after: Sequence[Size]) -> list[list[int]] | None:
+    """The axes of ``before`` that each axis of ``after`` holds, where a change of shape only merges neighbours.
+
+    Returns:
+        A list of axes for each axis of ``after``, empty for a new axis of size 1; None where axes are split.
+    """
+    groups: list[list[int]] = []
+    at = 0
+    for size in after:
+        group: list[int] = []
+        while equal(product([before[axis] for axis in group]), size) is not True:
+            if at == len(before):
+                return None
+            group.append(at)
+            at += 1
+        if not group and at < len(before) and before[at] == 1:
+            group.append(at)
+            at += 1
+        groups.append(group)
+    while at < len(before) and before[at] == 1 and groups:
+        groups[-1].append(at)
+        at += 1
+    return groups if at == len(before) else None
+
+
+@rule("fuse_reshapes_around_transpose", on=FAMILY, exactness=EXACT)
+def transpose_of_merged_axes(s: Site) -> Result:
+    """A Transpose of axes merged before it and split again after it is a Transpose of the axes themselves."""
+    turned = s.producer(0, "Transpose")
+    merging = None if turned is None or turned.inputs[0] is None else turned.inputs[0].producer()
+    if turned is None or merging is None or merging.graph is not s.node.graph or not facts.is_op(merging, *FAMILY):
+        return None
+    source, merged = merging.inputs[0], merging.outputs[0]
+    before, between, after = s.sizes.dims(source), s.sizes.dims(merged), s.sizes.dims(s.output)
+    if source is None or before is None or between is None or after is None or len(before) != len(after):
+        return None
+    if not facts.used_once(merged) or not facts.used_once(turned.outputs[0]):
+        return Refusal("a tensor in between has other readers")
+    groups = merged_axes(before, between)
+    if groups is None:
+        return Refusal("the axes are not only merged before the Transpose")
+    perm = s.attr("perm", node=turned) or tuple(reversed(range(len(between))))
+    order = [axis for place in perm for axis in groups[place]]
+    if not all(equal(before[axis], size) is True for axis, size in zip(order, after, strict=True)):
+        return Refusal("the axes are split otherwise than they were merged")
+    return source if order == sorted(order) else Transpose(source, perm=order)
