@@ -8,13 +8,19 @@ nearly matches, and registers under the rule's label::
         x = g.input(g.shape(rank=g.int(0, 4)))
         g.output(g.node("Transpose", x, perm=g.maybe(g.permutation(g.rank(x)))))
 
-``check(label, seed)`` builds the graph, optimizes a copy with that pass alone and then with all
-default passes, and compares outputs on inputs that hold NaN, infinities, −0.0 and zeros.
+``check(label, make, seed)`` builds the graph, optimizes a copy with that pass alone and then with all
+default passes, and compares outputs on inputs that hold NaN, infinities, −0.0 and zeros; where
+sizes of inputs are open, at two other sizes as well.
+
+``check_composed(makes, seed)`` puts several generators' graphs into one model, the later reading what
+the earlier put out, and asks the same of the default passes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +30,8 @@ from onnx import helper
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import evaluate, pipeline
-from sardonyx.rewrite.engine import Settings
+from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.language import EXACT
 
 Generator = Callable[["GraphMaker"], None]
 GENERATORS: dict[str, list[Generator]] = {}
@@ -57,6 +64,7 @@ class GraphMaker:
         self.functions: list[onnx.FunctionProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._feeds: dict[str, np.ndarray] = {}
+        self._declared: dict[str, tuple[int | str | None, ...]] = {}
         self._initializers: list[onnx.TensorProto] = []
         self._nodes: list[onnx.NodeProto] = []
         self._outputs: list[str] = []
@@ -116,16 +124,23 @@ class GraphMaker:
         return np.asarray(self.rng.integers(low, 6, tuple(shape)), kind)
 
     def input(
-        self, shape: Sequence[int], dtype: str = "float32", *, dynamic: bool | None = None, values: np.ndarray | None = None
+        self,
+        shape: Sequence[int],
+        dtype: str = "float32",
+        *,
+        dynamic: bool | None = None,
+        values: np.ndarray | None = None,
+        dims: Sequence[int | str | None] | None = None,
     ) -> str:
-        """A graph input. ``dynamic`` (drawn when None) hides some sizes behind names, or all of the shape."""
+        """A graph input. ``dynamic`` (drawn when None) hides sizes behind names; ``dims`` declares them instead."""
         name = self.fresh("x")
         array = np.asarray(self.array(shape, dtype) if values is None else values)
-        dims: list[int | str | None] | None = list(array.shape)
-        if self.chance(0.35) if dynamic is None else dynamic:
-            assert dims is not None
-            dims = [f"{name}_d{i}" if d and self.chance(0.6) else d for i, d in enumerate(dims)]
+        if dims is None:
+            dims = list(array.shape)
+            if self.chance(0.35) if dynamic is None else dynamic:
+                dims = [f"{name}_d{i}" if d and self.chance(0.6) else d for i, d in enumerate(dims)]
         self._inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), dims))
+        self._declared[name] = tuple(dims)
         self._feeds[name] = array
         self._shapes[name] = array.shape
         return name
@@ -157,7 +172,12 @@ class GraphMaker:
         given = {k: v for k, v in attrs.items() if v is not None}
         empty = [k for k, v in given.items() if isinstance(v, (list, tuple)) and not v]
         node = helper.make_node(
-            op, names, outputs, name=self.fresh("n"), domain=domain, **{k: v for k, v in given.items() if k not in empty}
+            op,
+            names,
+            outputs,
+            name=self.fresh("n"),
+            domain=domain,
+            **{k: v for k, v in given.items() if k not in empty},
         )
         node.attribute.extend(helper.make_attribute(k, [], attr_type=onnx.AttributeProto.INTS) for k in empty)
         self._nodes.append(node)
@@ -167,6 +187,19 @@ class GraphMaker:
 
     def rank(self, name: str) -> int:
         return len(self._shapes[name])
+
+    def overridable(self, array: np.ndarray) -> str:
+        """An initializer that is a graph input too: a default that callers may override, fed with other values."""
+        name = self.input(array.shape, str(array.dtype), dynamic=False)
+        self._initializers.append(onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def loose(self, array: np.ndarray) -> str:
+        """An initializer, never a Constant node."""
+        name = self.fresh("c")
+        self._initializers.append(onnx.numpy_helper.from_array(array, name))
+        self._shapes[name] = array.shape
+        return name
 
     def output(self, *names: str) -> None:
         """Mark graph outputs."""
@@ -198,6 +231,95 @@ class GraphMaker:
             proto.graph.output[i].CopyFrom(info)
         return proto
 
+    def feeds(self) -> list[dict[str, np.ndarray]]:
+        """Inputs at the sizes drawn, then, where any is open, at two other assignments of the open ones.
+
+        Sizes that were drawn equal stay equal, so that what fitted together mostly still fits.
+        """
+        open_sizes = {size for name in self._declared for size in self._open_sizes(name)}
+        found = [self._feeds]
+        for low in (2, 1) if open_sizes else ():
+            sizes = {size: 1 if size == 1 and low == 2 else self.int(low, 6) for size in sorted(open_sizes)}
+            found.append({name: self._resized(name, sizes) for name in self._feeds})
+        return found
+
+    def _open_sizes(self, name: str) -> list[int]:
+        declared = zip(self._declared[name], self._feeds[name].shape, strict=True)
+        return [size for dim, size in declared if not isinstance(dim, int)]
+
+    def _resized(self, name: str, sizes: dict[int, int]) -> np.ndarray:
+        array = self._feeds[name]
+        if not array.size or not self._open_sizes(name):
+            return array
+        shape = [d if isinstance(d, int) else sizes[n] for d, n in zip(self._declared[name], array.shape, strict=True)]
+        return np.resize(array, shape)
+
+
+@dataclass
+class Law:
+    """A model with what it answers, which every rewriting of it must answer too."""
+
+    proto: onnx.ModelProto
+    answers: list[tuple[dict[str, np.ndarray], dict[str, Any]]]
+    """Feeds and outputs: at the sizes drawn, and at the other sizes that the model runs at."""
+
+    @classmethod
+    def of(cls, maker: GraphMaker) -> Law:
+        """Run the maker's model.
+
+        Raises:
+            Unsuitable: it makes no graph that the evaluators run.
+        """
+        proto = maker.model()
+        first, *others = maker.feeds()
+        try:
+            run = evaluate.runner(proto)
+            answers = [(first, run.run(first))]
+        except EvaluationError as error:
+            raise Unsuitable(str(error)) from error
+        for output in proto.graph.output:
+            if not _declared_rightly(output, answers[0][1][output.name]):
+                raise Unsuitable(f"inference is wrong about {output.name}")
+        for feeds in others:
+            # What the model itself refuses at other sizes, nothing is promised of.
+            with contextlib.suppress(EvaluationError):
+                answers.append((feeds, run.run(feeds)))
+        return cls(proto, answers)
+
+    def kept_by(
+        self, selection: pipeline.Selection, settings: Settings, context: str, *, thorough: bool = True
+    ) -> Engine:
+        """Rewrite a copy with these passes; fails if any output changed.
+
+        Raises:
+            AssertionError: an output differs, with both graphs in the message.
+        """
+        model = model_io.from_proto(self.proto)
+        engine = pipeline.transform(model, selection, settings)
+        result = model_io.to_proto(model)
+        fired = [applied.rule for applied in engine.applied]
+        context = f"{context}: {fired}\n{_text(self.proto)}\n→\n{_text(result)}"
+        assert not engine.failed, f"{engine.failed}\n{context}"
+        onnx.checker.check_model(result, full_check=thorough)
+        assert [o.name for o in result.graph.output] == [o.name for o in self.proto.graph.output], context
+        exact = all(applied.exactness == "exact" for applied in engine.applied)
+        run = evaluate.runner(result)
+        left = {value.name for value in result.graph.input}
+        for feeds, expected in self.answers:
+            sizes = {name: array.shape for name, array in feeds.items()}
+            found = run.run({name: array for name, array in feeds.items() if name in left})
+            assert_equal(expected, found, exact=exact, context=f"{sizes} {context}")
+        return engine
+
+
+def _declared_rightly(output: onnx.ValueInfoProto, found: Any) -> bool:
+    if not isinstance(found, np.ndarray) or not output.type.HasField("tensor_type"):
+        return True
+    dims = output.type.tensor_type.shape.dim
+    return len(dims) == found.ndim and all(
+        not dim.HasField("dim_value") or dim.dim_value == size for dim, size in zip(dims, found.shape, strict=True)
+    )
+
 
 def check(label: str, make: Generator, seed: int, target: str = "portable") -> bool:
     """Whether the rule fired on graph ``seed``, optimized for ``target``; fails if any output changed.
@@ -208,52 +330,112 @@ def check(label: str, make: Generator, seed: int, target: str = "portable") -> b
     """
     maker = GraphMaker(seed)
     make(maker)
-    proto = maker.model()
-    feeds = maker._feeds
-    try:
-        expected = evaluate.evaluate(proto, feeds)
-    except EvaluationError as error:
-        raise Unsuitable(str(error)) from error
+    law = Law.of(maker)
     name = label.split("/")[0]
     alone = pipeline.select(target, passes=[name, "eliminate_deadend", "extract_constant_to_initializer"])
     fired = False
+    settings = Settings(target=target)
     for selection in (alone, pipeline.select(target)):
-        model = model_io.from_proto(proto)
-        engine = pipeline.transform(model, selection, Settings(target=target))
-        result = model_io.to_proto(model)
-        exact = all(a.exactness == "exact" for a in engine.applied)
-        fired = fired or any(a.rule == label or a.rule.split("/")[0] == label for a in engine.applied)
-        context = f"seed {seed}, {make.__name__}: {[a.rule for a in engine.applied]}\n{_text(proto)}\n→\n{_text(result)}"
-        onnx.checker.check_model(result, full_check=True)
-        assert [o.name for o in result.graph.output] == [o.name for o in proto.graph.output], context
-        assert_equal(expected, evaluate.evaluate(result, feeds), exact=exact, context=context)
+        engine = law.kept_by(selection, settings, f"seed {seed}, {make.__name__}", thorough=seed % 10 == 0)
+        fired = fired or any(label in (applied.rule, applied.rule.split("/")[0]) for applied in engine.applied)
     return fired
 
 
-def assert_equal(expected: dict[str, Any], found: dict[str, Any], *, exact: bool, context: str = "") -> None:
-    """Equal types and shapes, and equal bits but for the sign of NaN.
+class Composer(GraphMaker):
+    """Puts several generators' graphs into one model: a later one may read what an earlier one put out."""
 
-    What is not exact may differ by 1e-4 of the largest output, or by four roundings of a type that is coarser.
+    def __init__(self, seed: int, *, connected: bool) -> None:
+        super().__init__(seed)
+        self.connected = connected
+        self._known: dict[str, np.ndarray] = {}
+
+    def then(self, make: Generator) -> None:
+        """Add a generator's graph.
+
+        Raises:
+            Unsuitable: it needs another operator set, or makes no graph that the evaluators run.
+        """
+        opset = self.opset
+        make(self)
+        if self.opset != opset:
+            raise Unsuitable("another operator set is needed")
+        if self.connected:
+            try:
+                self._known = evaluate.evaluate(self.model(), self._feeds)
+            except EvaluationError as error:
+                raise Unsuitable(str(error)) from error
+
+    def input(self, shape: Sequence[int], dtype: str = "float32", **kwargs: Any) -> str:
+        """A graph input, or elements of an earlier output in the shape asked for."""
+        fitting = [n for n, v in self._known.items() if isinstance(v, np.ndarray) and v.dtype == dtype and v.size]
+        if not fitting or kwargs.get("values") is not None or not self.chance(0.7):
+            return super().input(shape, dtype, **kwargs)
+        name: str = self.pick(fitting)
+        if self._known[name].shape == tuple(shape):
+            self._shapes[name] = tuple(shape)
+            return name
+        taken = self.rng.integers(0, self._known[name].size, tuple(shape))
+        found: str = self.node("Gather", self.node("Reshape", name, self.ints(-1)), self.const(taken))
+        self._shapes[found] = tuple(shape)
+        return found
+
+
+def check_composed(makes: Sequence[Generator], seed: int, *, connected: bool) -> int:
+    """Graphs of several generators in one model, under the default passes; returns how many patches were applied.
+
+    Where the graphs are connected, only exact rules run: what one rounds, the next may compare or floor.
+
+    Raises:
+        AssertionError: an output differs.
+        Unsuitable: the generators make no model together.
     """
+    maker = Composer(seed, connected=connected)
+    for make in makes:
+        maker.then(make)
+    selection = pipeline.select()
+    if connected:
+        selection = pipeline.Selection(
+            tuple(r for r in selection.rules if r.exactness is EXACT),
+            tuple(s for s in selection.sweeps if s.rule.exactness is EXACT),
+        )
+    context = f"seed {seed}, {' + '.join(make.__name__ for make in makes)}"
+    return len(Law.of(maker).kept_by(selection, Settings(), context, thorough=seed % 10 == 0).applied)
+
+
+def assert_equal(expected: dict[str, Any], found: dict[str, Any], *, exact: bool, context: str = "") -> None:
+    """Equal types and shapes, and equal bits but for those of NaN (or within the type's tolerance)."""
     for name, want in expected.items():
         got = found[name]
         assert type(want) is type(got), f"{name}: {type(got)} for {type(want)}\n{context}"
         if not isinstance(want, np.ndarray):
             assert repr(want) == repr(got), f"{name}: {got} for {want}\n{context}"
             continue
-        assert want.dtype == got.dtype and want.shape == got.shape, f"{name}: {got.dtype}{got.shape} for {want.dtype}{want.shape}\n{context}"
+        assert want.dtype == got.dtype and want.shape == got.shape, (
+            f"{name}: {got.dtype}{got.shape} for {want.dtype}{want.shape}\n{context}"
+        )
         if exact or want.dtype.kind not in "fcV":
-            same = want.tobytes() == got.tobytes() or np.array_equal(
-                want, got, equal_nan=want.dtype.kind in "fc"
-            ) and np.array_equal(np.signbit(want) & ~np.isnan(want), np.signbit(got) & ~np.isnan(got))
-            assert same, f"{name}: {got} for {want}\n{context}"
+            assert _same_bits(want, got), f"{name}: {got} for {want}\n{context}"
         else:
+            tolerance = TOLERANCES[str(want.dtype)]
             finite = np.abs(want[np.isfinite(want)].astype(np.float64))
-            scale = float(finite.max()) if finite.size else 1.0
-            near = max(1e-4, 4 * float(np.finfo(want.dtype).eps)) if want.dtype.kind == "f" else 1e-4
-            wide = got.astype(np.float64), want.astype(np.float64)
-            close = np.isclose(*wide, rtol=near, atol=near * scale + 1e-6, equal_nan=True)
+            atol = tolerance * (float(finite.max()) if finite.size else 1.0) + 1e-6
+            wide, wanted = got.astype(np.float64), want.astype(np.float64)
+            close = np.isclose(wide, wanted, rtol=tolerance, atol=atol, equal_nan=True)
             assert close.all(), f"{name}: {got} for {want}\n{context}"
+
+
+TOLERANCES = {"float16": 8e-3, "float32": 1e-4, "float64": 1e-9}
+"""Of the largest output: what sums taken in another order may differ by, in each type."""
+
+
+def _same_bits(want: np.ndarray, got: np.ndarray) -> bool:
+    """Equal bits, but for those of a NaN."""
+    if want.tobytes() == got.tobytes():
+        return True
+    if want.dtype.kind not in "fc":
+        return np.array_equal(want, got)
+    nan = np.isnan(want)
+    return np.array_equal(want, got, equal_nan=True) and np.array_equal(np.signbit(want) & ~nan, np.signbit(got) & ~nan)
 
 
 def _text(proto: onnx.ModelProto) -> str:
@@ -261,9 +443,12 @@ def _text(proto: onnx.ModelProto) -> str:
 
 
 def run_many(label: str, graphs: int, first_seed: int = 0, target: str = "portable") -> tuple[int, int]:
-    """Check ``graphs`` random graphs of every generator of ``label``; returns (checked, fired)."""
+    """Check ``graphs`` random graphs of every generator of ``label``; returns (checked, fired).
+
+    A label names a pass or a single rule of it; a single rule without generators of its own takes those of its pass.
+    """
     checked = fired = 0
-    for make in GENERATORS[label]:
+    for make in generators_of(label):
         seed, unsuitable = first_seed, 0
         done = 0
         while done < graphs:
@@ -279,3 +464,7 @@ def run_many(label: str, graphs: int, first_seed: int = 0, target: str = "portab
     return checked, fired
 
 
+def generators_of(label: str) -> list[Generator]:
+    """The generators of a pass, or of a single rule ``pass/rule``: those of its own and those of its pass."""
+    found = GENERATORS.get(label, [])
+    return found + [make for make in GENERATORS.get(label.split("/")[0], []) if make not in found]

@@ -52,8 +52,7 @@ class Sizes:
             return None if rank is None else (rank,)
         shape = value.shape
         if shape is None:
-            static = facts.static_shape(value)
-            return static
+            return facts.static_shape(value)
         known = self._dims.get(value)
         if known is not None and known[0] is shape:
             return known[1]
@@ -104,7 +103,7 @@ class Sizes:
         if tensor is not None:
             return _of_constant(tensor)
         node = value.producer()
-        if node is None or not facts.is_op(node) and node.domain not in ("", "ai.onnx"):
+        if node is None or node.domain not in ("", "ai.onnx"):
             return None
         if not _is_integral(value):
             return None
@@ -217,10 +216,17 @@ def _slice(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     steps = operands[3] if len(operands) > 3 and operands[3] is not None else (1,)
     if found_starts is None or found_ends is None or len(found_starts) != 1 or steps[0] == 0:
         return None
-    start, end, step = found_starts[0], found_ends[0], steps[0]
-    if step < 0 and end < -len(data[1]):
-        return 1, data[1][start::step]
-    return 1, data[1][start:end:step]
+    if steps[0] < 0 and found_ends[0] >= 2**31 - 1:
+        return None  # "to the end" of a walk backwards: engines differ
+    return 1, tuple(data[1][i] for i in _walked(found_starts[0], found_ends[0], steps[0], len(data[1])))
+
+
+def _walked(start: int, end: int, step: int, length: int) -> range:
+    """The places that a Slice takes: unlike Python's, a start before the first place is the first one."""
+    start, end = start + length * (start < 0), end + length * (end < 0)
+    if step > 0:
+        return range(min(max(start, 0), length), min(max(end, 0), length), step)
+    return range(min(max(start, 0), length - 1), min(max(end, -1), length - 1), step)
 
 
 def _concat(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
@@ -269,7 +275,9 @@ def _cast_like(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     return data if integral else None
 
 
-def _elementwise(operation: Callable[[Size, Size], Size | None]) -> Callable[[Sizes, ir.Node, ir.Value], Elements | None]:
+def _elementwise(
+    operation: Callable[[Size, Size], Size | None],
+) -> Callable[[Sizes, ir.Node, ir.Value], Elements | None]:
     def compute(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
         parts = [s.elements(v) for v in node.inputs]
         if any(p is None for p in parts):
@@ -296,7 +304,7 @@ def at_least(a: Size, b: Size) -> bool | None:
     """Whether ``a >= b`` for all sizes; sizes with names are at least 1."""
     if isinstance(a, int) and isinstance(b, int):
         return a >= b
-    assumptions = {name: (1, None) for name in algebra.symbols(a) | algebra.symbols(b)}
+    assumptions = dict.fromkeys(algebra.symbols(a) | algebra.symbols(b), (1, None))
     return algebra.at_least(a, b, assumptions)
 
 
@@ -306,7 +314,7 @@ def equal(a: Size, b: Size) -> bool | None:
         return a == b
     if a is b:
         return True
-    assumptions = {name: (1, None) for name in algebra.symbols(a) | algebra.symbols(b)}
+    assumptions = dict.fromkeys(algebra.symbols(a) | algebra.symbols(b), (1, None))
     return algebra.equal(a, b, assumptions)
 
 
@@ -314,7 +322,7 @@ def quotient(a: Size, b: Size) -> Size:
     """``a // b``; names are taken as at least 1, so that common factors cancel."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    assumptions = {name: (1, None) for name in algebra.symbols(a) | algebra.symbols(b)}
+    assumptions = dict.fromkeys(algebra.symbols(a) | algebra.symbols(b), (1, None))
     return algebra.floor_div(a, b, assumptions)
 
 
@@ -403,7 +411,7 @@ def _expand(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     data, target = s.elements(node.inputs[0]), s.constant(node.inputs[1])
     if data is None or target is None or len(target) > 1:
         return None
-    if not target or target[0] == 1 and data[0] == 1:
+    if not target or (target[0] == 1 and data[0] == 1):
         return data
     if len(data[1]) == 1 and 0 <= target[0] <= LONGEST:
         return 1, data[1] * target[0]

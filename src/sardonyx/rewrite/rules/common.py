@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import ChainMap
-from collections.abc import Hashable, Iterator, MutableMapping
+from collections.abc import Hashable, Iterator, MutableMapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
 
@@ -58,7 +59,12 @@ def _extracted(engine: Engine, graph: ir.Graph, constants: list[ir.Node]) -> Pat
         tensor = facts.constant_tensor(old)
         assert tensor is not None
         name, old.name = old.name, engine.names.fresh(f"{old.name}_node")
-        value = ir.Value(name=name, type=old.type or ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        value = ir.Value(
+            name=name,
+            type=old.type or ir.TensorType(tensor.dtype),
+            shape=ir.Shape(cast("Sequence[int]", tensor.shape)),
+            const_value=tensor,
+        )
         graph.register_initializer(value)
         for use in tuple(old.uses()):
             use.node.replace_input_with(use.idx, value)
@@ -81,8 +87,7 @@ def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.No
         dead = [v for v in inner.initializers.values() if facts.unused(v) and not v.is_graph_input()]
         for value in dead:
             del inner.initializers[value.name]  # type: ignore[arg-type]
-    return
-    yield
+    yield from ()
 
 
 Kind = tuple[ir.DataType, tuple[object, ...]]

@@ -21,7 +21,9 @@ KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
 SPLAT_BYTES = 128
 """Bytes up to which a ConstantOfShape is folded: its node costs about as much, and says the same in less."""
 
-UNSUPPORTED = frozenset({"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4", "float4_e2m1fn"})
+UNSUPPORTED = frozenset(
+    {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4", "float4_e2m1fn"}
+)
 
 
 @sweep("fold_constants", exactness=EXACT)
@@ -36,6 +38,8 @@ def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
         for output in node.outputs:
             if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
                 frontier.append(output)
+    if not frontier:
+        return
     answers = _evaluate(engine, group, frontier)
     for value in frontier:
         found = answers.get(value)
@@ -58,7 +62,7 @@ def _replaced(engine: Engine, value: ir.Value, array: np.ndarray) -> Result:
         tensor = ir.Tensor(array)
     nodes: list[ir.Node] = []
     assert producer.graph is not None
-    constant = engine.new_constant(tensor, producer.graph, f"{value.name}_folded", nodes)  # type: ignore[arg-type]
+    constant = engine.new_constant(tensor, producer.graph, f"{value.name}_folded", nodes)
     return Patch({value: constant}, nodes=nodes)
 
 
@@ -104,7 +108,11 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
         if shape is None:
             source = facts.static_shape(node.inputs[0]) or (0,)
             shape = (len(source) + 1, int(np.prod(source, dtype=object)))
-        size += int(np.prod(shape, dtype=object) * kind.itemsize) if kind != ir.DataType.STRING else 64 * int(np.prod(shape, dtype=object))
+        size += (
+            int(np.prod(shape, dtype=object) * kind.itemsize)
+            if kind != ir.DataType.STRING
+            else 64 * int(np.prod(shape, dtype=object))
+        )
     freed = 0
     for value in node.inputs:
         tensor = facts.constant_tensor(value)
@@ -149,22 +157,43 @@ def evaluate_constants(
         EvaluationError: no engine runs the nodes.
     """
     inside = {v for node in nodes for v in node.outputs}
-    inputs = {v: None for node in nodes for v in node.inputs if v is not None and v not in inside}
-    feeds = {str(v.name): known[v] if known and v in known else facts.constant(v) for v in inputs}
-    if any(array is None for array in feeds.values()):
-        raise EvaluationError("an input is not constant", where=node_label(nodes[0]))
+    inputs = list({v: None for node in nodes for v in node.inputs if v is not None and v not in inside})
+    # Sibling bodies may use one name for different values: here each value gets a name of its own.
+    names = {v: f"v{i}" for i, v in enumerate([*inputs, *(v for node in nodes for v in node.outputs)])}
+    feeds = {names[v]: _fed(known[v] if known and v in known else facts.constant(v), nodes[0]) for v in inputs}
     proto = onnx.helper.make_model(
         onnx.helper.make_graph(
-            [ir.serde.serialize_node(node) for node in nodes],
+            [_renamed(node, names) for node in nodes],
             "constants",
-            [_info(str(v.name), np.asarray(feeds[str(v.name)])) for v in inputs],
-            [onnx.helper.make_value_info(str(v.name), _type(v)) for v in outputs],
+            [_info(names[v], feeds[names[v]]) for v in inputs],
+            [onnx.helper.make_value_info(names[v], _type(v)) for v in outputs],
         ),
         opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in engine.opset_imports.items()],
         ir_version=min(engine.model.ir_version, 13),
     )
     answers = evaluate.evaluate(proto, feeds)
-    return {v: np.asarray(answers[str(v.name)]) for v in outputs}
+    return {v: np.asarray(answers[names[v]]) for v in outputs}
+
+
+def _renamed(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
+    proto = ir.serde.serialize_node(node)
+    proto.name = ""
+    proto.input[:] = ["" if v is None else names[v] for v in node.inputs]
+    proto.output[:] = [names[v] if v.name else "" for v in node.outputs]
+    return proto
+
+
+def _fed(array: np.ndarray | None, node: ir.Node) -> np.ndarray:
+    """An input as engines take it: strings as text, for bytes are read beyond their end."""
+    if array is None:
+        raise EvaluationError("an input is not constant", where=node_label(node))
+    if array.dtype.kind not in "OUS":
+        return array
+    try:
+        words = [word.decode() if isinstance(word, bytes) else str(word) for word in array.reshape(-1).tolist()]
+    except UnicodeDecodeError as error:
+        raise EvaluationError("a string is not UTF-8", where=node_label(node)) from error
+    return np.array(words, object).reshape(array.shape)
 
 
 def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:

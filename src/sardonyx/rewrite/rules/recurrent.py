@@ -10,7 +10,19 @@ from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Op, Refusal, Result, rule
 
 MOVEMENT = frozenset(
-    {"Expand", "Slice", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Identity", "Tile", "Gather", "Split", "Flatten"}
+    {
+        "Expand",
+        "Slice",
+        "Reshape",
+        "Transpose",
+        "Unsqueeze",
+        "Squeeze",
+        "Identity",
+        "Tile",
+        "Gather",
+        "Split",
+        "Flatten",
+    }
 )
 """Operators whose output holds only elements of their first input."""
 

@@ -17,7 +17,7 @@ PEEKED_ELEMENTS = 1 << 23
 
 
 def peek(engine: Engine, value: ir.Value | None) -> np.ndarray | None:
-    """The content of a constant subgraph's value without making it a weight; None if it is not constant or too large."""
+    """A constant subgraph's value, without making it a weight; None if it is not constant or too large."""
     shape = facts.static_shape(value)
     if value is None or shape is None or int(np.prod(shape, dtype=object)) > PEEKED_ELEMENTS:
         return None
@@ -114,5 +114,9 @@ def assigned_slice(s: Site) -> Result:
 
 def _piece(data: ir.Value, axis: int, start: int, end: int) -> Expr:
     return Slice(
-        data, np.array([start], np.int64), np.array([end], np.int64), np.array([axis], np.int64), np.array([1], np.int64)
+        data,
+        np.array([start], np.int64),
+        np.array([end], np.int64),
+        np.array([axis], np.int64),
+        np.array([1], np.int64),
     )

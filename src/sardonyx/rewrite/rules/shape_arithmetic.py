@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import STANDARD, Engine, Site
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape, Shape
 from sardonyx.rewrite.sizes import RULES, Elements, Sizes, at_least, equal
@@ -32,7 +32,9 @@ def _as_constant(s: Site) -> Result:
     if not all(isinstance(e, int) for e in elements):
         return None
     array = np.array(elements, np.int64).astype(kind.numpy())
-    return Patch({output: s.engine.new_constant(array if rank else array.reshape(()), s.graph, f"{output.name}_size", nodes := [])}, nodes=nodes)
+    nodes: list[ir.Node] = []
+    constant = s.engine.new_constant(array if rank else array.reshape(()), s.graph, f"{output.name}_size", nodes)
+    return Patch({output: constant}, nodes=nodes)
 
 
 @rule("eliminate_shape_op", on=("Shape", "Size"), exactness=EXACT)
@@ -82,10 +84,9 @@ def constant_target(target: Sequence[Size], dims: Sequence[Size]) -> list[int] |
     open_at: list[int] = []
     for axis, size in enumerate(target):
         if isinstance(size, int):
-            if size == 0:
-                # Zero means "copy" there; where a zero is meant, only a copied one says it.
-                if axis >= len(dims) or equal(dims[axis], 0) is not True:
-                    return None
+            # Zero means "copy" there; where a zero is meant, only a copied one says it.
+            if size == 0 and (axis >= len(dims) or equal(dims[axis], 0) is not True):
+                return None
             out.append(size)
         elif axis < len(dims) and equal(dims[axis], size) is True:
             out.append(0)
@@ -96,7 +97,9 @@ def constant_target(target: Sequence[Size], dims: Sequence[Size]) -> list[int] |
         return out if not open_at else None
     if len(open_at) > 1:
         return None
-    if open_at and (0 in [size for size in target if isinstance(size, int)] or at_least(target[open_at[0]], 1) is False):
+    if open_at and (
+        0 in [size for size in target if isinstance(size, int)] or at_least(target[open_at[0]], 1) is False
+    ):
         return None
     return out
 
@@ -163,7 +166,7 @@ def _shared(
     for node in graph:
         for body in facts.bodies(node):
             yield from _shared(engine, body, seen)
-        if node.op_type not in RULES or not facts.is_op(node) or len(node.outputs) != 1:
+        if node.op_type not in RULES or node.domain not in STANDARD or len(node.outputs) != 1:
             continue
         value = node.outputs[0]
         if facts.dtype(value) != ir.DataType.INT64:
@@ -171,13 +174,21 @@ def _shared(
         found = sizes.elements(value)
         if found is None or all(isinstance(e, int) for e in found[1]) or facts.unused(value):
             continue
-        first = seen.setdefault(found, value)
-        if first is value:
+        first = seen.get(found)
+        if first is None or not _alive(engine, first):
+            # What was seen may be gone by now, with the last of its readers.
+            seen[found] = value
             result = _read_off(sizes, node, found)
             if result is not None:
+                del seen[found]
                 yield node, result
         elif not value.is_graph_output():
             yield node, Patch({value: first})
+
+
+def _alive(engine: Engine, value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and engine.alive(producer)
 
 
 def _read_off(sizes: Sizes, node: ir.Node, found: Elements) -> Result:
