@@ -26,7 +26,8 @@ FAR = 1 << 30
 BROADCASTING = frozenset(
     {
         "Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual",
-        "GreaterOrEqual", "Where", "PRelu", "Max", "Min", "Sum", "Mean", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift",
+        "GreaterOrEqual", "Where", "PRelu", "Max", "Min", "Sum", "Mean", "BitwiseAnd", "BitwiseOr", "BitwiseXor",
+        "BitShift",
     }
 )  # fmt: skip
 """Elementwise operators whose output shape is the broadcast of their inputs'."""
@@ -239,7 +240,9 @@ def _sliced(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
     axes: tuple[int, ...] | None = tuple(range(len(starts)))
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         axes = sizes.constant(node.inputs[3])
-    steps = sizes.constant(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,) * len(starts)
+    steps = (
+        sizes.constant(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,) * len(starts)
+    )
     if axes is None or steps is None or any(step != 1 for step in steps):
         return None
     out = list(dims)
