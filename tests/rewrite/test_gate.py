@@ -214,7 +214,9 @@ def test_a_pass_that_hides_a_fusion_is_given_up_where_nothing_can_be_measured() 
         e = Exp(s.node.inputs[0])
         return Mul(e, Expr(("Reciprocal",), (Expr(("ReduceSum",), (e, np.array([-1])), {"keepdims": 1}),), {}))
 
-    report = optimize(parser.parse_model(ATTENTION), target="tensorrt", rules=[softmax_by_hand]).report
+    # The rule that puts a Softmax together again would undo this one.
+    skip = ["fuse_softmax"]
+    report = optimize(parser.parse_model(ATTENTION), target="tensorrt", rules=[softmax_by_hand], skip=skip).report
     assert "not measured" in report.gate and "given up: rewrite_softmax_away" in report.gate
     assert "Softmax" in report.after.operators
 
