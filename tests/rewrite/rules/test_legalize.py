@@ -26,8 +26,12 @@ def einsums(g: GraphMaker) -> None:
     batch = [g.int(1, 3) for _ in range(g.int(0, 2))]
     dtype = g.pick(["float32", "float32", "float64"])
     terms = equation.split("->")[0].split(",")
-    shapes = [[*(batch if "..." in t else []), *(sizes[c] for c in t.replace("...", ""))] for t in terms]
-    inputs = [g.input(shape, dtype, dynamic=g.chance(0.2)) for shape in shapes]
+    # A letter is one size: an operand of size 1 that numpy would broadcast is no operand of an Einsum.
+    opened = {letter for letter in sizes if g.chance(0.2)}
+    inputs = []
+    for letters, leading in ((t.replace("...", ""), batch if "..." in t else []) for t in terms):
+        dims = [*leading, *(c if c in opened else sizes[c] for c in letters)]
+        inputs.append(g.input([*leading, *(sizes[c] for c in letters)], dtype, dims=dims))
     y = g.node("Einsum", *inputs, equation=equation)
     g.read_again(y)
     g.output(y)

@@ -248,6 +248,8 @@ def scale_before(s: Site) -> Result:
         factor = per_channel(multiply.inputs[index], channels, len(weight_shape))
         if factor is None or not np.isfinite(factor).all():
             continue
+        if facts.dim_at(multiply.inputs[1 - index], 1) != channels and facts.scalar(multiply.inputs[index]) is None:
+            return Refusal("the factor may broadcast the channels")
         weight = facts.constant(s.input(1))
         assert weight is not None
         # Output channel o reads input channels of group o // (out / group).

@@ -136,8 +136,9 @@ def _ones(value: ir.Value, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _sizes(value: ir.Value, last: int) -> tuple[int, ...] | None:
+    """The sizes of the last axes; None where one is not known, or is 0, which engines refuse to normalize over."""
     sizes = [facts.dim_at(value, axis) for axis in range(-last, 0)]
-    return tuple(size for size in sizes if size is not None) if None not in sizes else None
+    return tuple(size for size in sizes if size) if all(sizes) else None
 
 
 @rule("fuse_instance_normalization", on=("Div", "Mul"), exactness=REASSOCIATES, opset=6)
