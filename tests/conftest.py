@@ -1,0 +1,23 @@
+"""What all tests share: a rule that a test makes is gone after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sardonyx.rewrite import rules
+from sardonyx.rewrite.language import REGISTRY
+from sardonyx.rewrite.sweep import SWEEPS
+
+assert rules.__name__  # importing the package registers every rule of the library
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    known, sweeps = {name: list(found) for name, found in REGISTRY.items()}, dict(SWEEPS)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(known)
+    SWEEPS.clear()
+    SWEEPS.update(sweeps)
