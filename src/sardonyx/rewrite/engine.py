@@ -9,7 +9,7 @@ and forbid just that one (``limit``, ``banned``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,6 +196,7 @@ class Engine:
         self.names = Names(value_names(model))
         self.node_names = Names(node_names(model))
         self.opset_imports: dict[str, int] = dict(model.graph.opset_imports)
+        self._imports = model.graph.opset_imports
         self.in_function = False
         self.memo: dict[Any, Any] = {}
         """For rules: facts worth computing once. A fact about a value object stays true."""
@@ -234,12 +235,15 @@ class Engine:
 
     def roots(self) -> Iterator[ir.Graph]:
         """The main graph, then each model-local function's body, with its operator sets in force."""
-        self.opset_imports, self.in_function = _normal_imports(self.model.graph.opset_imports), False
+        self._enter(self.model.graph.opset_imports, in_function=False)
         yield self.model.graph
         for function in self.model.functions.values():
-            self.opset_imports, self.in_function = _normal_imports(function.opset_imports), True
+            self._enter(function.opset_imports, in_function=True)
             yield function.graph
-        self.opset_imports, self.in_function = _normal_imports(self.model.graph.opset_imports), False
+        self._enter(self.model.graph.opset_imports, in_function=False)
+
+    def _enter(self, imports: MutableMapping[str, int], *, in_function: bool) -> None:
+        self._imports, self.opset_imports, self.in_function = imports, _normal_imports(imports), in_function
 
     def _run_graph(self, graph: ir.Graph, index: Mapping[str, Sequence[Rule]]) -> None:
         everywhere = index.get("*", ())
@@ -496,6 +500,8 @@ class Engine:
             )
             for i, output in enumerate(node.outputs):
                 output.name = self.names.fresh(f"{node.name}_{i}" if i else str(node.name))
+            if source.domain and source.domain not in self.opset_imports:
+                self._imports[source.domain] = self.opset_imports[source.domain] = 1
             building.made[source] = node
             building.nodes.append(node)
         return node.outputs[expr.index]
