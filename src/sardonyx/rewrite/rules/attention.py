@@ -1,0 +1,297 @@
+"""Attention written out: products, scales, masks and Softmax as one operator, with its heads, and rotary embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, microsoft, rule
+from sardonyx.rewrite.notation import Attention, RotaryEmbedding, Transpose
+from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.rules.scales import scaled
+from sardonyx.rewrite.rules.signatures import axes, axis_of, normalized, slice_ranges, split_sizes, whole
+from sardonyx.rewrite.sizes import equal
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+HEADS_SECOND = (0, 2, 1, 3)
+"""The permutation between (batch, length, heads, width) and (batch, heads, length, width), either way."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """softmax(scale · q·kᵀ + mask) as it is written: k stands turned, as ``turned``."""
+
+    q: ir.Value
+    turned: ir.Value
+    scale: float
+    mask: ir.Value | None
+
+
+def scores(s: Site, value: ir.Value | None) -> Scores | None:
+    """The Softmax of scaled products that makes ``value`` and is read by nothing else, or None."""
+    softmax = made_by(s, value, "Softmax")
+    if softmax is None or value is None or not facts.used_once(value) or facts.rank(value) != 4:
+        return None
+    if axis_of(s, softmax, -1 if s.opset >= 13 else 1) != 3:
+        return None
+    at, mask = softmax.inputs[0], None
+    added = made_by(s, at, "Add")
+    if added is not None and facts.used_once(added.outputs[0]):
+        number = next((i for i in (0, 1) if _product(s, added.inputs[i]) is not None), None)
+        if number is None:
+            return None
+        at, mask = added.inputs[number], added.inputs[1 - number]
+    found = _product(s, at)
+    if found is None:
+        return None
+    node, scale = found
+    sides = [scaled(s, operand) or (operand, 1.0) for operand in node.inputs]
+    q, turned = sides[0][0], sides[1][0]
+    return None if q is None or turned is None else Scores(q, turned, scale * sides[0][1] * sides[1][1], mask)
+
+
+def _product(s: Site, value: ir.Value | None) -> tuple[ir.Node, float] | None:
+    """The MatMul, and the number that it is multiplied by, which make ``value``."""
+    inner, scale = scaled(s, value) or (value, 1.0)
+    node = made_by(s, inner, "MatMul")
+    return (node, scale) if node is not None and inner is not None and facts.used_once(inner) else None
+
+
+def _objection(s: Site, found: Scores, v: ir.Value | None) -> str | None:
+    """Why the operators for attention cannot take these operands, if there is a reason."""
+    if facts.dtype(found.q) not in FLOATS:
+        return "engines have no kernel of Attention for this type"
+    q, turned, values = (s.sizes.dims(each) for each in (found.q, found.turned, v))
+    if q is None or turned is None or values is None or not len(q) == len(turned) == len(values) == 4:
+        return "a rank is not known, or is not 4"
+    if not all(equal(q[axis], other[axis]) is True for axis in (0, 1) for other in (turned, values)):
+        return "batches or heads are broadcast"
+    if found.mask is None:
+        return None
+    mask = s.sizes.dims(found.mask)
+    if mask is None or not 2 <= len(mask) <= 4 or facts.dtype(found.mask) != facts.dtype(found.q):
+        return "the mask's rank is not known, or not from 2 to 4"
+    # ONNX Runtime broadcasts a mask along batches and heads only.
+    if equal(mask[-2], q[2]) is not True or equal(mask[-1], turned[3]) is not True:
+        return "the mask is broadcast along queries or keys"
+    lead = zip(reversed(mask[:-2]), reversed(q[:2]), strict=False)
+    return (
+        None if all(size == 1 or equal(size, want) is True for size, want in lead) else "the mask broadcasts the scores"
+    )
+
+
+def _keys(s: Site, turned: ir.Value) -> Expr | ir.Value | None:
+    """The keys (batch, heads, length, width) of which ``turned`` has the last two axes changed over."""
+    node = made_by(s, turned, "Transpose")
+    perm = None if node is None else s.attr("perm", node=node)
+    if node is None or perm is None or len(perm) != 4:
+        return None
+    order = [perm[0], perm[1], perm[3], perm[2]]
+    return node.inputs[0] if order == [0, 1, 2, 3] else Transpose(node.inputs[0], perm=order)
+
+
+@rule("fuse_attention", on="MatMul", exactness=REASSOCIATES, opset=23)
+def attention(s: Site) -> Result:
+    """softmax(scale · q·kᵀ + mask) · v is Attention."""
+    found = scores(s, s.input(0))
+    if found is None:
+        return None
+    reason = _objection(s, found, s.input(1))
+    if reason is not None:
+        return Refusal(reason)
+    keys = _keys(s, found.turned)
+    if keys is None:
+        return Refusal("the keys are not turned by a Transpose")
+    return Attention(found.q, keys, s.input(1), *([] if found.mask is None else [found.mask]), scale=found.scale)
+
+
+def _joined_heads(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """The tensor (batch, length, heads · width) that Reshape and Transpose make heads of, and how many."""
+    turned = made_by(s, value, "Transpose")
+    if turned is None or tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND:
+        return None
+    return _parted(s, turned.inputs[0])
+
+
+def _parted(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    node = made_by(s, value, "Reshape")
+    joined, parted = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
+    if node is None or joined is None or parted is None or len(joined) != 3 or len(parted) != 4:
+        return None
+    heads, source = parted[2], node.inputs[0]
+    if source is None or not isinstance(heads, int):
+        return None
+    return (source, heads) if all(equal(joined[axis], parted[axis]) is True for axis in (0, 1)) else None
+
+
+def _heads_joined_after(s: Site) -> ir.Value | None:
+    """What Transpose and the Reshape at the root join the heads of."""
+    turned = s.producer(0, "Transpose")
+    if (
+        turned is None
+        or tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND
+        or not facts.used_once(turned.outputs[0])
+    ):
+        return None
+    apart, joined = s.sizes.dims(turned.outputs[0]), s.sizes.dims(s.output)
+    if apart is None or joined is None or len(joined) != 3:
+        return None
+    return turned.inputs[0] if all(equal(apart[axis], joined[axis]) is True for axis in (0, 1)) else None
+
+
+@rule("fuse_heads_into_attention", on="Reshape", exactness=REASSOCIATES, opset=23)
+def heads_of_attention(s: Site) -> Result:
+    """Attention between Reshapes and Transposes that part and join its heads does so by itself."""
+    node = made_by(s, _heads_joined_after(s), "Attention")
+    if node is None or not facts.used_once(node.outputs[0]) or not all(facts.unused(v) for v in node.outputs[1:]):
+        return None
+    parts = [_joined_heads(s, value) for value in node.inputs[:3]]
+    if any(part is None for part in parts) or len(node.inputs) > 4:
+        return Refusal("q, k or v has its heads from elsewhere")
+    (q, heads), (k, kv_heads), (v, _) = (part for part in parts if part is not None)
+    attributes = dict[str, Any](node.attributes) | {"q_num_heads": heads, "kv_num_heads": kv_heads}
+    return Op(("Attention",))(q, k, v, *node.inputs[3:], **attributes)
+
+
+def _repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
+    """The tensor each of whose heads Unsqueeze, Expand and Reshape repeat; None where nothing is repeated so."""
+    last = made_by(s, value, "Reshape")
+    grown = None if last is None else made_by(s, last.inputs[0], "Expand")
+    first = None if grown is None else made_by(s, grown.inputs[0], "Unsqueeze", "Reshape")
+    source = None if first is None else first.inputs[0]
+    if value is None or grown is None or first is None or source is None:
+        return None
+    before, apart, wide, after = (s.sizes.dims(v) for v in (source, first.outputs[0], grown.outputs[0], value))
+    if before is None or apart is None or wide is None or after is None or (len(before), len(wide)) != (4, 5):
+        return None
+    if apart != (*before[:2], 1, *before[2:]) or (*wide[:2], *wide[3:]) != before or len(after) != 4:
+        return None
+    same = after[0] == before[0] and after[1] == wide[1] * wide[2] and after[2:] == before[2:]
+    return source if same else None
+
+
+@rule("fuse_repeated_heads_into_attention", on="Attention", exactness=REASSOCIATES, opset=23)
+def grouped_queries(s: Site) -> Result:
+    """Keys and values whose heads are repeated for groups of queries go into Attention as they are."""
+    k, v = _repeated_heads(s, s.input(1)), _repeated_heads(s, s.input(2))
+    if k is None or v is None or facts.dim_at(k, 1) is None or facts.dim_at(k, 1) != facts.dim_at(v, 1):
+        return None
+    return Op(("Attention",))(s.input(0), k, v, *s.node.inputs[3:], **dict[str, Any](s.node.attributes))
+
+
+@rule(
+    "fuse_multi_head_attention",
+    on="Reshape",
+    exactness=REASSOCIATES,
+    opset=7,
+    emits="com.microsoft",
+    targets=("onnxruntime",),
+)
+def multi_head_attention(s: Site) -> Result:
+    """Attention with its heads parted and joined is ONNX Runtime's MultiHeadAttention, where nothing is masked."""
+    product = made_by(s, _heads_joined_after(s), "MatMul")
+    found = None if product is None else scores(s, product.inputs[0])
+    if s.opset >= 23 or product is None or found is None or not facts.used_once(product.outputs[0]):
+        return None
+    reason = "its kernel is slower with a mask" if found.mask is not None else _objection(s, found, product.inputs[1])
+    if reason is not None:
+        return Refusal(reason)
+    turned = made_by(s, found.turned, "Transpose")
+    perm = None if turned is None else s.attr("perm", (), node=turned)
+    keys = _parted(s, turned.inputs[0]) if turned is not None and tuple(perm or ()) == (0, 2, 3, 1) else None
+    queries, values = _joined_heads(s, found.q), _joined_heads(s, product.inputs[1])
+    if queries is None or keys is None or values is None:
+        return Refusal("q, k or v has its heads from elsewhere")
+    operator = microsoft("MultiHeadAttention")
+    return operator(queries[0], keys[0], values[0], num_heads=queries[1], scale=found.scale)
+
+
+@rule("fuse_rotary_embedding", on="Add", exactness=REASSOCIATES, opset=23)
+def rotary_embedding(s: Site) -> Result:
+    """The sum x · cos + (−x₂, x₁) · sin, with x in halves and caches of two equal halves, is RotaryEmbedding."""
+    products = [made_by(s, value, "Mul") for value in s.node.inputs]
+    for straight, crossed in (products, products[::-1]):
+        if straight is None or crossed is None:
+            continue
+        for at in (0, 1):
+            x = _rotated(s, crossed.inputs[at])
+            if x is None or x not in straight.inputs:
+                continue
+            cos = straight.inputs[1 - straight.inputs.index(x)]
+            return _rotary(s, x, cos, crossed.inputs[1 - at])
+    return None
+
+
+def _rotary(s: Site, x: ir.Value, cos: ir.Value | None, sin: ir.Value | None) -> Result:
+    dims = s.sizes.dims(x)
+    if dims is None or len(dims) != 4 or facts.dtype(x) not in FLOATS or s.sizes.dims(s.output) != dims:
+        return Refusal("x has not the four axes batch, heads, length and width")
+    caches = [_half_cache(s, value, x, kind) for value, kind in ((cos, "Cos"), (sin, "Sin"))]
+    if caches[0] is None or caches[1] is None:
+        return Refusal("the cosines and sines are not two equal halves for each place of each batch")
+    return RotaryEmbedding(x, caches[0], caches[1])
+
+
+def _rotated(s: Site, value: ir.Value | None) -> ir.Value | None:
+    """The x that ``value`` is (−x₂, x₁) of."""
+    joined = made_by(s, value, "Concat")
+    if joined is None or value is None or len(joined.inputs) != 2 or not facts.used_once(value):
+        return None
+    rank, negated = facts.rank(value), made_by(s, joined.inputs[0], "Neg")
+    if rank is None or negated is None or axis_of(s, joined) != rank - 1:
+        return None
+    second, first = _half(s, negated.inputs[0], 1), _half(s, joined.inputs[1], 0)
+    return first if first is second else None
+
+
+def _half(s: Site, value: ir.Value | None, index: int) -> ir.Value | None:
+    """The tensor whose first or second half along the last axis ``value`` is."""
+    node = made_by(s, value, "Split", "Slice")
+    x = None if node is None else node.inputs[0]
+    size, rank = facts.dim_at(x, -1), facts.rank(x)
+    if node is None or x is None or value is None or size is None or rank is None or size % 2:
+        return None
+    if node.op_type == "Split":
+        halves = split_sizes(s, node) == (size // 2, size // 2) and axis_of(s, node) == rank - 1
+        return x if halves and value is node.outputs[index] else None
+    ranges = slice_ranges(s, node)
+    if ranges is None or ranges.keys() != {rank - 1}:
+        return None
+    start, end, step = ranges[rank - 1]
+    if index == 0:
+        return x if (start, end, step) == (0, size // 2, 1) else None
+    return x if start == size // 2 and whole((0, end, step), size) else None
+
+
+def _half_cache(s: Site, value: ir.Value | None, x: ir.Value, kind: str) -> Expr | np.ndarray | None:
+    """The cache (batch, length, width / 2) whose columns, twice side by side, are ``value``."""
+    dims, shape = s.sizes.dims(x), facts.static_shape(value)
+    if dims is None or value is None:
+        return None
+    if facts.is_constant(value):
+        array = facts.constant(value)
+        if array is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[:-2]):
+            return None
+        if not isinstance(dims[0], int) or dims[2:] != shape[-2:] or shape[-1] % 2:
+            return None
+        first, second = np.split(array.reshape(shape[-2:]), 2, axis=1)
+        if not np.array_equal(first, second):
+            return None
+        return np.ascontiguousarray(np.broadcast_to(first, (dims[0], *first.shape)))
+    raised = made_by(s, value, "Unsqueeze")
+    wave = None if raised is None else made_by(s, raised.inputs[0], kind)
+    doubled = None if wave is None else made_by(s, wave.inputs[0], "Concat")
+    if raised is None or doubled is None or normalized(axes(s, raised) or (), facts.rank(value)) != (1,):
+        return None
+    if len(doubled.inputs) != 2 or doubled.inputs[0] is not doubled.inputs[1] or axis_of(s, doubled) != 2:
+        return None
+    angles = s.sizes.dims(doubled.inputs[0])
+    if angles is None or len(angles) != 3 or not all(equal(angles[i], dims[j]) is True for i, j in ((0, 0), (1, 2))):
+        return None
+    return Op((kind,))(doubled.inputs[0]) if equal(angles[2] * 2, dims[3]) is True else None
