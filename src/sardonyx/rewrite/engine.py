@@ -196,7 +196,7 @@ class Engine:
         self.names = Names(value_names(model))
         self.node_names = Names(node_names(model))
         self.opset_imports: dict[str, int] = dict(model.graph.opset_imports)
-        self._imports = model.graph.opset_imports
+        self._imports: MutableMapping[str, int] = model.graph.opset_imports
         self.in_function = False
         self.memo: dict[Any, Any] = {}
         """For rules: facts worth computing once. A fact about a value object stays true."""

@@ -152,8 +152,10 @@ def instance_normalization(s: Site) -> Result:
     if last is None or rank is None or rank != last + 2 or last < 2:
         return None
     channels = facts.dim_at(middle.x, 1)
-    if channels is None or facts.dtype(middle.x) not in FLOATS[:2]:
+    if not channels or facts.dtype(middle.x) not in FLOATS[:2]:
         return Refusal("the number of channels is not known, or engines have no kernel for the type")
+    if any(facts.dim_at(middle.x, axis) == 0 for axis in found.axes):
+        return Refusal("nothing is left to take a mean of")
     outside = read_outside({**found.nodes, **middle.nodes}, s.node)
     if outside is not None:
         return Refusal(f"'{outside}' in between has other readers")
@@ -176,7 +178,7 @@ def layer_normalization(s: Site) -> Result:
     sizes = _sizes(middle.x, last)
     ones = None if sizes is None else _ones(middle.x, sizes)
     if ones is None:
-        return Refusal("a size of the axes is not known, or the type is no float")
+        return Refusal("a size of the axes is not known, or is 0, or the type is no float")
     outside = read_outside({**found.nodes, **middle.nodes}, s.node)
     if outside is not None:
         return Refusal(f"'{outside}' in between has other readers")
