@@ -12,7 +12,7 @@ from tests.rewrite.rules.test_near_misses import transformed
 def _scaled(g: GraphMaker, x: str, p: float = 0.5) -> str:
     if not g.chance(p):
         return x
-    number = g.const(np.full(g.pick([(), (), (1,)]), g.pick([0.5, 0.35355339])), "float32")
+    number = g.const(np.full(g.pick([(), (), (1,)]), g.pick([0.5, 0.35355339, 0.7, -0.5])), "float32")
     return g.node("Mul", x, number) if g.chance(0.7) else g.node("Div", x, number)
 
 

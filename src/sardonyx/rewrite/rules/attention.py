@@ -67,6 +67,8 @@ def _objection(s: Site, found: Scores, v: ir.Value | None) -> str | None:
     """Why the operators for attention cannot take these operands, if there is a reason."""
     if facts.dtype(found.q) not in FLOATS:
         return "engines have no kernel of Attention for this type"
+    if found.scale <= 0:
+        return "Attention multiplies both q and k by the root of a scale above 0"
     q, turned, values = (s.sizes.dims(each) for each in (found.q, found.turned, v))
     if q is None or turned is None or values is None or not len(q) == len(turned) == len(values) == 4:
         return "a rank is not known, or is not 4"
