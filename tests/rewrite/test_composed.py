@@ -1,0 +1,39 @@
+"""Several generators' graphs in one model, under the default passes: rules that are right alone are right together."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from tests.rewrite import generators
+from tests.rewrite.fuzz import GENERATORS, Generator, Unsuitable, check_composed
+
+
+def compose(models: int, *, connected: bool, first_seed: int = 0) -> int:
+    """Check so many models of two or three generators; returns how many patches were applied."""
+    generators.load()
+    makes: list[Generator] = list(dict.fromkeys(make for found in GENERATORS.values() for make in found))
+    checked = applied = 0
+    seed = first_seed
+    while checked < models:
+        rng = np.random.default_rng(seed)
+        picked = [makes[i] for i in rng.integers(0, len(makes), rng.integers(2, 4))]
+        with contextlib.suppress(Unsuitable):
+            applied += check_composed(picked, seed, connected=connected)
+            checked += 1
+        seed += 1
+        assert seed - first_seed < 20 * models, "generators hardly ever fit together"
+    return applied
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["one reads the other", "side by side"])
+def test_outputs_stay_equal(connected: bool) -> None:
+    assert compose(300, connected=connected) > 300
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("connected", [True, False], ids=["one reads the other", "side by side"])
+def test_outputs_stay_equal_over_many_models(connected: bool) -> None:
+    assert compose(20_000, connected=connected, first_seed=1_000_000) > 20_000
