@@ -40,6 +40,17 @@ def test_passes_that_a_target_adds_or_leaves_out_exist(name: str) -> None:
     assert profile.adds | profile.without <= set(pipeline.available_passes())
 
 
+def test_pairs_of_dequantizing_and_quantizing_stay_for_tensorrt_alone() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (uint8[2, 3] x) => (uint8[3, 2] y) <float s = {0.5}, uint8 z = {3}> {
+        real = DequantizeLinear(x, s, z)
+        turned = Transpose<perm = [1, 0]>(real)
+        y = QuantizeLinear(turned, s, z)
+    }""")
+    assert sum(optimize(model, target="tensorrt").report.after.operators.values()) == 3
+    assert optimize(model).report.after.operators == {"Transpose": 1}
+
+
 def test_an_operator_that_the_parser_lacks_is_decomposed_for_it_alone() -> None:
     model = parser.parse_model(SWISH)
     assert optimize(model, target="tensorrt").report.after.operators == {"Mul": 1, "Sigmoid": 1}

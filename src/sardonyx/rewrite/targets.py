@@ -76,6 +76,8 @@ PROFILES = {
             frozenset(),
             "TensorRT: standard operators that it parses",
             adds=_TENSORRT,
+            # It builds integer layers from pairs of DequantizeLinear and QuantizeLinear, and moves these itself.
+            without=frozenset({"fuse_quantized_movement"}),
             parsed=True,
         ),
         Profile("native", None, frozenset(), "the native engine of Sardonyx"),

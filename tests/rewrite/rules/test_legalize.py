@@ -26,11 +26,11 @@ def einsums(g: GraphMaker) -> None:
     batch = [g.int(1, 3) for _ in range(g.int(0, 2))]
     dtype = g.pick(["float32", "float32", "float64"])
     terms = equation.split("->")[0].split(",")
-    # A letter is one size: an operand of size 1 that numpy would broadcast is no operand of an Einsum.
-    opened = {letter for letter in sizes if g.chance(0.2)}
+    # A letter's size is open under one name, or under a name for each operand: then it may be 1 in one of them.
+    opened = {letter: g.chance() for letter in sizes if g.chance(0.2)}
     inputs = []
-    for letters, leading in ((t.replace("...", ""), batch if "..." in t else []) for t in terms):
-        dims = [*leading, *(c if c in opened else sizes[c] for c in letters)]
+    for i, (letters, leading) in enumerate((t.replace("...", ""), batch if "..." in t else []) for t in terms):
+        dims = [*leading, *((f"{c}{i}" if opened[c] else c) if c in opened else sizes[c] for c in letters)]
         inputs.append(g.input([*leading, *(sizes[c] for c in letters)], dtype, dims=dims))
     y = g.node("Einsum", *inputs, equation=equation)
     g.read_again(y)
@@ -88,7 +88,9 @@ def attentions(g: GraphMaker) -> None:
 @generator("legalize_mean_variance_normalization")
 def mean_variance(g: GraphMaker) -> None:
     g.special = False
-    g.output(g.node("MeanVarianceNormalization", g.input([2, 3, 2, 3]), axes=g.maybe([0, 2, 3])))
+    # Only the channels are open: of a mean over one element ONNX Runtime divides 0 by 0, and the definition by ε.
+    x = g.input([2, 3, 2, 3], dims=[2, g.pick([3, "c"]), 2, 3])
+    g.output(g.node("MeanVarianceNormalization", x, axes=g.maybe([0, 2, 3])))
 
 
 @generator("legalize_matmul_integer")
@@ -167,12 +169,6 @@ LABELS = sorted(label for label in GENERATORS if label.startswith("legalize_"))
 
 @pytest.mark.parametrize("label", LABELS)
 def test_outputs_stay_equal(label: str) -> None:
-    run_many(label, 25)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("label", LABELS)
-def test_outputs_stay_equal_on_many(label: str) -> None:
     run_many(label, 200)
 
 
@@ -213,6 +209,12 @@ def test_what_a_decomposition_is_made_of() -> None:
         "legalize_einsum",
     )
     assert operators == ["Transpose", "MatMul"]
+    operators, _ = legalized(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, n] x, float[m, 3] z) => (float[2, 3] y) { y = Einsum<equation = "ij,jk->ik">(x, z) }""",
+        "legalize_einsum",
+    )
+    assert "MatMul" not in operators, "a size of 1 in one operand is repeated"
 
 
 @pytest.mark.parametrize("call", ["QuickGelu(x)", "QuickGelu<alpha = 1.2>(x)", "Gelu(x)", "BiasGelu(x, b)"])

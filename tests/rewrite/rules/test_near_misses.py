@@ -105,6 +105,38 @@ NEAR_MISSES = [
         "g (float[2, 3] x) => (float[3, 1] y) { r = ReduceMax<keepdims = 0>(x, zero)\n y = Unsqueeze(r, one) }",
         {"zero": np.array([0]), "one": np.array([1])},
     ),
+    (
+        "fuse_consecutive_squeeze_unsqueeze/unsqueeze_of_squeeze",
+        "not known to be of size 1",
+        "g (float[N, M] x) => (float[N, M] y) { s = Squeeze(x, one)\n y = Unsqueeze(s, one) }",
+        {"one": np.array([1])},
+    ),
+    (
+        "fuse_consecutive_reshapes/reshape_of_reshape",
+        "not known to be of size 1",
+        "g (float[N, M] x) => (float[M, 1] y) { s = Squeeze(x, zero)\n y = Unsqueeze(s, one) }",
+        {"zero": np.array([0]), "one": np.array([1])},
+    ),
+    (
+        "fuse_layer_normalization/layer_normalization",
+        "size of the axes is not known",
+        """g (float[2, N] x) => (float[2, N] y) {
+            m = ReduceMean(x, last)
+            d = Sub(x, m)
+            p = Mul(d, d)
+            v = ReduceMean(p, last)
+            e = Add(v, epsilon)
+            r = Sqrt(e)
+            y = Div(d, r)
+        }""",
+        {"last": np.array([-1]), "epsilon": FLOAT(1e-5)},
+    ),
+    (
+        "fuse_preceding_mul_into_conv/scale_before",
+        "may broadcast the channels",
+        "g (float[1, C, 4, 4] x) => (float[1, 1, 2, 2] y) { p = Mul(x, factors)\n y = Conv(p, w) }",
+        {"factors": np.ones((1, 3, 1, 1), FLOAT), "w": np.ones((1, 3, 3, 3), FLOAT)},
+    ),
 ]
 
 

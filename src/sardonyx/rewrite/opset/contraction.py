@@ -133,11 +133,24 @@ def _join(site: Site, left: _Term, right: _Term, needed: set[str]) -> _Term:
     inner = [x for x in shared if x not in needed]
     rows = [x for x in left.letters if x not in shared]
     columns = [x for x in right.letters if x not in shared]
-    if inner and len(inner) == 1 and len(rows) <= 1 and len(columns) <= 1:
+    if len(inner) == 1 and len(rows) <= 1 and len(columns) <= 1 and _same_size(left, right, inner[0]):
         return _matrix_product(site, left, right, batch, rows, inner, columns)
     letters = "".join([*batch, *rows, *columns, *inner])
     product = _Term(site.emit("Mul", _spread(site, left, letters), _spread(site, right, letters)), letters)
     return _sum_out(site, product, needed)
+
+
+def _same_size(left: _Term, right: _Term, letter: str) -> bool:
+    """Whether a letter surely has one size in both operands: a MatMul takes no other, an Einsum repeats a size of 1."""
+    size = _size(left, letter)
+    return size is not None and size == _size(right, letter)
+
+
+def _size(term: _Term, letter: str) -> int | str | None:
+    if term.value.shape is None:
+        return None
+    dim = term.value.shape[term.letters.index(letter)]
+    return dim if isinstance(dim, int) else dim.value
 
 
 def _spread(site: Site, term: _Term, letters: str) -> ir.Value:

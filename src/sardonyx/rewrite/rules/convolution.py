@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Op, Refusal, Result, rule
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import with_axes
 
@@ -220,7 +220,8 @@ def scale_after(s: Site) -> Result:
             return Refusal("the factor is not one number a channel")
         wide = factor.astype(np.float64)
         if s.node.op_type == "Div":
-            wide = 1.0 / wide
+            with np.errstate(divide="ignore"):
+                wide = 1.0 / wide
         if not np.isfinite(wide).all():
             return Refusal("the factor is not finite")
         weight = scaled_weight(conv, wide)
@@ -366,7 +367,7 @@ def pad_before_conv(s: Site) -> Result:
     return Op(("Conv",))(pad.inputs[0], *s.node.inputs[1:], pads=pads, **kept)
 
 
-@rule("fuse_pad_into_pool", on="AveragePool", exactness=EXACT, opset=7)
+@rule("fuse_pad_into_pool", on="AveragePool", exactness=REASSOCIATES, opset=7)
 def pad_before_average(s: Site) -> Result:
     """Padding with zeros before an AveragePool that counts its padding is the pool's own padding."""
     found = _padded(s, "pool")
@@ -385,9 +386,12 @@ def pad_before_average(s: Site) -> Result:
     return Op(("AveragePool",))(pad.inputs[0], pads=pads, count_include_pad=1, **kept)
 
 
-@rule("fuse_pad_into_pool", on="MaxPool", exactness=EXACT)
+@rule("fuse_pad_into_pool", on="MaxPool", exactness=REASSOCIATES)
 def pad_before_maximum(s: Site) -> Result:
-    """Padding with a number that cannot be the maximum, before a MaxPool, is the pool's own padding."""
+    """Padding with a number that cannot be the maximum, before a MaxPool, is the pool's own padding.
+
+    ONNX Runtime's MaxPool keeps or drops a NaN by the place in the window that it stands at, and that is another one.
+    """
     pad = s.producer(0, "Pad")
     if pad is None or facts.refers_to_function_attribute(s.node):
         return None

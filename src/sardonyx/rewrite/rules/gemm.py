@@ -130,7 +130,8 @@ def scale_of_matmul(s: Site) -> Result:
         assert weight is not None and factor is not None
         wide = factor.astype(np.float64).reshape(-1)
         if s.node.op_type == "Div":
-            wide = 1.0 / wide
+            with np.errstate(divide="ignore"):
+                wide = 1.0 / wide
         if weight.dtype.kind != "f" or not np.isfinite(wide).all():
             return Refusal("the factor is not finite, or the weight is no float")
         return MatMul(matmul.inputs[0], (weight.astype(np.float64) * wide).astype(weight.dtype))

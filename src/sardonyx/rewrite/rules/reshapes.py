@@ -11,7 +11,7 @@ from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
-from sardonyx.rewrite.rules.signatures import again, read_only_by
+from sardonyx.rewrite.rules.signatures import again, checks_sizes, read_only_by
 from sardonyx.rewrite.sizes import equal
 
 FAMILY = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -25,6 +25,8 @@ UNARY = frozenset(
 
 BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Less", "Greater", "And", "Or", "Xor", "Max", "Min"})
 """Element-wise operators that may have a single number for their second tensor."""
+
+UNCHECKED = "a Squeeze takes an axis that is not known to be of size 1, and fails where it is not"
 
 LONGEST_CHAIN = 8
 """Element-wise operators in a row that a shape change is looked for behind."""
@@ -71,6 +73,8 @@ def reshape_of_reshape(s: Site) -> Result:
         return None
     if s.node.op_type == inner.op_type and inner.op_type in ("Squeeze", "Unsqueeze"):
         return None
+    if checks_sizes(s, inner, s.node):
+        return Refusal(UNCHECKED)
     source = inner.inputs[0]
     if source is not None and same_dims(s, source, s.output):
         return source
@@ -115,6 +119,8 @@ def reshape_around_elementwise(s: Site) -> Result:
         value = node.inputs[position]
     if not chain or value is None or (shaper := value.producer()) is None or shaper.op_type not in FAMILY:
         return None
+    if checks_sizes(s, shaper, s.node):
+        return Refusal(UNCHECKED)
     source = shaper.inputs[0]
     if not facts.used_once(value) and not same_dims(s, source, s.output):
         return None

@@ -51,6 +51,17 @@ def with_axes(s: Site, op_type: str, x: Expr | ir.Value, given: Sequence[int], *
     return Op((op_type,))(x, axes=list(given), **attrs)
 
 
+def checks_sizes(s: Site, *nodes: ir.Node) -> bool:
+    """Whether one of these is a Squeeze of axes not known to be of size 1, which fails where they are of another."""
+    for node in nodes:
+        if node.op_type != "Squeeze":
+            continue
+        along = normalized(axes(s, node) or (), facts.rank(node.inputs[0]))
+        if along is None or not all(facts.dim_at(node.inputs[0], axis) == 1 for axis in along):
+            return True
+    return False
+
+
 def slice_ranges(s: Site, node: ir.Node) -> dict[int, Range] | None:
     """The ranges of a Slice by axis (counted from the front); None where one is not known."""
     if s.opset < 10:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
-from sardonyx.rewrite.rules.signatures import axes, normalized, read_only_by, with_axes
+from sardonyx.rewrite.rules.reshapes import UNCHECKED
+from sardonyx.rewrite.rules.signatures import axes, checks_sizes, normalized, read_only_by, with_axes
 
 
 def _pair(s: Site, inner_type: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -89,4 +90,6 @@ def unsqueeze_of_squeeze(s: Site) -> Result:
     pair, between = _pair(s, "Squeeze"), s.input(0)
     if pair is None or between is None or (inner := between.producer()) is None:
         return None
-    return inner.inputs[0] if pair[0] == pair[1] else None
+    if pair[0] != pair[1]:
+        return None
+    return Refusal(UNCHECKED) if checks_sizes(s, inner) else inner.inputs[0]
