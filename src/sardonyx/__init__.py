@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError
     from sardonyx.model import load, save
     from sardonyx.model.check import check
+    from sardonyx.ops import host_operator, operator
     from sardonyx.report.diff import diff
     from sardonyx.report.summary import summary
     from sardonyx.rewrite.inference import infer_shapes
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sardonyx.rewrite.optimize import Optimized, optimize
     from sardonyx.rewrite.reshape_inputs import make_dynamic, set_batch, set_input_shapes
     from sardonyx.rewrite.surgery import extract, merge, rename
+    from sardonyx.runtime import Session
 
 __version__ = "0.1.0"
 
@@ -28,14 +30,17 @@ __all__ = [
     "Optimized",
     "Refusal",
     "SardonyxError",
+    "Session",
     "check",
     "convert_opset",
     "diff",
     "extract",
+    "host_operator",
     "infer_shapes",
     "load",
     "make_dynamic",
     "merge",
+    "operator",
     "optimize",
     "rename",
     "rule",
@@ -49,14 +54,17 @@ _MODULES = {
     "Optimized": "sardonyx.rewrite.optimize",
     "Refusal": "sardonyx.rewrite.language",
     "SardonyxError": "sardonyx.errors",
+    "Session": "sardonyx.runtime",
     "check": "sardonyx.model.check",
     "convert_opset": "sardonyx.rewrite.opset",
     "diff": "sardonyx.report.diff",
     "extract": "sardonyx.rewrite.surgery",
+    "host_operator": "sardonyx.ops",
     "infer_shapes": "sardonyx.rewrite.inference",
     "load": "sardonyx.model",
     "make_dynamic": "sardonyx.rewrite.reshape_inputs",
     "merge": "sardonyx.rewrite.surgery",
+    "operator": "sardonyx.ops",
     "optimize": "sardonyx.rewrite.optimize",
     "rename": "sardonyx.rewrite.surgery",
     "rule": "sardonyx.rewrite.language",

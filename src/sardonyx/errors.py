@@ -48,8 +48,37 @@ class ModelTooLargeError(SardonyxError):
     """The model does not fit where it was asked to go (a protobuf message holds at most 2 GB)."""
 
 
+class TypeMismatchError(InvalidModelError):
+    """An operator is given an element type, a rank or a kind of value that it does not take."""
+
+
+class FeedError(SardonyxError):
+    """What a session was given to run on is not what its model takes: a missing or unknown input, a wrong type."""
+
+
+class ExecutionError(SardonyxError):
+    """A node cannot compute its result from these inputs: an index out of range, a division by zero."""
+
+
+class ResourceError(SardonyxError):
+    """A limit was reached: memory, time, or the number of loop iterations."""
+
+
 class UnsupportedError(SardonyxError):
     """Something legal that this operation cannot do; names the node and what can be done instead."""
+
+
+class NeedsValueError(UnsupportedError):
+    """A graph cannot be traced before a value is known: a rank, an axis or a shape that is computed from data.
+
+    Args:
+        problem: See :class:`SardonyxError`.
+        value: The Core value that must be known.
+    """
+
+    def __init__(self, problem: str, *, value: object = None, where: str = "", remedy: str = "") -> None:
+        self.value = value
+        super().__init__(problem, where=where, remedy=remedy)
 
 
 class OpsetConversionError(UnsupportedError):

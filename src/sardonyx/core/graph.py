@@ -1,0 +1,241 @@
+"""The Core graph: values and functions. Pure and hash-consed; built through :mod:`sardonyx.core.tensor`.
+
+A value is a primitive applied to values, with parameters; equal values are the same object, so that equality is
+identity. A primitive with several results gives a tuple, from which ``get`` takes one. A function closes a piece of
+graph over its inputs: the body of a ``call``, a ``cond`` or a ``loop``, or a whole model.
+
+A symbol in a size is bound by who calls the function (a size of an input), or *defined* by a value at run time
+(``bind``: the value of an element; ``host``: a size counted from data). What defines a symbol that a value speaks of
+is among the value's dependencies, as its operands are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sardonyx.core.dim import Dim
+from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
+from sardonyx.errors import RuleError
+
+CLOSED = -1
+"""The level of a value that depends on no input."""
+
+DEFINED = "%"
+"""The first character of every symbol that a value defines."""
+
+
+class Value:
+    """A primitive applied. Immutable; equal ones are the same object.
+
+    Attributes:
+        op: The primitive's name (:data:`sardonyx.core.primitives.PRIMITIVES`).
+        operands: The values that it reads.
+        params: Its parameters by name: numbers, texts, sizes, element types, functions, and tuples of them.
+        type: Its type.
+        level: The nesting of the innermost function whose inputs it depends on; ``CLOSED`` without any.
+        definers: The values that define symbols which occur in its parameters or type.
+        origin: The ONNX name that it carries, empty without one; no part of its identity.
+        bound: The ``bind`` values that read its elements: alive as long as it is.
+    """
+
+    __slots__ = ("__weakref__", "bound", "definers", "level", "op", "operands", "origin", "params", "type")
+
+    def __init__(
+        self,
+        op: str,
+        operands: tuple[Value, ...],
+        params: Mapping[str, Any],
+        type: Type,
+        level: int = CLOSED,
+        definers: tuple[Value, ...] = (),
+    ) -> None:
+        self.op = op
+        self.operands = operands
+        self.params = params
+        self.type = type
+        self.level = level
+        self.definers = definers
+        self.origin = ""
+        self.bound: tuple[Value, ...] = ()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value itself is known."""
+        return self.op == "constant"
+
+    @property
+    def known(self) -> Any:
+        """The value itself, of a constant: an array, a list for a sequence, None or a value for an optional.
+
+        Raises:
+            RuleError: It is no constant; ask ``is_constant`` first.
+        """
+        if self.op != "constant":
+            raise RuleError(f"a value computed by {self.op} is not known while tracing.", where=self.origin)
+        return self.params["value"]
+
+    def __repr__(self) -> str:
+        return f"<{self.op}: {self.type}>"
+
+
+class Function:
+    """A piece of graph with inputs and results; depends on nothing else but constants and symbols.
+
+    Attributes:
+        name: What it computes, for people: an operator's name, ``body``.
+        inputs: ``input`` values, in order.
+        results: What it returns, in order.
+        level: The nesting of its inputs.
+    """
+
+    __slots__ = ("__weakref__", "_order", "inputs", "level", "name", "results")
+
+    def __init__(self, name: str, inputs: Sequence[Value], results: Sequence[Value]) -> None:
+        self.level = max([value.level for value in inputs], default=CLOSED)
+        self.name = name
+        self.inputs = tuple(inputs)
+        self.results = tuple(results)
+        self._order: tuple[Value, ...] | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The values that the results need, every one after what it depends on. Bodies are not entered.
+
+        What defines a symbol outside of the function is not among them.
+        """
+        if self._order is None:
+            self._order = tuple(topological(self.results, self.level))
+        return self._order
+
+    def __repr__(self) -> str:
+        return f"<function {self.name}: {len(self.inputs)} inputs, {len(self.results)} results>"
+
+
+def topological(roots: Iterable[Value], level: int = CLOSED) -> Iterator[Value]:
+    """The roots and all that they depend on, every value after its dependencies. Does not recurse.
+
+    Args:
+        roots: Where to begin.
+        level: What defines a symbol at an outer level is left out.
+    """
+    done: set[Value] = set()
+    for root in roots:
+        waiting = [(root, dependencies(root, level))] if root not in done else []
+        while waiting:
+            value, rest = waiting[-1]
+            needed = next((other for other in rest if other not in done), None)
+            if needed is None:
+                waiting.pop()
+                done.add(value)
+                yield value
+            else:
+                waiting.append((needed, dependencies(needed, level)))
+
+
+def dependencies(value: Value, level: int = CLOSED) -> Iterator[Value]:
+    """The values that must be computed before this one, in a function of inputs at ``level``."""
+    yield from value.operands
+    for definer in value.definers:
+        if definer.level >= level or definer.level == CLOSED:
+            yield definer
+
+
+def functions_of(value: Value) -> Iterator[Function]:
+    """The functions among a value's parameters."""
+    for param in value.params.values():
+        if isinstance(param, Function):
+            yield param
+
+
+# Hash-consing.
+
+V = TypeVar("V", bound=Value)
+
+_values: weakref.WeakValueDictionary[tuple[Any, ...], Value] = weakref.WeakValueDictionary()
+_functions: weakref.WeakValueDictionary[tuple[Any, ...], Function] = weakref.WeakValueDictionary()
+_lock = threading.RLock()  # Collecting garbage inside it may drop another entry.
+
+
+def interned(
+    make: type[V], op: str, operands: tuple[Value, ...], params: Mapping[str, Any], type: Type, level: int, key: Any
+) -> V:
+    """Return the value with these parts: one that exists, or a new one.
+
+    Args:
+        make: The class of a new one.
+        op: See :class:`Value`.
+        operands: See :class:`Value`.
+        params: See :class:`Value`.
+        type: See :class:`Value`.
+        level: See :class:`Value`.
+        key: What, besides ``op`` and ``operands``, tells it from others.
+    """
+    full = (op, operands, key)
+    with _lock:
+        found = _values.get(full)
+        if found is None:
+            found = _values[full] = make(op, operands, params, type, level, definers_of((params, type)))
+    return found  # type: ignore[return-value]
+
+
+def function(name: str, inputs: Sequence[Value], results: Sequence[Value]) -> Function:
+    """Return the function with these parts: one that exists, or a new one."""
+    key = (name, tuple(inputs), tuple(results))
+    with _lock:
+        found = _functions.get(key)
+        if found is None:
+            found = _functions[key] = Function(name, inputs, results)
+    return found
+
+
+# Symbols that values define.
+
+_defining: weakref.WeakValueDictionary[str, Value] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+def fresh_symbol() -> str:
+    """A name that no other symbol has."""
+    return f"{DEFINED}{next(_numbers)}"
+
+
+def define(symbol: str, value: Value) -> None:
+    """Record that ``value`` gives ``symbol`` its number at run time."""
+    _defining[symbol] = value
+
+
+def definer(symbol: str) -> Value | None:
+    """The value that gives the symbol its number; None for a size of an input."""
+    return _defining.get(symbol) if symbol.startswith(DEFINED) else None
+
+
+def symbols_in(part: Any) -> Iterator[str]:
+    """The symbols in sizes anywhere in a parameter or a type."""
+    if isinstance(part, Dim):
+        yield from part.symbols()
+    elif isinstance(part, (tuple, TensorType, SequenceType, OptionalType, MapType, TupleType)):
+        for inner in part:
+            yield from symbols_in(inner)
+    elif isinstance(part, Mapping):
+        for inner in part.values():
+            yield from symbols_in(inner)
+
+
+def definers_of(parts: Any) -> tuple[Value, ...]:
+    """The values that define symbols which occur in parameters or types."""
+    return tuple({value: None for symbol in symbols_in(parts) if (value := definer(symbol)) is not None})
+
+
+def require_tensor(value: Value) -> TensorType:
+    """The type of a value that must be a tensor of known rank.
+
+    Raises:
+        RuleError: It is a sequence, an optional, a map or a tuple, or its rank is open.
+    """
+    if not isinstance(value.type, TensorType) or value.type.shape is None:
+        raise RuleError(f"a tensor of known rank is needed, and {value.type} was given.", where=value.origin)
+    return value.type

@@ -1,0 +1,72 @@
+"""Host functions: Python over numpy with a type rule, for what is no arithmetic on tensors.
+
+Strings, sequences, optionals, maps, images, and results counted from data. A host function is opaque to gradient and
+compiler; the interpreter runs it, and its type rule tells the rest what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.core.dim import Dim
+from sardonyx.core.graph import Value, define, fresh_symbol, interned, symbols_in
+from sardonyx.core.run_context import current_run
+from sardonyx.core.tensor import get, known
+from sardonyx.core.type_rules import TYPE_RULES
+from sardonyx.core.types import TensorType, TupleType, Type, dtype_of
+
+
+class HostFunction:
+    """A Python function of known values.
+
+    Args:
+        name: What it is called in listings.
+        type_rule: From the types of the operands and the attributes to the types of the results. Sizes that are
+            counted from data are ``unknown_size()``.
+        compute: From the operands (arrays; lists for sequences; None or a value for optionals; dicts for maps) and the
+            attributes to the results, a tuple of the same kinds.
+    """
+
+    __slots__ = ("__weakref__", "compute", "name", "type_rule")
+
+    def __init__(
+        self, name: str, type_rule: Callable[..., tuple[Type, ...]], compute: Callable[..., tuple[Any, ...]]
+    ) -> None:
+        self.name = name
+        self.type_rule = type_rule
+        self.compute = compute
+
+    def __repr__(self) -> str:
+        return f"<host function {self.name}>"
+
+
+def unknown_size() -> Dim:
+    """A size that only the run tells."""
+    return Dim.symbol(fresh_symbol())
+
+
+def host(function: HostFunction, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
+    """Call a host function: at once where all operands are known inside a run, and recorded otherwise."""
+    if current_run() is not None:
+        types = function.type_rule(*[operand.type for operand in operands], **attributes)
+        found = function.compute(*[operand.known for operand in operands], **attributes)
+        return tuple(known(value, actual_type(value, type)) for value, type in zip(found, types, strict=True))
+    params: dict[str, Any] = {"function": function, "attributes": tuple(attributes.items())}
+    type = TYPE_RULES["host"](*[operand.type for operand in operands], **params)
+    assert isinstance(type, TupleType)
+    params["symbols"] = tuple(
+        dict.fromkeys(set(symbols_in(type)) - set(symbols_in(tuple(operand.type for operand in operands))))
+    )
+    level = max([operand.level for operand in operands], default=0)
+    value = interned(Value, "host", operands, params, type, level, (function, params["attributes"]))
+    for symbol in value.params["symbols"]:
+        define(symbol, value)
+    return tuple(get(value, i) for i in range(len(type.results)))
+
+
+def actual_type(value: Any, declared: Type) -> Type:
+    """The declared type, with the sizes that a tensor turned out to have."""
+    if isinstance(declared, TensorType):
+        return TensorType(dtype_of(value) if value.dtype != object else declared.dtype, value.shape)
+    return declared

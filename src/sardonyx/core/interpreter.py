@@ -1,0 +1,220 @@
+"""The interpreter: a function of the graph, computed value by value with numpy.
+
+Every primitive is applied again, to what is known now and with sizes as numbers, so that all checks of the type rules
+hold for the sizes met. A value is dropped after its last reader: memory is bounded by what is alive at a time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim
+from sardonyx.core.graph import Function, Value, symbols_in
+from sardonyx.core.host import actual_type
+from sardonyx.core.run_context import current_run
+from sardonyx.core.tensor import Tensor, apply, constant, known
+from sardonyx.core.trace import loop
+from sardonyx.core.types import TensorType, Type
+from sardonyx.errors import ExecutionError, FeedError, SardonyxError, ShapeError
+
+Sizes = dict[str, int]
+Results = "Value | tuple[Value, ...]"
+
+
+class _Step:
+    """A value to compute, and the values that nobody reads after it."""
+
+    __slots__ = ("done_with", "sized", "value")
+
+    def __init__(self, value: Value, done_with: tuple[Value, ...]) -> None:
+        self.value = value
+        self.done_with = done_with
+        self.sized = tuple(name for name, param in value.params.items() if any(True for _ in symbols_in(param)))
+
+
+_plans: weakref.WeakKeyDictionary[Function, list[_Step]] = weakref.WeakKeyDictionary()
+
+
+def _plan(function: Function) -> list[_Step]:
+    plan = _plans.get(function)
+    if plan is None:
+        last: dict[Value, int] = {}
+        for i, value in enumerate(function.values):
+            last.update(dict.fromkeys(value.operands, i))
+        for value in function.results:
+            last.pop(value, None)
+        done: dict[int, list[Value]] = {}
+        for value, i in last.items():
+            done.setdefault(i, []).append(value)
+        plan = [_Step(value, tuple(done.get(i, ()))) for i, value in enumerate(function.values)]
+        _plans[function] = plan
+    return plan
+
+
+def evaluate(function: Function, arguments: Sequence[Value], sizes: Mapping[str, int] | None = None) -> list[Value]:
+    """Compute a function of known values, inside a run (:func:`.run_context.running`).
+
+    Args:
+        function: What to compute.
+        arguments: A known value for each input.
+        sizes: Numbers for the symbols from outside of the function.
+
+    Raises:
+        ShapeError: Sizes do not fit each other, or what an input declares.
+        ExecutionError: A primitive has no result for these values.
+        ResourceError: A limit of the run is passed.
+    """
+    if current_run() is None:
+        raise ExecutionError("a function is evaluated outside of a run.", remedy="Use `running(RunContext())`.")
+    scope: Sizes = dict(sizes or {})
+    found: dict[Value, Any] = dict(zip(function.inputs, arguments, strict=True))
+    for declared, given in zip(function.inputs, arguments, strict=True):
+        match_type(declared.type, given.type, scope, declared.origin or f"input {declared.params['position']}")
+    for step in _plan(function):
+        value = step.value
+        if value not in found:
+            try:
+                found[value] = _compute(value, [found[operand] for operand in value.operands], step.sized, scope)
+            except SardonyxError as error:
+                if value.origin and not error.where:
+                    raise type(error)(error.problem, where=value.origin, remedy=error.remedy) from error
+                raise
+        for done in step.done_with:
+            found.pop(done, None)
+    return [found[value] for value in function.results]
+
+
+def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: Sizes) -> Any:
+    params = value.params
+    match value.op:
+        case "constant":
+            return value
+        case "get":
+            return operands[0][params["index"]]
+        case "bind":
+            sizes[params["symbol"]] = _bound(operands[0], params["element"])
+            return operands[0]
+        case "call":
+            return tuple(evaluate(params["function"], operands, sizes))
+        case "cond":
+            chosen = params["then"] if bool(operands[0].known) else params["otherwise"]
+            return tuple(evaluate(chosen, operands[1:], sizes))
+        case "loop":
+            return _loop(value, operands, sizes)
+        case "host":
+            return _host(value, operands, sizes)
+        case "dims":
+            return (
+                constant(_numbers(params["sizes"], sizes), params["dtype"])
+                if not params["shape"]
+                else apply(
+                    "reshape", constant(_numbers(params["sizes"], sizes), params["dtype"]), shape=params["shape"]
+                )
+            )
+    if sized:
+        params = {name: _numbers(param, sizes) if name in sized else param for name, param in params.items()}
+    return apply(value.op, *operands, **params)
+
+
+def _numbers(part: Any, sizes: Sizes) -> Any:
+    """A parameter with numbers for sizes."""
+    if isinstance(part, Dim):
+        return part.evaluate(sizes)
+    if isinstance(part, tuple):
+        return tuple([_numbers(inner, sizes) for inner in part])
+    return part
+
+
+def _bound(x: Tensor, element: tuple[int, ...]) -> int:
+    number = int(x.known[element])
+    if number < 0:
+        raise ShapeError(f"a size is computed as {number}.", remedy="Sizes are not negative.")
+    return number
+
+
+def _loop(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:
+    body, carried = value.params["body"], value.params["carried"]
+    captured = operands[2 + carried :]
+    ran = 0
+
+    def once(i: Tensor, *state: Value) -> Any:
+        nonlocal ran
+        ran += 1
+        going, *rest = evaluate(body, [i, constant(True, t.BOOL), *state, *captured], sizes)
+        return going, rest[:carried], rest[carried:]
+
+    if _runs(operands):
+        state, scanned = loop(operands[0], operands[1], operands[2 : 2 + carried], once)
+    else:
+        state = tuple(operands[2 : 2 + carried])
+        scanned = tuple(
+            _empty(result.type, {**sizes, value.params["trips"]: 0}) for result in body.results[1 + carried :]
+        )
+    sizes[value.params["trips"]] = ran
+    return (*state, *scanned)
+
+
+def _runs(operands: list[Any]) -> bool:
+    return int(operands[0].known) > 0 and bool(operands[1].known)
+
+
+def _empty(row: Type, sizes: Sizes) -> Tensor:
+    assert isinstance(row, TensorType)
+    shape = [
+        0 if isinstance(size, Dim) and not size.symbols() <= sizes.keys() else _numbers(size, sizes)
+        for size in row.shape or ()
+    ]
+    import numpy as np
+
+    return constant(np.empty((0, *shape), t.numpy_dtype(row.dtype)), row.dtype)
+
+
+def _host(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:
+    params = value.params
+    found = params["function"].compute(*[operand.known for operand in operands], **dict(params["attributes"]))
+    declared = value.type.results  # type: ignore[union-attr]
+    values = tuple(known(one, actual_type(one, type)) for one, type in zip(found, declared, strict=True))
+    for one, type in zip(values, declared, strict=True):
+        match_type(type, one.type, sizes, params["function"].name)
+    return values
+
+
+def match_type(declared: Type, given: Type, sizes: Sizes, where: str) -> None:
+    """Read the sizes of symbols off a value, and check the rest.
+
+    Raises:
+        FeedError: The kind of value, element type or rank is another.
+        ShapeError: A size is another.
+    """
+    if not isinstance(declared, TensorType):
+        if type(declared) is not type(given):
+            raise FeedError(f"{given} was given, and {declared} is needed.", where=where)
+        return
+    if not isinstance(given, TensorType) or given.dtype != declared.dtype:
+        raise FeedError(f"{given} was given, and {declared} is needed.", where=where)
+    if declared.shape is None or given.shape is None:
+        return
+    if len(declared.shape) != len(given.shape):
+        raise FeedError(f"has rank {len(given.shape)}, and {len(declared.shape)} is needed ({declared}).", where=where)
+    later = []
+    for axis, (size, number) in enumerate(zip(declared.shape, given.shape, strict=True)):
+        if isinstance(size, Dim) and size.atom is not None and size.atom.kind == "symbol":
+            size = sizes.setdefault(size.atom.name, number)  # type: ignore[arg-type]
+        if isinstance(size, Dim):
+            later.append((axis, size, number))
+        elif size != number:
+            raise ShapeError(
+                f"axis {axis} has size {number}, and {declared.shape[axis]}"
+                + (f" = {size}" if isinstance(declared.shape[axis], Dim) else "")
+                + f" is needed ({declared}).",
+                where=where,
+                remedy="Give an input of that size.",
+            )
+    for axis, size, number in later:
+        if size.symbols() <= sizes.keys() and size.evaluate(sizes) != number:
+            raise ShapeError(
+                f"axis {axis} has size {number}, and {size} = {size.evaluate(sizes)} is needed.", where=where
+            )

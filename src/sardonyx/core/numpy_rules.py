@@ -1,0 +1,586 @@
+"""The value of every primitive, by numpy: the second of the tables, and the oracle for every other way to compute.
+
+A rule gets the type of the result with sizes as numbers, the operands as arrays and the parameters. Element types that
+numpy does not compute with by itself (of 16 bits and less) are widened, and every result rounded once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from sardonyx.core import types as t
+from sardonyx.core.primitives import PRIMITIVES
+from sardonyx.core.types import DType, TensorType, numpy_dtype
+from sardonyx.errors import ExecutionError
+
+Array = np.ndarray
+NumpyRule = Callable[..., Any]
+
+NUMPY_RULES: dict[str, NumpyRule] = {}
+
+_WIDER: dict[np.dtype, np.dtype] = {
+    **{numpy_dtype(d): np.dtype(np.float32) for d in t.FLOATS if d not in (t.DOUBLE, t.FLOAT, t.FLOAT16)},
+    **{numpy_dtype(d): np.dtype(np.int32) for d in (t.DType.INT4, t.DType.INT2, t.DType.UINT4, t.DType.UINT2)},
+}
+"""What numpy computes with in place of the element types of ``ml_dtypes``."""
+
+_ACCUMULATOR = {**_WIDER, np.dtype(np.float16): np.dtype(np.float32)}
+"""What sums of many are accumulated in."""
+
+
+def numpy_rule(name: str) -> Callable[[NumpyRule], NumpyRule]:
+    """Register the numpy rule of a primitive."""
+
+    def register(rule: NumpyRule) -> NumpyRule:
+        NUMPY_RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _widened(x: Array, wider: dict[np.dtype, np.dtype] = _WIDER) -> Array:
+    dtype = wider.get(x.dtype)
+    return x if dtype is None else x.astype(dtype)
+
+
+def _shape(type: TensorType) -> tuple[int, ...]:
+    return type.shape  # type: ignore[return-value]
+
+
+# Elementwise.
+
+
+def _erf(x: Array) -> Array:
+    found = np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size)
+    return found.reshape(x.shape)
+
+
+def _divide(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return np.divide(x, y)
+    _require_nonzero(y)
+    if x.dtype.kind == "u":
+        return np.floor_divide(x, y)
+    quotient = np.floor_divide(x, y)
+    # Rounded down; one too low where the signs differ and something is left.
+    return quotient + ((quotient * y != x) & ((x < 0) != (y < 0))).astype(x.dtype)
+
+
+def _remainder(x: Array, y: Array) -> Array:
+    if x.dtype.kind in "iu":
+        _require_nonzero(y)
+    return np.fmod(x, y)
+
+
+def _require_nonzero(divisor: Array) -> None:
+    if not divisor.all():
+        where = tuple(int(i) for i in np.argwhere(divisor == 0)[0])
+        raise ExecutionError(f"an integer is divided by zero, at {list(where)}.", remedy="Give divisors other than 0.")
+
+
+def _power(x: Array, y: Array) -> Array:
+    if x.dtype.kind == "i" and (y < 0).any():
+        # The exact power, rounded toward zero: 0 but for bases 1 and -1.
+        with np.errstate(all="ignore"):
+            return np.where(y < 0, np.trunc(np.power(x.astype(np.float64), y)), 0).astype(x.dtype) + np.where(
+                y < 0, 0, np.power(x, np.maximum(y, 0))
+            ).astype(x.dtype)
+    return np.power(x, y)
+
+
+def _shifted(shift: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    def rule(x: Array, by: Array) -> Array:
+        bits = x.dtype.itemsize * 8
+        shifted = shift(x, np.minimum(by, bits - 1).astype(x.dtype))
+        return np.where(
+            by < bits, shifted, np.where(x < 0, x.dtype.type(-1), 0) if shift is np.right_shift else 0
+        ).astype(x.dtype)
+
+    return rule
+
+
+_UNARY: dict[str, Callable[[Array], Array]] = {
+    "neg": np.negative, "abs": np.abs, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+    "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
+    "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh, "erf": _erf, "not": np.invert,
+}  # fmt: skip
+
+_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "rem": _remainder, "pow": _power,
+    "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "shift_left": _shifted(np.left_shift), "shift_right": _shifted(np.right_shift),
+    "equal": np.equal, "less": np.less,
+}  # fmt: skip
+
+
+def _unary(op: str) -> NumpyRule:
+    ufunc = _UNARY[op]
+
+    def rule(type: TensorType, x: Array) -> Array:
+        return ufunc(_widened(x)).astype(x.dtype, copy=False)
+
+    return rule
+
+
+def _binary(op: str) -> NumpyRule:
+    ufunc = _BINARY[op]
+    compares = op in ("equal", "less")
+
+    def rule(type: TensorType, x: Array, y: Array) -> Array:
+        found = ufunc(_widened(x), _widened(y))
+        return found.astype(np.bool_ if compares else x.dtype, copy=False)
+
+    return rule
+
+
+for _primitive in PRIMITIVES.values():
+    if _primitive.kind == "unary":
+        NUMPY_RULES[_primitive.name] = _unary(_primitive.name)
+    elif _primitive.kind == "binary":
+        NUMPY_RULES[_primitive.name] = _binary(_primitive.name)
+
+
+@numpy_rule("select")
+def _select(type: TensorType, condition: Array, x: Array, y: Array) -> Array:
+    return np.where(condition, x, y)
+
+
+# Conversions.
+
+
+@numpy_rule("convert")
+def _convert(type: TensorType, x: Array, *, dtype: DType, saturate: bool, rounding: str) -> Array:
+    target = numpy_dtype(dtype)
+    if x.dtype == object:
+        return _parsed(x, dtype)
+    if dtype == t.STRING:
+        return _printed(x)
+    if dtype == t.BOOL:
+        return _widened(x) != 0
+    if dtype in t.FLOAT8 and saturate:
+        return _saturated(_widened(x), target)
+    if dtype == DType.FLOAT8E8M0:
+        return _power_of_two(_widened(x), saturate, rounding)
+    if target in _WIDER and t.is_integer(dtype):
+        return x.astype(np.int64).astype(np.int32).astype(target)
+    if x.dtype.kind == "c" and target.kind != "c":
+        x = x.real
+    return _widened(x).astype(target)
+
+
+def _saturated(x: Array, target: np.dtype) -> Array:
+    limit = ml_dtypes.finfo(target).max.astype(np.float32)
+    wide = x.astype(np.float32) if x.dtype != np.float64 else x
+    return np.where(np.isnan(wide), wide, np.clip(wide, -limit, limit)).astype(target)
+
+
+def _power_of_two(x: Array, saturate: bool, rounding: str) -> Array:
+    """To an exponent alone (8 bits, bias 127, 255 is NaN), as ONNX Cast describes it."""
+    magnitude = np.abs(x.astype(np.float32))
+    bits = magnitude.view(np.uint32) if magnitude.flags.c_contiguous else magnitude.copy().view(np.uint32)
+    exponent, fraction = (bits >> 23).astype(np.int32), bits & 0x7FFFFF
+    if rounding == "up":
+        up = (fraction > 0) & ~((exponent == 0) & (fraction <= 0x400000))
+    elif rounding == "nearest":
+        up = (
+            (fraction > 0x400000)
+            | ((fraction == 0x400000) & (exponent > 0))
+            | ((exponent == 0) & (fraction > 0x200000) & (fraction < 0x400000))
+        )
+    else:
+        up = np.zeros(x.shape, np.bool_)
+    # Denormals stand for powers below the least; half of the least normal rounds to it.
+    code = exponent + up
+    code = np.where((code > 254) & (exponent <= 254), 254 if saturate else 255, code)
+    code = np.where(np.isinf(magnitude), 254 if saturate else 255, code)
+    code = np.where(np.isnan(magnitude), 255, code)
+    return code.astype(np.uint8).view(numpy_dtype(DType.FLOAT8E8M0))
+
+
+def _parsed(x: Array, dtype: DType) -> Array:
+    if dtype == t.STRING:
+        return x
+    kind = t.kind(dtype)
+    found: list[Any] = []
+    for text in x.ravel().tolist():
+        word = text.decode() if isinstance(text, bytes) else str(text)
+        try:
+            found.append(int(word) if kind in ("int", "uint") else complex(word) if kind == "complex" else float(word))
+        except ValueError:
+            raise ExecutionError(f"the text {word!r} is no {dtype.name.lower()}.") from None
+    wide = {"int": np.int64, "uint": np.uint64, "complex": np.complex128}.get(kind, np.float64)
+    return np.array(found, wide).reshape(x.shape).astype(numpy_dtype(dtype))
+
+
+def _printed(x: Array) -> Array:
+    wide = _widened(x)
+    words = [str(item) for item in (wide.ravel() if wide.dtype.kind == "f" else wide.ravel().tolist())]
+    found = np.empty(len(words), object)
+    found[:] = words
+    return found.reshape(x.shape)
+
+
+@numpy_rule("bitcast")
+def _bitcast(type: TensorType, x: Array, *, dtype: DType) -> Array:
+    target = numpy_dtype(dtype)
+    if x.dtype.itemsize == target.itemsize:
+        return np.ascontiguousarray(x).view(target).reshape(_shape(type))
+    if x.dtype.itemsize < target.itemsize:
+        return np.ascontiguousarray(x).view(target).reshape(_shape(type))
+    return np.ascontiguousarray(x)[..., None].view(target).reshape(_shape(type))
+
+
+# Contractions.
+
+_REDUCTIONS: dict[str, Any] = {
+    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+    "and": np.bitwise_and, "or": np.bitwise_or,
+}  # fmt: skip
+
+
+def identity_of(kind: str, dtype: np.dtype) -> Any:
+    """What a reduction of nothing gives."""
+    if kind in ("add", "mul", "or"):
+        return dtype.type(1 if kind == "mul" else 0)
+    if kind == "and":
+        return dtype.type(True) if dtype.kind == "b" else np.invert(dtype.type(0))
+    if dtype.kind == "b":
+        return np.bool_(kind == "min")
+    if dtype.kind in "iu":
+        return dtype.type(np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max)
+    return dtype.type(-np.inf if kind == "max" else np.inf)
+
+
+@numpy_rule("reduce")
+def _reduce(type: TensorType, x: Array, *, kind: str, axes: tuple[int, ...]) -> Array:
+    if kind in ("argmax", "argmin"):
+        return (np.argmax if kind == "argmax" else np.argmin)(_widened(x), axis=axes[0])
+    wide = _widened(x, _ACCUMULATOR)
+    found = _REDUCTIONS[kind].reduce(wide, axis=axes, dtype=wide.dtype, initial=identity_of(kind, wide.dtype))
+    return np.asarray(found).astype(x.dtype, copy=False)
+
+
+def _product_operand(x: Array, dtype: np.dtype) -> Array:
+    """An operand of sums of products, in what they are accumulated in: 8-bit integers exactly, and fast, in float64."""
+    if dtype.kind in "iu":
+        return x.astype(np.float64) if x.dtype.itemsize == 1 and dtype.itemsize >= 4 else x.astype(dtype)
+    return x.astype(_ACCUMULATOR.get(dtype, dtype), copy=False)
+
+
+def _product_result(x: Array, dtype: np.dtype) -> Array:
+    if dtype.kind in "iu" and x.dtype.kind == "f":
+        return x.astype(np.int64).astype(dtype)
+    return x.astype(dtype, copy=False)
+
+
+@numpy_rule("contract")
+def _contract(
+    type: TensorType,
+    x: Array,
+    y: Array,
+    *,
+    batch: tuple[tuple[int, int], ...],
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    dtype: DType,
+) -> Array:
+    target = numpy_dtype(dtype)
+    x_batch, y_batch = [a for a, _ in batch], [b for _, b in batch]
+    x_free = [a for a in range(x.ndim) if a not in x_batch and a not in left]
+    y_free = [b for b in range(y.ndim) if b not in y_batch and b not in right]
+    shared = [x.shape[a] for a in x_batch]
+    inner = math.prod(x.shape[a] for a in left)
+    rows, columns = (math.prod(v.shape[i] for i in free) for v, free in ((x, x_free), (y, y_free)))
+    a = _product_operand(x, target).transpose(*x_batch, *x_free, *left).reshape(*shared, rows, inner)
+    b = _product_operand(y, target).transpose(*y_batch, *right, *y_free).reshape(*shared, inner, columns)
+    return _product_result(np.matmul(a, b), target).reshape(_shape(type))
+
+
+_COLUMN_BYTES = 1 << 27
+"""Most bytes of patches that a convolution lays out at a time."""
+
+
+def _spread(x: Array, padding: Sequence[tuple[int, int]], base_dilation: Sequence[int], value: Any) -> Array:
+    """The trailing axes dilated, then padded or cropped."""
+    for axis, ((low, high), dilation) in enumerate(zip(padding, base_dilation, strict=True), x.ndim - len(padding)):
+        if dilation > 1 and x.shape[axis]:
+            shape = list(x.shape)
+            shape[axis] = (shape[axis] - 1) * dilation + 1
+            dilated = np.full(shape, value, x.dtype)
+            dilated[(slice(None),) * axis + (slice(None, None, dilation),)] = x
+            x = dilated
+        x = x[(slice(None),) * axis + (slice(max(-low, 0), x.shape[axis] - max(-high, 0)),)]
+    widths = [(0, 0)] * (x.ndim - len(padding)) + [(max(low, 0), max(high, 0)) for low, high in padding]
+    return np.pad(x, widths, constant_values=value) if any(any(pair) for pair in widths) else x
+
+
+def _windows(
+    x: Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int], out: Sequence[int]
+) -> Array:
+    """A view of all windows over the trailing axes: [leading…, out…, window…]."""
+    kept = x.ndim - len(window)
+    if 0 in out:
+        return np.empty((*x.shape[:kept], *out, *window), x.dtype)
+    steps = x.strides[kept:]
+    return np.lib.stride_tricks.as_strided(
+        x,
+        (*x.shape[:kept], *out, *window),
+        (*x.strides[:kept], *map(operator.mul, steps, strides), *map(operator.mul, steps, dilation)),
+        writeable=False,
+    )
+
+
+@numpy_rule("convolve")
+def _convolve(
+    type: TensorType,
+    x: Array,
+    w: Array,
+    *,
+    strides: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    base_dilation: tuple[int, ...],
+    kernel_dilation: tuple[int, ...],
+    dtype: DType,
+) -> Array:
+    target, shape = numpy_dtype(dtype), _shape(type)
+    x = _spread(_product_operand(x, target), padding, base_dilation, 0)
+    w = _product_operand(w, target)
+    (groups, batch, features), out, kernel = shape[:3], shape[3:], w.shape[3:]
+    found = np.zeros((groups, batch, features, math.prod(out)), x.dtype)
+    patches = _windows(x, kernel, strides, kernel_dilation, out)
+    if w.shape[2] == 1:  # One channel a group: as many small products as places in the kernel, all groups at once.
+        for place in itertools.product(*map(range, kernel)):
+            found += w[(..., *place)][:, None] * patches[(..., *place)].reshape(groups, batch, 1, -1)
+        return _product_result(found, target).reshape(shape)
+    depth = w.shape[2] * math.prod(kernel)
+    rows = max(1, _COLUMN_BYTES // max(1, depth * math.prod(out[1:]) * x.itemsize))
+    weights = w.reshape(groups, features, depth)
+    order = (0, *range(1 + len(out), 1 + 2 * len(out)), *range(1, 1 + len(out)))  # channels, kernel, places
+    for group, image in itertools.product(range(groups), range(batch)):
+        for first in range(0, out[0] if out else 1, rows):
+            part = patches[group, image] if not out else patches[group, image, :, first : first + rows]
+            columns = part.transpose(order).reshape(depth, -1)
+            begin = first * math.prod(out[1:])
+            found[group, image, :, begin : begin + columns.shape[1]] = weights[group] @ columns
+    return _product_result(found, target).reshape(shape)
+
+
+@numpy_rule("reduce_window")
+def _reduce_window(
+    type: TensorType,
+    x: Array,
+    *,
+    kind: str,
+    window: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+) -> Array:
+    shape, wide = _shape(type), _widened(x, _ACCUMULATOR)
+    out = shape[len(shape) - len(window) :]
+    extremum = {"argmax": "max", "argmin": "min"}.get(kind, kind)
+    spread = _spread(wide, padding, (1,) * len(window), identity_of(extremum, wide.dtype))
+    patches = _windows(spread, window, strides, dilation, out)
+    trailing = tuple(range(patches.ndim - len(window), patches.ndim))
+    if not kind.startswith("arg"):
+        ufunc = _REDUCTIONS[kind]
+        return ufunc.reduce(patches, axis=trailing, initial=identity_of(kind, wide.dtype)).astype(x.dtype, copy=False)
+    inside = _inside(x.shape[x.ndim - len(window) :], window, strides, padding, dilation, out)
+    # What lies in the padding is never chosen, whatever the values are.
+    flat = patches.reshape(*shape, -1)
+    ranked = np.where(inside.reshape(*out, -1), flat, identity_of(extremum, wide.dtype))
+    first = (np.argmax if kind == "argmax" else np.argmin)(ranked, axis=-1)
+    first = np.where(
+        np.take_along_axis(np.broadcast_to(inside.reshape(*out, -1), flat.shape), first[..., None], -1)[..., 0],
+        first,
+        np.argmax(inside.reshape(*out, -1), axis=-1),
+    )
+    position = np.zeros(shape, np.int64)
+    for axis, place in enumerate(np.unravel_index(first, window)):
+        start = np.arange(out[axis]) * strides[axis] - padding[axis][0]
+        start = start.reshape((-1,) + (1,) * (len(out) - axis - 1))
+        position = position * x.shape[x.ndim - len(window) + axis] + (start + place * dilation[axis])
+    return position
+
+
+def _inside(
+    sizes: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    out: Sequence[int],
+) -> Array:
+    """Which places of every window are elements and not padding: [out…, window…]."""
+    ones = _spread(np.ones(tuple(sizes), np.bool_), padding, (1,) * len(window), False)
+    return np.ascontiguousarray(_windows(ones, window, strides, dilation, out))
+
+
+# Movement.
+
+
+@numpy_rule("reshape")
+def _reshape(type: TensorType, x: Array, *, shape: tuple[int, ...]) -> Array:
+    return x.reshape(shape)
+
+
+@numpy_rule("permute")
+def _permute(type: TensorType, x: Array, *, axes: tuple[int, ...]) -> Array:
+    return x.transpose(axes)
+
+
+@numpy_rule("broadcast")
+def _broadcast(type: TensorType, x: Array, *, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(x, shape)
+
+
+@numpy_rule("slice")
+def _slice(
+    type: TensorType, x: Array, *, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]
+) -> Array:
+    return x[tuple(map(slice, starts, limits, strides))]
+
+
+@numpy_rule("pad")
+def _pad(
+    type: TensorType, x: Array, value: Array, *, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
+) -> Array:
+    filler = np.broadcast_to(value, ()).item() if x.dtype == object else value[()]
+    return _spread(x, list(zip(low, high, strict=True)), [between + 1 for between in interior], filler)
+
+
+@numpy_rule("concat")
+def _concat(type: TensorType, *xs: Array, axis: int) -> Array:
+    return np.concatenate(xs, axis=axis)
+
+
+def _places(x: Array, indices: Array, batch: int) -> tuple[Array, ...]:
+    """The index vectors as numpy's indices, checked."""
+    depth = indices.shape[-1]
+    for i in range(depth):
+        chosen, size = indices[..., i], x.shape[batch + i]
+        if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= size):
+            wrong = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
+            raise ExecutionError(
+                f"index {wrong} is out of range for an axis of {size}.", remedy="Give indices within the axis."
+            )
+    leading = [np.arange(x.shape[axis]).reshape((-1,) + (1,) * (indices.ndim - 2 - axis)) for axis in range(batch)]
+    return (*leading, *(indices[..., i] for i in range(depth)))
+
+
+@numpy_rule("gather")
+def _gather(type: TensorType, x: Array, indices: Array, *, batch: int) -> Array:
+    indices = _widened(indices)
+    places = _places(x, indices, batch)
+    if batch == 0 and indices.shape[-1] == 1:
+        return np.take(x, indices[..., 0], axis=0)
+    return x[places] if places else np.broadcast_to(x, _shape(type))
+
+
+@numpy_rule("scatter")
+def _scatter(type: TensorType, x: Array, indices: Array, updates: Array, *, kind: str, batch: int) -> Array:
+    places = _places(x, _widened(indices), batch)
+    found = _widened(x).copy()
+    updates = _widened(updates)
+    if kind == "set":
+        found[places] = updates
+    else:
+        _REDUCTIONS[kind].at(found, places, updates)
+    return found.astype(x.dtype, copy=False)
+
+
+@numpy_rule("reverse")
+def _reverse(type: TensorType, x: Array, *, axes: tuple[int, ...]) -> Array:
+    return np.flip(x, axes)
+
+
+# Sources.
+
+
+@numpy_rule("iota")
+def _iota(type: TensorType, *, shape: tuple[int, ...], axis: int, dtype: DType) -> Array:
+    line = np.arange(shape[axis]).astype(numpy_dtype(dtype))
+    return np.broadcast_to(line.reshape((-1,) + (1,) * (len(shape) - axis - 1)), shape)
+
+
+@numpy_rule("dims")
+def _dims(type: TensorType, *, sizes: tuple[int, ...], shape: tuple[int, ...], dtype: DType) -> Array:
+    return np.array(sizes, numpy_dtype(dtype)).reshape(shape)
+
+
+# Order.
+
+
+@numpy_rule("sort")
+def _sort(type: TensorType, x: Array, *, axis: int, descending: bool) -> Array:
+    x = _widened(x)
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(backwards, axis)
+
+
+@numpy_rule("top_k")
+def _top_k(type: TensorType, x: Array, *, axis: int, k: int, largest: bool) -> Array:
+    if k > x.shape[axis]:
+        raise ExecutionError(f"the first {k} of {x.shape[axis]} elements are asked for.", remedy="Ask for fewer.")
+    order = _sort(type, x, axis=axis, descending=largest)
+    return np.take(order, np.arange(k), axis=axis)
+
+
+@numpy_rule("scan")
+def _scan(type: TensorType, x: Array, *, kind: str, axis: int) -> Array:
+    wide = _widened(x, _ACCUMULATOR)
+    return _REDUCTIONS[kind].accumulate(wide, axis=axis, dtype=wide.dtype).astype(x.dtype, copy=False)
+
+
+# Special.
+
+
+@numpy_rule("fft")
+def _fft(type: TensorType, x: Array, *, inverse: bool) -> Array:
+    if x.shape[-1] == 0:
+        return x
+    found = np.fft.ifft(x, norm="forward") if inverse else np.fft.fft(x)
+    return found.astype(x.dtype, copy=False)
+
+
+@numpy_rule("determinant")
+def _determinant(type: TensorType, x: Array) -> Array:
+    wide = _widened(x, _ACCUMULATOR)
+    return np.asarray(np.linalg.det(wide)).astype(x.dtype, copy=False)
+
+
+@numpy_rule("random")
+def _random(
+    type: TensorType,
+    *,
+    kind: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    seed: float | None,
+    identity: str,
+    run: int = 0,
+) -> Array:
+    if seed is not None:
+        # numpy's legacy generator: what the standard's own data were drawn with.
+        legacy = np.random.RandomState(int(seed) & 0xFFFFFFFF)
+        found = legacy.random_sample(shape) if kind == "uniform" else legacy.standard_normal(shape)
+    else:
+        generator = np.random.Generator(np.random.Philox(key=[zlib.crc32(identity.encode()), run]))
+        found = generator.random(shape) if kind == "uniform" else generator.standard_normal(shape)
+    return np.asarray(found).astype(numpy_dtype(dtype))
+
+
+@numpy_rule("stop_gradient")
+def _stop_gradient(type: TensorType, x: Array) -> Array:
+    return x

@@ -1,0 +1,129 @@
+"""What holds while values are computed: whether all is computed at once, limits on memory and time, the run's number.
+
+The context belongs to the thread (or task) that runs; a new one nests in the old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+from sardonyx.errors import ResourceError
+
+COUNTED = 4096
+"""Bytes from which a value counts toward the memory limit."""
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 36
+
+
+class RunContext:
+    """Limits of one run, and what it has used of them.
+
+    Args:
+        max_memory: Most bytes of values alive at a time; None for the machine's memory.
+        timeout: Most seconds; None for no limit.
+        max_loop_iterations: Most iterations of any one loop; None for no limit.
+        number: The number of the run: unseeded random values differ from one to the next.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_memory: int | None = None,
+        timeout: float | None = None,
+        max_loop_iterations: int | None = None,
+        number: int = 0,
+    ) -> None:
+        self.max_memory = _physical_memory() if max_memory is None else max_memory
+        self.timeout = timeout
+        self.max_loop_iterations = max_loop_iterations
+        self.number = number
+        self.alive = 0
+        self.peak = 0
+        self.terminated = False
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._lock = threading.Lock()
+
+    def reserve(self, nbytes: int, what: str) -> None:
+        """Check that a value of ``nbytes`` may be made now.
+
+        Raises:
+            ResourceError: It would pass the memory limit, or the time is over.
+        """
+        if nbytes > COUNTED and self.alive + nbytes > self.max_memory:
+            raise ResourceError(
+                f"{what} needs {nbytes:,} bytes, and {self.alive:,} of the {self.max_memory:,} allowed are in use.",
+                remedy="Give smaller inputs, or raise `max_memory`.",
+            )
+        self.check_time()
+
+    def check_time(self) -> None:
+        """Check that there is time left.
+
+        Raises:
+            ResourceError: The time is over, or the run was told to end.
+        """
+        if self.terminated:
+            raise ResourceError("the run was terminated.")
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise ResourceError(f"the run took longer than {self.timeout} s.", remedy="Raise `timeout`.")
+
+    def check_iterations(self, done: int) -> None:
+        """Check that a loop may begin another iteration.
+
+        Raises:
+            ResourceError: It has done as many as are allowed, or the time is over.
+        """
+        self.check_time()
+        if self.max_loop_iterations is not None and done >= self.max_loop_iterations:
+            raise ResourceError(
+                f"a loop passes the limit of {self.max_loop_iterations} iterations.",
+                remedy="Raise `max_loop_iterations`.",
+            )
+
+    def track(self, holder: object, nbytes: int) -> None:
+        """Count ``nbytes`` as in use as long as ``holder`` lives."""
+        if nbytes >= COUNTED:
+            with self._lock:
+                self.alive += nbytes
+                self.peak = max(self.peak, self.alive)
+            weakref.finalize(holder, self._release, nbytes).atexit = False
+
+    def _release(self, nbytes: int) -> None:
+        with self._lock:
+            self.alive -= nbytes
+
+
+_current: ContextVar[RunContext | None] = ContextVar("sardonyx_run", default=None)
+
+
+def current_run() -> RunContext | None:
+    """The run that goes on here; None while a graph is being traced."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def running(context: RunContext) -> Iterator[RunContext]:
+    """Compute every value at once, within the limits of ``context``."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Record a graph instead of computing, also inside a run."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)

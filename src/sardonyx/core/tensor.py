@@ -1,0 +1,349 @@
+"""Applying primitives: the one place where Core values are made.
+
+``apply`` types a primitive, computes it where all that it needs is known, and records it otherwise. Inside a run
+(:mod:`.run_context`) everything is known, so that applying is computing: operator definitions serve both.
+Sizes that are tensors (``Shape``, and arithmetic on it) stay sizes: see :mod:`.size_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim, Size, broadcast
+from sardonyx.core.graph import (
+    CLOSED,
+    Value,
+    define,
+    definers_of,
+    fresh_symbol,
+    interned,
+    require_tensor,
+)
+from sardonyx.core.numpy_rules import NUMPY_RULES
+from sardonyx.core.run_context import RunContext, current_run
+from sardonyx.core.size_rules import SIZE_RULES, Sized
+from sardonyx.core.type_rules import TYPE_RULES
+from sardonyx.core.types import DType, Shape, TensorType, Type, dtype_of, numpy_dtype
+from sardonyx.errors import ShapeError
+
+FOLDED_ELEMENTS = 1 << 12
+"""Most elements of a value that is computed while tracing."""
+
+Scalar: TypeAlias = "bool | int | float | complex | np.generic"
+Operand: TypeAlias = "Tensor | Scalar"
+
+
+class Tensor(Value):
+    """A Core value that is a tensor. Arithmetic broadcasts as ONNX does; numbers take the tensor's element type.
+
+    ``==`` is identity, as for every value; ``equal`` compares elements.
+    """
+
+    __slots__ = ()
+
+    type: TensorType
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes; ints where they are known."""
+        return require_tensor(self).shape  # type: ignore[return-value]
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __add__(self, other: Operand) -> Tensor:
+        return elementwise("add", self, other)
+
+    def __radd__(self, other: Operand) -> Tensor:
+        return elementwise("add", other, self)
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return elementwise("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return elementwise("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return elementwise("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Tensor:
+        return elementwise("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return elementwise("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return elementwise("div", other, self)
+
+    def __pow__(self, other: Operand) -> Tensor:
+        return elementwise("pow", self, other)
+
+    def __neg__(self) -> Tensor:
+        return elementwise("neg", self)
+
+    def __and__(self, other: Operand) -> Tensor:
+        return elementwise("and", self, other)
+
+    def __or__(self, other: Operand) -> Tensor:
+        return elementwise("or", self, other)
+
+    def __xor__(self, other: Operand) -> Tensor:
+        return elementwise("xor", self, other)
+
+    def __invert__(self) -> Tensor:
+        return elementwise("not", self)
+
+    def __lt__(self, other: Operand) -> Tensor:
+        return elementwise("less", self, other)
+
+    def __gt__(self, other: Operand) -> Tensor:
+        return elementwise("less", other, self)
+
+    def __le__(self, other: Operand) -> Tensor:
+        return elementwise("less", self, other) | elementwise("equal", self, other)
+
+    def __ge__(self, other: Operand) -> Tensor:
+        return elementwise("less", other, self) | elementwise("equal", self, other)
+
+
+def apply(op: str, *operands: Value, **params: Any) -> Tensor:
+    """Apply a primitive that gives a tensor. See :func:`apply_any`."""
+    return apply_any(op, *operands, **params)  # type: ignore[return-value]
+
+
+def apply_any(op: str, *operands: Value, **params: Any) -> Value:
+    """Apply a primitive: compute it where all that it needs is known, record it otherwise.
+
+    Args:
+        op: The primitive's name.
+        *operands: What it reads.
+        **params: All of its parameters, in the order of its row in ``PRIMITIVES``.
+
+    Raises:
+        ShapeError: The sizes do not fit.
+        TypeMismatchError: An element type or a rank does not fit.
+        ExecutionError: It was computed, and has no result.
+        ResourceError: It was computed, and passed a limit of the run.
+    """
+    type = TYPE_RULES[op](*[operand.type for operand in operands], **params)
+    run = current_run()
+    rule = NUMPY_RULES.get(op)
+    if rule is not None and all(operand.op == "constant" for operand in operands):
+        if run is not None:
+            return _computed(run, rule, op, type, operands, params)
+        if op != "random" and _is_small(type) and all(_is_small(operand.type) for operand in operands):
+            with np.errstate(all="ignore"):
+                found = rule(type, *[operand.params["value"] for operand in operands], **params)
+            return _constant(found, type)
+    elif op in SIZE_RULES and _is_small(type):
+        sized = _folded_sizes(op, type, operands, params)
+        if sized is not None:
+            return sized
+    return record(op, operands, params, type)
+
+
+def record(op: str, operands: tuple[Value, ...], params: dict[str, Any], type: Type) -> Value:
+    """Record a primitive in the graph, whatever is known of its operands."""
+    make = Tensor if isinstance(type, TensorType) else Value
+    levels = [operand.level for operand in operands]
+    if not all(isinstance(size, int) for size in type.shape or ()) if isinstance(type, TensorType) else True:
+        levels += [value.level for value in definers_of((type, params))]
+    return interned(make, op, operands, params, type, max(levels, default=CLOSED), tuple(params.values()))
+
+
+def _computed(
+    run: RunContext, rule: Any, op: str, type: Type, operands: tuple[Value, ...], params: dict[str, Any]
+) -> Value:
+    nbytes = type.nbytes if isinstance(type, TensorType) else None
+    if nbytes is not None and op not in ("broadcast", "reshape", "permute", "iota"):
+        run.reserve(nbytes, op)
+    if op == "random":
+        params = {**params, "run": run.number}
+    with np.errstate(all="ignore"):
+        found = rule(type, *[operand.params["value"] for operand in operands], **params)
+    value = _constant(found, type)
+    if isinstance(found, np.ndarray) and found.base is None:
+        run.track(value, found.nbytes)
+    return value
+
+
+def _is_small(type: Type) -> bool:
+    if not isinstance(type, TensorType) or type.shape is None:
+        return False
+    count = 1
+    for size in type.shape:
+        if not isinstance(size, int):
+            return False
+        count *= size
+    return count <= FOLDED_ELEMENTS
+
+
+# Known values.
+
+
+class _Content:
+    """The identity of a small constant: element type, sizes and bytes."""
+
+    __slots__ = ("_hash", "content")
+
+    def __init__(self, array: np.ndarray) -> None:
+        body: Any = tuple(array.ravel().tolist()) if array.dtype == object else array.tobytes()
+        self.content = (array.dtype, array.shape, body)
+        self._hash = hash(self.content)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and self.content == other.content
+
+
+def _constant(value: Any, type: Type) -> Value:
+    make = Tensor if isinstance(type, TensorType) else Value
+    if current_run() is None and isinstance(value, np.ndarray) and value.size <= FOLDED_ELEMENTS:
+        return interned(make, "constant", (), {"value": value}, type, CLOSED, _Content(value))
+    return make("constant", (), {"value": value}, type)
+
+
+def constant(value: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor that is known: an array, or numbers of ``dtype``."""
+    if dtype is not None and dtype != t.STRING:
+        array = np.asarray(value)
+        array = array.astype(numpy_dtype(dtype)) if array.dtype != numpy_dtype(dtype) else array
+    else:
+        array = np.asarray(value, object) if dtype == t.STRING else np.asarray(value)
+    found = _constant(array, TensorType(dtype_of(array) if dtype is None else dtype, array.shape))
+    return found  # type: ignore[return-value]
+
+
+def known(value: Any, type: Type) -> Value:
+    """A value of any type that is known: an array, a list for a sequence, None or a value for an optional, a dict."""
+    return _constant(value, type)
+
+
+def function_input(level: int, position: int, type: Type) -> Value:
+    """What a function is given at a position; see :mod:`.trace`."""
+    make = Tensor if isinstance(type, TensorType) else Value
+    params = {"level": level, "position": position, "type": type}
+    return interned(make, "input", (), params, type, level, (level, position, type))
+
+
+# Sizes.
+
+
+def sizes_of(value: Value) -> tuple[Size, ...] | None:
+    """The elements of a small integer tensor as sizes, in order, where all are known or expressions; else None."""
+    if value.op == "dims":
+        return value.params["sizes"]  # type: ignore[no-any-return]
+    if value.op == "constant" and isinstance(value.type, TensorType) and t.is_integer(value.type.dtype):
+        return tuple([int(item) for item in value.params["value"].ravel()])
+    return None
+
+
+def size_tensor(sizes: Sequence[Size], shape: tuple[int, ...] | None = None, dtype: DType = t.INT64) -> Tensor:
+    """Sizes as an integer tensor, of one axis unless ``shape`` says otherwise."""
+    sizes = tuple(sizes)
+    shape = (len(sizes),) if shape is None else shape
+    if not any(isinstance(size, Dim) for size in sizes):
+        return constant(np.array(sizes, np.int64).reshape(shape), dtype)
+    type = TensorType(dtype, shape)
+    params = {"sizes": sizes, "shape": shape, "dtype": dtype}
+    level = max([value.level for value in definers_of(sizes)], default=CLOSED)
+    return interned(Tensor, "dims", (), params, type, level, (sizes, shape, dtype))
+
+
+def _folded_sizes(op: str, type: TensorType, operands: tuple[Value, ...], params: dict[str, Any]) -> Value | None:
+    """The result as sizes, where operands are sizes and the primitive has a rule for them."""
+    if not any(operand.op == "dims" for operand in operands):
+        return None
+    parts: list[Sized] = []
+    for operand in operands:
+        if operand.op == "dims":
+            parts.append(Sized(operand.params["sizes"], operand.params["shape"]))
+        elif operand.op == "constant" and operand.params["value"].dtype.kind in "iub":
+            value = operand.params["value"]
+            parts.append(Sized(tuple(value.ravel().tolist()), value.shape))
+        else:
+            return None
+    found = SIZE_RULES[op](type, *parts, **params)
+    if found is None:
+        return None
+    if type.dtype == t.BOOL:
+        return constant(np.array(found, np.bool_).reshape(type.shape))
+    return size_tensor(found, type.shape, type.dtype)  # type: ignore[arg-type]
+
+
+def bind(x: Tensor, element: tuple[int, ...]) -> Dim:
+    """An element of an integer tensor, read at run time, as a size: a fresh symbol, never negative."""
+    operand_level = x.level
+    symbol = fresh_symbol()
+    params = {"element": element, "symbol": symbol}
+    type = TYPE_RULES["bind"](x.type, **params)
+    value = interned(Tensor, "bind", (x,), params, type, operand_level, element)
+    define(value.params["symbol"], value)
+    x.bound = (*x.bound, value)
+    return Dim.symbol(value.params["symbol"])
+
+
+# Elementwise, broadcasting.
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape that tensors of these shapes have after broadcasting them together.
+
+    Raises:
+        ShapeError: Sizes are proven different and neither is 1.
+    """
+    first = shapes[0]
+    if all(shape is first or shape == first for shape in shapes[1:]):
+        return first
+    rank = max(map(len, shapes))
+    aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    try:
+        return tuple([_broadcast_size(sizes) for sizes in zip(*aligned, strict=True)])
+    except ShapeError:
+        listed = " and ".join("[" + ", ".join(map(str, shape)) + "]" for shape in shapes)
+        raise ShapeError(f"shapes {listed} do not broadcast together.") from None
+
+
+def _broadcast_size(sizes: tuple[Size, ...]) -> Size:
+    distinct = {size for size in sizes if size != 1}
+    if len(distinct) <= 1:
+        return distinct.pop() if distinct else 1
+    return broadcast(*sizes)
+
+
+def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
+    """Repeat along new leading axes and axes of size 1, to ``shape``."""
+    if x.shape == shape:
+        return x
+    missing = len(shape) - x.rank
+    if missing > 0:
+        x = apply("reshape", x, shape=(1,) * missing + x.shape)
+    return x if x.shape == shape else apply("broadcast", x, shape=tuple(shape))
+
+
+def elementwise(op: str, *operands: Operand) -> Tensor:
+    """Apply an elementwise primitive after broadcasting; numbers take the element type of the tensors."""
+    dtype = next(x.dtype for x in operands if isinstance(x, Tensor))
+    tensors = [x if isinstance(x, Tensor) else constant(x, dtype) for x in operands]
+    if len(tensors) > 1:
+        shape = broadcast_shapes(*[x.shape for x in tensors])
+        tensors = [x if x.shape == shape else broadcast_to(x, shape) for x in tensors]
+    return apply(op, *tensors)
+
+
+def get(results: Value, index: int) -> Value:
+    """One result of a primitive that has several."""
+    return apply_any("get", results, index=index)

@@ -1,0 +1,148 @@
+"""Types of Core values: tensors with sizes, sequences, optionals, maps.
+
+Element types are those of ONNX, by ``onnx_ir``'s enumeration; their numpy form is ``numpy``'s own or ``ml_dtypes``'s.
+A tensor type has a rank and sizes; only inside a sequence, an optional or a map may a tensor type leave its shape open.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from onnx_ir import DataType
+
+from sardonyx.core.dim import Dim, Size
+from sardonyx.errors import UnsupportedError
+
+DType: TypeAlias = DataType
+"""An ONNX element type."""
+
+Shape: TypeAlias = "tuple[Size, ...]"
+"""Sizes, one an axis."""
+
+Kind = Literal["float", "int", "uint", "bool", "complex", "string"]
+
+FLOAT, DOUBLE, FLOAT16, BFLOAT16 = DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16
+BOOL, STRING = DType.BOOL, DType.STRING
+INT8, INT16, INT32, INT64 = DType.INT8, DType.INT16, DType.INT32, DType.INT64
+UINT8, UINT16, UINT32, UINT64 = DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64
+COMPLEX64, COMPLEX128 = DType.COMPLEX64, DType.COMPLEX128
+
+FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
+FLOATS = (DOUBLE, FLOAT, FLOAT16, BFLOAT16, *FLOAT8, DType.FLOAT8E8M0, DType.FLOAT4E2M1)
+INTS = (INT64, INT32, INT16, INT8, DType.INT4, DType.INT2)
+UINTS = (UINT64, UINT32, UINT16, UINT8, DType.UINT4, DType.UINT2)
+ALL_DTYPES = (*FLOATS, *INTS, *UINTS, BOOL, COMPLEX64, COMPLEX128, STRING)
+"""Every element type that a Core tensor may have: those of ONNX 1.23."""
+
+_KINDS: dict[DType, Kind] = {
+    **dict.fromkeys(FLOATS, "float"),
+    **dict.fromkeys(INTS, "int"),
+    **dict.fromkeys(UINTS, "uint"),
+    BOOL: "bool",
+    COMPLEX64: "complex",
+    COMPLEX128: "complex",
+    STRING: "string",
+}
+_NUMPY: dict[DType, np.dtype] = {dtype: np.dtype(dtype.numpy()) for dtype in ALL_DTYPES}
+_FROM_NUMPY: dict[np.dtype, DType] = {numpy: dtype for dtype, numpy in _NUMPY.items()}
+
+
+def kind(dtype: DType) -> Kind:
+    """Return what sort of number the element type holds."""
+    return _KINDS[dtype]
+
+
+def is_float(dtype: DType) -> bool:
+    """Return whether the element type holds floating-point numbers."""
+    return _KINDS[dtype] == "float"
+
+
+def is_integer(dtype: DType) -> bool:
+    """Return whether the element type holds integers (bool is none)."""
+    return _KINDS[dtype] in ("int", "uint")
+
+
+def numpy_dtype(dtype: DType) -> np.dtype:
+    """Return the numpy form of an element type; strings are objects."""
+    return _NUMPY[dtype]
+
+
+def dtype_of(array: np.ndarray) -> DType:
+    """Return the element type of an array.
+
+    Raises:
+        UnsupportedError: ONNX has no such element type.
+    """
+    found = _FROM_NUMPY.get(array.dtype)
+    if found is not None:
+        return found
+    if array.dtype.kind in "SU":
+        return STRING
+    native = _FROM_NUMPY.get(array.dtype.newbyteorder("="))
+    if native is None:
+        raise UnsupportedError(
+            f"ONNX has no element type for numpy's {array.dtype}.", remedy="Convert the array with `astype`."
+        )
+    return native
+
+
+class TensorType(NamedTuple):
+    """A tensor: element type and sizes.
+
+    ``shape`` is None (rank unknown) only for what a sequence, optional or map holds.
+    """
+
+    dtype: DType
+    shape: Shape | None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the elements, unpacked as numpy holds them; None where a size is symbolic. Objects count 8."""
+        if self.shape is None or any(isinstance(size, Dim) for size in self.shape):
+            return None
+        return math.prod(self.shape) * _NUMPY[self.dtype].itemsize  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return self.dtype.name.lower() + ("" if self.shape is None else f"[{', '.join(map(str, self.shape))}]")
+
+
+class SequenceType(NamedTuple):
+    """A sequence of values of one type."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"sequence({self.element})"
+
+
+class OptionalType(NamedTuple):
+    """A value of a type, or none."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"optional({self.element})"
+
+
+class MapType(NamedTuple):
+    """A map from integers or strings to values of one type, as classical machine learning returns it."""
+
+    key: DType
+    value: Type
+
+    def __str__(self) -> str:
+        return f"map({self.key.name.lower()}, {self.value})"
+
+
+class TupleType(NamedTuple):
+    """The results of a primitive that has several; each is taken out with ``get``."""
+
+    results: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.results))})"
+
+
+Type: TypeAlias = TensorType | SequenceType | OptionalType | MapType | TupleType

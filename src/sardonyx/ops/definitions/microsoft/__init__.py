@@ -1,0 +1,1 @@
+"""Operators of ``com.microsoft`` that real files hold."""

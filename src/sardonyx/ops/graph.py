@@ -1,0 +1,368 @@
+"""ONNX graphs over Core: nodes called one after another, on values that are known (a run) or not (a trace).
+
+``prepare`` looks up every operator and attribute once; a prepared graph is called with values for its inputs. A node's
+bodies become functions that the operator's definition calls, and see the values around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.core.dim import as_dim
+from sardonyx.core.graph import Value
+from sardonyx.core.host import unknown_size
+from sardonyx.core.tensor import constant
+from sardonyx.core.types import DType, MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.errors import ExecutionError, InvalidModelError, SardonyxError, UnsupportedError
+from sardonyx.model import types as model_types
+from sardonyx.ops import registry
+from sardonyx.ops.registry import Operator, canonical
+from sardonyx.ops.signatures import Signature, signature
+
+
+def node_label(node: ir.Node) -> str:
+    """A node for messages: its name or its first output, and its operator."""
+    name = node.name or next((f"-> {output.name}" for output in node.outputs if output.name), "")
+    domain = f"{node.domain}." if canonical(node.domain) else ""
+    return f"node {name} ({domain}{node.op_type})"
+
+
+class Frame:
+    """The values of one call of a graph, within those of the graph around it."""
+
+    __slots__ = ("around", "attributes", "values")
+
+    def __init__(self, around: Frame | None, attributes: Mapping[str, Any] | None = None) -> None:
+        self.around = around
+        self.values: dict[ir.Value, Value | None] = {}
+        self.attributes = attributes if attributes is not None or around is None else around.attributes
+
+    def find(self, value: ir.Value) -> Value | None:
+        """The value here or around.
+
+        Raises:
+            InvalidModelError: Nothing computes it.
+        """
+        frame: Frame | None = self
+        while frame is not None:
+            if value in frame.values:
+                return frame.values[value]
+            frame = frame.around
+        raise InvalidModelError(f"the value {value.name!r} is read, and nothing computes it.")
+
+
+class Body:
+    """A graph attribute as a function, in the frame of its node.
+
+    Attributes:
+        input_count: How many values it takes.
+        output_count: How many it gives.
+        input_types: What its inputs are declared as; None where the file does not say.
+        output_types: The same of its outputs.
+    """
+
+    __slots__ = ("_frame", "_graph", "input_count", "input_types", "output_count", "output_types")
+
+    def __init__(self, graph: PreparedGraph, frame: Frame) -> None:
+        self._graph = graph
+        self._frame = frame
+        self.input_count = len(graph.inputs)
+        self.output_count = len(graph.outputs)
+        self.input_types = [declared_type(value) for value in graph.inputs]
+        self.output_types = [declared_type(value) for value in graph.outputs]
+
+    def __call__(self, *arguments: Value | None) -> tuple[Value, ...]:
+        return self._graph.call(arguments, self._frame)
+
+
+class _Step:
+    """A node with all that can be looked up before a call."""
+
+    __slots__ = ("attributes", "bodies", "done_with", "function", "node", "operator", "opset", "outputs", "references",
+                 "signature")  # fmt: skip
+
+    def __init__(self, node: ir.Node) -> None:
+        self.node = node
+        self.operator: Operator | None = None
+        self.function: PreparedGraph | None = None
+        self.signature: Signature | None = None
+        self.opset = 1
+        self.attributes: dict[str, Any] = {}
+        self.bodies: dict[str, PreparedGraph | list[PreparedGraph]] = {}
+        self.references: dict[str, str] = {}
+        self.outputs = max((i + 1 for i, output in enumerate(node.outputs) if output.name), default=0)
+        self.done_with: tuple[ir.Value, ...] = ()
+
+
+class PreparedGraph:
+    """A graph ready to be called; see :func:`prepare`."""
+
+    def __init__(
+        self,
+        graph: ir.Graph | ir.Function,
+        steps: list[_Step],
+        constants: dict[ir.Value, Value],
+        defaults: Mapping[str, Any],
+    ) -> None:
+        self.inputs = list(graph.inputs)
+        self.outputs = list(graph.outputs)
+        self.steps = steps
+        self.constants = constants
+        self.defaults = defaults
+
+    def call(
+        self,
+        arguments: Sequence[Value | None],
+        around: Frame | None = None,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        kept: Mapping[ir.Value, None] | None = None,
+    ) -> tuple[Value, ...]:
+        """Compute the outputs.
+
+        Args:
+            arguments: A value for each input; None for an optional one of a function.
+            around: The frame of the graph that this is a body in.
+            attributes: Of a function's caller, for those that refer to them.
+            kept: Intermediate values that are asked for as well; they follow the outputs.
+        """
+        frame = Frame(around, attributes)
+        frame.values.update(self.constants)
+        frame.values.update(zip(self.inputs, arguments, strict=True))
+        for step in self.steps:
+            _call(step, frame)
+            for value in step.done_with:
+                if kept is None or value not in kept:
+                    frame.values.pop(value, None)
+        return tuple(frame.find(value) for value in (*self.outputs, *(kept or ())))  # type: ignore[misc]
+
+
+def _call(step: _Step, frame: Frame) -> None:
+    node = step.node
+    try:
+        inputs = [None if value is None else frame.find(value) for value in node.inputs]
+        results = _results(step, inputs, frame)
+    except SardonyxError as error:
+        if not error.where.startswith("node "):
+            error.where = node_label(node) + (f", {error.where}" if error.where else "")
+            error.args = (" ".join(part for part in (f"{error.where}: {error.problem}", error.remedy) if part),)
+        raise
+    except (ArithmeticError, ValueError, IndexError, KeyError, TypeError, AttributeError, MemoryError) as error:
+        raise ExecutionError(f"{type(error).__name__}: {error}", where=node_label(node)) from error
+    for output, result in zip(node.outputs, results, strict=False):
+        if output.name:
+            frame.values[output] = result
+            if result is not None and not result.origin:
+                result.origin = output.name
+
+
+def _results(step: _Step, inputs: list[Value | None], frame: Frame) -> Sequence[Value | None]:
+    attributes = step.attributes
+    if step.bodies or step.references:
+        attributes = dict(attributes)
+        for name, source in step.references.items():
+            if frame.attributes is not None and source in frame.attributes:
+                attributes[name] = frame.attributes[source]
+        for name, body in step.bodies.items():
+            attributes[name] = Body(body, frame) if isinstance(body, PreparedGraph) else [Body(b, frame) for b in body]
+    if step.function is not None:
+        padded = [*inputs, *[None] * (len(step.function.inputs) - len(inputs))]
+        return step.function.call(padded, attributes={**step.function.defaults, **attributes})
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    if step.signature is not None:
+        step.signature.check(inputs)
+    assert step.operator is not None
+    if step.references:
+        step.operator.bound(attributes)
+    return step.operator(
+        inputs,
+        attributes,
+        opset=step.opset,
+        outputs=step.outputs,
+        identity=step.node.name or str(step.node.outputs[0].name),
+    )
+
+
+# Preparation.
+
+
+class Preparer:
+    """Prepares the graphs of one model.
+
+    Args:
+        model: The model; its functions are prepared as they are met.
+        opset_imports: Versions by domain.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.missing: dict[str, list[str]] = {}
+        self._functions: dict[Any, PreparedGraph] = {}
+        self._preparing: set[Any] = set()
+
+    def graph(self, graph: ir.Graph | ir.Function, imports: Mapping[str, int]) -> PreparedGraph:
+        """Prepare a graph, and the bodies in it."""
+        steps = [self._step(node, imports) for node in graph]
+        _set_done_with(graph, steps)
+        constants: dict[ir.Value, Value] = {}
+        if isinstance(graph, ir.Graph):
+            for value in graph.initializers.values():
+                if value.const_value is None:
+                    raise InvalidModelError("an initializer has no tensor.", where=value.name or "")
+                constants[value] = tensor_constant(value.const_value)
+                constants[value].origin = value.name or ""
+        declared = graph.attributes.items() if isinstance(graph, ir.Function) else ()
+        defaults = {name: _attribute(attribute) for name, attribute in declared if attribute.value is not None}
+        return PreparedGraph(graph, steps, constants, defaults)
+
+    def _step(self, node: ir.Node, imports: Mapping[str, int]) -> _Step:
+        step, domain = _Step(node), canonical(node.domain)
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                step.references[attribute.name] = attribute.ref_attr_name or ""
+            elif attribute.type == ir.AttributeType.GRAPH:
+                step.bodies[attribute.name] = self.graph(attribute.as_graph(), imports)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                step.bodies[attribute.name] = [self.graph(body, imports) for body in attribute.as_graphs()]
+            else:
+                step.attributes[attribute.name] = _attribute(attribute)
+        function = self.model.functions.get(node.op_identifier())
+        if function is not None:
+            step.function = self._function(node, function)
+            return step
+        step.opset = imports.get(domain, 1)
+        step.operator = registry.find(domain, node.op_type, step.opset)
+        if step.operator is None:
+            name = f"{domain + '.' if domain else ''}{node.op_type} (version {step.opset} of {domain or 'ai.onnx'})"
+            self.missing.setdefault(name, []).append(node_label(node))
+            return step
+        step.signature = signature(domain, node.op_type, step.opset) if not step.operator.user else None
+        if not step.references:
+            try:
+                step.attributes = step.operator.bound({**step.attributes, **step.bodies})
+            except SardonyxError as error:
+                raise type(error)(error.problem, where=node_label(node), remedy=error.remedy) from error
+            step.attributes = {name: value for name, value in step.attributes.items() if name not in step.bodies}
+        return step
+
+    def _function(self, node: ir.Node, function: ir.Function) -> PreparedGraph:
+        key = function.identifier()
+        if key not in self._functions:
+            if key in self._preparing:
+                raise InvalidModelError(f"the function {function.name} calls itself.", where=node_label(node))
+            self._preparing.add(key)
+            imports = {canonical(domain): version for domain, version in function.opset_imports.items()}
+            self._functions[key] = self.graph(function, imports)
+            self._preparing.discard(key)
+        return self._functions[key]
+
+
+def prepare(model: ir.Model) -> PreparedGraph:
+    """Make a model's graph ready to be called.
+
+    Raises:
+        UnsupportedError: There are operators without a definition: all of them, and where.
+        InvalidModelError: An attribute is missing or unknown, an initializer empty, a function recursive.
+    """
+    preparer = Preparer(model)
+    imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
+    prepared = preparer.graph(model.graph, imports)
+    if preparer.missing:
+        listed = "; ".join(
+            f"{name} at {', '.join(where[:3])}{f' and {len(where) - 3} more' if len(where) > 3 else ''}"
+            for name, where in preparer.missing.items()
+        )
+        raise UnsupportedError(
+            f"{len(preparer.missing)} operators have no definition: {listed}.",
+            where=model.graph.name or "the model",
+            remedy="Define them with `@sardonyx.operator`.",
+        )
+    return prepared
+
+
+def _set_done_with(graph: ir.Graph | ir.Function, steps: Sequence[_Step]) -> None:
+    last: dict[ir.Value, int] = {}
+    for i, step in enumerate(steps):
+        last.update(dict.fromkeys(_read_by(step.node), i))
+        last.update((output, i) for output in step.node.outputs if output not in last)
+    own = {*graph.inputs, *(output for step in steps for output in step.node.outputs)}
+    own -= set(graph.outputs)
+    done: dict[int, list[ir.Value]] = {}
+    for value, i in last.items():
+        if value in own:
+            done.setdefault(i, []).append(value)
+    for i, step in enumerate(steps):
+        step.done_with = tuple(done.get(i, ()))
+
+
+def _read_by(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that a node reads, those of its bodies among them."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield from (value for value in each.inputs if value is not None)
+        for attribute in each.attributes.values():
+            if attribute.is_ref():
+                continue
+            graphs = (
+                [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH
+                else attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else ()
+            )  # fmt: skip
+            for graph in graphs:
+                waiting.extend(graph)
+                yield from graph.outputs
+
+
+def _attribute(attribute: ir.Attr) -> Any:
+    kinds = ir.AttributeType
+    value = attribute.value
+    match attribute.type:
+        case kinds.TENSOR:
+            return tensor_constant(value)
+        case kinds.TENSORS:
+            return [tensor_constant(tensor) for tensor in value]
+        case kinds.INTS | kinds.FLOATS | kinds.STRINGS:
+            return tuple(value)
+        case kinds.TYPE_PROTO:
+            return core_type(value.type, value.shape)
+        case kinds.SPARSE_TENSOR:
+            return tensor_constant(value)
+    return value
+
+
+def tensor_constant(tensor: ir.TensorProtocol) -> Value:
+    """A tensor of the model as a known value."""
+    array = tensor.numpy()
+    return constant(array, DType(tensor.dtype))
+
+
+def declared_type(value: ir.Value) -> Type | None:
+    """The type that the file declares for a value; None without one."""
+    return None if value.type is None else core_type(value.type, value.shape)
+
+
+def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
+    """A type of the model as a Core type; an open size is left to the shape as None is (rank unknown).
+
+    Raises:
+        UnsupportedError: Core has no such type.
+    """
+    if isinstance(type, ir.SequenceType):
+        return SequenceType(core_type(type.elem_type))
+    if isinstance(type, ir.OptionalType):
+        return OptionalType(core_type(type.elem_type))
+    if isinstance(type, ir.TensorType):
+        if shape is None:
+            return TensorType(DType(type.dtype), None)
+        sizes = [
+            size if isinstance(size, int) else unknown_size() if size.value is None else as_dim(size.value)
+            for size in shape
+        ]
+        return TensorType(DType(type.dtype), tuple(sizes))
+    if isinstance(type, model_types.MapType):
+        return MapType(DType(type.key_type), core_type(type.value_type, ir.Shape(())))
+    raise UnsupportedError(f"values of type {type} cannot be computed with.")

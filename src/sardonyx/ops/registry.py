@@ -1,0 +1,250 @@
+"""The registry: every operator by domain, name and version, as a function over Core.
+
+A definition's signature is the operator's: positional parameters are inputs (``Tensor | None = None`` where one may be
+left out, ``*xs`` where there may be any number), keyword-only parameters are attributes with the standard's defaults.
+Three keyword-only names are no attributes, and given by whoever calls: ``opset`` (the version of the operator's domain
+that the model imports), ``outputs`` (how many results are asked for) and ``identity`` (the node, for random numbers).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sardonyx.core.graph import Value
+from sardonyx.core.host import HostFunction, host
+from sardonyx.core.types import Type
+from sardonyx.errors import InvalidModelError, RuleError
+
+Definition = Callable[..., Any]
+F = TypeVar("F", bound=Definition)
+
+REQUIRED = inspect.Parameter.empty
+"""Stands for the default of an attribute that must be given."""
+
+GIVEN = ("opset", "outputs", "identity")
+"""Keyword-only parameters of a definition that are no attributes."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One definition of an operator.
+
+    Attributes:
+        domain: Its domain; empty for ``ai.onnx``.
+        name: Its ONNX name.
+        since: The first version of the domain that it is right for.
+        definition: The function over Core.
+        inputs: Names of the inputs, without the variadic one.
+        required: How many of them must be given.
+        variadic: Whether any number may follow.
+        attributes: Attributes with their defaults; ``REQUIRED`` without.
+        given: Which of ``GIVEN`` the definition takes.
+        host_reason: Why it is a host operator; empty for one over Core.
+    """
+
+    domain: str
+    name: str
+    since: int
+    definition: Definition
+    inputs: tuple[str, ...]
+    required: int
+    variadic: bool
+    attributes: Mapping[str, Any]
+    given: frozenset[str]
+    host_reason: str = ""
+    user: bool = field(default=False, compare=False)
+
+    def __call__(
+        self,
+        inputs: Sequence[Value | None],
+        attributes: Mapping[str, Any],
+        *,
+        opset: int,
+        outputs: int = 1,
+        identity: str = "",
+    ) -> tuple[Value | None, ...]:
+        """Apply the operator; see :meth:`bound` for what it checks.
+
+        Returns:
+            The results, at least ``outputs`` of them.
+        """
+        if len(inputs) < self.required or any(value is None for value in inputs[: self.required]):
+            missing = [
+                name for i, name in enumerate(self.inputs[: self.required]) if i >= len(inputs) or inputs[i] is None
+            ]
+            raise InvalidModelError(f"{self.name} lacks its input {', '.join(missing)}.")
+        if len(inputs) > len(self.inputs) and not self.variadic:
+            raise InvalidModelError(f"{self.name} takes {len(self.inputs)} inputs, and {len(inputs)} are given.")
+        options: dict[str, Any] = dict(attributes)
+        for name in self.given:
+            options[name] = opset if name == "opset" else outputs if name == "outputs" else identity
+        found = self.definition(*inputs, **options)
+        results = (found,) if isinstance(found, Value) else tuple(found)
+        if len(results) < outputs:
+            raise InvalidModelError(f"{self.name} has {len(results)} results, and {outputs} are asked for.")
+        return results
+
+    def bound(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes of a node, checked against the definition.
+
+        Raises:
+            InvalidModelError: A required one is missing, or one is unknown.
+        """
+        known = {name: value for name, value in attributes.items() if name not in _IGNORED}
+        for name in known:
+            if name not in self.attributes:
+                allowed = ", ".join(self.attributes) or "none"
+                raise InvalidModelError(f"{self.name} has no attribute {name!r}.", remedy=f"It has: {allowed}.")
+        for name, default in self.attributes.items():
+            if default is REQUIRED and name not in known:
+                raise InvalidModelError(f"{self.name} needs its attribute {name!r}.")
+        return known
+
+
+_IGNORED = frozenset({"consumed_inputs"})
+"""Attributes of the first versions that never had a meaning for results."""
+
+_operators: dict[tuple[str, str], list[Operator]] = {}
+_loading = threading.RLock()
+_loaded = False
+
+
+def operator(name: str, *, since: int, domain: str = "") -> Callable[[F], F]:
+    """Register a definition of an operator over Core.
+
+    Args:
+        name: Its ONNX name.
+        since: The first version of the domain that the definition is right for; it holds up to the next one given.
+        domain: Its domain; ``ai.onnx`` by default.
+
+    Example:
+        >>> @operator("Cube", domain="my.domain", since=1)
+        ... def cube(x: Tensor) -> Tensor:
+        ...     return x * x * x
+    """
+
+    def register(definition: F) -> F:
+        _add(_described(definition, name, since, domain))
+        return definition
+
+    return register
+
+
+def host_operator(
+    name: str, *, since: int, types: Callable[..., tuple[Type, ...]], reason: str, domain: str = ""
+) -> Callable[[F], F]:
+    """Register a definition over numpy, with a type rule: for strings, sequences, and results counted from data.
+
+    The function takes arrays (lists for sequences, None or a value for optionals and inputs left out) and returns a
+    tuple of such.
+
+    Args:
+        name: Its ONNX name.
+        since: The first version of the domain that the definition is right for.
+        types: From the types of the inputs (None for one left out) and the attributes to the types of the results;
+            a size that is counted from data is ``sardonyx.core.host.unknown_size()``.
+        reason: Why it cannot be written over Core; stands in the support table.
+        domain: Its domain; ``ai.onnx`` by default.
+    """
+
+    def register(definition: F) -> F:
+        functions: dict[tuple[bool, ...], HostFunction] = {}
+
+        def over_values(*inputs: Value | None, **attributes: Any) -> tuple[Value, ...]:
+            present = tuple(value is not None for value in inputs)
+            function = functions.get(present)
+            if function is None:
+                function = functions[present] = HostFunction(
+                    name, _restored(types, present), _restored(definition, present)
+                )
+            return host(function, *[value for value in inputs if value is not None], **attributes)
+
+        described = _described(definition, name, since, domain)
+        _add(Operator(**{**described.__dict__, "definition": over_values, "host_reason": reason}))
+        return definition
+
+    return register
+
+
+def _restored(function: Callable[..., Any], present: tuple[bool, ...]) -> Callable[..., Any]:
+    """The function called with None for what was left out."""
+    if all(present):
+        return function
+
+    def call(*operands: Any, **attributes: Any) -> Any:
+        rest = iter(operands)
+        return function(*[next(rest) if there else None for there in present], **attributes)
+
+    return call
+
+
+def _described(definition: Definition, name: str, since: int, domain: str) -> Operator:
+    inputs, variadic, required = [], False, 0
+    attributes: dict[str, Any] = {}
+    given = set()
+    for parameter in inspect.signature(definition).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            variadic = True
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            if parameter.name in GIVEN:
+                given.add(parameter.name)
+            else:
+                attributes[parameter.name.removesuffix("_")] = parameter.default
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            raise RuleError(f"the definition of {name} names its attributes one by one, not as **{parameter.name}.")
+        else:
+            inputs.append(parameter.name)
+            required += parameter.default is inspect.Parameter.empty
+    return Operator(
+        canonical(domain), name, since, definition, tuple(inputs), required, variadic, attributes, frozenset(given)
+    )
+
+
+def canonical(domain: str) -> str:
+    """The domain, with ``ai.onnx`` as the empty text that the standard writes for it."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def _add(new: Operator) -> None:
+    versions = _operators.setdefault((new.domain, new.name), [])
+    versions[:] = sorted([*(old for old in versions if old.since != new.since), new], key=lambda o: o.since)
+
+
+def remove(name: str, *, domain: str = "") -> None:
+    """Forget all definitions of an operator."""
+    _operators.pop((canonical(domain), name), None)
+
+
+def find(domain: str, name: str, opset: int) -> Operator | None:
+    """The definition that is right at a version of the domain; None without one."""
+    load()
+    right = [found for found in _operators.get((canonical(domain), name), ()) if found.since <= opset]
+    return right[-1] if right else None
+
+
+def all_operators() -> Iterator[Operator]:
+    """Every definition, by domain, name and version."""
+    load()
+    for _, versions in sorted(_operators.items()):
+        yield from versions
+
+
+def load() -> None:
+    """Import the library's own definitions, once."""
+    global _loaded
+    if _loaded:
+        return
+    with _loading:
+        if _loaded:
+            return
+        from sardonyx.ops import definitions
+
+        for module in pkgutil.walk_packages(definitions.__path__, definitions.__name__ + "."):
+            importlib.import_module(module.name)
+        _loaded = True
