@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Function, Value, symbols_in
@@ -101,7 +103,7 @@ def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: S
             return tuple(evaluate(params["function"], operands, sizes))
         case "cond":
             chosen = params["then"] if bool(operands[0].known) else params["otherwise"]
-            return tuple(evaluate(chosen, operands[1:], sizes))
+            return _checked(value, tuple(evaluate(chosen, operands[1:], sizes)), sizes)
         case "loop":
             return _loop(value, operands, sizes)
         case "host":
@@ -135,41 +137,36 @@ def _bound(x: Tensor, element: tuple[int, ...]) -> int:
     return number
 
 
+def _checked(value: Value, found: tuple[Value, ...], sizes: Sizes) -> tuple[Value, ...]:
+    """The results of control flow, with the symbols in their types read off them."""
+    for declared, one in zip(value.params["results"], found, strict=True):
+        match_type(declared, one.type, sizes, value.op)
+    return found
+
+
 def _loop(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:
     body, carried = value.params["body"], value.params["carried"]
     captured = operands[2 + carried :]
-    ran = 0
 
     def once(i: Tensor, *state: Value) -> Any:
-        nonlocal ran
-        ran += 1
         going, *rest = evaluate(body, [i, constant(True, t.BOOL), *state, *captured], sizes)
         return going, rest[:carried], rest[carried:]
 
-    if _runs(operands):
+    if int(operands[0].known) > 0 and bool(operands[1].known):
         state, scanned = loop(operands[0], operands[1], operands[2 : 2 + carried], once)
     else:
         state = tuple(operands[2 : 2 + carried])
-        scanned = tuple(
-            _empty(result.type, {**sizes, value.params["trips"]: 0}) for result in body.results[1 + carried :]
-        )
-    sizes[value.params["trips"]] = ran
-    return (*state, *scanned)
+        scanned = tuple(_nothing(type, sizes) for type in value.params["results"][carried:])
+    return _checked(value, (*state, *scanned), sizes)
 
 
-def _runs(operands: list[Any]) -> bool:
-    return int(operands[0].known) > 0 and bool(operands[1].known)
-
-
-def _empty(row: Type, sizes: Sizes) -> Tensor:
-    assert isinstance(row, TensorType)
+def _nothing(type: TensorType, sizes: Sizes) -> Tensor:
+    """What a loop without iterations collects; a size that only iterations tell is 0."""
     shape = [
-        0 if isinstance(size, Dim) and not size.symbols() <= sizes.keys() else _numbers(size, sizes)
-        for size in row.shape or ()
+        0 if axis == 0 or (isinstance(size, Dim) and not size.symbols() <= sizes.keys()) else _numbers(size, sizes)
+        for axis, size in enumerate(type.shape or ())
     ]
-    import numpy as np
-
-    return constant(np.empty((0, *shape), t.numpy_dtype(row.dtype)), row.dtype)
+    return constant(np.empty(shape, t.numpy_dtype(type.dtype)), type.dtype)
 
 
 def _host(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:

@@ -95,8 +95,8 @@ PRIMITIVES: dict[str, Primitive] = {
     ),
     **_rows(
         "control",
-        ("cond", "then otherwise", "one of two functions of the operands after the first, by the first"),
-        ("loop", "body carried trips",
+        ("cond", "then otherwise results symbols", "one of two functions of the operands after the first, by the first"),
+        ("loop", "body carried results symbols",
          "while it asks for more and the count lasts: body(i, go, carried…, captured…) -> (go, carried…, scanned…); "
          "the carried values at the end, and the scanned ones stacked"),
         ("call", "function", "a named function of the operands"),

@@ -9,15 +9,28 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from typing import Any
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim
-from sardonyx.core.graph import CLOSED, Function, Value, define, fresh_symbol, function, interned
+from sardonyx.core.dim import Dim, Size, dim_max
+from sardonyx.core.graph import (
+    CLOSED,
+    DEFINED,
+    Function,
+    Value,
+    define,
+    definer,
+    fresh_symbol,
+    function,
+    interned,
+    require_tensor,
+    symbols_in,
+)
 from sardonyx.core.run_context import current_run
-from sardonyx.core.tensor import Tensor, apply, apply_any, constant, function_input, get
+from sardonyx.core.tensor import Tensor, apply, constant, function_input, get, sizes_of
 from sardonyx.core.type_rules import TYPE_RULES, same_type
-from sardonyx.core.types import Type
-from sardonyx.errors import RuleError, ShapeError, TypeMismatchError
+from sardonyx.core.types import Shape, Type
+from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 
 Traced = Callable[..., "Sequence[Value]"]
 
@@ -110,9 +123,7 @@ def defined_by(value: Value) -> Iterator[str]:
     """The symbols that a value gives their numbers."""
     if value.op == "bind":
         yield value.params["symbol"]
-    elif value.op == "loop":
-        yield value.params["trips"]
-    elif value.op == "host":
+    elif value.op in ("cond", "loop", "host"):
         yield from value.params["symbols"]
 
 
@@ -133,8 +144,48 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
     branches = [
         _with_inputs(branch, used, captured) for branch, used in ((first, first_captured), (second, second_captured))
     ]
-    chosen = apply_any("cond", condition, *captured, then=branches[0], otherwise=branches[1])
-    return tuple(get(chosen, i) for i in range(len(first.results)))
+    if len(first.results) != len(second.results):
+        raise TypeMismatchError(f"the branches give {len(first.results)} and {len(second.results)} values.")
+    types = [joined_type(a.type, b.type) for a, b in zip(first.results, second.results, strict=True)]
+    operands = (condition, *captured)
+    params = {"then": branches[0], "otherwise": branches[1]}
+    chosen = _recorded("cond", operands, params, types)
+    return tuple(get(chosen, i) for i in range(len(types)))
+
+
+def joined_type(a: Type, b: Type) -> Type:
+    """A type that both values have: a fresh symbol where their sizes differ.
+
+    Raises:
+        NeedsValueError: The ranks differ; which it is must be known.
+        TypeMismatchError: Anything else differs.
+    """
+    if a == b:
+        return a
+    if not isinstance(a, t.TensorType) or not isinstance(b, t.TensorType) or a.dtype != b.dtype:
+        if same_type(a, b):
+            return a
+        raise TypeMismatchError(f"values of {a} and of {b} stand for one another.")
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        raise NeedsValueError(f"{a} and {b} stand for one another: their ranks differ.")
+    return t.TensorType(
+        a.dtype, tuple(x if x == y else Dim.symbol(fresh_symbol()) for x, y in zip(a.shape, b.shape, strict=True))
+    )
+
+
+def _recorded(op: str, operands: tuple[Value, ...], params: dict[str, Any], types: Sequence[Type]) -> Value:
+    """Record control flow with results of ``types``; it defines the symbols in them that are new."""
+    known = {symbol for operand in operands for symbol in symbols_in(operand.type)}
+    new = tuple(s for s in dict.fromkeys(symbols_in(tuple(types))) if s.startswith(DEFINED) and s not in known)
+    new = tuple(symbol for symbol in new if definer(symbol) is None)
+    full = {**params, "results": tuple(types), "symbols": new}
+    type = TYPE_RULES[op](*[operand.type for operand in operands], **full)
+    level = max(operand.level for operand in operands)
+    # Made anew: the symbols are its own.
+    value = interned(Value, op, operands, full, type, level, tuple(full.values()))
+    for symbol in new:
+        define(symbol, value)
+    return value
 
 
 def _with_inputs(branch: Function, used: Sequence[Value], captured: Sequence[Value]) -> Function:
@@ -161,40 +212,77 @@ def loop(
         The carried values at the end, and what was collected, stacked along a new first axis.
 
     Raises:
-        ShapeError: While tracing, a carried value changes its type from one iteration to the next.
+        TypeMismatchError: While tracing, a carried value changes its element type from one iteration to the next.
+        NeedsValueError: While tracing, it changes its rank.
         ResourceError: In a run, it passes the limit on iterations, memory or time.
     """
     start = constant(True, t.BOOL) if go is None else go
     most = constant((1 << 63) - 1, t.INT64) if count is None else count
     if current_run() is not None:
         return _looped(most, start, carried, body)
-    collected = 0
 
     def whole(i: Tensor, going: Tensor, *state: Value) -> list[Value]:
-        nonlocal collected
         again, after, scanned = body(i, *state)
-        collected = len(scanned)  # type: ignore[arg-type]
         return [constant(True, t.BOOL) if again is None else again, *after, *scanned]  # type: ignore[list-item,misc]
 
-    types = [most.type, start.type, *(value.type for value in carried)]
-    traced, captured = trace_closed("body", whole, types)
-    for before, after in zip(carried, traced.results[1:], strict=False):
-        if not same_type(before.type, after.type):
-            raise ShapeError(f"a loop carries {before.type}, and its body turns it into {after.type}.")
-    results = _recorded_loop(most, start, (*carried, *captured), traced, len(carried))
-    found = [get(results, i) for i in range(len(carried) + collected)]
-    return tuple(found[: len(carried)]), tuple(found[len(carried) :])
+    traced, captured, state, rows = _traced_loop(whole, most, start, carried)
+    trips: Size = Dim.symbol(fresh_symbol())
+    if count is not None and start.is_constant and traced.results[0].is_constant and bool(traced.results[0].known):
+        trips = dim_max((sizes_of(count) or (trips,))[0], 0) if bool(start.known) else 0
+    stacked = [t.TensorType(require_tensor(row).dtype, (trips, *_outside(row, traced))) for row in rows]
+    final = [joined_type(before.type, after) for before, after in zip(carried, state, strict=True)]
+    params = {"body": traced, "carried": len(carried)}
+    results = _recorded("loop", (most, start, *carried, *captured), params, [*final, *stacked])
+    found = [get(results, i) for i in range(len(final) + len(stacked))]
+    return tuple(found[: len(final)]), tuple(found[len(final) :])
 
 
-def _recorded_loop(most: Tensor, start: Tensor, operands: Sequence[Value], body: Function, carried: int) -> Value:
-    symbol = fresh_symbol()
-    params = {"body": body, "carried": carried, "trips": symbol}
-    all_operands = (most, start, *operands)
-    type = TYPE_RULES["loop"](*[value.type for value in all_operands], **params)
-    level = max(value.level for value in all_operands)
-    value = interned(Value, "loop", all_operands, params, type, level, (body, carried))
-    define(value.params["trips"], value)
-    return value
+def _traced_loop(
+    whole: Traced, most: Tensor, start: Tensor, carried: Sequence[Value]
+) -> tuple[Function, tuple[Value, ...], list[Type], tuple[Value, ...]]:
+    """The body, what it captures, the types of what it carries, and the values that it collects.
+
+    A size that changes from one iteration to the next is a symbol of the body's own.
+    """
+    types = [value.type for value in carried]
+    while True:
+        traced, captured = trace_closed("body", whole, [most.type, start.type, *types])
+        after = [value.type for value in traced.results[1 : 1 + len(types)]]
+        wider = [_widened(old, new, first.type) for old, new, first in zip(types, after, carried, strict=True)]
+        if wider == types:
+            return traced, captured, types, traced.results[1 + len(types) :]
+        types = wider
+
+
+def _widened(before: Type, after: Type, first: Type) -> Type:
+    """The type of a carried value, with a fresh symbol for every size that an iteration changes."""
+    if before == after or not isinstance(before, t.TensorType) or not isinstance(first, t.TensorType):
+        if not same_type(before, after):
+            raise TypeMismatchError(f"a loop carries {before}, and its body turns it into {after}.")
+        return before
+    joined = joined_type(before, after)
+    assert isinstance(joined, t.TensorType) and joined.shape and before.shape and first.shape
+    # A symbol that is the body's own already may stand for another number in the next iteration.
+    sizes = [
+        old if old == new or old != given else new
+        for old, new, given in zip(before.shape, joined.shape, first.shape, strict=True)
+    ]
+    return t.TensorType(before.dtype, tuple(sizes))
+
+
+def _outside(row: Value, body: Function) -> Shape:
+    """The sizes of a row that a loop collects, with fresh symbols for what only the body knows."""
+    own = {symbol for value in body.values for symbol in symbols_in(value.type) if _is_own(symbol, body)}
+    sizes = require_tensor(row).shape or ()
+    return tuple(Dim.symbol(fresh_symbol()) if isinstance(s, Dim) and s.symbols() & own else s for s in sizes)
+
+
+def _is_own(symbol: str, body: Function) -> bool:
+    """Whether the symbol has a number only inside of the body."""
+    if not symbol.startswith(DEFINED):
+        return False
+    value = definer(symbol)
+    return value is None or value.level >= body.level
 
 
 def _looped(

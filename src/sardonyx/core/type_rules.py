@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim, Size, broadcast, equal, floor_div
+from sardonyx.core.dim import Size, broadcast, equal, floor_div
 from sardonyx.core.graph import Function
 from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.types import DType, Shape, TensorType, TupleType, Type
@@ -489,29 +489,48 @@ def same_type(a: Type, b: Type) -> bool:
     return all(x == y if isinstance(x, DType) else same_type(x, y) for x, y in zip(a, b, strict=True))
 
 
+def _check_results(what: str, results: Sequence[Type], given: Sequence[Type]) -> None:
+    if len(results) != len(given) or not all(map(same_type, results, given)):
+        raise TypeMismatchError(f"{what} gives {TupleType(tuple(given))}, and {TupleType(tuple(results))} is needed.")
+
+
 @type_rule("cond")
-def _cond(condition: Type, *operands: Type, then: Function, otherwise: Function) -> Type:
+def _cond(
+    condition: Type,
+    *operands: Type,
+    then: Function,
+    otherwise: Function,
+    results: tuple[Type, ...],
+    symbols: tuple[str, ...],
+) -> Type:
     if _tensor(condition) != (t.BOOL, ()):
         raise TypeMismatchError(f"a condition is a boolean scalar, not {condition}.")
-    _check_arguments(then, operands)
-    _check_arguments(otherwise, operands)
-    a, b = (tuple(value.type for value in function.results) for function in (then, otherwise))
-    if len(a) != len(b) or not all(map(same_type, a, b)):
-        raise TypeMismatchError(f"the branches give {TupleType(a)} and {TupleType(b)}.")
-    return TupleType(a)
+    for branch in (then, otherwise):
+        _check_arguments(branch, operands)
+        _check_results(f"the branch {branch.name}", results, [value.type for value in branch.results])
+    return TupleType(results)
 
 
 @type_rule("loop")
-def _loop(count: Type, go: Type, *operands: Type, body: Function, carried: int, trips: str) -> Type:
+def _loop(
+    count: Type,
+    go: Type,
+    *operands: Type,
+    body: Function,
+    carried: int,
+    results: tuple[Type, ...],
+    symbols: tuple[str, ...],
+) -> Type:
     if _tensor(count) != (t.INT64, ()) or _tensor(go) != (t.BOOL, ()):
         raise TypeMismatchError(f"a loop has an int64 count and a boolean condition, not {count} and {go}.")
     _check_arguments(body, (count, go, *operands))
-    results = tuple(value.type for value in body.results)
-    for before, after in zip((go, *operands[:carried]), results[: 1 + carried], strict=True):
-        if not same_type(before, after):
-            raise TypeMismatchError(f"a loop carries {before}, and its body turns it into {after}.")
-    stacked = [TensorType(_tensor(scan)[0], (Dim.symbol(trips), *_shape(scan))) for scan in results[1 + carried :]]
-    return TupleType((*operands[:carried], *stacked))
+    again, *after = [value.type for value in body.results]
+    _check_results("the body of a loop", [go, *operands[:carried]], [again, *after[:carried]])
+    _check_results("a loop", results[:carried], after[:carried])
+    for stacked, row in zip(results[carried:], after[carried:], strict=True):
+        if _tensor(stacked)[0] != _tensor(row)[0] or len(_shape(stacked)) != len(_shape(row)) + 1:
+            raise TypeMismatchError(f"a loop collects {row}, and gives {stacked}.")
+    return TupleType(results)
 
 
 @type_rule("call")
