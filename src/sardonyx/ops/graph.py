@@ -6,7 +6,7 @@ bodies become functions that the operator's definition calls, and see the values
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -30,6 +30,10 @@ def node_label(node: ir.Node) -> str:
     return f"node {name} ({domain}{node.op_type})"
 
 
+Caller = Callable[["PreparedGraph", Sequence[Value | None], "Frame"], tuple[Value, ...]]
+"""How a body is called."""
+
+
 class Frame:
     """The values of one call of a graph, within those of the graph around it."""
 
@@ -38,7 +42,7 @@ class Frame:
     def __init__(self, around: Frame | None, attributes: Mapping[str, Any] | None = None) -> None:
         self.around = around
         self.values: dict[ir.Value, Value | None] = {}
-        self.attributes = attributes if attributes is not None or around is None else around.attributes
+        self.attributes: Mapping[str, Any] | None = around.attributes if attributes is None and around else attributes
 
     def find(self, value: ir.Value) -> Value | None:
         """The value here or around.
@@ -55,7 +59,7 @@ class Frame:
 
 
 class Body:
-    """A graph attribute as a function, in the frame of its node.
+    """A graph attribute as a function, in the frame of its node: called with values for its inputs.
 
     Attributes:
         input_count: How many values it takes.
@@ -64,21 +68,23 @@ class Body:
         output_types: The same of its outputs.
     """
 
-    __slots__ = ("_frame", "_graph", "input_count", "input_types", "output_count", "output_types")
+    __slots__ = ("_call", "_frame", "_graph", "input_count", "input_types", "output_count", "output_types")
 
-    def __init__(self, graph: PreparedGraph, frame: Frame) -> None:
+    def __init__(self, graph: PreparedGraph, frame: Frame, call: Caller | None = None) -> None:
         self._graph = graph
         self._frame = frame
+        self._call = call or PreparedGraph.call
         self.input_count = len(graph.inputs)
         self.output_count = len(graph.outputs)
         self.input_types = [declared_type(value) for value in graph.inputs]
         self.output_types = [declared_type(value) for value in graph.outputs]
 
     def __call__(self, *arguments: Value | None) -> tuple[Value, ...]:
-        return self._graph.call(arguments, self._frame)
+        """What the body gives for these inputs."""
+        return self._call(self._graph, arguments, self._frame)
 
 
-class _Step:
+class Step:
     """A node with all that can be looked up before a call."""
 
     __slots__ = ("attributes", "bodies", "done_with", "function", "node", "operator", "opset", "outputs", "references",
@@ -100,18 +106,30 @@ class _Step:
 class PreparedGraph:
     """A graph ready to be called; see :func:`prepare`."""
 
-    def __init__(
-        self,
-        graph: ir.Graph | ir.Function,
-        steps: list[_Step],
-        constants: dict[ir.Value, Value],
-        defaults: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, graph: ir.Graph | ir.Function, steps: list[Step], defaults: Mapping[str, Any]) -> None:
         self.inputs = list(graph.inputs)
         self.outputs = list(graph.outputs)
+        self.initializers = list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
         self.steps = steps
-        self.constants = constants
         self.defaults = defaults
+        self._constants: dict[ir.Value, Value] | None = None
+
+    @property
+    def constants(self) -> dict[ir.Value, Value]:
+        """The initializers as known values, read when first asked for.
+
+        Raises:
+            InvalidModelError: An initializer has no tensor.
+        """
+        if self._constants is None:
+            found = {}
+            for value in self.initializers:
+                if value.const_value is None:
+                    raise InvalidModelError("an initializer has no tensor.", where=value.name or "")
+                found[value] = tensor_constant(value.const_value)
+                found[value].origin = value.name or ""
+            self._constants = found
+        return self._constants
 
     def call(
         self,
@@ -140,7 +158,7 @@ class PreparedGraph:
         return tuple(frame.find(value) for value in (*self.outputs, *(kept or ())))  # type: ignore[misc]
 
 
-def _call(step: _Step, frame: Frame) -> None:
+def _call(step: Step, frame: Frame) -> None:
     node = step.node
     try:
         inputs = [None if value is None else frame.find(value) for value in node.inputs]
@@ -150,7 +168,7 @@ def _call(step: _Step, frame: Frame) -> None:
             error.where = node_label(node) + (f", {error.where}" if error.where else "")
             error.args = (" ".join(part for part in (f"{error.where}: {error.problem}", error.remedy) if part),)
         raise
-    except (ArithmeticError, ValueError, IndexError, KeyError, TypeError, AttributeError, MemoryError) as error:
+    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
         raise ExecutionError(f"{type(error).__name__}: {error}", where=node_label(node)) from error
     for output, result in zip(node.outputs, results, strict=False):
         if output.name:
@@ -159,18 +177,31 @@ def _call(step: _Step, frame: Frame) -> None:
                 result.origin = output.name
 
 
-def _results(step: _Step, inputs: list[Value | None], frame: Frame) -> Sequence[Value | None]:
-    attributes = step.attributes
-    if step.bodies or step.references:
-        attributes = dict(attributes)
-        for name, source in step.references.items():
-            if frame.attributes is not None and source in frame.attributes:
-                attributes[name] = frame.attributes[source]
-        for name, body in step.bodies.items():
-            attributes[name] = Body(body, frame) if isinstance(body, PreparedGraph) else [Body(b, frame) for b in body]
+def _results(step: Step, inputs: list[Value | None], frame: Frame) -> Sequence[Value | None]:
+    attributes = attributes_in(step, frame)
     if step.function is not None:
         padded = [*inputs, *[None] * (len(step.function.inputs) - len(inputs))]
         return step.function.call(padded, attributes={**step.function.defaults, **attributes})
+    return apply_operator(step, inputs, attributes)
+
+
+def attributes_in(step: Step, frame: Frame, call: Caller | None = None) -> Mapping[str, Any]:
+    """The attributes of a node in a frame: its bodies as functions, its references to a function's attributes read."""
+    if not step.bodies and not step.references:
+        return step.attributes
+    attributes = dict(step.attributes)
+    for name, source in step.references.items():
+        if frame.attributes is not None and source in frame.attributes:
+            attributes[name] = frame.attributes[source]
+    for name, body in step.bodies.items():
+        bodies = [body] if isinstance(body, PreparedGraph) else body
+        made = [Body(each, frame, call) for each in bodies]
+        attributes[name] = made[0] if isinstance(body, PreparedGraph) else made
+    return attributes
+
+
+def apply_operator(step: Step, inputs: list[Value | None], attributes: Mapping[str, Any]) -> Sequence[Value | None]:
+    """Apply a node's operator, after checking the types of its inputs."""
     while inputs and inputs[-1] is None:
         inputs.pop()
     if step.signature is not None:
@@ -178,13 +209,8 @@ def _results(step: _Step, inputs: list[Value | None], frame: Frame) -> Sequence[
     assert step.operator is not None
     if step.references:
         step.operator.bound(attributes)
-    return step.operator(
-        inputs,
-        attributes,
-        opset=step.opset,
-        outputs=step.outputs,
-        identity=step.node.name or str(step.node.outputs[0].name),
-    )
+    identity = step.node.name or str(step.node.outputs[0].name)
+    return step.operator(inputs, attributes, opset=step.opset, outputs=step.outputs, identity=identity)
 
 
 # Preparation.
@@ -208,19 +234,12 @@ class Preparer:
         """Prepare a graph, and the bodies in it."""
         steps = [self._step(node, imports) for node in graph]
         _set_done_with(graph, steps)
-        constants: dict[ir.Value, Value] = {}
-        if isinstance(graph, ir.Graph):
-            for value in graph.initializers.values():
-                if value.const_value is None:
-                    raise InvalidModelError("an initializer has no tensor.", where=value.name or "")
-                constants[value] = tensor_constant(value.const_value)
-                constants[value].origin = value.name or ""
         declared = graph.attributes.items() if isinstance(graph, ir.Function) else ()
         defaults = {name: _attribute(attribute) for name, attribute in declared if attribute.value is not None}
-        return PreparedGraph(graph, steps, constants, defaults)
+        return PreparedGraph(graph, steps, defaults)
 
-    def _step(self, node: ir.Node, imports: Mapping[str, int]) -> _Step:
-        step, domain = _Step(node), canonical(node.domain)
+    def _step(self, node: ir.Node, imports: Mapping[str, int]) -> Step:
+        step, domain = Step(node), canonical(node.domain)
         for attribute in node.attributes.values():
             if attribute.is_ref():
                 step.references[attribute.name] = attribute.ref_attr_name or ""
@@ -284,7 +303,7 @@ def prepare(model: ir.Model) -> PreparedGraph:
     return prepared
 
 
-def _set_done_with(graph: ir.Graph | ir.Function, steps: Sequence[_Step]) -> None:
+def _set_done_with(graph: ir.Graph | ir.Function, steps: Sequence[Step]) -> None:
     last: dict[ir.Value, int] = {}
     for i, step in enumerate(steps):
         last.update(dict.fromkeys(_read_by(step.node), i))

@@ -13,7 +13,7 @@ import inspect
 import pkgutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sardonyx.core.graph import Value
@@ -31,7 +31,7 @@ GIVEN = ("opset", "outputs", "identity")
 """Keyword-only parameters of a definition that are no attributes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operator:
     """One definition of an operator.
 
@@ -58,7 +58,7 @@ class Operator:
     attributes: Mapping[str, Any]
     given: frozenset[str]
     host_reason: str = ""
-    user: bool = field(default=False, compare=False)
+    user: bool = False
 
     def __call__(
         self,

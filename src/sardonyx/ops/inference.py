@@ -1,0 +1,263 @@
+"""Types and sizes of every value of a model, by tracing its operators on types.
+
+A node is traced once for each combination of what is known of its inputs: their types, and the elements of small
+integer tensors (so that shape arithmetic stays an expression). What the file claims of a value is used where tracing
+cannot tell; where the two contradict each other, tracing is right and the conflict is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import onnx_ir as ir
+
+from sardonyx.core.dim import Dim, Size, as_dim, equal
+from sardonyx.core.graph import DEFINED, Value, symbols_in
+from sardonyx.core.run_context import tracing
+from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, sizes_of
+from sardonyx.core.trace import nested
+from sardonyx.core.types import DType, TensorType, Type
+from sardonyx.errors import SardonyxError, ShapeError, UnsupportedError
+from sardonyx.ops.graph import (
+    Frame,
+    PreparedGraph,
+    Preparer,
+    Step,
+    apply_operator,
+    attributes_in,
+    core_type,
+    node_label,
+    tensor_constant,
+)
+from sardonyx.ops.registry import canonical
+
+UNNAMED = ("?", "unk__")
+"""How names begin that inference, here or elsewhere, gives to sizes that nothing tells."""
+
+Known: TypeAlias = "Value | Type | None"
+"""What is known of a value: itself (a small constant, sizes), its type, or nothing."""
+
+_OPERAND = 1 << 16
+"""Where the positions of traced operands begin: apart from those of a body's inputs."""
+_REMEMBERED = 1 << 15
+
+_traced: dict[tuple[Any, ...], tuple[Known, ...]] = {}
+"""Results of nodes by operator, attributes and what was known of their inputs; shared by all models."""
+
+
+class Conflict(NamedTuple):
+    """A value whose type the file claims otherwise than its node gives it."""
+
+    value: ir.Value
+    inferred: Type
+    claimed: Type
+
+    def error(self) -> ShapeError:
+        """The conflict as an error that names both places."""
+        producer = self.value.producer()
+        place = node_label(producer) if producer is not None else "the graph's inputs"
+        return ShapeError(
+            f"{place} gives {self.inferred}, and the file declares {self.claimed}.",
+            where=f"value {self.value.name}",
+            remedy="Correct the declaration, or leave it out.",
+        )
+
+
+class Inference:
+    """What is known of the values of a model.
+
+    Args:
+        model: The model; it is not changed.
+        input_types: Types to take for graph inputs in place of those declared, by name.
+
+    Attributes:
+        known: What is known of each value, by the value.
+        conflicts: Claims of the file that are wrong.
+        refusals: Nodes that could not be traced, with the reason.
+    """
+
+    def __init__(self, model: ir.Model, input_types: Mapping[str, Type] | None = None) -> None:
+        self.known: dict[ir.Value, Known] = {}
+        self.conflicts: list[Conflict] = []
+        self.refusals: dict[ir.Node, SardonyxError] = {}
+        given = dict(input_types or {})
+        imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
+        prepared = Preparer(model).graph(model.graph, imports)
+        initializers = set(prepared.initializers)
+        for value in prepared.inputs:
+            if value not in initializers:
+                self.known[value] = given.get(value.name or "") or claimed_type(value)
+        with tracing(), nested() as level:
+            self._graph(prepared, Frame(None), level)
+
+    def type(self, value: ir.Value) -> Type | None:
+        """The type of a value; None where it is not known."""
+        found = self.known.get(value)
+        return found.type if isinstance(found, Value) else found
+
+    def sizes(self, value: ir.Value) -> tuple[Size, ...] | None:
+        """The elements of a small integer tensor, where they are numbers or expressions; else None."""
+        found = self.known.get(value)
+        return sizes_of(found) if isinstance(found, Value) else None
+
+    def _graph(self, graph: PreparedGraph, frame: Frame, level: int) -> None:
+        for value in graph.initializers:
+            if value not in self.known:
+                self.known[value] = initial(value)
+        for step in graph.steps:
+            results = self._step(step, frame, level)
+            for position, output in enumerate(step.node.outputs):
+                if output.name:
+                    found = results[position] if position < len(results) else None
+                    self.known[output] = self._merged(output, found)
+
+    def _step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
+        inputs = [None if value is None else self.known.get(value) for value in step.node.inputs]
+        missing = [value for value, found in zip(step.node.inputs, inputs, strict=True) if value and found is None]
+        if missing or (step.operator is None and step.function is None):
+            return ()
+        try:
+            if step.function is not None:
+                return self._call(step, step.function, inputs, frame)
+            if step.bodies or step.references:
+                return self._apply(step, inputs, frame, level)
+            return self._remembered(step, inputs, frame, level)
+        except SardonyxError as error:
+            self.refusals[step.node] = error
+            return ()
+
+    def _remembered(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
+        attributes = tuple(step.attributes.items())
+        key = (step.operator, step.opset, step.outputs, attributes, *inputs)
+        try:
+            found = _traced.get(key)
+        except TypeError:  # An attribute that has no hash, such as a list of tensors.
+            return self._apply(step, inputs, frame, level)
+        if found is None:
+            found = tuple(self._apply(step, inputs, frame, level))
+            given = set(symbols_in(tuple(_type_of(one) for one in inputs)))
+            if all(s in given or not s.startswith(DEFINED) for s in symbols_in(tuple(_type_of(one) for one in found))):
+                if len(_traced) >= _REMEMBERED:
+                    _traced.clear()
+                _traced[key] = found
+        return found
+
+    def _apply(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
+        operands = [_operand(known, level, position) for position, known in enumerate(inputs)]
+        attributes = attributes_in(step, frame, self._body)
+        return [_abstract(result) for result in apply_operator(step, operands, attributes)]
+
+    def _body(self, graph: PreparedGraph, arguments: Sequence[Value | None], around: Frame) -> tuple[Value, ...]:
+        """Call a body: what it gives, as traced values of the function that is being traced."""
+        with nested() as deeper:
+            level = deeper - 1
+        for value, argument in zip(graph.inputs, arguments, strict=True):
+            self.known[value] = _abstract(argument)
+        self._graph(graph, Frame(around), level)
+        results = []
+        for position, value in enumerate(graph.outputs):
+            result = _operand(self.known.get(value), level, _OPERAND + position)
+            if result is None:
+                raise UnsupportedError("the type of a body's output is not known.", where=value.name or "")
+            results.append(result)
+        return tuple(results)
+
+    def _call(self, step: Step, function: PreparedGraph, inputs: Sequence[Known], frame: Frame) -> Sequence[Known]:
+        """Call a function of the model. Its values are told apart by call; what stays is what the last one gave."""
+        attributes = {**function.defaults, **attributes_in(step, frame, self._body)}
+        before = {output: self.known.get(output) for each in function.steps for output in each.node.outputs}
+        self.known.update(zip(function.inputs, [*inputs, *[None] * len(function.inputs)], strict=False))
+        with nested() as deeper:
+            level = deeper - 1
+        self._graph(function, Frame(None, attributes), level)
+        results = [self.known.get(output) for output in function.outputs]
+        for output, earlier in before.items():
+            if earlier is not None and _type_of(earlier) != _type_of(self.known.get(output)):
+                self.known[output] = None
+        return results
+
+    def _merged(self, value: ir.Value, found: Known) -> Known:
+        """What tracing found, completed by what the file claims."""
+        claimed = claimed_type(value) if value.type is not None else None
+        if found is None or claimed is None:
+            return found if found is not None else claimed
+        inferred = _type_of(found)
+        assert inferred is not None
+        if not isinstance(claimed, TensorType) or not isinstance(inferred, TensorType):
+            return found
+        if inferred.shape is None:
+            return claimed if claimed.dtype == inferred.dtype else found
+        if claimed.dtype != inferred.dtype or (claimed.shape is not None and _contradict(inferred, claimed)):
+            self.conflicts.append(Conflict(value, inferred, claimed))
+            return found
+        if claimed.shape is None or isinstance(found, Value):
+            return found
+        sizes = tuple(map(_more_telling, inferred.shape, claimed.shape))
+        return found if sizes == inferred.shape else TensorType(inferred.dtype, sizes)
+
+
+def _contradict(inferred: TensorType, claimed: TensorType) -> bool:
+    a, b = inferred.shape or (), claimed.shape or ()
+    return len(a) != len(b) or any(
+        isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
+    )
+
+
+def _more_telling(inferred: Size, claimed: Size) -> Size:
+    """A claim is taken for a size that only the run tells."""
+    if not isinstance(inferred, Dim) or not any(name.startswith(DEFINED) for name in inferred.symbols()):
+        return inferred
+    if isinstance(claimed, Dim) and any(name.startswith((DEFINED, *UNNAMED)) for name in claimed.symbols()):
+        return inferred
+    return inferred if equal(inferred, claimed) is False else claimed
+
+
+def _type_of(known: Known) -> Type | None:
+    return known.type if isinstance(known, Value) else known
+
+
+def _operand(known: Known, level: int, position: int) -> Value | None:
+    if known is None or isinstance(known, Value):
+        return known
+    return function_input(level, _OPERAND + position, known)
+
+
+def _abstract(result: Value | None) -> Known:
+    """What to keep of a traced result: a small constant or sizes as they are, and of the rest the type."""
+    if result is None:
+        return None
+    if result.op == "dims":
+        return result
+    if result.op == "constant" and isinstance(result.type, TensorType) and result.known.size <= FOLDED_ELEMENTS:
+        return result
+    return result.type
+
+
+def initial(value: ir.Value) -> Known:
+    """What is known of an initializer: a small one itself, of a large one the type; weights are not read."""
+    tensor = value.const_value
+    if tensor is None:
+        return claimed_type(value)
+    shape = tuple(int(size) for size in tensor.shape)  # type: ignore[arg-type]
+    if math.prod(shape) <= FOLDED_ELEMENTS:
+        return tensor_constant(tensor)
+    return TensorType(DType(tensor.dtype), shape)
+
+
+def claimed_type(value: ir.Value) -> Type | None:
+    """The type that the file declares, with a name of its own for every size that is left open."""
+    if value.type is None:
+        return None
+    if not isinstance(value.type, ir.TensorType):
+        return core_type(value.type)
+    if value.shape is None:
+        return None
+    sizes: list[Size] = []
+    for axis, size in enumerate(value.shape):
+        if isinstance(size, int):
+            sizes.append(size)
+        else:
+            sizes.append(as_dim(size.value) if size.value else Dim.symbol(f"?{value.name}.{axis}"))
+    return TensorType(DType(value.type.dtype), tuple(sizes))
