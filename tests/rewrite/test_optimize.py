@@ -220,6 +220,34 @@ def test_before_ir_version_4_weights_listed_as_inputs_are_constants() -> None:
     assert result.report.verdict.status == "proved"
 
 
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_weights_listed_as_inputs_are_constants_at_a_newer_opset_too(ir_version: int) -> None:
+    proto = model(
+        [node("Mul", ["x", "k"], ["t"]), node("Mul", ["t", "k"], ["u"]), node("Squeeze", ["u"], ["y"], axes=[0])],
+        [info("x", [1, 3]), info("k", [])],
+        [info("y", [3])],
+        {"k": np.array(2, np.float32)},
+        opset=8,
+        ir_version=ir_version,
+    )
+    own, newer = sardonyx.optimize(proto), sardonyx.optimize(proto, opset=20)
+    assert [v.name for v in newer.model.graph.inputs] == ["x"]
+    assert newer.report.after.operators == own.report.after.operators == {"Mul": 1, "Squeeze": 1}
+    assert newer.report.verdict.status == "proved"
+    kept = sardonyx.optimize(proto, opset=20, skip=["eliminate_initializer_from_inputs"])
+    assert len(kept.model.graph.inputs) == (1 if ir_version < 4 else 2)
+
+
+@pytest.mark.long
+def test_a_newer_opset_never_leaves_more_nodes(suites: Path) -> None:
+    for path in sorted((suites / "real").glob("*.onnx")):
+        own = sardonyx.optimize(path, verify=False)
+        version = own.model.opset_imports[""]
+        for opset in (20, 23, 25):
+            nodes = sardonyx.optimize(path, opset=opset, verify=False).report.after.nodes
+            assert opset < version or nodes <= own.report.after.nodes, (path.name, opset)
+
+
 def test_unknown_inputs_are_an_error() -> None:
     with pytest.raises(OptionError, match="z"):
         sardonyx.optimize(chain("Tanh"), inputs={"z": np.ones((1, 4), np.float32)})

@@ -19,6 +19,7 @@ from sardonyx.rewrite import gate, pipeline, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther, Settings
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.record import Dropped, Report
+from sardonyx.rewrite.rules.common import lists_every_weight, unlist_weights
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
 
@@ -93,7 +94,8 @@ def optimize(
     profile = targets.profile(target)
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
-    original = _Original(model, input_shapes, opset, profile)
+    unlists = any(each.rule.name == "eliminate_initializer_from_inputs" for each in selection.sweeps)
+    original = _Original(model, input_shapes, opset, profile, unlists=unlists)
     if inputs is not None:
         _require_inputs(original.model, inputs)
     report = Report.begin(original.model, original.bytes, profile.name)
@@ -225,8 +227,11 @@ class _Original:
         input_shapes: Mapping[str, Sequence[int | str | None]] | None,
         opset: int | None,
         profile: targets.Profile,
+        *,
+        unlists: bool,
     ) -> None:
         self._source = source
+        self._unlists = unlists
         self._path = Path(source) if isinstance(source, (str, os.PathLike)) else None
         self._changed = bool(input_shapes)
         self._input_shapes = input_shapes
@@ -249,6 +254,10 @@ class _Original:
         if wanted is not None and wanted != version:
             from sardonyx.rewrite.opset import convert_opset
 
+            # Conversion adds weights, after which a model that lists all of them is not known as such any more.
+            pipeline.free_initializers(model)
+            if self._unlists and lists_every_weight(model.graph):
+                unlist_weights(model.graph)
             model = convert_opset(model, wanted)
             self._changed = True
             self.converted = f"opset {version} → {wanted}"

@@ -170,17 +170,6 @@ def softmaxes(g: GraphMaker) -> None:
     g.output(g.node("Div", y, total) if g.chance(0.7) else _swapped(g, "Mul", y, g.node("Reciprocal", total)))
 
 
-@generator("eliminate_nan_guard")
-def guards(g: GraphMaker) -> None:
-    g.special = False
-    x = g.input(g.shape(zero=0))
-    p = g.node("Softmax", x, axis=0) if g.rank(x) and g.chance(0.8) else g.node("Relu", x)
-    g.read_again(p)
-    nan = g.node("IsNaN", p)
-    g.read_again(nan, 0.1)
-    g.output(g.node("Where", nan, g.const(np.full(g.pick([(), (1,), (1, 1)]), g.pick([0.0, 0.0, 1.0])), "float32"), p))
-
-
 @generator("fuse_reduce_mean", "fuse_reduce_norm")
 def norms(g: GraphMaker) -> None:
     g.opset, g.special = g.pick([11, 13, 18, 21]), False
@@ -224,7 +213,6 @@ def norms(g: GraphMaker) -> None:
         "fuse_softmax",
         "fuse_reduce_mean",
         "fuse_reduce_norm",
-        "eliminate_nan_guard",
     ],
 )
 def test_outputs_stay_equal(label: str) -> None:

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core.dim import Size, dim_min
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, microsoft, rule
-from sardonyx.rewrite.notation import Attention, RotaryEmbedding, Transpose
+from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refusal, Result, microsoft, rule
+from sardonyx.rewrite.notation import Attention, Concat, Expand, RotaryEmbedding, Shape, Transpose
+from sardonyx.rewrite.rules.broadcasting import repeated
+from sardonyx.rewrite.rules.heads import heads_joined_after, joined_heads, parted
+from sardonyx.rewrite.rules.masks import MASKED, leaves_a_key, may_hide_all, table_of
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.scales import scaled
 from sardonyx.rewrite.rules.signatures import axes, axis_of, normalized, slice_ranges, split_sizes, whole
@@ -19,13 +23,13 @@ from sardonyx.rewrite.sizes import equal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
-HEADS_SECOND = (0, 2, 1, 3)
-"""The permutation between (batch, length, heads, width) and (batch, heads, length, width), either way."""
-
 
 @dataclass(frozen=True)
 class Scores:
-    """softmax(scale · q·kᵀ + mask) as it is written: k stands turned, as ``turned``."""
+    """softmax(scale · q·kᵀ + mask) as it is written: k stands turned, as ``turned``.
+
+    A mask of booleans says which scores count.
+    """
 
     q: ir.Value
     turned: ir.Value
@@ -40,13 +44,7 @@ def scores(s: Site, value: ir.Value | None) -> Scores | None:
         return None
     if axis_of(s, softmax, -1 if s.opset >= 13 else 1) != 3:
         return None
-    at, mask = softmax.inputs[0], None
-    added = made_by(s, at, "Add")
-    if added is not None and facts.used_once(added.outputs[0]):
-        number = next((i for i in (0, 1) if _product(s, added.inputs[i]) is not None), None)
-        if number is None:
-            return None
-        at, mask = added.inputs[number], added.inputs[1 - number]
+    at, mask = _unmasked(s, softmax.inputs[0])
     found = _product(s, at)
     if found is None:
         return None
@@ -54,6 +52,21 @@ def scores(s: Site, value: ir.Value | None) -> Scores | None:
     sides = [scaled(s, operand) or (operand, 1.0) for operand in node.inputs]
     q, turned = sides[0][0], sides[1][0]
     return None if q is None or turned is None else Scores(q, turned, scale * sides[0][1] * sides[1][1], mask)
+
+
+def _unmasked(s: Site, value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
+    """The scores behind a mask that is added to them, or that says which of them count; and the mask."""
+    node = made_by(s, value, "Add", "Where")
+    if node is None or not facts.used_once(node.outputs[0]):
+        return value, None
+    if node.op_type == "Where":
+        number = repeated(s, node.inputs[2])
+        seen = number is not None and number <= MASKED and leaves_a_key(s, node.inputs[0])
+        return (node.inputs[1], node.inputs[0]) if seen else (value, None)
+    for at in (0, 1):
+        if _product(s, node.inputs[at]) is not None:
+            return node.inputs[at], node.inputs[1 - at]
+    return value, None
 
 
 def _product(s: Site, value: ir.Value | None) -> tuple[ir.Node, float] | None:
@@ -74,18 +87,48 @@ def _objection(s: Site, found: Scores, v: ir.Value | None) -> str | None:
         return "a rank is not known, or is not 4"
     if not all(equal(q[axis], other[axis]) is True for axis in (0, 1) for other in (turned, values)):
         return "batches or heads are broadcast"
-    if found.mask is None:
+    return None
+
+
+def _mask_operand(s: Site, found: Scores) -> ir.Value | Expr | Refusal | None:
+    """The mask as Attention takes it: ONNX Runtime broadcasts it along batches and heads only."""
+    mask, q, turned = (s.sizes.dims(each) for each in (found.mask, found.q, found.turned))
+    if found.mask is None or q is None or turned is None:
         return None
-    mask = s.sizes.dims(found.mask)
-    if mask is None or not 2 <= len(mask) <= 4 or facts.dtype(found.mask) != facts.dtype(found.q):
-        return "the mask's rank is not known, or not from 2 to 4"
-    # ONNX Runtime broadcasts a mask along batches and heads only.
-    if equal(mask[-2], q[2]) is not True or equal(mask[-1], turned[3]) is not True:
-        return "the mask is broadcast along queries or keys"
+    if (
+        mask is None
+        or not 2 <= len(mask) <= 4
+        or facts.dtype(found.mask) not in (ir.DataType.BOOL, facts.dtype(found.q))
+    ):
+        return Refusal("the mask's rank is not known, or not from 2 to 4")
+    if may_hide_all(s, found.mask):
+        return Refusal("the mask may hide all keys from a query, of which engines make one thing or another")
     lead = zip(reversed(mask[:-2]), reversed(q[:2]), strict=False)
-    return (
-        None if all(size == 1 or equal(size, want) is True for size, want in lead) else "the mask broadcasts the scores"
-    )
+    if not all(size == 1 or equal(size, want) is True for size, want in lead):
+        return Refusal("the mask broadcasts the scores")
+    if not _as_long(s, found.mask, -1, turned[3]):
+        return Refusal("the mask is broadcast along keys")
+    if _as_long(s, found.mask, -2, q[2]):
+        return found.mask
+    if mask[-2] != 1:
+        return Refusal("the mask has not a row for each query")
+    ones = np.ones(len(mask) - 2, np.int64)
+    if isinstance(q[2], int):
+        return Expand(found.mask, np.array([*ones, q[2], 1], np.int64))
+    if equal(q[2], mask[-1]) is not True:
+        return Refusal("the mask is broadcast along queries, of which there are not as many as keys")
+    queries = Shape(found.mask, start=len(mask) - 1)
+    return Expand(found.mask, Concat(ones, queries, np.ones(1, np.int64), axis=0))
+
+
+def _as_long(s: Site, mask: ir.Value, axis: int, size: Size) -> bool:
+    """Whether the mask, where it can be broadcast with the scores at all, has this size along an axis."""
+    dims = s.sizes.dims(mask)
+    if dims is None or equal(dims[axis], size) is True:
+        return dims is not None
+    most = facts.dim_at(table_of(s, mask)[0], axis)
+    # The first so many of a table of n > 1: were they fewer than the scores, these could not be broadcast.
+    return most is not None and most > 1 and equal(dims[axis], dim_min(most, size)) is True
 
 
 def _keys(s: Site, turned: ir.Value) -> Expr | ir.Value | None:
@@ -98,93 +141,44 @@ def _keys(s: Site, turned: ir.Value) -> Expr | ir.Value | None:
     return node.inputs[0] if order == [0, 1, 2, 3] else Transpose(node.inputs[0], perm=order)
 
 
-@rule("fuse_attention", on="MatMul", exactness=REASSOCIATES, opset=23)
+@rule("fuse_attention", on="MatMul", exactness=APPROXIMATES, opset=23)
 def attention(s: Site) -> Result:
-    """softmax(scale · q·kᵀ + mask) · v is Attention."""
+    """softmax(scale · q·kᵀ + mask) · v is Attention, also where -10000 or less is written for masked scores."""
     found = scores(s, s.input(0))
     if found is None:
         return None
     reason = _objection(s, found, s.input(1))
     if reason is not None:
         return Refusal(reason)
-    keys = _keys(s, found.turned)
+    keys, mask = _keys(s, found.turned), _mask_operand(s, found)
     if keys is None:
         return Refusal("the keys are not turned by a Transpose")
-    return Attention(found.q, keys, s.input(1), *([] if found.mask is None else [found.mask]), scale=found.scale)
+    if isinstance(mask, Refusal):
+        return mask
+    return Attention(found.q, keys, s.input(1), *([] if mask is None else [mask]), scale=found.scale)
 
 
-def _joined_heads(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
-    """The tensor (batch, length, heads · width) that Reshape and Transpose make heads of, and how many."""
-    turned = made_by(s, value, "Transpose")
-    if turned is None or tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND:
+@rule("fuse_scale_into_attention", on="Attention", exactness=REASSOCIATES, opset=23)
+def scale_of_attention(s: Site) -> Result:
+    """A number that q or k is multiplied by before Attention is part of its scale."""
+    width = facts.dim_at(s.input(0), -1)
+    number = s.attr("scale")
+    if number is None and width and facts.rank(s.input(0)) == 4:
+        number = width**-0.5
+    found = [scaled(s, value) for value in s.node.inputs[:2]]
+    if not any(found) or number is None:
         return None
-    return _parted(s, turned.inputs[0])
-
-
-def _parted(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
-    node = made_by(s, value, "Reshape")
-    joined, parted = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
-    if node is None or joined is None or parted is None or len(joined) != 3 or len(parted) != 4:
-        return None
-    heads, source = parted[2], node.inputs[0]
-    if source is None or not isinstance(heads, int):
-        return None
-    return (source, heads) if all(equal(joined[axis], parted[axis]) is True for axis in (0, 1)) else None
-
-
-def _heads_joined_after(s: Site) -> ir.Value | None:
-    """What Transpose and the Reshape at the root join the heads of."""
-    turned = s.producer(0, "Transpose")
-    if (
-        turned is None
-        or tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND
-        or not facts.used_once(turned.outputs[0])
-    ):
-        return None
-    apart, joined = s.sizes.dims(turned.outputs[0]), s.sizes.dims(s.output)
-    if apart is None or joined is None or len(joined) != 3:
-        return None
-    return turned.inputs[0] if all(equal(apart[axis], joined[axis]) is True for axis in (0, 1)) else None
-
-
-@rule("fuse_heads_into_attention", on="Reshape", exactness=REASSOCIATES, opset=23)
-def heads_of_attention(s: Site) -> Result:
-    """Attention between Reshapes and Transposes that part and join its heads does so by itself."""
-    node = made_by(s, _heads_joined_after(s), "Attention")
-    if node is None or not facts.used_once(node.outputs[0]) or not all(facts.unused(v) for v in node.outputs[1:]):
-        return None
-    parts = [_joined_heads(s, value) for value in node.inputs[:3]]
-    if any(part is None for part in parts) or len(node.inputs) > 4:
-        return Refusal("q, k or v has its heads from elsewhere")
-    (q, heads), (k, kv_heads), (v, _) = (part for part in parts if part is not None)
-    attributes = dict[str, Any](node.attributes) | {"q_num_heads": heads, "kv_num_heads": kv_heads}
-    return Op(("Attention",))(q, k, v, *node.inputs[3:], **attributes)
-
-
-def _repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
-    """The tensor each of whose heads Unsqueeze, Expand and Reshape repeat; None where nothing is repeated so."""
-    last = made_by(s, value, "Reshape")
-    grown = None if last is None else made_by(s, last.inputs[0], "Expand")
-    first = None if grown is None else made_by(s, grown.inputs[0], "Unsqueeze", "Reshape")
-    source = None if first is None else first.inputs[0]
-    if value is None or grown is None or first is None or source is None:
-        return None
-    before, apart, wide, after = (s.sizes.dims(v) for v in (source, first.outputs[0], grown.outputs[0], value))
-    if before is None or apart is None or wide is None or after is None or (len(before), len(wide)) != (4, 5):
-        return None
-    if apart != (*before[:2], 1, *before[2:]) or (*wide[:2], *wide[3:]) != before or len(after) != 4:
-        return None
-    same = after[0] == before[0] and after[1] == wide[1] * wide[2] and after[2:] == before[2:]
-    return source if same else None
-
-
-@rule("fuse_repeated_heads_into_attention", on="Attention", exactness=REASSOCIATES, opset=23)
-def grouped_queries(s: Site) -> Result:
-    """Keys and values whose heads are repeated for groups of queries go into Attention as they are."""
-    k, v = _repeated_heads(s, s.input(1)), _repeated_heads(s, s.input(2))
-    if k is None or v is None or facts.dim_at(k, 1) is None or facts.dim_at(k, 1) != facts.dim_at(v, 1):
-        return None
-    return Op(("Attention",))(s.input(0), k, v, *s.node.inputs[3:], **dict[str, Any](s.node.attributes))
+    (q, by), (k, times) = (part or (value, 1.0) for part, value in zip(found, s.node.inputs, strict=False))
+    if by * times <= 0:
+        return Refusal("Attention multiplies both q and k by the root of a scale above 0")
+    made = Op(("Attention",))(
+        q,
+        k,
+        *s.node.inputs[2:],
+        n_outputs=len(s.node.outputs),
+        **dict[str, Any](s.node.attributes) | {"scale": number * by * times},
+    )
+    return tuple(made.out(i) for i in range(len(s.node.outputs)))
 
 
 @rule(
@@ -197,7 +191,7 @@ def grouped_queries(s: Site) -> Result:
 )
 def multi_head_attention(s: Site) -> Result:
     """Attention with its heads parted and joined is ONNX Runtime's MultiHeadAttention, where nothing is masked."""
-    product = made_by(s, _heads_joined_after(s), "MatMul")
+    product = made_by(s, heads_joined_after(s), "MatMul")
     found = None if product is None else scores(s, product.inputs[0])
     if s.opset >= 23 or product is None or found is None or not facts.used_once(product.outputs[0]):
         return None
@@ -206,8 +200,8 @@ def multi_head_attention(s: Site) -> Result:
         return Refusal(reason)
     turned = made_by(s, found.turned, "Transpose")
     perm = None if turned is None else s.attr("perm", (), node=turned)
-    keys = _parted(s, turned.inputs[0]) if turned is not None and tuple(perm or ()) == (0, 2, 3, 1) else None
-    queries, values = _joined_heads(s, found.q), _joined_heads(s, product.inputs[1])
+    keys = parted(s, turned.inputs[0]) if turned is not None and tuple(perm or ()) == (0, 2, 3, 1) else None
+    queries, values = joined_heads(s, found.q), joined_heads(s, product.inputs[1])
     if queries is None or keys is None or values is None:
         return Refusal("q, k or v has its heads from elsewhere")
     operator = microsoft("MultiHeadAttention")

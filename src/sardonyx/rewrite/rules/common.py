@@ -28,17 +28,28 @@ def constant_to_initializer(s: Site) -> Result:
 @sweep("eliminate_initializer_from_inputs", exactness=EXACT, early=True)
 def listed_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Where every weight is listed as a graph input too (an old exporter's habit), none is meant to be overridden."""
-    weights = list(graph.initializers.values())
     first = next(iter(graph), None)
-    if first is None or not weights or not all(v.is_graph_input() for v in weights):
+    if first is None or not lists_every_weight(graph):
         return
 
     def unlist() -> list[ir.Node]:
-        for value in weights:
-            graph.inputs.remove(value)
-        return [use.node for value in weights for use in value.uses()]
+        return [use.node for value in unlist_weights(graph) for use in value.uses()]
 
     yield first, Patch(edit=unlist)
+
+
+def lists_every_weight(graph: ir.Graph) -> bool:
+    """Whether the graph has weights, and lists each as an input that callers may override."""
+    weights = graph.initializers.values()
+    return bool(weights) and all(value.is_graph_input() for value in weights)
+
+
+def unlist_weights(graph: ir.Graph) -> list[ir.Value]:
+    """Take every weight out of the inputs; returns those that were listed."""
+    listed = [value for value in graph.initializers.values() if value.is_graph_input()]
+    for value in listed:
+        graph.inputs.remove(value)
+    return listed
 
 
 @sweep("extract_constant_to_initializer", exactness=EXACT, early=True)

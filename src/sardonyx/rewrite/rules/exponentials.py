@@ -7,7 +7,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule
-from sardonyx.rewrite.notation import Exp, IsNaN, LogSoftmax, Softmax, Where
+from sardonyx.rewrite.notation import Exp, LogSoftmax, Softmax
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.polynomials import read_outside
 from sardonyx.rewrite.rules.reductions import reduced_axes
@@ -65,14 +65,3 @@ def exponential_of_log_softmax(x: V) -> Rewrite:
         return Softmax(m.x, axis=m.nodes[1].attributes.get("axis"))
 
     return Exp(LogSoftmax(x).once) >> softmax
-
-
-def _guarded(m: Match) -> Result:
-    producer = m.x.producer()
-    return m.x if facts.is_op(producer, "Softmax") and facts.rank(m.x) == facts.rank(m.root.outputs[0]) else None
-
-
-@rule("eliminate_nan_guard", exactness=APPROXIMATES, opset=9, default=False)
-def guard_of_softmax(x: V) -> Rewrite:
-    """Where(IsNaN(p), 0, p) of a Softmax p is p; asked for only, since rows that are masked wholly are NaN then."""
-    return Where(IsNaN(x).once, 0, x) >> _guarded

@@ -1,0 +1,101 @@
+"""Random graphs around masks that are known before a run, and guards against rows that are hidden wholly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.rewrite.fuzz import GraphMaker, generator, run_many
+from tests.rewrite.rules.test_near_misses import transformed
+
+
+@generator("eliminate_nan_guard")
+def guards(g: GraphMaker) -> None:
+    g.special = False
+    rows, keys, width = g.int(1, 3), g.int(1, 4), g.int(1, 3)
+    scores = g.node("MatMul", g.input((2, rows, width)), g.input((2, width, keys), dynamic=False))
+    if g.chance():
+        scores = g.node(g.pick(["Mul", "Div"]), scores, g.const(0.5, "float32"))
+    if g.chance(0.7):
+        shape = g.pick([(rows, keys), (1, keys), (2, rows, keys), (1, 1, 1), (keys,)])
+        mask = np.where(g.rng.random(shape) < 0.4, -np.inf, 0).astype(np.float32)
+        if g.chance(0.7):
+            mask[..., 0] = 0
+        scores = g.node("Add", scores, g.const(mask) if g.chance(0.8) else g.input(shape, values=mask, dynamic=False))
+    p = g.node("Softmax", scores, axis=g.pick([-1, -1, -1, 2, 1]))
+    g.read_again(p, 0.1)
+    nan = g.node("IsNaN", p)
+    g.read_again(nan, 0.1)
+    g.output(g.node("Where", nan, g.const(np.full(g.pick([(), (1,), (1, 1)]), g.pick([0.0, 0.0, 1.0])), "float32"), p))
+
+
+@generator("fuse_causal_mask_into_attention")
+def causal_masks(g: GraphMaker) -> None:
+    g.opset, g.special = g.pick([23, 23, 24]), False
+    batch, heads, width = g.int(1, 2), g.int(1, 3), g.int(1, 3)
+    length = g.int(2, 4)
+    keys = length if g.chance(0.7) else g.int(2, 4)
+    open_sizes = g.chance(0.4)
+    q = g.input((batch, heads, length, width), dims=(batch, heads, "L", width) if open_sizes else None, dynamic=False)
+    k, v = (
+        g.input(
+            (batch, heads, keys, width),
+            dims=(batch, heads, "L" if keys == length else "K", width) if open_sizes else None,
+            dynamic=False,
+        )
+        for _ in range(2)
+    )
+    shape = g.node("Concat", *(g.node("Shape", x, start=2, end=3) for x in (q, k)), axis=0)
+    low = g.pick([-np.inf, -1e4, -3e38, -1.0])
+    match g.int(0, 3):
+        case 0:
+            full = g.node("Expand", g.const(low, "float32"), shape)
+            mask = g.node("Trilu", full, g.const(np.array(g.pick([1, 1, 0, 2]))), upper=g.maybe(1))
+        case 1:
+            ones = g.node("Expand", g.const(g.pick([1.0, 1.0, 0.5]), "float32"), shape)
+            seen = g.node("Trilu", ones, upper=g.pick([0, 0, 0, 1]))
+            hidden = g.node("Equal", seen, g.const(0.0, "float32"))
+            numbers = [g.const(low, "float32"), g.const(g.pick([0.0, 0.0, 0.0, 1.0]), "float32")]
+            mask = g.node("Where", hidden, *(numbers if g.chance(0.9) else numbers[::-1]))
+        case 2:
+            ones = g.node("Expand", g.const(np.array(True)), shape)
+            mask = g.node("Trilu", ones, upper=0)
+            if g.chance(0.2):
+                mask = g.node("Trilu", ones, g.const(np.array(1)), upper=1)
+                mask = g.node("Not", mask)
+        case _:
+            above = np.triu(np.ones((length, keys), np.bool_), 1 if g.chance(0.9) else 0)
+            mask = g.const(np.where(above, low, 0.0).reshape(g.pick([(1, 1), ()]) + above.shape), "float32")
+    if g.chance(0.3):
+        mask = g.node("Unsqueeze", mask, g.ints(0))
+    g.output(g.node("Attention", q, k, v, mask, scale=g.maybe(0.5)))
+
+
+@pytest.mark.parametrize("label", ["eliminate_nan_guard", "fuse_causal_mask_into_attention"])
+def test_outputs_stay_equal(label: str) -> None:
+    run_many(label, 200)
+
+
+_GUARDED = """g (float[5, 2, 3] x, float[3, 4] w{mask}) => (float[5, 2, 4] y) {{
+    scores = MatMul(x, w)
+    masked = Add(scores, mask)
+    p = Softmax(masked)
+    nan = IsNaN(p)
+    y = Where(nan, zero, p)
+}}"""
+_TABLE = np.array([[0, -np.inf, 0, 0], [-np.inf, -np.inf, 0, 0]], np.float32)
+
+
+def test_a_guard_goes_where_each_row_keeps_a_score() -> None:
+    engine = transformed(_GUARDED.format(mask=""), mask=_TABLE, zero=np.float32(0))
+    assert [node.op_type for node in engine.model.graph][-1] == "Softmax"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_guard_stays_where_a_row_may_lose_all(given: bool) -> None:
+    text = _GUARDED.format(mask=", float[2, 4] mask" if given else "")
+    table = _TABLE.copy()
+    table[1] = -np.inf
+    engine = transformed(text, zero=np.float32(0), **({} if given else {"mask": table}))
+    assert "a mask may leave a row nothing: the guard makes 0 of its NaN" in engine.refused.values()
+    assert [node.op_type for node in engine.model.graph][-1] == "Where"
