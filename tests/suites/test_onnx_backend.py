@@ -1,0 +1,41 @@
+"""ONNX's own backend suite on the reference session: every case, or its reason in ``EXCLUDED``."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import onnx
+import pytest
+
+onnx_backend_test = pytest.importorskip("onnx.backend.test", reason="this onnx comes without its backend suite")
+
+from sardonyx.compat.onnx_backend import SardonyxBackend  # noqa: E402
+
+RANDOM = "its values are random: tests/ops/test_random.py checks type, shape and statistics"
+
+EXCLUDED: dict[str, str] = {
+    r"test_bernoulli(_double|_seed)?(_expanded)?_cpu": RANDOM,
+}
+"""Cases left out, by regular expression, with the reason."""
+
+
+class EveryCase(SardonyxBackend):
+    """Operators without a definition fail a case; they do not skip it."""
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        return True
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    suite = onnx_backend_test.BackendTest(EveryCase, __name__)
+for pattern in EXCLUDED:
+    suite.exclude(pattern)
+cases = suite.test_cases
+for case in cases.values():
+    # Every case comes once a device, and there is one device here.
+    for name in [name for name in vars(case) if name.endswith("_cuda")]:
+        delattr(case, name)
+globals().update(cases)
