@@ -1,4 +1,4 @@
-"""The generated reference pages: ``python -m tests.compat.reference_pages`` writes ``passes.md`` and ``compat.md``."""
+"""The generated reference pages in ``docs/reference``; ``python -m tests.compat.reference_pages`` writes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from sardonyx.compat import onnxoptimizer, onnxsim, onnxslim
 from sardonyx.compat.parameters import Parameters, Refused
+from sardonyx.ops.support import support_table
 from sardonyx.rewrite.language import REGISTRY, Rule
 from sardonyx.rewrite.pipeline import available_passes
 from sardonyx.rewrite.sweep import SWEEPS
@@ -128,7 +129,44 @@ def compat_page() -> str:
     )
 
 
-PAGES = {"passes.md": passes_page, "compat.md": compat_page}
+_OPERATORS_HEAD = """# Operators
+
+<!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
+
+`sardonyx ops` prints this list: what a session runs, shape inference knows, and folding computes. A *core* operator is
+written over the primitives of Core; a *host* operator is Python over numpy, for the reason given. **Versions** are
+those of the domain that changed the operator; every one of them is right. **Element types** are those of its inputs at
+the newest version.
+"""
+
+
+def operators_page() -> str:
+    """The support table, a section a domain."""
+    rows = [row for row in support_table() if row.tested != "your own tests"]
+    sections = [_OPERATORS_HEAD]
+    for domain in sorted({row.domain for row in rows}):
+        found = [row for row in rows if row.domain == domain]
+        hosts = sum(row.definition == "host" for row in found)
+        sections.append(
+            f"## {domain}\n\n{len(found)} operators, {hosts} of them host operators.\n\n"
+            + _table(
+                ("operator", "versions", "element types", "definition", "tested with"),
+                (
+                    (
+                        f"`{row.name}`",
+                        ", ".join(map(str, row.versions)),
+                        ", ".join(row.dtypes),
+                        f"host: {row.reason}" if row.reason else row.definition,
+                        row.tested,
+                    )
+                    for row in found
+                ),
+            )
+        )
+    return "\n".join(sections)
+
+
+PAGES = {"passes.md": passes_page, "compat.md": compat_page, "operators.md": operators_page}
 
 
 if __name__ == "__main__":

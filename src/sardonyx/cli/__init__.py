@@ -27,6 +27,7 @@ VERBS = {
     "simplify": "Fold constants and remove what does nothing: as `optimize`, with rewrites that keep every bit only.",
     "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
     "passes": "List the passes of the optimizer: what each does, and how exact it is.",
+    "ops": "List the operators that a session runs: versions, element types, how each is defined and tested.",
     "extract": "Cut out the part of a model between named tensors.",
     "merge": "Join models end to end: outputs of each feed inputs of the next.",
     "rename": "Rename inputs, outputs, tensors, nodes or dimensions.",

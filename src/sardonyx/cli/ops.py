@@ -1,0 +1,43 @@
+"""``sardonyx ops``: which operators there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from sardonyx.cli.output import AsJson, console, print_json
+from sardonyx.ops.support import Support, support_table
+
+EXAMPLE = "sardonyx ops --domain ai.onnx.ml"
+
+
+def command(
+    domain: Annotated[
+        str | None, typer.Option(help="Only operators of this domain, such as ai.onnx.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the operators that a session runs: versions, element types, how each is defined and tested.
+
+    core: written over the primitives, so that it has shapes, gradients and compiled code. host: Python over numpy.
+    """
+    found = [row for row in support_table() if domain in (None, row.domain)]
+    if as_json:
+        print_json([row.as_dict() for row in found])
+        return
+    table = Table(title=f"{len(found)} operators", title_justify="left", header_style="bold")
+    for column in ("domain", "operator", "versions", "element types"):
+        table.add_column(column, overflow="fold")
+    table.add_column("definition", overflow="fold")
+    table.add_column("tested with", overflow="fold")
+    for row in found:
+        definition = f"host: {row.reason}" if row.reason else row.definition
+        versions = ", ".join(map(str, row.versions))
+        table.add_row(row.domain, row.name, versions, _types(row), definition, row.tested)
+    console.print(table)
+
+
+def _types(row: Support) -> str:
+    return ", ".join(row.dtypes)

@@ -1,0 +1,84 @@
+"""The support table: every operator of the registry, with its versions, element types, and how it is tested."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx
+
+from sardonyx.ops.registry import Operator, all_operators
+
+_NO_SUITE_CASE = frozenset(
+    {"ConcatFromSequence", "GlobalLpPool", "MaxRoiPool", "Multinomial", "RandomNormal", "RandomNormalLike",
+     "RandomUniform", "SequenceErase", "Gradient"}
+)  # fmt: skip
+"""Operators of the standard for which ONNX's backend suite has no case; a test compares this with the suite."""
+
+_TESTED = {
+    "": "ONNX backend suite, onnx.reference, ONNX Runtime",
+    "ai.onnx.ml": "scikit-learn, ONNX Runtime",
+    "ai.onnx.preview": "ONNX backend suite",
+    "ai.onnx.preview.training": "ONNX backend suite",
+    "com.microsoft": "ONNX Runtime",
+}
+
+
+@dataclass(frozen=True)
+class Support:
+    """A row of the table.
+
+    Attributes:
+        domain: The operator's domain; ``ai.onnx`` written out.
+        name: Its name.
+        versions: Versions of the domain that changed it; of definitions here where the standard has none.
+        dtypes: Element types that its inputs may have at the newest version; empty where the standard does not say.
+        definition: ``core``, or ``host`` for Python over numpy.
+        reason: Why it is a host operator; empty otherwise.
+        tested: What it is compared with.
+    """
+
+    domain: str
+    name: str
+    versions: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    definition: str
+    reason: str
+    tested: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as plain data."""
+        return asdict(self)
+
+
+def support_table() -> list[Support]:
+    """Every operator of the registry, by domain and name."""
+    schemas: dict[tuple[str, str], list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        schemas.setdefault((schema.domain, schema.name), []).append(schema)
+    definitions: dict[tuple[str, str], list[Operator]] = {}
+    for each in all_operators():
+        definitions.setdefault((each.domain, each.name), []).append(each)
+    return [_row(versions, schemas.get(key, [])) for key, versions in definitions.items()]
+
+
+def _row(definitions: list[Operator], schemas: list[onnx.defs.OpSchema]) -> Support:
+    newest = definitions[-1]
+    domain, name = newest.domain, newest.name
+    tested = "your own tests" if newest.user else _TESTED.get(domain, "")
+    if domain == "" and name in _NO_SUITE_CASE:
+        tested = "onnx.reference, ONNX Runtime"
+    return Support(
+        domain=domain or "ai.onnx",
+        name=name,
+        versions=tuple(sorted(schema.since_version for schema in schemas)) or tuple(d.since for d in definitions),
+        dtypes=_dtypes(max(schemas, key=lambda schema: schema.since_version)) if schemas else (),
+        definition="host" if newest.host_reason else "core",
+        reason=newest.host_reason,
+        tested=tested,
+    )
+
+
+def _dtypes(schema: onnx.defs.OpSchema) -> tuple[str, ...]:
+    names = {text[7:-1] for given in schema.inputs for text in given.types if text.startswith("tensor(")}
+    return tuple(sorted(names))
