@@ -151,14 +151,15 @@ class PreparedGraph:
         frame.values.update(self.constants)
         frame.values.update(zip(self.inputs, arguments, strict=True))
         for step in self.steps:
-            _call(step, frame)
+            call_step(step, frame)
             for value in step.done_with:
                 if kept is None or value not in kept:
                     frame.values.pop(value, None)
         return tuple(frame.find(value) for value in (*self.outputs, *(kept or ())))  # type: ignore[misc]
 
 
-def _call(step: Step, frame: Frame) -> None:
+def call_step(step: Step, frame: Frame) -> None:
+    """Compute a node in a frame; errors name it."""
     node = step.node
     try:
         inputs = [None if value is None else frame.find(value) for value in node.inputs]
@@ -220,25 +221,32 @@ class Preparer:
     """Prepares the graphs of one model.
 
     Args:
-        model: The model; its functions are prepared as they are met.
-        opset_imports: Versions by domain.
+        functions: The model's functions; they are prepared as they are met.
+
+    Attributes:
+        missing: Operators without a definition, and the nodes that need them.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self.model = model
+    def __init__(self, functions: Mapping[Any, ir.Function]) -> None:
         self.missing: dict[str, list[str]] = {}
+        self._declared = functions
         self._functions: dict[Any, PreparedGraph] = {}
         self._preparing: set[Any] = set()
 
     def graph(self, graph: ir.Graph | ir.Function, imports: Mapping[str, int]) -> PreparedGraph:
         """Prepare a graph, and the bodies in it."""
-        steps = [self._step(node, imports) for node in graph]
+        steps = [self.step(node, imports) for node in graph]
         _set_done_with(graph, steps)
         declared = graph.attributes.items() if isinstance(graph, ir.Function) else ()
         defaults = {name: _attribute(attribute) for name, attribute in declared if attribute.value is not None}
         return PreparedGraph(graph, steps, defaults)
 
-    def _step(self, node: ir.Node, imports: Mapping[str, int]) -> Step:
+    def step(self, node: ir.Node, imports: Mapping[str, int]) -> Step:
+        """Look up all that a node needs; ``imports`` are versions by domain, ``ai.onnx`` as the empty text.
+
+        Raises:
+            InvalidModelError: An attribute is missing or unknown, or a function calls itself.
+        """
         step, domain = Step(node), canonical(node.domain)
         for attribute in node.attributes.values():
             if attribute.is_ref():
@@ -249,7 +257,7 @@ class Preparer:
                 step.bodies[attribute.name] = [self.graph(body, imports) for body in attribute.as_graphs()]
             else:
                 step.attributes[attribute.name] = _attribute(attribute)
-        function = self.model.functions.get(node.op_identifier())
+        function = self._declared.get(node.op_identifier())
         if function is not None:
             step.function = self._function(node, function)
             return step
@@ -287,7 +295,7 @@ def prepare(model: ir.Model) -> PreparedGraph:
         UnsupportedError: There are operators without a definition: all of them, and where.
         InvalidModelError: An attribute is missing or unknown, an initializer empty, a function recursive.
     """
-    preparer = Preparer(model)
+    preparer = Preparer(model.functions)
     imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
     prepared = preparer.graph(model.graph, imports)
     if preparer.missing:

@@ -8,7 +8,7 @@ cannot tell; where the two contradict each other, tracing is right and the confl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import onnx_ir as ir
@@ -66,11 +66,7 @@ class Conflict(NamedTuple):
 
 
 class Inference:
-    """What is known of the values of a model.
-
-    Args:
-        model: The model; it is not changed.
-        input_types: Types to take for graph inputs in place of those declared, by name.
+    """What is known of values: made by :func:`infer`.
 
     Attributes:
         known: What is known of each value, by the value.
@@ -78,19 +74,10 @@ class Inference:
         refusals: Nodes that could not be traced, with the reason.
     """
 
-    def __init__(self, model: ir.Model, input_types: Mapping[str, Type] | None = None) -> None:
-        self.known: dict[ir.Value, Known] = {}
+    def __init__(self, known: dict[ir.Value, Known]) -> None:
+        self.known = known
         self.conflicts: list[Conflict] = []
         self.refusals: dict[ir.Node, SardonyxError] = {}
-        given = dict(input_types or {})
-        imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
-        prepared = Preparer(model).graph(model.graph, imports)
-        initializers = set(prepared.initializers)
-        for value in prepared.inputs:
-            if value not in initializers:
-                self.known[value] = given.get(value.name or "") or claimed_type(value)
-        with tracing(), nested() as level:
-            self._graph(prepared, Frame(None), level)
 
     def type(self, value: ir.Value) -> Type | None:
         """The type of a value; None where it is not known."""
@@ -102,18 +89,20 @@ class Inference:
         found = self.known.get(value)
         return sizes_of(found) if isinstance(found, Value) else None
 
-    def _graph(self, graph: PreparedGraph, frame: Frame, level: int) -> None:
+    def graph(self, graph: PreparedGraph, frame: Frame, level: int) -> None:
+        """Infer all values of a graph whose inputs are known, while tracing at ``level``."""
         for value in graph.initializers:
             if value not in self.known:
                 self.known[value] = initial(value)
         for step in graph.steps:
-            results = self._step(step, frame, level)
+            results = self.step(step, frame, level)
             for position, output in enumerate(step.node.outputs):
                 if output.name:
                     found = results[position] if position < len(results) else None
                     self.known[output] = self._merged(output, found)
 
-    def _step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
+    def step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
+        """What is known of a node's outputs; nothing where it cannot be traced."""
         inputs = [None if value is None else self.known.get(value) for value in step.node.inputs]
         missing = [value for value, found in zip(step.node.inputs, inputs, strict=True) if value and found is None]
         if missing or (step.operator is None and step.function is None):
@@ -155,7 +144,7 @@ class Inference:
             level = deeper - 1
         for value, argument in zip(graph.inputs, arguments, strict=True):
             self.known[value] = _abstract(argument)
-        self._graph(graph, Frame(around), level)
+        self.graph(graph, Frame(around), level)
         results = []
         for position, value in enumerate(graph.outputs):
             result = _operand(self.known.get(value), level, _OPERAND + position)
@@ -171,7 +160,7 @@ class Inference:
         self.known.update(zip(function.inputs, [*inputs, *[None] * len(function.inputs)], strict=False))
         with nested() as deeper:
             level = deeper - 1
-        self._graph(function, Frame(None, attributes), level)
+        self.graph(function, Frame(None, attributes), level)
         results = [self.known.get(output) for output in function.outputs]
         for output, earlier in before.items():
             if earlier is not None and _type_of(earlier) != _type_of(self.known.get(output)):
@@ -196,6 +185,24 @@ class Inference:
             return found
         sizes = tuple(map(_more_telling, inferred.shape, claimed.shape))
         return found if sizes == inferred.shape else TensorType(inferred.dtype, sizes)
+
+
+def infer(model: ir.Model, input_types: Mapping[str, Type] | None = None) -> Inference:
+    """Infer all values of a model, which is not changed.
+
+    Args:
+        model: The model.
+        input_types: Types to take for graph inputs in place of those declared, by name.
+    """
+    given = dict(input_types or {})
+    imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
+    prepared = Preparer(model.functions).graph(model.graph, imports)
+    initializers = set(prepared.initializers)
+    inputs = [value for value in prepared.inputs if value not in initializers]
+    found = Inference({value: given.get(value.name or "") or claimed_type(value) for value in inputs})
+    with tracing(), nested() as level:
+        found.graph(prepared, Frame(None), level)
+    return found
 
 
 def _contradict(inferred: TensorType, claimed: TensorType) -> bool:
@@ -261,3 +268,17 @@ def claimed_type(value: ir.Value) -> Type | None:
         else:
             sizes.append(as_dim(size.value) if size.value else Dim.symbol(f"?{value.name}.{axis}"))
     return TensorType(DType(value.type.dtype), tuple(sizes))
+
+
+def infer_node(node: ir.Node, imports: Mapping[str, int], known: Callable[[ir.Value], Known]) -> Sequence[Type | None]:
+    """The types of one node's outputs; None for those that cannot be told.
+
+    Args:
+        node: The node; its bodies may not read values from around them.
+        imports: Versions of operator sets by domain, ``ai.onnx`` as the empty text.
+        known: What is known of each of its inputs.
+    """
+    found = Inference({value: known(value) for value in node.inputs if value is not None})
+    step = Preparer({}).step(node, imports)
+    with tracing(), nested() as level:
+        return [_type_of(each) for each in found.step(step, Frame(None), level)]

@@ -46,6 +46,7 @@ class Operator:
         attributes: Attributes with their defaults; ``REQUIRED`` without.
         given: Which of ``GIVEN`` the definition takes.
         host_reason: Why it is a host operator; empty for one over Core.
+        user: Whether it is defined outside of the library.
     """
 
     domain: str
@@ -202,7 +203,16 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
             inputs.append(parameter.name)
             required += parameter.default is inspect.Parameter.empty
     return Operator(
-        canonical(domain), name, since, definition, tuple(inputs), required, variadic, attributes, frozenset(given)
+        domain=canonical(domain),
+        name=name,
+        since=since,
+        definition=definition,
+        inputs=tuple(inputs),
+        required=required,
+        variadic=variadic,
+        attributes=attributes,
+        given=frozenset(given),
+        user=not definition.__module__.startswith("sardonyx.ops."),
     )
 
 

@@ -1,0 +1,65 @@
+"""Nodes computed on known tensors, without a model around them: what constant folding asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.core.graph import Value
+from sardonyx.core.run_context import RunContext, running
+from sardonyx.core.tensor import constant
+from sardonyx.core.types import DType
+from sardonyx.errors import UnsupportedError
+from sardonyx.ops.graph import Frame, Preparer, call_step, node_label
+
+
+def evaluate_nodes(
+    nodes: Sequence[ir.Node],
+    outputs: Sequence[ir.Value],
+    known: Callable[[ir.Value], np.ndarray | None],
+    imports: Mapping[str, int],
+    *,
+    max_memory: int | None = None,
+    timeout: float | None = None,
+) -> dict[ir.Value, np.ndarray]:
+    """Compute nodes, each of which reads known tensors and results of earlier ones.
+
+    Args:
+        nodes: The nodes, in order; bodies may not read values from around them.
+        outputs: Results that are asked for.
+        known: The tensor of a value that no node here computes; None without one.
+        imports: Versions of operator sets by domain, ``ai.onnx`` as the empty text.
+        max_memory: Most bytes of values alive at a time.
+        timeout: Most seconds.
+
+    Raises:
+        UnsupportedError: An operator has no definition here.
+        ExecutionError: A node has no result for these values.
+        ResourceError: A limit is passed.
+    """
+    preparer = Preparer({})
+    steps = [preparer.step(node, imports) for node in nodes]
+    if preparer.missing:
+        raise UnsupportedError(f"there is no definition of {', '.join(preparer.missing)}.", where=node_label(nodes[0]))
+    frame = Frame(None)
+    with running(RunContext(max_memory=max_memory, timeout=timeout)):
+        for step in steps:
+            for value in step.node.inputs:
+                if value is not None and value not in frame.values:
+                    frame.values[value] = _constant(value, known(value))
+            call_step(step, frame)
+        return {value: np.asarray(_found(frame.values[value]).known) for value in outputs}
+
+
+def _constant(value: ir.Value, array: np.ndarray | None) -> Value:
+    if array is None:
+        raise UnsupportedError("the value is not known.", where=value.name or "")
+    return constant(array, None if value.dtype is None else DType(value.dtype))
+
+
+def _found(value: Value | None) -> Value:
+    if value is None:
+        raise UnsupportedError("a result that was asked for is not there.")
+    return value
