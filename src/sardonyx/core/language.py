@@ -130,6 +130,7 @@ __all__ = [
     "uniform",
     "unsqueeze",
     "where",
+    "zero",
     "zeros_like",
 ]  # fmt: skip
 
@@ -445,6 +446,11 @@ def full(shape: Sequence[Size], value: Operand, dtype: DType) -> Tensor:
 def full_like(x: Tensor, value: Operand) -> Tensor:
     """A tensor of one value, of the shape and element type of another."""
     return full(x.shape, value, x.dtype)
+
+
+def zero(dtype: DType) -> Tensor:
+    """A scalar 0; of strings, the empty one."""
+    return constant("" if dtype == t.STRING else 0, dtype)
 
 
 def zeros_like(x: Tensor) -> Tensor:

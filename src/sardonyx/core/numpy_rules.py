@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.core import types as t
+from sardonyx.core.error_function import erf
 from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.types import DType, TensorType, numpy_dtype
 from sardonyx.errors import ExecutionError
@@ -58,11 +59,6 @@ def _shape(type: TensorType) -> tuple[int, ...]:
 # Elementwise.
 
 
-def _erf(x: Array) -> Array:
-    found = np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size)
-    return found.reshape(x.shape)
-
-
 def _divide(x: Array, y: Array) -> Array:
     if x.dtype.kind not in "iu":
         return np.divide(x, y)
@@ -97,12 +93,13 @@ def _power(x: Array, y: Array) -> Array:
 
 
 def _shifted(shift: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Shifts by a negative amount, or by all bits and more, leave what the sign fills in."""
+
     def rule(x: Array, by: Array) -> Array:
         bits = x.dtype.itemsize * 8
-        shifted = shift(x, np.minimum(by, bits - 1).astype(x.dtype))
-        return np.where(
-            by < bits, shifted, np.where(x < 0, x.dtype.type(-1), 0) if shift is np.right_shift else 0
-        ).astype(x.dtype)
+        inside = (by >= 0) & (by < bits)
+        filled = x >> (bits - 1) if shift is np.right_shift and x.dtype.kind == "i" else np.zeros_like(x)
+        return np.where(inside, shift(x, np.where(inside, by, 0)), filled)
 
     return rule
 
@@ -111,7 +108,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "neg": np.negative, "abs": np.abs, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
-    "acosh": np.arccosh, "atanh": np.arctanh, "erf": _erf, "not": np.invert,
+    "acosh": np.arccosh, "atanh": np.arctanh, "erf": erf, "not": np.invert,
 }  # fmt: skip
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
@@ -214,11 +211,19 @@ def _parsed(x: Array, dtype: DType) -> Array:
     for text in x.ravel().tolist():
         word = text.decode() if isinstance(text, bytes) else str(text)
         try:
-            found.append(int(word) if kind in ("int", "uint") else complex(word) if kind == "complex" else float(word))
-        except ValueError:
+            found.append(_number(word, kind))
+        except (ValueError, OverflowError):
             raise ExecutionError(f"the text {word!r} is no {dtype.name.lower()}.") from None
     wide = {"int": np.int64, "uint": np.uint64, "complex": np.complex128}.get(kind, np.float64)
     return np.array(found, wide).reshape(x.shape).astype(numpy_dtype(dtype))
+
+
+def _number(word: str, kind: t.Kind) -> Any:
+    if kind == "complex":
+        return complex(word)
+    if kind in ("int", "uint"):
+        return int(word) if word.strip().lstrip("+-").isdigit() else int(float(word))
+    return float(word)
 
 
 def _printed(x: Array) -> Array:
@@ -311,16 +316,21 @@ _COLUMN_BYTES = 1 << 27
 
 def _spread(x: Array, padding: Sequence[tuple[int, int]], base_dilation: Sequence[int], value: Any) -> Array:
     """The trailing axes dilated, then padded or cropped."""
-    for axis, ((low, high), dilation) in enumerate(zip(padding, base_dilation, strict=True), x.ndim - len(padding)):
+    for axis, dilation in enumerate(base_dilation, x.ndim - len(padding)):
         if dilation > 1 and x.shape[axis]:
             shape = list(x.shape)
             shape[axis] = (shape[axis] - 1) * dilation + 1
             dilated = np.full(shape, value, x.dtype)
             dilated[(slice(None),) * axis + (slice(None, None, dilation),)] = x
             x = dilated
-        x = x[(slice(None),) * axis + (slice(max(-low, 0), x.shape[axis] - max(-high, 0)),)]
     widths = [(0, 0)] * (x.ndim - len(padding)) + [(max(low, 0), max(high, 0)) for low, high in padding]
-    return np.pad(x, widths, constant_values=value) if any(any(pair) for pair in widths) else x
+    if any(any(pair) for pair in widths):
+        x = np.pad(x, widths, constant_values=value)
+    kept = [
+        slice(max(-low, 0), size - max(-high, 0))
+        for (low, high), size in zip(padding, x.shape[x.ndim - len(padding) :], strict=True)
+    ]
+    return x[(..., *kept)]
 
 
 def _windows(

@@ -1,0 +1,155 @@
+"""Sources: tensors made from attributes, sizes and element types, and conversion between the latter.
+
+Source: ONNX Operators, *Constant*, *ConstantOfShape*, *Shape*, *Size*, *Range*, *EyeLike*, *OneHot*, *Cast*,
+*CastLike*, *BitCast*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size, ceil_div, dim_max
+from sardonyx.core.language import Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import InvalidModelError, ShapeError, TypeMismatchError
+from sardonyx.ops.registry import operator
+
+
+@operator("Constant", since=1)
+def constant(
+    *,
+    value: Tensor | None = None,
+    sparse_value: Tensor | None = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Tensor:
+    tensors = (value, sparse_value)
+    numbers = (
+        (value_float, t.FLOAT), (value_floats, t.FLOAT), (value_int, t.INT64), (value_ints, t.INT64),
+        (value_string, t.STRING), (value_strings, t.STRING),
+    )  # fmt: skip
+    given = [tensor for tensor in tensors if tensor is not None]
+    given += [L.constant(number, dtype) for number, dtype in numbers if number is not None]
+    if len(given) != 1:
+        raise InvalidModelError(f"Constant has {len(given)} values.", remedy="Give it one of its attributes.")
+    return given[0]
+
+
+@operator("ConstantOfShape", since=9)
+def constant_of_shape(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
+    filler = L.constant(0, t.FLOAT) if value is None else L.reshape(value, ())
+    return L.full(L.sizes(shape), filler, filler.dtype)
+
+
+@operator("Shape", since=1)
+def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+    return L.size_tensor(x.shape[start:end])
+
+
+@operator("Size", since=1)
+def size(x: Tensor) -> Tensor:
+    return L.size_tensor([L.product(x.shape)], ())
+
+
+# Numbers in a row.
+
+
+@operator("Range", since=11)
+def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
+    """``start + i*delta`` as long as it does not pass the limit; 16-bit floats are computed as ``stash_type``."""
+    dtype = start.dtype
+    if dtype in (t.FLOAT16, t.BFLOAT16):
+        start, limit, delta = (L.cast(x, DType(stash_type)) for x in (start, limit, delta))
+    start, limit, delta = (L.reshape(x, ()) for x in (start, limit, delta))
+    if delta.is_constant and L.static_scalar(delta) == 0:
+        raise ShapeError("a range has a step of 0.")
+    count = _range_count(start, limit, delta)
+    return L.cast(start + L.cast(L.arange(count), start.dtype) * delta, dtype)
+
+
+def _range_count(start: Tensor, limit: Tensor, delta: Tensor) -> Size:
+    """``max(ceil((limit - start) / delta), 0)``."""
+    first, last, step = (L.elements(x) for x in (start, limit, delta))
+    if first is not None and last is not None and step is not None and isinstance(step[0], int):
+        way = last[0] - first[0] if step[0] > 0 else first[0] - last[0]
+        return dim_max(ceil_div(way, abs(step[0])), 0)
+    if t.is_integer(start.dtype):
+        start, limit, delta = (L.cast(x, t.INT64) for x in (start, limit, delta))
+        distance, by = L.where(delta < 0, start - limit, limit - start), L.abs_(delta)
+        return L.sizes(L.maximum((distance + by - 1) / by, 0), "the length of a range")[0]
+    length = L.maximum(L.ceil((limit - start) / delta), 0)
+    return L.sizes(L.cast(length, t.INT64), "the length of a range")[0]
+
+
+@operator("EyeLike", since=9)
+def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    if x.rank != 2:
+        raise ShapeError(f"EyeLike is of a matrix, and rank {x.rank} was given.")
+    on_diagonal = L.equal(L.iota(x.shape, 1) - L.iota(x.shape, 0), k)
+    return L.cast(on_diagonal, x.dtype if dtype is None else DType(dtype))
+
+
+@operator("OneHot", since=9)
+def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1, opset: int) -> Tensor:
+    if values.rank != 1 or values.shape[0] != 2:
+        raise ShapeError(f"the values of OneHot are [off, on], and {values.type} was given.")
+    (count,) = L.sizes(L.cast(depth, t.INT64), "the depth of OneHot")
+    at = L.normalized_axis(axis, indices.rank + 1)
+    chosen = L.unsqueeze(L.cast(indices, t.INT64), [at])
+    if opset >= 11:
+        chosen = L.where(chosen < 0, chosen + L.size_tensor([count], ()), chosen)
+    places = L.reshape(L.arange(count), [count if i == at else 1 for i in range(indices.rank + 1)])
+    off, on = (L.reshape(L.slice_(values, 0, i, i + 1), ()) for i in range(2))
+    return L.where(L.equal(chosen, places), on, off)
+
+
+# Conversion.
+
+
+@operator("Cast", since=6)
+def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up", opset: int) -> Tensor:
+    return _converted(x, DType(to), bool(saturate), round_mode, opset)
+
+
+@operator("Cast", since=1)
+def cast_to_name(x: Tensor, *, to: str) -> Tensor:
+    return L.cast(x, _named(to))
+
+
+def _named(name: str) -> DType:
+    found = next((dtype for dtype in t.ALL_DTYPES if dtype.name == name.upper()), None)
+    if found is None:
+        raise InvalidModelError(f"there is no element type {name!r}.")
+    return found
+
+
+@operator("CastLike", since=15)
+def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "up", opset: int) -> Tensor:
+    return _converted(x, like.dtype, bool(saturate), round_mode, opset)
+
+
+def _converted(x: Tensor, dtype: DType, saturate: bool, rounding: str, opset: int) -> Tensor:
+    if rounding not in ("up", "down", "nearest"):
+        raise InvalidModelError(f"there is no round_mode {rounding!r}.", remedy="There are up, down and nearest.")
+    if opset < 24 and dtype in (DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2FNUZ) and t.is_float(x.dtype):
+        # Up to version 23 infinity was no number of these, also where it saturated.
+        x = L.where(L.is_infinite(x), math.nan, x)
+    return L.cast(x, dtype, saturate=saturate, rounding=rounding)
+
+
+@operator("BitCast", since=26)
+def bit_cast(x: Tensor, *, to: int) -> Tensor:
+    dtype = DType(to)
+    if dtype.bitwidth != x.dtype.bitwidth:
+        raise TypeMismatchError(
+            f"{x.dtype.name.lower()} has {x.dtype.bitwidth} bits, and {dtype.name.lower()} {dtype.bitwidth}.",
+            remedy="BitCast keeps the width.",
+        )
+    return L.bitcast(x, dtype)
