@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.model import from_proto, lowest_ir_version
+from sardonyx import extract, merge, optimize, rename
+from sardonyx.compress.float16 import convert_float_to_float16
+from sardonyx.model import from_proto, lower_ir_version, lowest_ir_version, to_proto
 from sardonyx.model.versions import ir_version_of_opset
+from sardonyx.rewrite.opset import convert_opset
 from tests.model.samples import small, sparse
 
 
@@ -18,6 +22,7 @@ def plain() -> onnx.ModelProto:
     model = small(3)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3]))
     model.opset_import[0].version = 7
+    model.ir_version = 3
     return model
 
 
@@ -88,3 +93,43 @@ def test_every_operator_set_has_the_version_of_its_release() -> None:
         assert ir_version_of_opset(domain, version) == ir_version
     assert ir_version_of_opset("", 3) == 3
     assert ir_version_of_opset("", 10_000) == onnx.IR_VERSION
+
+
+def test_a_weight_that_callers_may_override_needs_version_4() -> None:
+    """Below it, readers take an initializer that is an input for a constant."""
+    model = plain()
+    model.ir_version = 4
+    assert lowest_ir_version(from_proto(model)) == 4
+
+
+def chain(ir_version: int, opset: int = 13) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: {ir_version}, opset_import: ["": {opset}]>'
+        " g (float[N] x) => (float[N] y) { a = Identity(x) y = Relu(a) }"
+    )
+
+
+MAKERS: dict[str, Callable[[onnx.ModelProto], ir.Model]] = {
+    "optimize": lambda proto: optimize(proto, verify=False).model,
+    "convert_opset": lambda proto: convert_opset(from_proto(proto), 13),
+    "float16": lambda proto: convert_float_to_float16(proto).model,
+    "extract": lambda proto: extract(from_proto(proto), ["y"], ["a"]),
+    "merge": lambda proto: merge([from_proto(proto), rename(from_proto(proto), {"y": "z"})], {"y": "x"}),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("stated", [7, 8, 13])
+def test_models_that_are_made_state_the_lowest_version_that_holds_them(maker: str, stated: int) -> None:
+    assert MAKERS[maker](chain(stated)).ir_version == 7
+
+
+def test_a_version_that_is_lower_than_the_operator_sets_is_left() -> None:
+    model = from_proto(chain(4))
+    lower_ir_version(model)
+    assert model.ir_version == 4
+    assert optimize(chain(4), verify=False).model.ir_version == 4
+
+
+def test_what_is_only_read_and_written_keeps_its_version() -> None:
+    assert to_proto(from_proto(chain(13))).ir_version == 13

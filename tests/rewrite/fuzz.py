@@ -63,6 +63,7 @@ class GraphMaker:
         self.nan = True
         """Whether those special inputs may be NaN: off where a rule says that it keeps NaN in another place."""
         self.domains: dict[str, int] = {}
+        self.producer = ""
         self.functions: list[onnx.FunctionProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._feeds: dict[str, np.ndarray] = {}
@@ -221,7 +222,9 @@ class GraphMaker:
             self._initializers,
         )
         imports = [helper.make_opsetid("", self.opset)] + [helper.make_opsetid(d, v) for d, v in self.domains.items()]
-        proto = helper.make_model(graph, opset_imports=imports, ir_version=10, functions=self.functions)
+        proto = helper.make_model(
+            graph, opset_imports=imports, ir_version=10, functions=self.functions, producer_name=self.producer
+        )
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
         known = {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.output, *inferred.graph.input)}
         for i, name in enumerate(self._outputs):

@@ -205,6 +205,22 @@ def test_an_overridable_weight_stays_an_input() -> None:
     assert result.report.verdict.status == "proved"
 
 
+@pytest.mark.parametrize(("producer", "inputs"), [("", ["x", "bias"]), ("pytorch", ["x"]), ("OnnxMLTools", ["x"])])
+def test_where_all_weights_are_inputs_only_an_exporters_habit_makes_them_constants(
+    producer: str, inputs: list[str]
+) -> None:
+    proto = model(
+        [node("Add", ["x", "bias"], ["y"])],
+        [info("x", [3]), info("bias", [3])],
+        [info("y", [3])],
+        {"bias": np.zeros(3, np.float32)},
+    )
+    proto.producer_name = producer
+    result = sardonyx.optimize(proto)
+    assert [v.name for v in result.model.graph.inputs] == inputs
+    assert (operators(result) == ["Add"]) == (not producer)
+
+
 def test_before_ir_version_4_weights_listed_as_inputs_are_constants() -> None:
     proto = model(
         [node("Add", ["x", "bias"], ["y"])],
@@ -230,6 +246,7 @@ def test_weights_listed_as_inputs_are_constants_at_a_newer_opset_too(ir_version:
         opset=8,
         ir_version=ir_version,
     )
+    proto.producer_name = "pytorch"
     own, newer = sardonyx.optimize(proto), sardonyx.optimize(proto, opset=20)
     assert [v.name for v in newer.model.graph.inputs] == ["x"]
     assert newer.report.after.operators == own.report.after.operators == {"Mul": 1, "Squeeze": 1}

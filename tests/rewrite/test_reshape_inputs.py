@@ -214,3 +214,11 @@ def test_public_models_of_batch_one(name: str) -> None:
     changed = sardonyx.load(Path(folder) / "real" / f"{name}.onnx")
     sardonyx.set_batch(changed, "batch")
     assert all(value.shape is not None and value.shape[0] == "batch" for value in changed.graph.outputs)
+
+
+def test_an_unknown_size_written_as_a_negative_number_gets_a_name() -> None:
+    changed = model("(float[1, 6] x) => (float[1, 6] y) { y = Relu(x) }")
+    for value in (changed.graph.inputs[0], changed.graph.outputs[0]):
+        value.shape = ir.Shape([-1, 6])
+    sardonyx.set_input_shapes(changed, {"x": ["N", 6]})
+    assert answers(changed, x=drawn(3, 6))["y"].shape == (3, 6)

@@ -4,7 +4,7 @@ from sardonyx.model.load import from_proto, load
 from sardonyx.model.save import SKELETON_LOCATION, save, to_proto
 from sardonyx.model.tensors import SparseTensor
 from sardonyx.model.types import MapType, OpaqueType
-from sardonyx.model.versions import lowest_ir_version
+from sardonyx.model.versions import lower_ir_version, lowest_ir_version
 
 __all__ = [
     "SKELETON_LOCATION",
@@ -13,6 +13,7 @@ __all__ = [
     "SparseTensor",
     "from_proto",
     "load",
+    "lower_ir_version",
     "lowest_ir_version",
     "save",
     "to_proto",

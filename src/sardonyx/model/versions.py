@@ -73,13 +73,22 @@ def lowest_ir_version(model: ir.Model) -> int:
     """The lowest IR version that holds a model.
 
     Args:
-        model: The model; its own ``ir_version`` counts only for types known of values in functions, which are
-            written from IR version 10 on.
+        model: The model; its own ``ir_version`` counts where it gives things another meaning: types known of values
+            in functions are written from IR version 10 on, and callers may override initializers that are inputs
+            from IR version 4 on.
 
     Returns:
         The IR version; what the model uses came with it or before it.
     """
     return max(_needs(model))
+
+
+def lower_ir_version(model: ir.Model) -> None:
+    """States the lowest IR version that holds a model, in place, so that as many readers as can be take it.
+
+    A version that is lower already, as some exporters state it, is left.
+    """
+    model.ir_version = min(model.ir_version, lowest_ir_version(model))
 
 
 def _needs(model: ir.Model) -> Iterator[int]:
@@ -91,7 +100,7 @@ def _needs(model: ir.Model) -> Iterator[int]:
     carried = record(model.graph)
     if carried is not None and carried.model is not None and carried.model.training_info:
         yield _TRAINING_INFO
-    yield from _graph_needs(model.graph)
+    yield from _graph_needs(model.graph, overridable=model.ir_version >= _INITIALIZERS_WITHOUT_INPUTS)
     for function in model.functions.values():
         yield _FUNCTIONS
         for domain, version in function.opset_imports.items():
@@ -105,10 +114,10 @@ def _needs(model: ir.Model) -> Iterator[int]:
         yield from _graph_needs(function.graph)
 
 
-def _graph_needs(graph: ir.Graph) -> Iterator[int]:
+def _graph_needs(graph: ir.Graph, *, overridable: bool = False) -> Iterator[int]:
     yield from _metadata_needs(graph)
     for value in graph.initializers.values():
-        if not value.is_graph_input():
+        if overridable or not value.is_graph_input():
             yield _INITIALIZERS_WITHOUT_INPUTS
         if value.const_value is not None:
             yield from _tensor_needs(value.const_value)

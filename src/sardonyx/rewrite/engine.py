@@ -247,6 +247,9 @@ class Engine:
 
     def _run_graph(self, graph: ir.Graph, index: Mapping[str, Sequence[Rule]]) -> None:
         everywhere = index.get("*", ())
+        # What sweeps left in the queue may be of another root, where constants and operator sets are others.
+        self._queue.clear()
+        self._queued.clear()
         self._enqueue(facts.nodes_of(graph))
         self._changed.clear()
         while self._queue:
@@ -271,6 +274,8 @@ class Engine:
         """Whether the rule fired."""
         try:
             result = rule.apply(site)
+        except facts.UnknownAttribute:
+            return False
         except Exception as error:  # a rule is anybody's code: whatever it raises is told, and the others go on
             self.blame(rule, _site_label(site.node), error)
             return False

@@ -181,14 +181,21 @@ def _defaults(op_type: str, domain: str, opset: int) -> dict[str, Any]:
     return found
 
 
+class UnknownAttribute(Exception):
+    """An attribute stands for one of the enclosing function, whose value only a call gives: no rule fires on it."""
+
+
 def attribute(node: ir.Node, name: str, opset: int, default: Any = None) -> Any:
     """The value of an attribute: as written, else the schema's default at ``opset``, else ``default``.
 
-    A reference to a function's attribute gives ``default``: nothing is known of it.
+    Raises:
+        UnknownAttribute: it refers to an attribute of the enclosing function.
     """
     written = node.attributes.data.get(name)
     if written is not None:
-        return default if written.is_ref() else written.value
+        if written.is_ref():
+            raise UnknownAttribute(name)
+        return written.value
     return _defaults(node.op_type, node.domain, opset).get(name, default)
 
 

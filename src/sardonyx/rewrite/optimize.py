@@ -19,7 +19,7 @@ from sardonyx.rewrite import gate, pipeline, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther, Settings
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.record import Dropped, Report
-from sardonyx.rewrite.rules.common import lists_every_weight, unlist_weights
+from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
 
@@ -84,7 +84,8 @@ def optimize(
         rules: Further rules, made with ``sardonyx.rule``.
 
     Returns:
-        The model and the report. A rewrite that changes an output is found, dropped and reported.
+        The model, which states the lowest IR version that holds it, and the report. A rewrite that changes an output
+        is found, dropped and reported.
 
     Raises:
         OptionError: an unknown target or pass, or ``inputs`` are not those of the model.
@@ -108,6 +109,7 @@ def optimize(
         if held.changed:
             verdict = attempt.prove(verifier)
     pipeline.finish(attempt.engine, selection)
+    model_io.lower_ir_version(attempt.model)
     report.gate = "; ".join(filter(None, (original.converted, held.text)))
     report.finish(
         attempt.model,
@@ -256,7 +258,7 @@ class _Original:
 
             # Conversion adds weights, after which a model that lists all of them is not known as such any more.
             pipeline.free_initializers(model)
-            if self._unlists and lists_every_weight(model.graph):
+            if self._unlists and lists_weights_by_habit(model):
                 unlist_weights(model.graph)
             model = convert_opset(model, wanted)
             self._changed = True

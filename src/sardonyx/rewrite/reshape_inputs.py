@@ -18,7 +18,7 @@ from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
 from sardonyx.rewrite.engine import Settings
 from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.opset.convert import copy_of
-from sardonyx.rewrite.pipeline import select, transform
+from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform
 from sardonyx.rewrite.surgery.interface import annotated, keep_annotations, shown
 
 FOLDING = ("extract_constant_to_initializer", "fold_constants", "eliminate_deadend", "eliminate_unused_initializer")
@@ -144,7 +144,9 @@ def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
         if shape is not None and len(shape) != len(sizes):
             raise ShapeError(f"has rank {len(shape)}, and {len(sizes)} sizes were given", where=name)
     try:
-        changed = _repaired(copy_of(model), shapes)
+        work = copy_of(model)
+        open_negative_sizes(work)
+        changed = _repaired(work, shapes)
         compare_with(model, changed)
     except ShapeError:
         # Where shape arithmetic of constants hides sizes from the walk, folding it first shows them.

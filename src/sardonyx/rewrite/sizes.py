@@ -112,7 +112,7 @@ class Sizes:
             return None
         try:
             found = rule(self, node, value)
-        except (ShapeError, ZeroDivisionError, OverflowError):
+        except (ShapeError, ZeroDivisionError, OverflowError, facts.UnknownAttribute):
             return None
         return found if found is not None and len(found[1]) <= LONGEST else None
 

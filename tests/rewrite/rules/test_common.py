@@ -143,7 +143,8 @@ def equal_computations(g: GraphMaker) -> None:
 
 @generator("eliminate_initializer_from_inputs")
 def listed(g: GraphMaker) -> None:
-    """Every weight is an input as well, fed with the default (who feeds another wants it kept)."""
+    """Every weight is an input as well, by an exporter's habit, and fed with the default."""
+    g.producer = "pytorch"
     x = g.input(g.shape(rank=2, zero=0), dynamic=False)
     y = x
     for _ in range(g.int(1, 3)):

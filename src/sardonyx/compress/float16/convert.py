@@ -181,6 +181,8 @@ def convert(
     kept = _kept_nodes(plan)
     applier = (Rounder if only_round else Applier)(typed, plan, options.clamp)
     applier.run()
+    if not only_round:
+        model_io.lower_ir_version(model)
     return Conversion(model, tuple(applier.clipped), kept)
 
 

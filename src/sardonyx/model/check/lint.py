@@ -123,17 +123,16 @@ def _lint_functions(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
 def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
     weights = set(weight_names(model.graph))
     inputs = [value for value in model.graph.input if value.name not in weights]
-    outputs = [value.name for value in model.graph.output]
     listed = [value.name for value in model.graph.input if value.name in weights]
+    freeze = commands.optimize("freeze_initializers")
     if listed and model.ir_version >= 4:
-        command = commands.extract([value.name for value in inputs], outputs)
         shown = ", ".join(repr(name) for name in listed[:_SHOWN])
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         reason = f"{shown}{more} can be given by the caller, so that they cannot be folded."
-        yield finding("weight-is-input", reason, Place(tensor=listed[0]), command=command)
+        yield finding("weight-is-input", reason, Place(tensor=listed[0]), command=freeze)
     elif listed:
         reason = f"all {len(listed)} weights are graph inputs, as IR version {model.ir_version} demands."
-        yield finding("weight-is-input", reason, Place(item="ir_version"), command=commands.convert_ir(4))
+        yield finding("weight-is-input", reason, Place(item="ir_version"), command=freeze)
     shapes = [value.type.tensor_type.shape.dim for value in inputs if value.type.tensor_type.HasField("shape")]
     batched = [shape for shape in shapes if len(shape) > 1]
     firsts = {shape[0].dim_value if shape[0].HasField("dim_value") else None for shape in batched}

@@ -121,7 +121,7 @@ def _opened(original: ir.Model, changed: ir.Model) -> Sizes:
         old = before[value.name].shape
         for axis, size in enumerate(inputs.declared_sizes(value) or ()):
             was = None if old is None else old[axis]
-            if not isinstance(size, int) and isinstance(was, int):
+            if not isinstance(size, int) and isinstance(was, int) and was >= 0:
                 free.setdefault(str(size), was)
     return free
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from sardonyx.errors import EvaluationError, InvalidModelError, OpsetConversionError, OptionError
+from sardonyx.model import lower_ir_version
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.alignment import align, illegality
@@ -37,7 +38,8 @@ def convert_opset(
     Args:
         model: The Model; it is not changed.
         opset: The operator set of ``domain`` to convert to; None leaves it.
-        ir_version: The IR version of the result; None leaves it, raised where the operator set needs a newer one.
+        ir_version: The IR version of the result; None takes the lowest one that holds it, and leaves it where ``opset``
+            is None too.
         domain: The domain whose operator set is converted.
 
     Returns:
@@ -61,6 +63,8 @@ def convert_opset(
             converted = Walk(inlined, domain).convert(opset)
     if ir_version is not None:
         set_ir_version(converted, ir_version)
+    elif opset is not None:
+        lower_ir_version(converted)
     return converted
 
 

@@ -72,7 +72,7 @@ class Carried:
 def carried(s: Site) -> Carried | None:
     """The Loop or Scan at hand by role; None where it is of another form."""
     node, body = s.node, body_of(s.node, "body")
-    if body is None:
+    if body is None or facts.refers_to_function_attribute(node):
         return None
     if node.op_type == "Loop":
         found = Carried(node, body, 2, len(node.inputs) - 2, 0)

@@ -25,23 +25,34 @@ def constant_to_initializer(s: Site) -> Result:
     return Patch({s.output: s.engine.new_constant(tensor, s.graph, s.output.name or "constant", [])})
 
 
+LISTS_WEIGHTS = frozenset({"pytorch", "onnxmltools"})
+"""Producers that can only list all weights as inputs or none: of any other, an input with a default is meant as one."""
+
+
 @sweep("eliminate_initializer_from_inputs", exactness=EXACT, early=True)
 def listed_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Where every weight is listed as a graph input too (an old exporter's habit), none is meant to be overridden."""
+    """Where an exporter lists all weights as inputs by habit (PyTorch, OnnxMLTools), callers are not to give any."""
+    if lists_weights_by_habit(engine.model):
+        yield from _unlisted(graph)
+
+
+@sweep("freeze_initializers", exactness=EXACT, default=False, early=True)
+def inputs_with_defaults(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Graph inputs that have a default value become constants: callers can give them no longer."""
+    yield from _unlisted(graph)
+
+
+def _unlisted(graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     first = next(iter(graph), None)
-    if first is None or not lists_every_weight(graph):
-        return
-
-    def unlist() -> list[ir.Node]:
-        return [use.node for value in unlist_weights(graph) for use in value.uses()]
-
-    yield first, Patch(edit=unlist)
+    if first is not None and any(value.is_initializer() for value in graph.inputs):
+        yield first, Patch(edit=lambda: [use.node for value in unlist_weights(graph) for use in value.uses()])
 
 
-def lists_every_weight(graph: ir.Graph) -> bool:
-    """Whether the graph has weights, and lists each as an input that callers may override."""
-    weights = graph.initializers.values()
-    return bool(weights) and all(value.is_graph_input() for value in weights)
+def lists_weights_by_habit(model: ir.Model) -> bool:
+    """Whether every weight is a graph input, and the model's producer knows no other way."""
+    weights = model.graph.initializers.values()
+    habit = (model.producer_name or "").lower() in LISTS_WEIGHTS
+    return habit and bool(weights) and all(value.is_graph_input() for value in weights)
 
 
 def unlist_weights(graph: ir.Graph) -> list[ir.Value]:
@@ -124,6 +135,8 @@ def _duplicates(
         first = next((v for v in alike if _equal_contents(v, value, digests)), None)
         if first is not None:
             yield next(iter(value.uses())).node, Patch({value: first})
+            if not value.uses():
+                del graph.initializers[str(value.name)]
         elif kind in seen.maps[0]:
             alike.append(value)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import BROADCASTING
 from sardonyx.rewrite.sizes import Sizes
 
@@ -40,6 +41,8 @@ REDUCTIONS = frozenset(
 
 def output_rank(node: ir.Node, index: int, rank: RankOf, sizes: Sizes) -> int | None:
     """The rank of output ``index``, from the ranks of the inputs; None where that does not tell."""
+    if facts.refers_to_function_attribute(node):
+        return None
     first = rank(node.inputs[0]) if node.inputs else None
     match node.op_type:
         case "Shape" | "Size":
@@ -74,13 +77,15 @@ def axes_of(node: ir.Node, sizes: Sizes) -> Sequence[int] | None:
     """The axes of a Squeeze, Unsqueeze or reduction where they are written and known."""
     written = node.attributes.get("axes")
     if written is not None:
-        return None if written.is_ref() else written.as_ints()
+        return written.as_ints()
     given = node.inputs[1] if len(node.inputs) > 1 else None
     return None if given is None else sizes.constant(given)
 
 
 def surely_fails(node: ir.Node, rank: RankOf, sizes: Sizes) -> bool:
     """Whether no run of the node can succeed: an operand has a rank that the operator does not take."""
+    if facts.refers_to_function_attribute(node):
+        return False
     first = rank(node.inputs[0]) if node.inputs else None
     match node.op_type:
         case "LSTM" | "GRU" | "RNN":
@@ -91,9 +96,7 @@ def surely_fails(node: ir.Node, rank: RankOf, sizes: Sizes) -> bool:
             return first is not None and weight is not None and first != weight
         case "AveragePool" | "MaxPool":
             kernel = node.attributes.get("kernel_shape")
-            return (
-                first is not None and kernel is not None and not kernel.is_ref() and first != len(kernel.as_ints()) + 2
-            )
+            return first is not None and kernel is not None and first != len(kernel.as_ints()) + 2
         case "Transpose":
             perm = sizes.attr(node, "perm")
             return first is not None and perm is not None and first != len(perm)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from sardonyx.errors import OptionError
+from sardonyx.model import lower_ir_version
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.convert import copy_of
@@ -56,6 +57,7 @@ def extract(model: ir.Model, outputs: Sequence[str], inputs: Sequence[str] | Non
     _keep(graph, wanted, given)
     drop_unused_functions(part)
     keep_annotations(part, listed)
+    lower_ir_version(part)
     return part
 
 

@@ -120,7 +120,8 @@ def _join(first: ir.Model, second: ir.Model, links: Mapping[str, str]) -> ir.Mod
         first.graph.opset_imports.setdefault(domain, version)
     for key, text in second.metadata_props.items():
         first.metadata_props.setdefault(key, text)
-    first.ir_version = max(first.ir_version, second.ir_version, model_io.lowest_ir_version(first))
+    first.ir_version = max(first.ir_version, second.ir_version)
+    first.ir_version = model_io.lowest_ir_version(first)
     return first
 
 

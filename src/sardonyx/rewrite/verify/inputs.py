@@ -39,20 +39,18 @@ def required_inputs(model: ir.Model) -> list[ir.Value]:
 def declared_sizes(value: ir.Value) -> tuple[Size, ...] | None:
     """The declared shape as numbers and expressions; a size without a name has one made of the input's.
 
-    Raises:
-        EvaluationError: a size is negative.
+    A negative size is one without a name: some exporters write an unknown one so.
     """
     shape = _shape(value)
     if shape is None:
         return None
     found: list[Size] = []
     for axis, dim in enumerate(shape):
-        if isinstance(dim, int):
-            if dim < 0:
-                raise EvaluationError(f"its size {dim} is negative", where=str(value.name))
+        if isinstance(dim, int) and dim >= 0:
             found.append(dim)
         else:
-            found.append(parsed(dim.value) if dim.value else Dim.symbol(f"{value.name}[{axis}]"))
+            name = None if isinstance(dim, int) else dim.value
+            found.append(parsed(name) if name else Dim.symbol(f"{value.name}[{axis}]"))
     return tuple(found)
 
 

@@ -1,0 +1,62 @@
+"""The command that a finding of ``check`` recommends repairs it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import onnx
+import pytest
+
+from sardonyx.model.check import CODES, Finding, check
+from tests.cli.conftest import Run
+from tests.model.check.test_every_code import EXAMPLES
+
+REPAIRED = (
+    "batch-baked",
+    "dimension-invalid",
+    "duplicate-weight",
+    "float16-overflow",
+    "float64",
+    "int64-fits-int32",
+    "ir-too-old",
+    "ir-version",
+    "opset-old",
+    "opset-unknown",
+    "unused-function",
+    "unused-input",
+    "unused-node",
+    "unused-weight",
+    "weight-denormal",
+    "weight-is-input",
+)
+"""The findings that have a command."""
+
+
+def findings(path: Path, code: str) -> list[Finding]:
+    return [finding for finding in check(path, lint=CODES[code].severity == "lint") if finding.code == code]
+
+
+@pytest.mark.parametrize("code", REPAIRED)
+def test_the_finding_is_gone_after_its_command(code: str, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    model, _ = EXAMPLES[code]
+    onnx.save(model(), path)
+    found = findings(path, code)
+    for _ in found:
+        program, *arguments = shlex.split(found[0].command)
+        assert program == "sardonyx"
+        outcome = run(*arguments)
+        assert outcome.code == 0, outcome.err
+        path.with_name("model.repaired.onnx").replace(path)
+        found = findings(path, code)
+        if not found:
+            return
+    assert not found
+
+
+def test_every_code_that_has_a_command_is_tried() -> None:
+    recommending = {
+        finding.code for model, _ in EXAMPLES.values() for finding in check(model(), lint=True) if finding.command
+    }
+    assert recommending == set(REPAIRED)
