@@ -29,6 +29,7 @@ from sardonyx.errors import NeedsValueError, ShapeError
 
 __all__ = [
     "Operand",
+    "ScatterKind",
     "Size",
     "Tensor",
     "abs_",
@@ -602,18 +603,19 @@ def gather_elements(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 ScatterKind = Literal["set", "add", "mul", "min", "max"]
 
 
-def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, axis: int, kind: str = "set") -> Tensor:
+def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, axis: int, kind: ScatterKind = "set") -> Tensor:
     """``x`` with updates at the places that ``gather_elements`` would read."""
     axis = normalized_axis(axis, x.rank)
     return apply("scatter", x, _along(indices, axis, x.shape[axis]), updates, kind=kind, batch=0)
 
 
-def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, kind: str = "set") -> Tensor:
+def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, kind: ScatterKind = "set", batch: int = 0) -> Tensor:
     """``x`` with updates at index vectors."""
     depth = indices.shape[-1]
     if not isinstance(depth, int):
         raise NeedsValueError("the length of index vectors is computed from data.", value=indices)
-    return apply("scatter", x, _from_front(indices, x.shape[:depth]), updates, kind=kind, batch=0)
+    limits = x.shape[batch : batch + depth]
+    return apply("scatter", x, _from_front(indices, limits), updates, kind=kind, batch=batch)
 
 
 # Reductions.

@@ -1,0 +1,146 @@
+"""Indexing: elements and rows read and written by number, ranked, or picked by a condition.
+
+Source: ONNX Operators, *Gather* to *Unique*. Negative indices count from the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size
+from sardonyx.core.host import HostFunction, host, unknown_size
+from sardonyx.core.language import Tensor
+from sardonyx.core.types import TensorType
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.registry import host_operator, operator
+
+
+@operator("Gather", since=1)
+def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    return L.take(x, indices, axis)
+
+
+@operator("GatherElements", since=11)
+def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    return L.gather_elements(x, indices, axis)
+
+
+@operator("GatherND", since=11)
+def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    return L.gather_nd(x, indices, batch_dims)
+
+
+# Writing.
+
+_KINDS: dict[str, L.ScatterKind] = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+def _kind(reduction: str) -> L.ScatterKind:
+    if reduction not in _KINDS:
+        raise InvalidModelError(f"there is no reduction {reduction!r}.", remedy=f"There are {', '.join(_KINDS)}.")
+    return _KINDS[reduction]
+
+
+@operator("Scatter", since=9)
+def scatter(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
+    return L.scatter_elements(x, indices, updates, axis)
+
+
+@operator("ScatterElements", since=11)
+def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
+    return L.scatter_elements(x, indices, updates, axis, _kind(reduction))
+
+
+@operator("ScatterND", since=11)
+def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+    return L.scatter_nd(x, indices, updates, _kind(reduction))
+
+
+@operator("TensorScatter", since=24)
+def tensor_scatter(
+    cache: Tensor, update: Tensor, write_indices: Tensor | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Tensor:
+    """A sequence is written into every sample's cache, from its write index on."""
+    at = L.normalized_axis(axis, cache.rank)
+    if at == 0 or mode not in ("linear", "circular"):
+        raise InvalidModelError(f"TensorScatter has axis {axis} and mode {mode!r}.", remedy="Axis 0 is the batch.")
+    order = (0, at, *(i for i in range(1, cache.rank) if i != at))
+    rows = L.permute(update, order)
+    first = L.full((cache.shape[0],), 0, t.INT64) if write_indices is None else write_indices
+    places = L.unsqueeze(first, [1]) + L.iota(rows.shape[:2], 1)
+    if mode == "circular":
+        places = L.floor_mod(places, L.size_tensor([cache.shape[at]], ()))
+    written = L.scatter_nd(L.permute(cache, order), L.unsqueeze(places, [-1]), rows, batch=1)
+    return L.permute(written, [order.index(i) for i in range(cache.rank)])
+
+
+# Ranking.
+
+
+@operator("TopK", since=10)
+def top_k(x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
+    (count,) = L.sizes(k, "the k of TopK")
+    return _top_k(x, count, axis, bool(largest))
+
+
+@operator("TopK", since=1)
+def top_k_by_attribute(x: Tensor, *, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
+    return _top_k(x, k, axis, largest=True)
+
+
+def _top_k(x: Tensor, k: Size, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
+    indices = L.top_k(x, axis, k, largest)
+    return L.gather_elements(x, indices, axis), indices
+
+
+# Results whose number is counted from the data.
+
+_COUNTED = "the number of results is counted from the data"
+
+
+def _places_type(x: TensorType) -> tuple[TensorType]:
+    return (TensorType(t.INT64, (len(x.shape or ()), unknown_size())),)
+
+
+@host_operator("NonZero", since=9, types=_places_type, reason=_COUNTED)
+def nonzero(x: np.ndarray) -> tuple[np.ndarray]:
+    if x.ndim == 0:
+        return (np.zeros((0, int(x != 0)), np.int64),)
+    return (np.stack(np.nonzero(x)).astype(np.int64),)
+
+
+_nonzero = HostFunction("NonZero", _places_type, nonzero)
+
+
+@operator("Compress", since=9)
+def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    if condition.rank != 1:
+        raise ShapeError(f"the condition of Compress has rank 1, not {condition.rank}.")
+    (places,) = host(_nonzero, condition)
+    chosen = L.squeeze(places, [0])  # type: ignore[arg-type]
+    return L.take(L.reshape(x, (L.product(x.shape),)) if axis is None else x, chosen, axis or 0)
+
+
+def _unique_types(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> tuple[TensorType, ...]:
+    count, shape = unknown_size(), x.shape or ()
+    along = None if axis is None else L.normalized_axis(axis, len(shape))
+    kept = (count,) if along is None else (*shape[:along], count, *shape[along + 1 :])
+    length = L.product(shape) if along is None else shape[along]
+    return (TensorType(x.dtype, kept), *(TensorType(t.INT64, (size,)) for size in (count, length, count)))
+
+
+@host_operator("Unique", since=11, types=_unique_types, reason=_COUNTED)
+def unique(x: np.ndarray, *, axis: int | None = None, sorted: int = 1) -> tuple[np.ndarray, ...]:
+    comparable: Any = x.astype(str) if x.dtype == object else x
+    _, first, inverse, counts = np.unique(comparable, True, True, True, axis=axis)
+    inverse = inverse.ravel()
+    if not sorted:
+        order = np.argsort(first, kind="stable")
+        first, counts = first[order], counts[order]
+        inverse = np.argsort(order, kind="stable")[inverse]
+    found = x.ravel()[first] if axis is None else np.take(x, first, axis=axis)
+    return (found, *(part.astype(np.int64) for part in (first, inverse, counts)))
