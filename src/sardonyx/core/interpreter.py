@@ -109,13 +109,8 @@ def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: S
         case "host":
             return _host(value, operands, sizes)
         case "dims":
-            return (
-                constant(_numbers(params["sizes"], sizes), params["dtype"])
-                if not params["shape"]
-                else apply(
-                    "reshape", constant(_numbers(params["sizes"], sizes), params["dtype"]), shape=params["shape"]
-                )
-            )
+            array = np.array(_numbers(params["sizes"], sizes), np.int64).reshape(params["shape"])
+            return constant(array, params["dtype"])
     if sized:
         params = {name: _numbers(param, sizes) if name in sized else param for name, param in params.items()}
     return apply(value.op, *operands, **params)

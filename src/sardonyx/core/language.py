@@ -11,6 +11,7 @@ from typing import Literal
 
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import equal as same
 from sardonyx.core.tensor import (
     Operand,
     Tensor,
@@ -62,6 +63,7 @@ __all__ = [
     "einsum",
     "elements",
     "elementwise",
+    "entry",
     "equal",
     "erf",
     "exp",
@@ -87,6 +89,7 @@ __all__ = [
     "normalized_axes",
     "normalized_axis",
     "not_equal",
+    "of_shape",
     "ones_like",
     "pad",
     "permute",
@@ -210,6 +213,18 @@ def normalized_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ShapeError(f"an axis occurs twice in {list(axes)}.")
     return found
+
+
+def of_shape(x: Tensor, shape: Sequence[Size], what: str) -> Tensor:
+    """The tensor itself, which must have these sizes.
+
+    Raises:
+        ShapeError: It has another rank, or a size that is proven different.
+    """
+    if x.rank != len(shape) or any(same(a, b) is False for a, b in zip(x.shape, shape, strict=True)):
+        needed = ", ".join(map(str, shape))
+        raise ShapeError(f"{what} has shape [{', '.join(map(str, x.shape))}], and [{needed}] is needed.")
+    return x
 
 
 def product(values: Sequence[Size]) -> Size:
@@ -538,6 +553,11 @@ def slice_(x: Tensor, axis: int, start: Size, limit: Size, stride: int = 1) -> T
     limits, strides = list(x.shape), [1] * x.rank
     starts[axis], limits[axis], strides[axis] = start, limit, stride
     return apply("slice", x, starts=tuple(starts), limits=tuple(limits), strides=tuple(strides))
+
+
+def entry(x: Tensor, index: int, axis: int = 0) -> Tensor:
+    """One entry of an axis, which goes away."""
+    return squeeze(slice_(x, axis, index, index + 1), [axis])
 
 
 def pad(

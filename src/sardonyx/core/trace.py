@@ -34,6 +34,9 @@ from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 
 Traced = Callable[..., "Sequence[Value]"]
 
+LoopBody = Callable[..., "tuple[Tensor | None, Sequence[Value], Sequence[Value]]"]
+"""Of the iteration's number and the carried values: whether to go on, the carried values, those to collect."""
+
 _level: ContextVar[int] = ContextVar("sardonyx_level", default=CLOSED)
 
 
@@ -197,8 +200,8 @@ def _with_inputs(branch: Function, used: Sequence[Value], captured: Sequence[Val
 
 
 def loop(
-    count: Tensor | None, go: Tensor | None, carried: Sequence[Value], body: Traced
-) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    count: Tensor | None, go: Tensor | None, carried: Sequence[Value], body: LoopBody
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Repeat ``body`` while it asks for more and the count lasts.
 
     Args:
@@ -223,7 +226,7 @@ def loop(
 
     def whole(i: Tensor, going: Tensor, *state: Value) -> list[Value]:
         again, after, scanned = body(i, *state)
-        return [constant(True, t.BOOL) if again is None else again, *after, *scanned]  # type: ignore[list-item,misc]
+        return [constant(True, t.BOOL) if again is None else again, *after, *scanned]
 
     traced, captured, state, rows = _traced_loop(whole, most, start, carried)
     trips: Size = Dim.symbol(fresh_symbol())
@@ -286,7 +289,7 @@ def _is_own(symbol: str, body: Function) -> bool:
 
 
 def _looped(
-    count: Tensor, go: Tensor, carried: Sequence[Value], body: Traced
+    count: Tensor, go: Tensor, carried: Sequence[Value], body: LoopBody
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     run = current_run()
     assert run is not None
@@ -294,7 +297,7 @@ def _looped(
     going, most, done = bool(go.known), int(count.known), 0
     while going and done < most:
         run.check_iterations(done)
-        again, state, scanned = body(constant(done, t.INT64), *state)  # type: ignore[assignment,misc]
+        again, state, scanned = body(constant(done, t.INT64), *state)  # type: ignore[assignment]
         collected.append(scanned)
         going = True if again is None else bool(again.known)
         done += 1
@@ -303,7 +306,7 @@ def _looped(
     return state, tuple(stack([scanned[i] for scanned in collected]) for i in range(len(collected[0])))
 
 
-def _nothing_collected(carried: Sequence[Value], body: Traced) -> tuple[Value, ...]:
+def _nothing_collected(carried: Sequence[Value], body: LoopBody) -> tuple[Value, ...]:
     """What a loop of no iterations collects: tensors of no rows, of the type that the body would give."""
     from sardonyx.core.run_context import tracing
 

@@ -59,7 +59,7 @@ def scan(
     axes = scan_output_axes or (0,) * len(collected)
     backward = scan_output_directions or (0,) * len(collected)
     stacked = [
-        _last_to(L.reverse(y, [0] if back else []), axis)  # type: ignore[arg-type]
+        _last_to(L.reverse(y, [0] if back else []), axis)
         for y, axis, back in zip(collected, axes, backward, strict=True)
     ]
     return *final, *stacked

@@ -1,0 +1,234 @@
+"""Attention: ``Attention``, ``RotaryEmbedding``, ``LinearAttention``.
+
+Source: ONNX Operators, *Attention*, *RotaryEmbedding*, *LinearAttention*; Vaswani et al. (2017), Ainslie et al. (2023,
+grouped queries), Su et al. (2021, rotary positions).
+"""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import dim_max, floor_div
+from sardonyx.core.language import Size, Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.registry import operator
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[batch, sequence, heads * size] to [batch, heads, sequence, size].
+
+    Raises:
+        ShapeError: The last axis is no multiple of the heads.
+    """
+    batch, sequence, hidden = x.shape
+    if heads < 1 or (isinstance(hidden, int) and hidden % heads):
+        raise ShapeError(f"an axis of {hidden} does not split into {heads} heads.")
+    return L.swap_axes(L.reshape(x, (batch, sequence, heads, floor_div(hidden, heads))), 1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """[batch, heads, sequence, size] to [batch, sequence, heads * size]."""
+    batch, heads, sequence, size = x.shape
+    return L.reshape(L.swap_axes(x, 1, 2), (batch, sequence, heads * size))
+
+
+def repeat_heads(x: Tensor, heads: Size) -> Tensor:
+    """Every head of [batch, heads, sequence, size] as often, one after another, as gives ``heads`` of them.
+
+    Raises:
+        ShapeError: ``heads`` is no multiple.
+    """
+    batch, own, sequence, size = x.shape
+    if own == heads:
+        return x
+    if isinstance(own, int) and isinstance(heads, int) and (own < 1 or heads % own):
+        raise ShapeError(f"{heads} heads of queries are no multiple of {own} heads of keys.")
+    repeated = L.broadcast_to(L.unsqueeze(x, [2]), (batch, own, floor_div(heads, own), sequence, size))
+    return L.reshape(repeated, (batch, heads, sequence, size))
+
+
+def scaled_scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
+    """The products of queries and keys, [batch, heads, queries, keys]: each scaled by the root of ``scale``, for range.
+
+    The scale is one over the root of the head's size by default.
+    """
+    size = L.cast(L.size_tensor([q.shape[-1]], ()), t.DOUBLE)
+    root = L.cast(L.sqrt(1 / L.sqrt(size) if scale is None else L.constant(scale, t.DOUBLE)), q.dtype)
+    return L.matmul(q * root, L.swap_axes(k * root, -2, -1))
+
+
+@operator("Attention", since=23)
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    nonpad_kv_seqlen: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    opset: int,
+) -> tuple[Tensor, ...]:
+    packed = q.rank == 3
+    if packed:
+        if q_num_heads is None or kv_num_heads is None:
+            raise InvalidModelError("Attention on three axes needs `q_num_heads` and `kv_num_heads`.")
+        q, k, v = split_heads(q, q_num_heads), split_heads(k, kv_num_heads), split_heads(v, kv_num_heads)
+    elif opset >= 25 and (q_num_heads is not None or kv_num_heads is not None):
+        raise InvalidModelError("Attention on four axes takes no `q_num_heads` and `kv_num_heads`.")
+    if (past_key is None) != (past_value is None) or (past_key is not None and nonpad_kv_seqlen is not None):
+        raise InvalidModelError("Attention takes `past_key` with `past_value`, and without `nonpad_kv_seqlen`.")
+    past: Size = 0
+    if past_key is not None and past_value is not None:
+        past, k, v = past_key.shape[2], L.concat([past_key, k], 2), L.concat([past_value, v], 2)
+    queries, keys = q.shape[2], k.shape[2]
+    offset = L.size_tensor([past], ())
+    bias = None if attn_mask is None else _bias(attn_mask, keys, q.dtype, padded=opset >= 24)
+    allowed: Tensor | None = None
+    if nonpad_kv_seqlen is not None:
+        ends = L.unsqueeze(nonpad_kv_seqlen, [1, 2, 3])
+        offset = ends - L.size_tensor([queries], ())
+        allowed = L.iota((1, 1, 1, keys), 3) < ends
+    allowed = _both(allowed, _window(queries, keys, offset, left_window_size, right_window_size))
+    if is_causal:
+        allowed = _both(allowed, _window(queries, keys, offset, -1, 0))
+    if allowed is not None:
+        bias = L.where(allowed, L.constant(0, q.dtype) if bias is None else bias, -math.inf)
+    raw = scaled_scores(q, repeat_heads(k, q.shape[1]), scale)
+    capped = softcap * L.tanh(raw / softcap) if softcap else raw
+    scores = capped if bias is None else capped + bias
+    probabilities = _softmax(scores, bias, q.dtype if softmax_precision is None else DType(softmax_precision))
+    probabilities = L.cast(probabilities, q.dtype)
+    y = L.matmul(probabilities, repeat_heads(v, q.shape[1]), q.dtype)
+    if not 0 <= qk_matmul_output_mode <= 3:
+        raise InvalidModelError(f"`qk_matmul_output_mode` is 0 to 3, not {qk_matmul_output_mode}.")
+    return join_heads(y) if packed else y, k, v, (raw, capped, scores, probabilities)[qk_matmul_output_mode]
+
+
+def _bias(mask: Tensor, keys: Size, dtype: DType, *, padded: bool) -> Tensor:
+    """What a mask adds to scores. Since version 24 a short one says of the last keys that they take no part."""
+    if mask.dtype == t.BOOL:
+        mask = L.where(mask, L.constant(0, dtype), -math.inf)
+    mask = L.cast(mask, dtype)
+    if not padded:
+        return mask
+    missing = dim_max(keys - mask.shape[-1], 0)
+    return L.pad(mask, (0,) * mask.rank, (*(0,) * (mask.rank - 1), missing), -math.inf)
+
+
+def _window(queries: Size, keys: Size, offset: Tensor, left: int, right: int) -> Tensor | None:
+    """Which keys are at most so far before and after the query's position, its number plus ``offset``."""
+    if left < -1 or right < -1:
+        raise InvalidModelError(f"a window reaches -1 (without end), 0 or more to a side, not {min(left, right)}.")
+    distance = L.iota((queries, keys), 1) - L.iota((queries, keys), 0) - offset
+    before = distance >= -left if left >= 0 else None
+    return _both(before, distance <= right if right >= 0 else None)
+
+
+def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a & b
+
+
+def _softmax(scores: Tensor, bias: Tensor | None, dtype: DType) -> Tensor:
+    """The softmax over keys, in the element type; 0 for a query that no key may answer."""
+    if bias is None:
+        return L.softmax(L.cast(scores, dtype))
+    nothing = L.equal(L.reduce_max(bias, [-1], keepdims=True), -math.inf)
+    # Such rows are taken out before as well, so that no NaN meets a gradient.
+    return L.where(nothing, 0, L.softmax(L.cast(L.where(nothing, 0, scores), dtype)))
+
+
+@operator("RotaryEmbedding", since=23)
+def rotary_embedding(
+    x: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    position_ids: Tensor | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+) -> Tensor:
+    packed = x.rank == 3
+    if packed:
+        if num_heads is None:
+            raise InvalidModelError("RotaryEmbedding on three axes needs `num_heads`.")
+        x = split_heads(x, num_heads)
+    turned = rotary_embedding_dim or x.shape[-1]
+    half = floor_div(turned, 2)
+    if position_ids is not None:
+        cos_cache, sin_cache = L.take(cos_cache, position_ids, 0), L.take(sin_cache, position_ids, 0)
+    shape = (x.shape[0], x.shape[2], half)
+    cos, sin = (L.unsqueeze(L.of_shape(c, shape, "a cache"), [1]) for c in (cos_cache, sin_cache))
+    first, rest = L.slice_(x, -1, 0, turned), L.slice_(x, -1, turned, x.shape[-1])
+    pairs = L.reshape(first, (*x.shape[:3], half, 2) if interleaved else (*x.shape[:3], 2, half))
+    axis = -1 if interleaved else -2
+    a, b = L.entry(pairs, 0, axis), L.entry(pairs, 1, axis)
+    rotated = L.concat([L.unsqueeze(cos * a - sin * b, [axis]), L.unsqueeze(sin * a + cos * b, [axis])], axis)
+    y = L.concat([L.reshape(rotated, first.shape), rest], -1)
+    return join_heads(y) if packed else y
+
+
+@operator("LinearAttention", since=27)
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past_state: Tensor | None = None,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    chunk_size: int = 64,
+    kv_num_heads: int,
+    q_num_heads: int,
+    scale: float = 0.0,
+    update_rule: str = "gated_delta",
+) -> tuple[Tensor, Tensor]:
+    """Computed token by token in float32; ``chunk_size`` says how others may split it, and changes no result."""
+    if update_rule not in ("linear", "gated", "delta", "gated_delta"):
+        raise InvalidModelError(f"there is no update rule {update_rule!r}.")
+    for name, given, needed in (("decay", decay, "gated" in update_rule), ("beta", beta, "delta" in update_rule)):
+        if (given is not None) != needed:
+            raise InvalidModelError(f"the update rule {update_rule!r} {'needs' if needed else 'takes no'} {name!r}.")
+    if q_num_heads < 1 or kv_num_heads < 1 or q_num_heads % kv_num_heads:
+        raise InvalidModelError(f"{q_num_heads} heads of queries are no multiple of {kv_num_heads} of keys.")
+    q, k, v = (_by_token(x, heads) for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
+    g = None if decay is None else _by_token(decay, kv_num_heads)
+    rate = None if beta is None else L.unsqueeze(L.swap_axes(L.cast(beta, t.FLOAT), 0, 1), [-1])
+    tokens, batch, _, d_k = q.shape
+    d_v = v.shape[-1]
+    factor = 1 / L.sqrt(L.cast(L.size_tensor([d_k], ()), t.FLOAT)) if scale == 0.0 else L.constant(scale, t.FLOAT)
+    shape = (batch, kv_num_heads, d_k, d_v)
+    state = L.full(shape, 0, t.FLOAT) if past_state is None else L.of_shape(past_state, shape, "past_state")
+
+    def token(i: Tensor, state: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+        kt, vt = L.take(k, i, 0), L.take(v, i, 0)
+        if g is not None:
+            state = L.unsqueeze(L.exp(L.take(g, i, 0)), [-1]) * state
+        if rate is not None:
+            vt = L.take(rate, i, 0) * (vt - L.einsum("bhdm,bhd->bhm", state, kt))
+        state = state + L.unsqueeze(kt, [-1]) * L.unsqueeze(vt, [-2])
+        grouped = L.reshape(L.take(q, i, 0), (batch, kv_num_heads, q_num_heads // kv_num_heads, d_k))
+        return None, [state], [factor * L.einsum("bhgd,bhdm->bhgm", grouped, state)]
+
+    (last,), (y,) = L.loop(L.size_tensor([tokens], ()), None, [L.cast(state, t.FLOAT)], token)
+    output = L.reshape(L.swap_axes(y, 0, 1), (batch, tokens, q_num_heads * d_v))
+    kept = query.dtype if past_state is None else past_state.dtype
+    return L.cast(output, query.dtype), L.cast(last, kept)
+
+
+def _by_token(x: Tensor, heads: int) -> Tensor:
+    """[batch, tokens, heads * size] as float32 [tokens, batch, heads, size]."""
+    return L.permute(split_heads(L.cast(x, t.FLOAT), heads), [2, 0, 1, 3])

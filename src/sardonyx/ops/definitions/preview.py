@@ -1,0 +1,43 @@
+"""Operators that the standard has on trial: ``FlexAttention``.
+
+Source: ONNX Operators, domain *ai.onnx.preview*.
+"""
+
+from __future__ import annotations
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import ShapeError
+from sardonyx.ops.definitions.attention import repeat_heads, scaled_scores
+from sardonyx.ops.graph import Body
+from sardonyx.ops.registry import operator
+
+
+@operator("FlexAttention", since=1, domain="ai.onnx.preview")
+def flex_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    prob_mod: Body | None = None,
+    scale: float | None = None,
+    score_mod: Body | None = None,
+    softmax_precision: int | None = None,
+) -> Tensor:
+    default = t.DOUBLE if q.dtype == t.DOUBLE else t.FLOAT
+    precision = default if softmax_precision is None else DType(softmax_precision)
+    scores = L.cast(scaled_scores(q, repeat_heads(k, q.shape[1]), scale), precision)
+    probabilities = L.softmax(_modified(scores, score_mod, "score_mod"))
+    probabilities = L.cast(_modified(probabilities, prob_mod, "prob_mod"), q.dtype)
+    return L.matmul(probabilities, repeat_heads(v, q.shape[1]))
+
+
+def _modified(x: Tensor, body: Body | None, name: str) -> Tensor:
+    if body is None:
+        return x
+    found = body(x)
+    if len(found) != 1 or not isinstance(found[0], Tensor):
+        raise ShapeError(f"`{name}` gives one tensor, not {len(found)} values.")
+    return L.cast(L.of_shape(found[0], x.shape, f"what `{name}` gives"), x.dtype)

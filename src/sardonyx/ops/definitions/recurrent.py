@@ -1,0 +1,278 @@
+"""Recurrent layers: ``RNN``, ``GRU``, ``LSTM``.
+
+Source: ONNX Operators, *RNN*, *GRU*, *LSTM*. What the standard leaves open is decided as ONNX Runtime does: a sequence
+shorter than the longest gives zeros after its end, its last state is the one at its end, and backwards it begins there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from sardonyx.core import language as L
+from sardonyx.core.dim import floor_div
+from sardonyx.core.language import Tensor
+from sardonyx.errors import ExecutionError, InvalidModelError
+from sardonyx.ops.registry import operator
+
+State = Sequence[Tensor]
+Cell = Callable[[Tensor, State], State]
+"""One step: from what the input adds to the gates, [batch, gates * hidden], and the states to the new states, of which
+the first is the hidden one."""
+
+
+class _Form(NamedTuple):
+    """An activation of ``x`` and its scaling values, with their defaults (None where one has to be given)."""
+
+    compute: Callable[..., Tensor]
+    defaults: tuple[float | None, ...] = ()
+
+
+_FORMS: dict[str, _Form] = {
+    "relu": _Form(lambda x: L.maximum(x, 0)),
+    "tanh": _Form(L.tanh),
+    "sigmoid": _Form(L.sigmoid),
+    "affine": _Form(lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
+    "leakyrelu": _Form(lambda x, alpha: L.where(x < 0, alpha * x, x), (0.01,)),
+    "thresholdedrelu": _Form(lambda x, alpha: L.where(x >= alpha, x, 0), (1.0,)),
+    "scaledtanh": _Form(lambda x, alpha, beta: alpha * L.tanh(beta * x), (None, None)),
+    "hardsigmoid": _Form(lambda x, alpha, beta: L.clip(alpha * x + beta, 0, 1), (0.2, 0.5)),
+    "elu": _Form(lambda x, alpha: L.where(x < 0, alpha * (L.exp(L.minimum(x, 0)) - 1), x), (1.0,)),
+    "softsign": _Form(lambda x: x / (1 + L.abs_(x))),
+    "softplus": _Form(lambda x: L.maximum(x, 0) + L.log(1 + L.exp(-L.abs_(x)))),
+}
+
+
+def _activated(form: _Form, scales: Sequence[float], clip: float | None, x: Tensor) -> Tensor:
+    return form.compute(x if clip is None else L.clip(x, -clip, clip), *scales)
+
+
+def _activations(
+    names: Sequence[str], alpha: Sequence[float], beta: Sequence[float], clip: float | None
+) -> Iterator[Callable[[Tensor], Tensor]]:
+    """The activations by name; each takes the next scaling values if it has such."""
+    alphas, betas = iter(alpha), iter(beta)
+    for name in names:
+        form = _FORMS.get(name.lower())
+        if form is None:
+            raise InvalidModelError(f"there is no activation {name!r}.", remedy=f"There are: {', '.join(_FORMS)}.")
+        given = [next(values, default) for values, default in zip((alphas, betas), form.defaults, strict=False)]
+        scales = [scale for scale in given if scale is not None]
+        if len(scales) < len(given):
+            raise InvalidModelError(f"the activation {name} needs `activation_alpha` and `activation_beta`.")
+        yield functools.partial(_activated, form, scales, clip)
+
+
+class _Layer:
+    """What the three layers share: weights by direction, and the way through time.
+
+    Args:
+        x: [sequence, batch, input], or [batch, sequence, input] by ``layout``.
+        w: [directions, gates * hidden, input].
+        r: [directions, gates * hidden, hidden].
+        b: [directions, 2 * gates * hidden]: of the input, then of the hidden state.
+        lengths: [batch], of the sequences.
+        states: Initial ones; each [directions, batch, hidden].
+        gates: How many the cell has.
+        direction: Where the layer goes.
+        layout: 1 for the batch first.
+        hidden_size: As declared.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        r: Tensor,
+        b: Tensor | None,
+        lengths: Tensor | None,
+        states: Sequence[Tensor | None],
+        *,
+        gates: int,
+        direction: str,
+        layout: int,
+        hidden_size: int | None,
+    ) -> None:
+        if direction not in ("forward", "reverse", "bidirectional"):
+            raise InvalidModelError(f"there is no direction {direction!r}.")
+        self.backward = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
+        self.gates, self.layout = gates, layout
+        x, *given = (v if v is None or not layout else L.swap_axes(v, 0, 1) for v in (x, *states))  # type: ignore[assignment]
+        (sequence, batch, inputs), hidden, directions = x.shape, r.shape[-1], len(self.backward)
+        self.x, self.hidden = x, hidden if hidden_size is None else hidden_size
+        self.w = L.of_shape(w, (directions, gates * self.hidden, inputs), "W")
+        self.r = L.of_shape(r, (directions, gates * self.hidden, self.hidden), "R")
+        self.b = L.full((directions, 2 * gates * self.hidden), 0, x.dtype) if b is None else b
+        self.b = L.of_shape(self.b, (directions, 2 * gates * self.hidden), "B")
+        self.lengths = None if lengths is None else L.of_shape(lengths, (batch,), "sequence_lens")
+        if lengths is not None:
+            _require_lengths(lengths, sequence)
+        zero = L.full((directions, batch, self.hidden), 0, x.dtype)
+        self.states = [zero if v is None else L.of_shape(v, zero.shape, "an initial state") for v in given]
+
+    def recurrence(self, direction: int, first: int = 0, limit: int | None = None) -> Callable[[Tensor], Tensor]:
+        """What the hidden state adds to a range of gates: from [batch, hidden] to [batch, gates * hidden]."""
+        r, b = L.entry(self.r, direction), L.entry(self.b, direction)
+        begin, end = first * self.hidden, (self.gates if limit is None else limit) * self.hidden
+        r, b = L.slice_(r, 0, begin, end), L.slice_(b, 0, r.shape[0] + begin, r.shape[0] + end)
+        return lambda h: L.matmul(h, L.swap_axes(r, 0, 1)) + b
+
+    def run(self, cell: Callable[[int], Cell]) -> tuple[Tensor, ...]:
+        """The hidden states at every step, and the last states, in the layout asked for."""
+        found = [self._through_time(d, cell(d)) for d in range(len(self.backward))]
+        y = L.stack([hidden for hidden, _ in found])
+        last = [L.stack(states) for states in zip(*(states for _, states in found), strict=True)]
+        if self.layout:
+            return L.permute(y, [2, 1, 0, 3]), *(L.swap_axes(state, 0, 1) for state in last)
+        return L.permute(y, [1, 0, 2, 3]), *last
+
+    def _through_time(self, direction: int, cell: Cell) -> tuple[Tensor, State]:
+        w, b = L.entry(self.w, direction), L.entry(self.b, direction)
+        x = _reversed(self.x, self.lengths) if self.backward[direction] else self.x
+        inputs = L.matmul(x, L.swap_axes(w, 0, 1)) + L.slice_(b, 0, 0, w.shape[0])
+
+        def step(i: Tensor, *state: Tensor) -> tuple[None, State, State]:
+            new = cell(L.take(inputs, i, 0), state)
+            if self.lengths is None:
+                return None, new, new[:1]
+            inside = L.unsqueeze(L.cast(i, self.lengths.dtype) < self.lengths, [-1])
+            kept = [L.where(inside, after, before) for after, before in zip(new, state, strict=True)]
+            return None, kept, [L.where(inside, new[0], 0)]
+
+        count = L.size_tensor([x.shape[0]], ())
+        last, (hidden,) = L.loop(count, None, [L.entry(state, direction) for state in self.states], step)
+        return (_reversed(hidden, self.lengths) if self.backward[direction] else hidden), last
+
+
+def _require_lengths(lengths: Tensor, longest: L.Size) -> None:
+    for length in L.elements(lengths) or ():
+        if isinstance(longest, int) and isinstance(length, int) and not 0 <= length <= longest:
+            raise ExecutionError(f"a sequence has length {length}, and there are {longest} steps.")
+
+
+def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """The steps of [sequence, batch, …] back to front, those after a sequence's end in their place."""
+    if lengths is None:
+        return L.reverse(x, [0])
+    step = L.iota((*x.shape[:2], 1), 0, lengths.dtype)
+    ends = L.unsqueeze(lengths, [0, -1])
+    return L.gather_elements(x, L.broadcast_to(L.where(step < ends, ends - 1 - step, step), x.shape), 0)
+
+
+def _parts(x: Tensor, count: int) -> list[Tensor]:
+    """The last axis in parts of one size."""
+    size = floor_div(x.shape[-1], count)
+    return [L.slice_(x, -1, i * size, (i + 1) * size) for i in range(count)]
+
+
+@operator("RNN", since=1)
+def rnn(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activations: Sequence[str] = ("Tanh", "Tanh"),
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    output_sequence: int = 0,
+) -> tuple[Tensor, ...]:
+    functions = list(_activations(activations, activation_alpha, activation_beta, clip))
+    layer = _Layer(x, w, r, b, sequence_lens, [initial_h], gates=1, direction=direction, layout=layout,
+                   hidden_size=hidden_size)  # fmt: skip
+
+    def cell(d: int) -> Cell:
+        f, recurrence = functions[d], layer.recurrence(d)
+        return lambda xt, state: [f(xt + recurrence(state[0]))]
+
+    return layer.run(cell)
+
+
+@operator("GRU", since=1)
+def gru(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activations: Sequence[str] = ("Sigmoid", "Tanh") * 2,
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+    output_sequence: int = 0,
+) -> tuple[Tensor, ...]:
+    functions = list(_activations(activations, activation_alpha, activation_beta, clip))
+    layer = _Layer(x, w, r, b, sequence_lens, [initial_h], gates=3, direction=direction, layout=layout,
+                   hidden_size=hidden_size)  # fmt: skip
+
+    def cell(d: int) -> Cell:
+        f, g = functions[2 * d : 2 * d + 2]
+        of_gates, of_hidden = layer.recurrence(d, 0, 2), layer.recurrence(d, 2, 3)
+
+        def step(xt: Tensor, state: State) -> State:
+            (h,) = state
+            xz, xr, xh = _parts(xt, 3)
+            hz, hr = _parts(of_gates(h), 2)
+            z, reset = f(xz + hz), f(xr + hr)
+            new = g(xh + (reset * of_hidden(h) if linear_before_reset else of_hidden(reset * h)))
+            return [(1 - z) * new + z * h]
+
+        return step
+
+    return layer.run(cell)
+
+
+@operator("LSTM", since=1)
+def lstm(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    p: Tensor | None = None,
+    *,
+    activations: Sequence[str] = ("Sigmoid", "Tanh", "Tanh") * 2,
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+    output_sequence: int = 0,
+) -> tuple[Tensor, ...]:
+    functions = list(_activations(activations, activation_alpha, activation_beta, clip))
+    layer = _Layer(x, w, r, b, sequence_lens, [initial_h, initial_c], gates=4, direction=direction, layout=layout,
+                   hidden_size=hidden_size)  # fmt: skip
+    peepholes = None if p is None else L.of_shape(p, (len(layer.backward), 3 * layer.hidden), "P")
+
+    def cell(d: int) -> Cell:
+        (f, g, h), recurrence = functions[3 * d : 3 * d + 3], layer.recurrence(d)
+        pi, po, pf = (0.0,) * 3 if peepholes is None else _parts(L.entry(peepholes, d), 3)
+
+        def step(xt: Tensor, state: State) -> State:
+            hidden, c = state
+            i, o, forget, new = _parts(xt + recurrence(hidden), 4)
+            i = f(i + pi * c)
+            forget = 1 - i if input_forget else f(forget + pf * c)
+            c = forget * c + i * g(new)
+            return [f(o + po * c) * h(c), c]
+
+        return step
+
+    return layer.run(cell)
