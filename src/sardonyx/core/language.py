@@ -102,6 +102,7 @@ __all__ = [
     "reduce_sum",
     "reduce_window",
     "remainder",
+    "repeat",
     "reshape",
     "reverse",
     "round_",
@@ -546,6 +547,13 @@ def flatten_to(x: Tensor, axis: int) -> Tensor:
     return reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
+def repeat(x: Tensor, axis: int, times: int) -> Tensor:
+    """Every entry of an axis as often, one after the other."""
+    at = normalized_axis(axis, x.rank) + 1
+    spread = broadcast_to(unsqueeze(x, [at]), (*x.shape[:at], times, *x.shape[at:]))
+    return reshape(spread, (*x.shape[: at - 1], x.shape[at - 1] * times, *x.shape[at:]))
+
+
 def slice_(x: Tensor, axis: int, start: Size, limit: Size, stride: int = 1) -> Tensor:
     """A range along one axis, by a positive stride."""
     axis = normalized_axis(axis, x.rank)
@@ -780,8 +788,9 @@ def _diagonal(x: Tensor, letters: str) -> tuple[Tensor, str]:
         while letters.count(letter) > 1:
             a, b = letters.index(letter), letters.rindex(letter)
             first = permute(x, [a, b, *(i for i in range(x.rank) if i not in (a, b))])
-            along = unsqueeze(arange(first.shape[0]), [-1])
-            x = apply("gather", first, concat([along, along], -1), batch=0)
+            along = arange(first.shape[1])
+            beside = broadcast_to(arange(first.shape[0]), (first.shape[1],))
+            x = apply("gather", first, concat([unsqueeze(beside, [-1]), unsqueeze(along, [-1])], -1), batch=0)
             letters = letter + "".join(c for i, c in enumerate(letters) if i not in (a, b))
     return x, letters
 

@@ -6,9 +6,7 @@ numpy does not compute with by itself (of 16 bits and less) are widened, and eve
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +16,7 @@ import numpy as np
 
 from sardonyx.core import types as t
 from sardonyx.core.error_function import erf
+from sardonyx.core.numpy_windows import chosen, convolved, reduced, spread
 from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.types import DType, TensorType, numpy_dtype
 from sardonyx.errors import ExecutionError
@@ -274,11 +273,26 @@ def _reduce(type: TensorType, x: Array, *, kind: str, axes: tuple[int, ...]) -> 
     return np.asarray(found).astype(x.dtype, copy=False)
 
 
-def _product_operand(x: Array, dtype: np.dtype) -> Array:
-    """An operand of sums of products, in what they are accumulated in: 8-bit integers exactly, and fast, in float64."""
-    if dtype.kind in "iu":
-        return x.astype(np.float64) if x.dtype.itemsize == 1 and dtype.itemsize >= 4 else x.astype(dtype)
-    return x.astype(_ACCUMULATOR.get(dtype, dtype), copy=False)
+_FEW_PRODUCTS = 1 << 12
+"""Up to here numpy multiplies integers quickly enough by itself."""
+
+
+def _product_operands(x: Array, y: Array, depth: int, dtype: np.dtype, products: int) -> tuple[Array, Array]:
+    """The operands of sums of ``depth`` products, in what they are accumulated in.
+
+    Integers go through float64, which has fast products, where no sum can pass what it holds exactly.
+    """
+    if dtype.kind not in "iu":
+        wide = _ACCUMULATOR.get(dtype, dtype)
+        return x.astype(wide, copy=False), y.astype(wide, copy=False)
+    x, y = _widened(x), _widened(y)
+    if products > _FEW_PRODUCTS and depth * _magnitude(x) * _magnitude(y) < 1 << 53:
+        return x.astype(np.float64), y.astype(np.float64)
+    return x.astype(dtype, copy=False), y.astype(dtype, copy=False)
+
+
+def _magnitude(x: Array) -> int:
+    return max(-int(x.min()), int(x.max())) if x.size else 0
 
 
 def _product_result(x: Array, dtype: np.dtype) -> Array:
@@ -305,48 +319,10 @@ def _contract(
     shared = [x.shape[a] for a in x_batch]
     inner = math.prod(x.shape[a] for a in left)
     rows, columns = (math.prod(v.shape[i] for i in free) for v, free in ((x, x_free), (y, y_free)))
-    a = _product_operand(x, target).transpose(*x_batch, *x_free, *left).reshape(*shared, rows, inner)
-    b = _product_operand(y, target).transpose(*y_batch, *right, *y_free).reshape(*shared, inner, columns)
+    x, y = _product_operands(x, y, inner, target, math.prod(shared) * rows * columns * inner)
+    a = x.transpose(*x_batch, *x_free, *left).reshape(*shared, rows, inner)
+    b = y.transpose(*y_batch, *right, *y_free).reshape(*shared, inner, columns)
     return _product_result(np.matmul(a, b), target).reshape(_shape(type))
-
-
-_COLUMN_BYTES = 1 << 27
-"""Most bytes of patches that a convolution lays out at a time."""
-
-
-def _spread(x: Array, padding: Sequence[tuple[int, int]], base_dilation: Sequence[int], value: Any) -> Array:
-    """The trailing axes dilated, then padded or cropped."""
-    for axis, dilation in enumerate(base_dilation, x.ndim - len(padding)):
-        if dilation > 1 and x.shape[axis]:
-            shape = list(x.shape)
-            shape[axis] = (shape[axis] - 1) * dilation + 1
-            dilated = np.full(shape, value, x.dtype)
-            dilated[(slice(None),) * axis + (slice(None, None, dilation),)] = x
-            x = dilated
-    widths = [(0, 0)] * (x.ndim - len(padding)) + [(max(low, 0), max(high, 0)) for low, high in padding]
-    if any(any(pair) for pair in widths):
-        x = np.pad(x, widths, constant_values=value)
-    kept = [
-        slice(max(-low, 0), size - max(-high, 0))
-        for (low, high), size in zip(padding, x.shape[x.ndim - len(padding) :], strict=True)
-    ]
-    return x[(..., *kept)]
-
-
-def _windows(
-    x: Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int], out: Sequence[int]
-) -> Array:
-    """A view of all windows over the trailing axes: [leading…, out…, window…]."""
-    kept = x.ndim - len(window)
-    if 0 in out:
-        return np.empty((*x.shape[:kept], *out, *window), x.dtype)
-    steps = x.strides[kept:]
-    return np.lib.stride_tricks.as_strided(
-        x,
-        (*x.shape[:kept], *out, *window),
-        (*x.strides[:kept], *map(operator.mul, steps, strides), *map(operator.mul, steps, dilation)),
-        writeable=False,
-    )
 
 
 @numpy_rule("convolve")
@@ -362,26 +338,9 @@ def _convolve(
     dtype: DType,
 ) -> Array:
     target, shape = numpy_dtype(dtype), _shape(type)
-    x = _spread(_product_operand(x, target), padding, base_dilation, 0)
-    w = _product_operand(w, target)
-    (groups, batch, features), out, kernel = shape[:3], shape[3:], w.shape[3:]
-    found = np.zeros((groups, batch, features, math.prod(out)), x.dtype)
-    patches = _windows(x, kernel, strides, kernel_dilation, out)
-    if w.shape[2] == 1:  # One channel a group: as many small products as places in the kernel, all groups at once.
-        for place in itertools.product(*map(range, kernel)):
-            found += w[(..., *place)][:, None] * patches[(..., *place)].reshape(groups, batch, 1, -1)
-        return _product_result(found, target).reshape(shape)
-    depth = w.shape[2] * math.prod(kernel)
-    rows = max(1, _COLUMN_BYTES // max(1, depth * math.prod(out[1:]) * x.itemsize))
-    weights = w.reshape(groups, features, depth)
-    order = (0, *range(1 + len(out), 1 + 2 * len(out)), *range(1, 1 + len(out)))  # channels, kernel, places
-    for group, image in itertools.product(range(groups), range(batch)):
-        for first in range(0, out[0] if out else 1, rows):
-            part = patches[group, image] if not out else patches[group, image, :, first : first + rows]
-            columns = part.transpose(order).reshape(depth, -1)
-            begin = first * math.prod(out[1:])
-            found[group, image, :, begin : begin + columns.shape[1]] = weights[group] @ columns
-    return _product_result(found, target).reshape(shape)
+    depth = math.prod(w.shape[2:])
+    x, w = _product_operands(x, w, depth, target, math.prod(shape) * depth)
+    return _product_result(convolved(x, w, shape[3:], strides, padding, base_dilation, kernel_dilation), target)
 
 
 @numpy_rule("reduce_window")
@@ -397,42 +356,11 @@ def _reduce_window(
 ) -> Array:
     shape, wide = _shape(type), _widened(x, _ACCUMULATOR)
     out = shape[len(shape) - len(window) :]
-    extremum = {"argmax": "max", "argmin": "min"}.get(kind, kind)
-    spread = _spread(wide, padding, (1,) * len(window), identity_of(extremum, wide.dtype))
-    patches = _windows(spread, window, strides, dilation, out)
-    trailing = tuple(range(patches.ndim - len(window), patches.ndim))
-    if not kind.startswith("arg"):
-        ufunc = _REDUCTIONS[kind]
-        return ufunc.reduce(patches, axis=trailing, initial=identity_of(kind, wide.dtype)).astype(x.dtype, copy=False)
-    inside = _inside(x.shape[x.ndim - len(window) :], window, strides, padding, dilation, out)
-    # What lies in the padding is never chosen, whatever the values are.
-    flat = patches.reshape(*shape, -1)
-    ranked = np.where(inside.reshape(*out, -1), flat, identity_of(extremum, wide.dtype))
-    first = (np.argmax if kind == "argmax" else np.argmin)(ranked, axis=-1)
-    first = np.where(
-        np.take_along_axis(np.broadcast_to(inside.reshape(*out, -1), flat.shape), first[..., None], -1)[..., 0],
-        first,
-        np.argmax(inside.reshape(*out, -1), axis=-1),
-    )
-    position = np.zeros(shape, np.int64)
-    for axis, place in enumerate(np.unravel_index(first, window)):
-        start = np.arange(out[axis]) * strides[axis] - padding[axis][0]
-        start = start.reshape((-1,) + (1,) * (len(out) - axis - 1))
-        position = position * x.shape[x.ndim - len(window) + axis] + (start + place * dilation[axis])
-    return position
-
-
-def _inside(
-    sizes: Sequence[int],
-    window: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-    out: Sequence[int],
-) -> Array:
-    """Which places of every window are elements and not padding: [out…, window…]."""
-    ones = _spread(np.ones(tuple(sizes), np.bool_), padding, (1,) * len(window), False)
-    return np.ascontiguousarray(_windows(ones, window, strides, dilation, out))
+    if kind.startswith("arg"):
+        return chosen(wide, kind == "argmax", window, strides, padding, dilation, out)
+    identity = identity_of(kind, wide.dtype)
+    found = reduced(wide, _REDUCTIONS[kind], identity, window, strides, padding, dilation, out)
+    return found.astype(x.dtype, copy=False)
 
 
 # Movement.
@@ -465,7 +393,7 @@ def _pad(
     type: TensorType, x: Array, value: Array, *, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
 ) -> Array:
     filler = np.broadcast_to(value, ()).item() if x.dtype == object else value[()]
-    return _spread(x, list(zip(low, high, strict=True)), [between + 1 for between in interior], filler)
+    return spread(x, list(zip(low, high, strict=True)), [between + 1 for between in interior], filler)
 
 
 @numpy_rule("concat")

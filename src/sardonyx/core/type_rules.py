@@ -227,7 +227,7 @@ def _convolve(
     spatial = []
     for axis, stride in enumerate(strides):
         size = xs[3 + axis]
-        dilated = size if base_dilation[axis] == 1 else (size - 1) * base_dilation[axis] + 1
+        dilated = size if base_dilation[axis] == 1 or size == 0 else (size - 1) * base_dilation[axis] + 1
         low, high = padding[axis]
         spatial.append(window_count(dilated, ws[3 + axis], stride, kernel_dilation[axis], low, high))
     return TensorType(dtype, (xs[0], xs[1], ws[1], *spatial))

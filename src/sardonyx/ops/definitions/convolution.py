@@ -1,0 +1,254 @@
+"""Convolutions: plain, transposed, of integers, deformable, causal with a state.
+
+Source: ONNX Operators, *Conv*, *ConvTranspose*, *ConvInteger*, *QLinearConv*, *DeformConv*, *CausalConvWithState*;
+Dai et al., Deformable Convolutional Networks, 2017 (arXiv:1703.06211), and version 2 with a mask (arXiv:1811.11168).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size, dim_max, floor_div
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.definitions.products import shifted
+from sardonyx.ops.definitions.quantization import requantized
+from sardonyx.ops.definitions.sampling import linear, pixels_or_zero
+from sardonyx.ops.definitions.windows import Padding, Windows, explicit_padding, per_axis, split_padding, windows
+from sardonyx.ops.registry import operator
+
+
+@operator("Conv", since=1)
+def conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    over = windows(x.shape[2:], _kernel(x, w, kernel_shape), strides, dilations, pads, auto_pad)
+    y = L.convolve(
+        x, w, strides=over.strides, padding=over.padding, kernel_dilation=over.dilations, groups=group, dtype=x.dtype
+    )
+    return y if b is None else y + over_channels(b, y)
+
+
+def _kernel(x: Tensor, w: Tensor, declared: Sequence[int] | None) -> Sequence[Size]:
+    if x.rank < 3 or w.rank != x.rank:
+        raise ShapeError(
+            f"a convolution of {x.rank} axes with weights of {w.rank}: both have two, and as many spatial ones."
+        )
+    kernel = w.shape[2:]
+    for size, given in zip(declared or (), kernel, strict=bool(declared)):
+        if isinstance(given, int) and size != given:
+            raise ShapeError(f"kernel_shape is {list(declared or ())}, and the weights have {list(kernel)}.")
+    return declared or kernel
+
+
+def over_channels(parameter: Tensor, x: Tensor) -> Tensor:
+    """A number for each channel, beside the channels of ``x`` (its second axis)."""
+    if parameter.rank != 1:
+        raise ShapeError(f"there is one number a channel: a tensor of one axis, not of {parameter.rank}.")
+    return L.reshape(L.broadcast_to(parameter, (x.shape[1],)), (x.shape[1], *(1,) * (x.rank - 2)))
+
+
+@operator("ConvInteger", since=10)
+def conv_integer(
+    x: Tensor,
+    w: Tensor,
+    x_zero_point: Tensor | None = None,
+    w_zero_point: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    if w_zero_point is not None and w_zero_point.rank == 1:
+        w_zero_point = L.unsqueeze(w_zero_point, range(1, w.rank))
+    return conv(
+        shifted(x, x_zero_point),
+        shifted(w, w_zero_point),
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+
+
+@operator("QLinearConv", since=10)
+def quantized_conv(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero_point: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    total = conv_integer(
+        x,
+        w,
+        x_zero_point,
+        w_zero_point,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+    if b is not None:
+        total = total + over_channels(b, total)
+    return requantized(
+        total, x_scale, over_channels(w_scale, total) if w_scale.rank else w_scale, y_scale, y_zero_point
+    )
+
+
+@operator("ConvTranspose", since=1)
+def conv_transpose(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The gradient of a convolution by its input: elements ``strides`` apart, under the kernel turned around."""
+    kernel, n = _kernel(x, w, kernel_shape), x.rank - 2
+    strides, dilations = per_axis(strides, n, "strides"), per_axis(dilations, n, "dilations")
+    extra = tuple(output_padding or (0,) * n)
+    reach = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    full = [(size - 1) * s + r for size, s, r in zip(x.shape[2:], strides, reach, strict=True)]
+    cut = _cut(x.shape[2:], [f + e for f, e in zip(full, extra, strict=True)], strides, output_shape, pads, auto_pad)
+    padding = [(r - 1 - low, r - 1 - high + e) for (low, high), r, e in zip(cut, reach, extra, strict=True)]
+    y = L.convolve(
+        x,
+        _turned(w, group),
+        strides=(1,) * n,
+        padding=padding,
+        base_dilation=strides,
+        kernel_dilation=dilations,
+        groups=group,
+    )
+    return y if b is None else y + over_channels(b, y)
+
+
+def _cut(
+    sizes: Sequence[Size],
+    full: Sequence[Size],
+    strides: Sequence[int],
+    output_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    auto_pad: str,
+) -> Padding:
+    """What is cut from both ends of the full result: ``pads``, or what leaves the sizes asked for."""
+    if output_shape:
+        wanted: Sequence[Size] = output_shape[-len(full) :]
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+    else:
+        return explicit_padding(pads if auto_pad == "NOTSET" else None, len(full))
+    if len(wanted) != len(full):
+        raise InvalidModelError(f"output_shape of {list(output_shape or ())} does not fit {len(full)} spatial axes.")
+    return tuple(_split(f - size, auto_pad) for f, size in zip(full, wanted, strict=True))
+
+
+def _split(total: Size, auto_pad: str) -> tuple[Size, Size]:
+    """What is cut at both ends; where elements are to be added instead, that is at the end."""
+    before, _ = split_padding(dim_max(total, 0), auto_pad)
+    return before, total - before
+
+
+def _turned(w: Tensor, groups: int) -> Tensor:
+    """Weights [C, M/groups, *kernel] as those of the convolution: [M, C/groups, *kernel], back to front."""
+    channels, features, *kernel = w.shape
+    if isinstance(channels, int) and channels % groups:
+        raise ShapeError(f"{channels} channels are no multiple of {groups} groups.")
+    each = floor_div(channels, groups)
+    grouped = L.swap_axes(L.reshape(w, (groups, each, features, *kernel)), 1, 2)
+    return L.reverse(L.reshape(grouped, (groups * features, each, *kernel)), range(2, w.rank))
+
+
+@operator("DeformConv", since=19)
+def deformable_conv(
+    x: Tensor,
+    w: Tensor,
+    offset: Tensor,
+    b: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    offset_group: int = 1,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """Each element of a window is read at its place moved by an offset; the window's weights then sum what was read."""
+    over = windows(x.shape[2:], _kernel(x, w, kernel_shape), strides, dilations, pads, "NOTSET")
+    (batch, channels), out, n = x.shape[:2], offset.shape[2:], x.rank - 2
+    images, places = batch * offset_group, L.product(over.kernel)
+    offsets = L.reshape(offset, (images, places, n, *out))
+    where = [
+        L.take(offsets, L.constant(axis, t.INT64), 2) + L.cast(_regular(over, out, axis), x.dtype) for axis in range(n)
+    ]
+    grouped = L.reshape(x, (images, floor_div(channels, offset_group), *x.shape[2:]))
+    read = linear(pixels_or_zero(grouped), where)
+    if mask is not None:
+        read = read * L.reshape(mask, (images, places, *out, 1))
+    each = L.permute(L.reshape(read, (*read.shape[:2], L.product(out), read.shape[-1])), [0, 3, 1, 2])
+    patches = L.reshape(each, (batch, group, w.shape[1], places, L.product(out)))
+    weights = L.reshape(w, (group, floor_div(w.shape[0], group), w.shape[1], places))
+    y = L.reshape(L.einsum("bgckp,gmck->bgmp", patches, weights), (batch, w.shape[0], *out))
+    return y if b is None else y + over_channels(b, y)
+
+
+def _regular(over: Windows, out: Sequence[Size], axis: int) -> Tensor:
+    """Where the elements of the windows lie along an axis before they are moved: [places of the kernel, *out]."""
+    inside = L.reshape(L.iota(over.kernel, axis), (L.product(over.kernel), *(1,) * len(out)))
+    before, _ = over.padding[axis]
+    return inside * over.dilations[axis] + L.iota(out, axis) * over.strides[axis] - before  # type: ignore[operator]
+
+
+@operator("CausalConvWithState", since=27)
+def causal_conv_with_state(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, past_state: Tensor | None = None, *, activation: str = "none"
+) -> tuple[Tensor, Tensor]:
+    if activation not in ("none", "silu", "swish"):
+        raise InvalidModelError(f"there is no activation {activation!r}.", remedy="There are: none, silu, swish.")
+    before = weight.shape[2] - 1
+    state = L.full((*x.shape[:2], before), 0, x.dtype) if past_state is None else past_state
+    seen = L.concat([state, x], 2)
+    y = conv(seen, weight, bias, group=weight.shape[0])  # type: ignore[arg-type]
+    wide = L.cast(y, t.FLOAT)
+    return (
+        y if activation == "none" else L.cast(wide * L.sigmoid(wide), y.dtype),
+        L.slice_(seen, 2, seen.shape[2] - before, seen.shape[2]),
+    )

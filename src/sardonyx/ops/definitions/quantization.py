@@ -1,0 +1,93 @@
+"""Quantization: real numbers as integers (or floats of few bits) with a scale and a zero point, and back.
+
+Source: ONNX Operators, *QuantizeLinear*, *DequantizeLinear*, *DynamicQuantizeLinear*.
+"""
+
+from __future__ import annotations
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.registry import operator
+
+
+@operator("QuantizeLinear", since=10)
+def quantize_linear(
+    x: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    saturate: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+) -> Tensor:
+    dtype = DType(output_dtype) if output_dtype else t.UINT8 if y_zero_point is None else y_zero_point.dtype
+    if y_zero_point is not None and y_zero_point.dtype != dtype:
+        raise InvalidModelError(f"output_dtype is {dtype.name}, and the zero point is {y_zero_point.dtype.name}.")
+    divided_as = DType(precision) if precision else y_scale.dtype
+    scale = L.cast(spread_over(x, y_scale, axis, block_size), divided_as)
+    zero_point = None if y_zero_point is None else spread_over(x, y_zero_point, axis, block_size)
+    return rounded_to(L.cast(x, divided_as) / scale, zero_point, dtype, saturate=bool(saturate))
+
+
+@operator("DequantizeLinear", since=10)
+def dequantize_linear(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
+    """The product is formed in at least float32, in which every difference of 16-bit integers is exact."""
+    difference = L.cast(x, t.FLOAT)
+    if x_zero_point is not None:
+        difference = difference - L.cast(spread_over(x, x_zero_point, axis, block_size), t.FLOAT)
+    scale = L.cast(spread_over(x, x_scale, axis, block_size), t.FLOAT)
+    return L.cast(difference * scale, DType(output_dtype) if output_dtype else x_scale.dtype)
+
+
+def spread_over(x: Tensor, parameter: Tensor, axis: int, block_size: int) -> Tensor:
+    """A scale or zero point beside the elements of ``x`` that it is for: all, those at a place of ``axis``, or blocks.
+
+    Raises:
+        ShapeError: Its rank is none of these.
+    """
+    if parameter.rank <= 1 and (x.rank <= 1 or parameter.rank == 0):
+        return parameter if x.rank else L.reshape(parameter, ())
+    axis = L.normalized_axis(axis, x.rank)
+    if parameter.rank == 1:
+        return L.unsqueeze(parameter, [a for a in range(x.rank) if a != axis])
+    if parameter.rank != x.rank:
+        raise ShapeError(f"scales of {parameter.rank} axes do not fit a tensor of {x.rank}.")
+    return L.slice_(L.repeat(parameter, axis, block_size), axis, 0, x.shape[axis]) if block_size else parameter
+
+
+def rounded_to(x: Tensor, zero_point: Tensor | None, dtype: DType, *, saturate: bool = True) -> Tensor:
+    """Numbers in units of the scale as a quantized type: rounded to even, moved by the zero point, saturated."""
+    if not t.is_integer(dtype):
+        return L.cast(x if zero_point is None else x + L.cast(zero_point, x.dtype), dtype, saturate=saturate)
+    units = L.round_(L.cast(x, t.FLOAT))
+    moved = units if zero_point is None else units + L.cast(zero_point, t.FLOAT)
+    low = 0 if t.kind(dtype) == "uint" else -(1 << (dtype.bitwidth - 1))
+    return L.cast(L.clip(moved, low, low + (1 << dtype.bitwidth) - 1), dtype)
+
+
+def requantized(total: Tensor, a_scale: Tensor, b_scale: Tensor, y_scale: Tensor, y_zero_point: Tensor) -> Tensor:
+    """An integer sum of products, in the units of two scales, as a quantized type in units of a third."""
+    a, b, y = (L.cast(scale, t.FLOAT) for scale in (a_scale, b_scale, y_scale))
+    return rounded_to(L.cast(total, t.FLOAT) * (a * b / y), y_zero_point, y_zero_point.dtype)
+
+
+@operator("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where all elements are 0, so is the range, and the scale is 1."""
+    least, greatest = L.minimum(L.reduce_min(x), 0), L.maximum(L.reduce_max(x), 0)
+    scale = L.where(L.equal(least, greatest), 1, (greatest - least) / 255)
+    zero_point = rounded_to(-least / scale, None, t.UINT8)
+    return rounded_to(x / scale, zero_point, t.UINT8), scale, zero_point
