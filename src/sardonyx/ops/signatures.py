@@ -22,9 +22,7 @@ def type_text(type: Type) -> str:
         case OptionalType():
             return f"optional({type_text(type.element)})"
         case MapType():
-            value = type.value
-            inner = value.dtype.name.lower() if isinstance(value, TensorType) else type_text(value)
-            return f"map({type.key.name.lower()},{inner})"
+            return f"map({type.key.name.lower()},{type_text(type.value)})"
     raise TypeMismatchError(f"{type} is no type of the standard.")
 
 

@@ -1,0 +1,108 @@
+"""Labels: from numbers or words to others. A table is two lists; what is not in it becomes a default.
+
+Source: ONNX-ML, *LabelEncoder*, *CategoryMapper*, *OneHotEncoder*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError
+from sardonyx.ops.registry import operator
+
+DOMAIN = "ai.onnx.ml"
+
+
+def class_labels(ints: Sequence[int], strings: Sequence[str]) -> Tensor:
+    """The labels of a classifier: int64 or string."""
+    return L.constant(list(strings), t.STRING) if strings else L.constant(list(ints), t.INT64)
+
+
+def mapped(x: Tensor, keys: Tensor, values: Tensor, default: Tensor) -> Tensor:
+    """The value beside the key that equals an element (NaN equals NaN), else the default."""
+    if keys.shape != values.shape:
+        raise InvalidModelError(f"a table has {keys.shape[0]} keys and {values.shape[0]} values.")
+    hit = L.equal(L.unsqueeze(x, [-1]), keys)
+    if t.is_float(x.dtype):
+        hit = hit | (L.is_nan(L.unsqueeze(x, [-1])) & L.is_nan(keys))
+    at = L.argmax(L.cast(hit, t.UINT8), -1)
+    return L.where(L.any_of(hit, [-1]), L.take(values, at, 0), default)
+
+
+@operator("LabelEncoder", since=2, domain=DOMAIN)
+def label_encoder(
+    x: Tensor,
+    *,
+    keys_tensor: Tensor | None = None,
+    keys_strings: Sequence[str] = (),
+    keys_int64s: Sequence[int] = (),
+    keys_floats: Sequence[float] = (),
+    values_tensor: Tensor | None = None,
+    values_strings: Sequence[str] = (),
+    values_int64s: Sequence[int] = (),
+    values_floats: Sequence[float] = (),
+    default_tensor: Tensor | None = None,
+    default_string: str = "_Unused",
+    default_int64: int = -1,
+    default_float: float = -0.0,
+) -> Tensor:
+    keys = _table("keys", keys_tensor, keys_strings, keys_int64s, keys_floats)
+    values = _table("values", values_tensor, values_strings, values_int64s, values_floats)
+    if keys.dtype != x.dtype:
+        raise InvalidModelError(f"the keys are {keys.dtype.name.lower()}, and the input is {x.dtype.name.lower()}.")
+    chosen = {t.STRING: default_string, t.INT64: default_int64, t.FLOAT: default_float}.get(values.dtype, -1)
+    default = L.constant(chosen, values.dtype) if default_tensor is None else L.reshape(default_tensor, ())
+    return mapped(x, keys, values, default)
+
+
+def _table(
+    name: str, tensor: Tensor | None, strings: Sequence[str], ints: Sequence[int], floats: Sequence[float]
+) -> Tensor:
+    if tensor is not None:
+        return L.reshape(tensor, (L.product(tensor.shape),))
+    given = [(list(kind), dtype) for kind, dtype in ((strings, t.STRING), (ints, t.INT64), (floats, t.FLOAT)) if kind]
+    if len(given) != 1:
+        raise InvalidModelError(f"LabelEncoder needs one of its lists of {name}, and has {len(given)}.")
+    return L.constant(*given[0])
+
+
+@operator("LabelEncoder", since=1, domain=DOMAIN)
+def label_encoder_of_classes(
+    x: Tensor, *, classes_strings: Sequence[str] = (), default_int64: int = -1, default_string: str = "_Unused"
+) -> Tensor:
+    """The first version: words to their positions, or back."""
+    return category_mapper(
+        x,
+        cats_strings=classes_strings,
+        cats_int64s=range(len(classes_strings)),
+        default_int64=default_int64,
+        default_string=default_string,
+    )
+
+
+@operator("CategoryMapper", since=1, domain=DOMAIN)
+def category_mapper(
+    x: Tensor,
+    *,
+    cats_strings: Sequence[str] = (),
+    cats_int64s: Sequence[int] = (),
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Tensor:
+    words, numbers = L.constant(list(cats_strings), t.STRING), L.constant(list(cats_int64s), t.INT64)
+    if x.dtype == t.STRING:
+        return mapped(x, words, numbers, L.constant(default_int64, t.INT64))
+    return mapped(x, numbers, words, L.constant(default_string, t.STRING))
+
+
+@operator("OneHotEncoder", since=1, domain=DOMAIN)
+def one_hot_encoder(
+    x: Tensor, *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (), zeros: int = 1
+) -> Tensor:
+    """Without ``zeros`` every element must be a category; that is checked by whoever feeds the model."""
+    categories = class_labels(cats_int64s, cats_strings)
+    found = x if x.dtype == t.STRING else L.cast(x, t.INT64)
+    return L.cast(L.equal(L.unsqueeze(found, [-1]), categories), t.FLOAT)

@@ -1,0 +1,80 @@
+"""Maps: to tensors and back.
+
+Source: ONNX-ML, *ZipMap*, *CastMap*, *DictVectorizer*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.core import types as t
+from sardonyx.core.types import MapType, SequenceType, TensorType, Type
+from sardonyx.errors import ExecutionError, InvalidModelError
+from sardonyx.ops.registry import host_operator
+
+DOMAIN = "ai.onnx.ml"
+REASON = "takes or gives maps"
+
+
+def _zipped(x: Type, *, classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = ()) -> tuple[Type]:
+    key = t.STRING if classlabels_strings else t.INT64
+    return (SequenceType(MapType(key, TensorType(t.FLOAT, ()))),)
+
+
+@host_operator("ZipMap", since=1, domain=DOMAIN, types=_zipped, reason=REASON)
+def zip_map(
+    x: np.ndarray, *, classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = ()
+) -> tuple[list[dict[Any, float]]]:
+    labels = list(classlabels_strings) or list(classlabels_int64s)
+    rows = np.atleast_2d(x)
+    if rows.shape[1] != len(labels):
+        raise InvalidModelError(f"ZipMap has {len(labels)} labels for rows of {rows.shape[1]}.")
+    return ([dict(zip(labels, row.tolist(), strict=True)) for row in rows],)
+
+
+_CASTS = {"TO_FLOAT": t.FLOAT, "TO_STRING": t.STRING, "TO_INT64": t.INT64}
+
+
+def _cast(x: Type, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> tuple[Type]:
+    if cast_to not in _CASTS:
+        raise InvalidModelError(f"there is no cast_to {cast_to!r}.", remedy=f"There are {', '.join(_CASTS)}.")
+    from sardonyx.core.host import unknown_size
+
+    return (TensorType(_CASTS[cast_to], (1, max_map if map_form == "SPARSE" else unknown_size())),)
+
+
+@host_operator("CastMap", since=1, domain=DOMAIN, types=_cast, reason=REASON)
+def cast_map(
+    x: dict[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+) -> tuple[np.ndarray]:
+    """Values by key, in order; ``SPARSE`` puts each at its key, with zeros between."""
+    convert: Any = {"TO_FLOAT": float, "TO_INT64": lambda v: int(float(v)), "TO_STRING": str}[cast_to]
+    values = [convert(x[key]) for key in sorted(x)]
+    if map_form == "SPARSE":
+        values = [convert(x[key]) if key in x else convert(0) if cast_to != "TO_STRING" else "" for key in range(max_map)]
+        if any(not 0 <= key < max_map for key in x):
+            raise ExecutionError(f"a key of the map is not within max_map = {max_map}.")
+    return (np.array([values], t.numpy_dtype(_CASTS[cast_to])),)
+
+
+def _vectorized(
+    x: Type, *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()
+) -> tuple[Type]:
+    assert isinstance(x, MapType) and isinstance(x.value, TensorType)
+    return (TensorType(x.value.dtype, (1, len(int64_vocabulary) or len(string_vocabulary))),)
+
+
+@host_operator("DictVectorizer", since=1, domain=DOMAIN, types=_vectorized, reason=REASON)
+def dict_vectorizer(
+    x: dict[Any, Any], *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()
+) -> tuple[np.ndarray]:
+    vocabulary: Sequence[Any] = string_vocabulary or int64_vocabulary
+    sample = next(iter(x.values()), 0.0)
+    if isinstance(sample, str):
+        return (np.array([[x.get(key, "") for key in vocabulary]], object),)
+    dtype = np.asarray(sample).dtype
+    dtype = np.dtype(np.float32) if dtype == np.float64 and isinstance(sample, float) else dtype
+    return (np.array([[x.get(key, 0) for key in vocabulary]], dtype),)

@@ -1,0 +1,81 @@
+"""Features made ready: scaled, normalized, imputed, compared, selected, joined.
+
+Source: ONNX-ML, *Scaler*, *Normalizer*, *Imputer*, *Binarizer*, *ArrayFeatureExtractor*, *FeatureVectorizer*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError
+from sardonyx.ops.registry import operator
+
+DOMAIN = "ai.onnx.ml"
+
+
+@operator("Scaler", since=1, domain=DOMAIN)
+def scaler(x: Tensor, *, offset: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,)) -> Tensor:
+    features = L.cast(x, t.FLOAT)
+    return (features - L.constant(list(offset), t.FLOAT)) * L.constant(list(scale), t.FLOAT)
+
+
+@operator("Normalizer", since=1, domain=DOMAIN)
+def normalizer(x: Tensor, *, norm: str = "MAX") -> Tensor:
+    """Rows over their norm; a row of norm 0 stays as it is."""
+    rows = L.cast(x, t.FLOAT)
+    match norm:
+        case "MAX":
+            size = L.reduce_max(rows, [-1], keepdims=True)
+        case "L1":
+            size = L.reduce_sum(L.abs_(rows), [-1], keepdims=True)
+        case "L2":
+            size = L.sqrt(L.reduce_sum(rows * rows, [-1], keepdims=True))
+        case _:
+            raise InvalidModelError(f"there is no norm {norm!r}.", remedy="There are MAX, L1 and L2.")
+    return rows / L.where(L.equal(size, 0), 1, size)
+
+
+@operator("Imputer", since=1, domain=DOMAIN)
+def imputer(
+    x: Tensor,
+    *,
+    imputed_value_floats: Sequence[float] = (),
+    replaced_value_float: float = 0.0,
+    imputed_value_int64s: Sequence[int] = (),
+    replaced_value_int64: int = 0,
+) -> Tensor:
+    if t.is_float(x.dtype):
+        missing = L.is_nan(x) if math.isnan(replaced_value_float) else L.equal(x, replaced_value_float)
+        return L.where(missing, L.constant(list(imputed_value_floats), x.dtype), x)
+    return L.where(L.equal(x, replaced_value_int64), L.constant(list(imputed_value_int64s), x.dtype), x)
+
+
+@operator("Binarizer", since=1, domain=DOMAIN)
+def binarizer(x: Tensor, *, threshold: float = 0.0) -> Tensor:
+    return L.cast(L.cast(x, t.DOUBLE) > threshold, x.dtype)
+
+
+@operator("ArrayFeatureExtractor", since=1, domain=DOMAIN)
+def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
+    """Entries of the last axis; one row stays a row."""
+    found = L.take(x, L.reshape(indices, (L.product(indices.shape),)), -1)
+    return L.unsqueeze(found, [0]) if x.rank == 1 else found
+
+
+@operator("FeatureVectorizer", since=1, domain=DOMAIN)
+def feature_vectorizer(*xs: Tensor, inputdimensions: Sequence[int] = ()) -> Tensor:
+    """Rows of all inputs end to end; of each, as many entries as ``inputdimensions`` says."""
+    rows = [L.cast(L.flatten_to(x, 1) if x.rank > 1 else L.unsqueeze(x, [0]), t.FLOAT) for x in xs]
+    widths = inputdimensions or [None] * len(rows)
+    return L.concat([_wide(row, width) for row, width in zip(rows, widths, strict=True)], -1)
+
+
+def _wide(row: Tensor, width: int | None) -> Tensor:
+    """The first entries of every row, filled up with zeros."""
+    if width is None or row.shape[1] == width:
+        return row
+    return L.pad(row, [0, 0], [0, width - row.shape[1]])
