@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import as_dim
 from sardonyx.core.graph import Value
 from sardonyx.core.host import unknown_size
 from sardonyx.core.tensor import constant
-from sardonyx.core.types import DType, MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.types import STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import ExecutionError, InvalidModelError, SardonyxError, UnsupportedError
 from sardonyx.model import types as model_types
 from sardonyx.ops import registry
@@ -362,9 +363,19 @@ def _attribute(attribute: ir.Attr) -> Any:
 
 
 def tensor_constant(tensor: ir.TensorProtocol) -> Value:
-    """A tensor of the model as a known value."""
-    array = tensor.numpy()
-    return constant(array, DType(tensor.dtype))
+    """A tensor of the model as a known value.
+
+    Raises:
+        InvalidModelError: A string in it is not UTF-8.
+    """
+    array, dtype = tensor.numpy(), DType(tensor.dtype)
+    if dtype == STRING:
+        try:
+            words = [word.decode() if isinstance(word, bytes) else str(word) for word in array.ravel().tolist()]
+        except UnicodeDecodeError as error:
+            raise InvalidModelError("a string is not UTF-8.", where=tensor.name or "") from error
+        array = np.array(words, object).reshape(array.shape)
+    return constant(array, dtype)
 
 
 def declared_type(value: ir.Value) -> Type | None:

@@ -15,7 +15,7 @@ from sardonyx.core.graph import Value
 from sardonyx.core.interpreter import match_type
 from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.tensor import constant, known
-from sardonyx.core.types import STRING, MapType, OptionalType, SequenceType, TensorType, Type, dtype_of
+from sardonyx.core.types import STRING, MapType, OptionalType, SequenceType, TensorType, Type, dtype_of, numpy_dtype
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.model import load
 from sardonyx.ops.graph import PreparedGraph, declared_type, prepare
@@ -185,7 +185,7 @@ def as_value(fed: Any, declared: Type | None, name: str) -> Value:
         case MapType():
             if not isinstance(fed, Mapping):
                 raise FeedError(f"a dict is needed for {declared}, not {type(fed).__name__}.", where=name)
-            return known(dict(fed), declared)
+            return known(_map_of(fed, declared), declared)
     if fed is None or isinstance(fed, (list, tuple, dict)):
         raise FeedError(f"an array is needed, not {type(fed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
     array = np.asarray(fed)
@@ -204,6 +204,14 @@ def as_value(fed: Any, declared: Type | None, name: str) -> Value:
             remedy="Convert the array with `astype`.",
         )
     return constant(array.astype(array.dtype.newbyteorder("="), order="C", copy=False))
+
+
+def _map_of(fed: Mapping[Any, Any], declared: MapType) -> dict[Any, Any]:
+    """A map with numbers of the type declared."""
+    if not isinstance(declared.value, TensorType) or declared.value.dtype == STRING:
+        return dict(fed)
+    number = numpy_dtype(declared.value.dtype).type
+    return {key: number(value) for key, value in fed.items()}
 
 
 def _returned(value: Value) -> Any:

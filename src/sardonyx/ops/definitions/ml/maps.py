@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.core import types as t
+from sardonyx.core.host import unknown_size
 from sardonyx.core.types import MapType, SequenceType, TensorType, Type
 from sardonyx.errors import ExecutionError, InvalidModelError
 from sardonyx.ops.registry import host_operator
@@ -32,7 +33,7 @@ def zip_map(
     rows = np.atleast_2d(x)
     if rows.shape[1] != len(labels):
         raise InvalidModelError(f"ZipMap has {len(labels)} labels for rows of {rows.shape[1]}.")
-    return ([dict(zip(labels, row.tolist(), strict=True)) for row in rows],)
+    return ([dict(zip(labels, row, strict=True)) for row in rows],)
 
 
 _CASTS = {"TO_FLOAT": t.FLOAT, "TO_STRING": t.STRING, "TO_INT64": t.INT64}
@@ -41,8 +42,6 @@ _CASTS = {"TO_FLOAT": t.FLOAT, "TO_STRING": t.STRING, "TO_INT64": t.INT64}
 def _cast(x: Type, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> tuple[Type]:
     if cast_to not in _CASTS:
         raise InvalidModelError(f"there is no cast_to {cast_to!r}.", remedy=f"There are {', '.join(_CASTS)}.")
-    from sardonyx.core.host import unknown_size
-
     return (TensorType(_CASTS[cast_to], (1, max_map if map_form == "SPARSE" else unknown_size())),)
 
 
@@ -54,15 +53,15 @@ def cast_map(
     convert: Any = {"TO_FLOAT": float, "TO_INT64": lambda v: int(float(v)), "TO_STRING": str}[cast_to]
     values = [convert(x[key]) for key in sorted(x)]
     if map_form == "SPARSE":
-        values = [convert(x[key]) if key in x else convert(0) if cast_to != "TO_STRING" else "" for key in range(max_map)]
+        values = [
+            convert(x[key]) if key in x else convert(0) if cast_to != "TO_STRING" else "" for key in range(max_map)
+        ]
         if any(not 0 <= key < max_map for key in x):
             raise ExecutionError(f"a key of the map is not within max_map = {max_map}.")
     return (np.array([values], t.numpy_dtype(_CASTS[cast_to])),)
 
 
-def _vectorized(
-    x: Type, *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()
-) -> tuple[Type]:
+def _vectorized(x: Type, *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()) -> tuple[Type]:
     assert isinstance(x, MapType) and isinstance(x.value, TensorType)
     return (TensorType(x.value.dtype, (1, len(int64_vocabulary) or len(string_vocabulary))),)
 
@@ -75,6 +74,4 @@ def dict_vectorizer(
     sample = next(iter(x.values()), 0.0)
     if isinstance(sample, str):
         return (np.array([[x.get(key, "") for key in vocabulary]], object),)
-    dtype = np.asarray(sample).dtype
-    dtype = np.dtype(np.float32) if dtype == np.float64 and isinstance(sample, float) else dtype
-    return (np.array([[x.get(key, 0) for key in vocabulary]], dtype),)
+    return (np.array([[x.get(key, 0) for key in vocabulary]], np.asarray(sample).dtype),)
