@@ -86,22 +86,35 @@ class Body:
 
 
 class Step:
-    """A node with all that can be looked up before a call."""
+    """A node with all that can be looked up before a call.
 
-    __slots__ = ("attributes", "bodies", "done_with", "function", "node", "operator", "opset", "outputs", "references",
-                 "signature")  # fmt: skip
+    Attributes:
+        node: The node.
+        opset: The version of its domain that the graph imports.
+        operator: Its definition; None for a function of the model, and where there is none.
+        signature: What the standard lets it take; None where the standard does not know it.
+        function: The function of the model that it calls.
+        attributes: Its attributes but for bodies and references.
+        bodies: Its graphs.
+        references: Attributes that are those of the function around it, by name.
+        outputs: How many results are asked for.
+    """
 
-    def __init__(self, node: ir.Node) -> None:
+    __slots__ = ("attributes", "bodies", "function", "node", "operator", "opset", "outputs", "references", "signature")
+
+    def __init__(self, node: ir.Node, opset: int, operator: Operator | None, signature: Signature | None) -> None:
         self.node = node
-        self.operator: Operator | None = None
+        self.opset = opset
+        self.operator = operator
+        self.signature = signature
         self.function: PreparedGraph | None = None
-        self.signature: Signature | None = None
-        self.opset = 1
         self.attributes: dict[str, Any] = {}
         self.bodies: dict[str, PreparedGraph | list[PreparedGraph]] = {}
         self.references: dict[str, str] = {}
-        self.outputs = max((i + 1 for i, output in enumerate(node.outputs) if output.name), default=0)
-        self.done_with: tuple[ir.Value, ...] = ()
+        outputs = node.outputs
+        self.outputs = len(outputs)
+        while self.outputs and not outputs[self.outputs - 1].name:
+            self.outputs -= 1
 
 
 class PreparedGraph:
@@ -114,6 +127,7 @@ class PreparedGraph:
         self.steps = steps
         self.defaults = defaults
         self._constants: dict[ir.Value, Value] | None = None
+        self._done_with: list[tuple[ir.Value, ...]] | None = None
 
     @property
     def constants(self) -> dict[ir.Value, Value]:
@@ -151,9 +165,11 @@ class PreparedGraph:
         frame = Frame(around, attributes)
         frame.values.update(self.constants)
         frame.values.update(zip(self.inputs, arguments, strict=True))
-        for step in self.steps:
+        if self._done_with is None:
+            self._done_with = _last_reads(self)
+        for step, done_with in zip(self.steps, self._done_with, strict=True):
             call_step(step, frame)
-            for value in step.done_with:
+            for value in done_with:
                 if kept is None or value not in kept:
                     frame.values.pop(value, None)
         return tuple(frame.find(value) for value in (*self.outputs, *(kept or ())))  # type: ignore[misc]
@@ -233,11 +249,11 @@ class Preparer:
         self._declared = functions
         self._functions: dict[Any, PreparedGraph] = {}
         self._preparing: set[Any] = set()
+        self._definitions: dict[tuple[str, str, int], tuple[int, Operator | None, Signature | None]] = {}
 
     def graph(self, graph: ir.Graph | ir.Function, imports: Mapping[str, int]) -> PreparedGraph:
         """Prepare a graph, and the bodies in it."""
         steps = [self.step(node, imports) for node in graph]
-        _set_done_with(graph, steps)
         declared = graph.attributes.items() if isinstance(graph, ir.Function) else ()
         defaults = {name: _attribute(attribute) for name, attribute in declared if attribute.value is not None}
         return PreparedGraph(graph, steps, defaults)
@@ -248,34 +264,46 @@ class Preparer:
         Raises:
             InvalidModelError: An attribute is missing or unknown, or a function calls itself.
         """
-        step, domain = Step(node), canonical(node.domain)
-        for attribute in node.attributes.values():
+        step = Step(node, *self._definition(node.domain, node.op_type, imports))
+        for name, attribute in node.attributes.items():
+            kind = attribute.type
             if attribute.is_ref():
-                step.references[attribute.name] = attribute.ref_attr_name or ""
-            elif attribute.type == ir.AttributeType.GRAPH:
-                step.bodies[attribute.name] = self.graph(attribute.as_graph(), imports)
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                step.bodies[attribute.name] = [self.graph(body, imports) for body in attribute.as_graphs()]
+                step.references[name] = attribute.ref_attr_name or ""
+            elif kind == ir.AttributeType.GRAPH:
+                step.bodies[name] = self.graph(attribute.as_graph(), imports)
+            elif kind == ir.AttributeType.GRAPHS:
+                step.bodies[name] = [self.graph(body, imports) for body in attribute.as_graphs()]
             else:
-                step.attributes[attribute.name] = _attribute(attribute)
-        function = self._declared.get(node.op_identifier())
-        if function is not None:
-            step.function = self._function(node, function)
-            return step
-        step.opset = imports.get(domain, 1)
-        step.operator = registry.find(domain, node.op_type, step.opset)
+                step.attributes[name] = _attribute(attribute)
+        if self._declared:
+            function = self._declared.get(node.op_identifier())
+            if function is not None:
+                step.function = self._function(node, function)
+                return step
         if step.operator is None:
+            domain = canonical(node.domain)
             name = f"{domain + '.' if domain else ''}{node.op_type} (version {step.opset} of {domain or 'ai.onnx'})"
             self.missing.setdefault(name, []).append(node_label(node))
-            return step
-        step.signature = signature(domain, node.op_type, step.opset) if not step.operator.user else None
-        if not step.references:
+        elif not step.references:
             try:
-                step.attributes = step.operator.bound({**step.attributes, **step.bodies})
+                step.attributes = step.operator.bound(step.attributes, step.bodies)
             except SardonyxError as error:
                 raise type(error)(error.problem, where=node_label(node), remedy=error.remedy) from error
-            step.attributes = {name: value for name, value in step.attributes.items() if name not in step.bodies}
         return step
+
+    def _definition(
+        self, domain: str, name: str, imports: Mapping[str, int]
+    ) -> tuple[int, Operator | None, Signature | None]:
+        """The version of the domain, the operator there, and what it may be given."""
+        domain = canonical(domain)
+        opset = imports.get(domain, 1)
+        found = self._definitions.get((domain, name, opset))
+        if found is None:
+            operator = registry.find(domain, name, opset)
+            standard = operator is not None and not operator.user
+            found = (opset, operator, signature(domain, name, opset) if standard else None)
+            self._definitions[domain, name, opset] = found
+        return found
 
     def _function(self, node: ir.Node, function: ir.Function) -> PreparedGraph:
         key = function.identifier()
@@ -312,19 +340,19 @@ def prepare(model: ir.Model) -> PreparedGraph:
     return prepared
 
 
-def _set_done_with(graph: ir.Graph | ir.Function, steps: Sequence[Step]) -> None:
+def _last_reads(graph: PreparedGraph) -> list[tuple[ir.Value, ...]]:
+    """The values of the graph that are read for the last time at each step."""
     last: dict[ir.Value, int] = {}
-    for i, step in enumerate(steps):
+    for i, step in enumerate(graph.steps):
         last.update(dict.fromkeys(_read_by(step.node), i))
         last.update((output, i) for output in step.node.outputs if output not in last)
-    own = {*graph.inputs, *(output for step in steps for output in step.node.outputs)}
+    own = {*graph.inputs, *(output for step in graph.steps for output in step.node.outputs)}
     own -= set(graph.outputs)
-    done: dict[int, list[ir.Value]] = {}
+    done: list[list[ir.Value]] = [[] for _ in graph.steps]
     for value, i in last.items():
         if value in own:
-            done.setdefault(i, []).append(value)
-    for i, step in enumerate(steps):
-        step.done_with = tuple(done.get(i, ()))
+            done[i].append(value)
+    return [tuple(values) for values in done]
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:

@@ -8,12 +8,14 @@ that the model imports), ``outputs`` (how many results are asked for) and ``iden
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sardonyx.core.graph import Value
@@ -91,21 +93,31 @@ class Operator:
             raise InvalidModelError(f"{self.name} has {len(results)} results, and {outputs} are asked for.")
         return results
 
-    def bound(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def bound(self, attributes: dict[str, Any], bodies: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """The attributes of a node, checked against the definition.
+
+        Args:
+            attributes: All of them but graphs.
+            bodies: Those that are graphs.
 
         Raises:
             InvalidModelError: A required one is missing, or one is unknown.
         """
-        known = {name: value for name, value in attributes.items() if name not in _IGNORED}
-        for name in known:
-            if name not in self.attributes:
-                allowed = ", ".join(self.attributes) or "none"
-                raise InvalidModelError(f"{self.name} has no attribute {name!r}.", remedy=f"It has: {allowed}.")
-        for name, default in self.attributes.items():
-            if default is REQUIRED and name not in known:
+        if not attributes.keys() <= self.attributes.keys() or not bodies.keys() <= self.attributes.keys():
+            attributes = {name: value for name, value in attributes.items() if name not in _IGNORED}
+            for name in [*attributes, *bodies]:
+                if name not in self.attributes:
+                    allowed = ", ".join(self.attributes) or "none"
+                    raise InvalidModelError(f"{self.name} has no attribute {name!r}.", remedy=f"It has: {allowed}.")
+        for name in self.needed:
+            if name not in attributes and name not in bodies:
                 raise InvalidModelError(f"{self.name} needs its attribute {name!r}.")
-        return known
+        return attributes
+
+    @functools.cached_property
+    def needed(self) -> tuple[str, ...]:
+        """The attributes that must be given."""
+        return tuple(name for name, default in self.attributes.items() if default is REQUIRED)
 
 
 _IGNORED = frozenset({"consumed_inputs"})
