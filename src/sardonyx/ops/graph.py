@@ -108,7 +108,7 @@ class Step:
         self.operator = operator
         self.signature = signature
         self.function: PreparedGraph | None = None
-        self.attributes: dict[str, Any] = {}
+        self.attributes: Mapping[str, Any] = {}
         self.bodies: dict[str, PreparedGraph | list[PreparedGraph]] = {}
         self.references: dict[str, str] = {}
         outputs = node.outputs
@@ -265,6 +265,7 @@ class Preparer:
             InvalidModelError: An attribute is missing or unknown, or a function calls itself.
         """
         step = Step(node, *self._definition(node.domain, node.op_type, imports))
+        attributes: dict[str, Any] = {}
         for name, attribute in node.attributes.items():
             kind = attribute.type
             if attribute.is_ref():
@@ -274,7 +275,8 @@ class Preparer:
             elif kind == ir.AttributeType.GRAPHS:
                 step.bodies[name] = [self.graph(body, imports) for body in attribute.as_graphs()]
             else:
-                step.attributes[name] = _attribute(attribute)
+                attributes[name] = _attribute(attribute)
+        step.attributes = attributes
         if self._declared:
             function = self._declared.get(node.op_identifier())
             if function is not None:
@@ -286,7 +288,7 @@ class Preparer:
             self.missing.setdefault(name, []).append(node_label(node))
         elif not step.references:
             try:
-                step.attributes = step.operator.bound(step.attributes, step.bodies)
+                step.attributes = step.operator.bound(attributes, step.bodies)
             except SardonyxError as error:
                 raise type(error)(error.problem, where=node_label(node), remedy=error.remedy) from error
         return step

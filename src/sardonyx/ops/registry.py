@@ -93,7 +93,9 @@ class Operator:
             raise InvalidModelError(f"{self.name} has {len(results)} results, and {outputs} are asked for.")
         return results
 
-    def bound(self, attributes: dict[str, Any], bodies: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    def bound(
+        self, attributes: Mapping[str, Any], bodies: Mapping[str, Any] = MappingProxyType({})
+    ) -> Mapping[str, Any]:
         """The attributes of a node, checked against the definition.
 
         Args:
@@ -260,8 +262,6 @@ def all_operators() -> Iterator[Operator]:
 def load() -> None:
     """Import the library's own definitions, once."""
     global _loaded
-    if _loaded:
-        return
     with _loading:
         if _loaded:
             return

@@ -29,7 +29,7 @@ def _zipped(x: Type, *, classlabels_int64s: Sequence[int] = (), classlabels_stri
 def zip_map(
     x: np.ndarray, *, classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = ()
 ) -> tuple[list[dict[Any, float]]]:
-    labels = list(classlabels_strings) or list(classlabels_int64s)
+    labels: Sequence[int] | Sequence[str] = classlabels_strings or classlabels_int64s
     rows = np.atleast_2d(x)
     if rows.shape[1] != len(labels):
         raise InvalidModelError(f"ZipMap has {len(labels)} labels for rows of {rows.shape[1]}.")

@@ -70,7 +70,7 @@ def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
 def feature_vectorizer(*xs: Tensor, inputdimensions: Sequence[int] = ()) -> Tensor:
     """Rows of all inputs end to end; of each, as many entries as ``inputdimensions`` says."""
     rows = [L.cast(L.flatten_to(x, 1) if x.rank > 1 else L.unsqueeze(x, [0]), t.FLOAT) for x in xs]
-    widths = inputdimensions or [None] * len(rows)
+    widths: Sequence[int | None] = inputdimensions or [None] * len(rows)
     return L.concat([_wide(row, width) for row, width in zip(rows, widths, strict=True)], -1)
 
 

@@ -76,8 +76,8 @@ def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) 
         L.constant(len(trees.roots), t.INT64), None, [start, L.full(start.shape, 0, t.INT32)], tree
     )
     if kind is not None:
-        total = L.where(count > 0, total, 0)  # type: ignore[arg-type,operator]
-    return (total / len(trees.roots) if aggregate == "AVERAGE" else total), count  # type: ignore[operator,return-value]
+        total = L.where(count > 0, total, 0)
+    return (total / len(trees.roots) if aggregate == "AVERAGE" else total), count
 
 
 def _leaves(x: Tensor, trees: Trees, steps: int) -> Tensor:
@@ -97,8 +97,9 @@ def _leaves(x: Tensor, trees: Trees, steps: int) -> Tensor:
         return None, [L.where(holds, L.take(yes, node, 0), L.take(no, node, 0))], []
 
     start = L.broadcast_to(L.constant(trees.roots, t.INT64), (x.shape[0], len(trees.roots)))
-    (at,), _ = L.loop(L.constant(steps, t.INT64), None, [start], step)
-    return at  # type: ignore[return-value]
+    final, _ = L.loop(L.constant(steps, t.INT64), None, [start], step)
+    at: Tensor = final[0]
+    return at
 
 
 def _compared(code: int, value: Tensor, split: Tensor) -> Tensor:
