@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sardonyx.core.dim import Dim
 from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
-from sardonyx.errors import RuleError
+from sardonyx.errors import NeedsValueError, RuleError
 
 CLOSED = -1
 """The level of a value that depends on no input."""
@@ -234,8 +234,11 @@ def require_tensor(value: Value) -> TensorType:
     """The type of a value that must be a tensor of known rank.
 
     Raises:
-        RuleError: It is a sequence, an optional, a map or a tuple, or its rank is open.
+        RuleError: It is a sequence, an optional, a map or a tuple.
+        NeedsValueError: Its rank is only known at run time.
     """
-    if not isinstance(value.type, TensorType) or value.type.shape is None:
-        raise RuleError(f"a tensor of known rank is needed, and {value.type} was given.", where=value.origin)
+    if not isinstance(value.type, TensorType):
+        raise RuleError(f"a tensor is needed, and {value.type} was given.", where=value.origin)
+    if value.type.shape is None:
+        raise NeedsValueError("a rank is only known at run time.", value=value, where=value.origin)
     return value.type

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size, dim_max
 from sardonyx.core.graph import (
@@ -26,7 +28,7 @@ from sardonyx.core.graph import (
     require_tensor,
     symbols_in,
 )
-from sardonyx.core.run_context import current_run
+from sardonyx.core.run_context import current_run, tracing
 from sardonyx.core.tensor import Tensor, apply, constant, function_input, get, sizes_of
 from sardonyx.core.type_rules import TYPE_RULES, same_type
 from sardonyx.core.types import Shape, Type
@@ -200,7 +202,11 @@ def _with_inputs(branch: Function, used: Sequence[Value], captured: Sequence[Val
 
 
 def loop(
-    count: Tensor | None, go: Tensor | None, carried: Sequence[Value], body: LoopBody
+    count: Tensor | None,
+    go: Tensor | None,
+    carried: Sequence[Value],
+    body: LoopBody,
+    rows: Sequence[Type] | None = None,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Repeat ``body`` while it asks for more and the count lasts.
 
@@ -210,6 +216,7 @@ def loop(
         carried: Values that every iteration takes and gives anew.
         body: Of the iteration's number (int64 scalar) and the carried values; gives whether to go on (boolean scalar,
             or None for yes), the carried values, and the values to collect.
+        rows: Types of the values to collect: what a run without iterations gives if the body cannot be traced.
 
     Returns:
         The carried values at the end, and what was collected, stacked along a new first axis.
@@ -222,17 +229,17 @@ def loop(
     start = constant(True, t.BOOL) if go is None else go
     most = constant((1 << 63) - 1, t.INT64) if count is None else count
     if current_run() is not None:
-        return _looped(most, start, carried, body)
+        return _looped(most, start, carried, body, rows)
 
     def whole(i: Tensor, going: Tensor, *state: Value) -> list[Value]:
         again, after, scanned = body(i, *state)
         return [constant(True, t.BOOL) if again is None else again, *after, *scanned]
 
-    traced, captured, state, rows = _traced_loop(whole, most, start, carried)
+    traced, captured, state, scanned = _traced_loop(whole, most, start, carried)
     trips: Size = Dim.symbol(fresh_symbol())
     if count is not None and start.is_constant and traced.results[0].is_constant and bool(traced.results[0].known):
         trips = dim_max((sizes_of(count) or (trips,))[0], 0) if bool(start.known) else 0
-    stacked = [t.TensorType(require_tensor(row).dtype, (trips, *_outside(row, traced))) for row in rows]
+    stacked = [t.TensorType(require_tensor(row).dtype, (trips, *_outside(row, traced))) for row in scanned]
     final = [joined_type(before.type, after) for before, after in zip(carried, state, strict=True)]
     params = {"body": traced, "carried": len(carried)}
     results = _recorded("loop", (most, start, *carried, *captured), params, [*final, *stacked])
@@ -289,7 +296,7 @@ def _is_own(symbol: str, body: Function) -> bool:
 
 
 def _looped(
-    count: Tensor, go: Tensor, carried: Sequence[Value], body: LoopBody
+    count: Tensor, go: Tensor, carried: Sequence[Value], body: LoopBody, rows: Sequence[Type] | None
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     run = current_run()
     assert run is not None
@@ -302,26 +309,29 @@ def _looped(
         going = True if again is None else bool(again.known)
         done += 1
     if not collected:
-        return state, _nothing_collected(carried, body)
+        return state, tuple(map(_no_rows, _row_types(carried, body, rows)))
     return state, tuple(stack([scanned[i] for scanned in collected]) for i in range(len(collected[0])))
 
 
-def _nothing_collected(carried: Sequence[Value], body: LoopBody) -> tuple[Value, ...]:
-    """What a loop of no iterations collects: tensors of no rows, of the type that the body would give."""
-    from sardonyx.core.run_context import tracing
+def _row_types(carried: Sequence[Value], body: LoopBody, rows: Sequence[Type] | None) -> Sequence[Type]:
+    """The types of what the body of a loop of no iterations would collect."""
+    types = [t.TensorType(t.INT64, ()), *(value.type for value in carried)]
+    try:
+        with tracing():
+            traced, _ = trace_closed("body", lambda i, *state: list(body(i, *state)[2]), types)
+    except NeedsValueError:
+        if rows is None:
+            raise
+        return rows
+    return [value.type for value in traced.results]
 
-    with tracing():
-        traced, _ = trace_closed(
-            "body", lambda i, *state: list(body(i, *state)[2]), [t.TensorType(t.INT64, ()), *(v.type for v in carried)]
-        )
-    found = []
-    for value in traced.results:
-        if not isinstance(value.type, t.TensorType) or value.type.shape is None:
-            raise TypeMismatchError(f"a loop collects tensors, not {value.type}.")
-        sizes = [0 if isinstance(size, Dim) else size for size in value.type.shape]
-        found.append(apply("iota", shape=(0, *sizes), axis=0, dtype=t.INT64))
-        found[-1] = apply("convert", found[-1], dtype=value.type.dtype, saturate=True, rounding="up")
-    return tuple(found)
+
+def _no_rows(row: Type) -> Tensor:
+    """No rows of a type; a size that only iterations tell is 0."""
+    if not isinstance(row, t.TensorType) or row.shape is None:
+        raise TypeMismatchError(f"a loop collects tensors of known rank, not {row}.")
+    sizes = [0 if isinstance(size, Dim) else size for size in row.shape]
+    return constant(np.empty((0, *sizes), t.numpy_dtype(row.dtype)), row.dtype)
 
 
 def stack(values: Sequence[Value]) -> Tensor:

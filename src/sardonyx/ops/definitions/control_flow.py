@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
+from sardonyx.core.dim import equal
 from sardonyx.core.graph import Value
 from sardonyx.core.language import Tensor
+from sardonyx.core.types import OptionalType, TensorType, Type
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.definitions.sequences import as_optional
 from sardonyx.ops.graph import Body
 from sardonyx.ops.registry import operator
 
@@ -22,15 +26,32 @@ def if_(condition: Tensor, *, then_branch: Body, else_branch: Body) -> tuple[Val
 @operator("Loop", since=1)
 def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: Value, body: Body) -> tuple[Value, ...]:
     def once(i: Tensor, *carried: Value) -> tuple[Tensor | None, list[Value], list[Value]]:
-        going, *rest = body(i, L.constant(True), *carried)
+        given = map(_as_declared, (i, L.constant(True), *carried), body.input_types)
+        going, *rest = body(*given)
         # Without a condition to begin with, that of the body does not count.
         again = None if condition is None else L.reshape(going, ())  # type: ignore[arg-type]
         return again, rest[: len(state)], rest[len(state) :]
 
+    if body.input_count != 2 + len(state) or body.output_count < 1 + len(state):
+        raise InvalidModelError(
+            f"a body of {body.input_count} inputs and {body.output_count} outputs does not fit {len(state)} carried "
+            "values."
+        )
     most = None if count is None else L.reshape(count, ())
     going = None if condition is None else L.reshape(condition, ())
-    final, collected = L.loop(most, going, state, once)
+    declared = [type for type in body.output_types[1 + len(state) :] if type is not None]
+    rows = declared if len(declared) == body.output_count - 1 - len(state) else None
+    final, collected = L.loop(most, going, state, once, rows)
     return *final, *collected
+
+
+def _as_declared(value: Value, declared: Type | None) -> Value:
+    """A value in the form in which a body takes it: a number with one axis, an optional."""
+    if isinstance(declared, OptionalType) and not isinstance(value.type, OptionalType):
+        return as_optional(value)
+    if isinstance(value, Tensor) and isinstance(declared, TensorType) and declared.shape and value.shape == ():
+        return L.reshape(value, (1,) * len(declared.shape))
+    return value
 
 
 @operator("Scan", since=9)
@@ -43,26 +64,69 @@ def scan(
     scan_output_axes: Sequence[int] = (),
     scan_output_directions: Sequence[int] = (),
 ) -> tuple[Value, ...]:
-    state, scanned = inputs[: len(inputs) - num_scan_inputs], inputs[len(inputs) - num_scan_inputs :]
-    axes = scan_input_axes or (0,) * num_scan_inputs
-    backward = scan_input_directions or (0,) * num_scan_inputs
-    rows = [
-        L.reverse(_first(x, axis), [0] if back else []) for x, axis, back in zip(scanned, axes, backward, strict=True)
-    ]
-
-    def once(i: Tensor, *carried: Value) -> tuple[None, Sequence[Value], Sequence[Value]]:
-        found = body(*carried, *(L.take(x, i, 0) for x in rows))
-        return None, found[: len(state)], found[len(state) :]
-
-    count = L.size_tensor([rows[0].shape[0]], ())
-    final, collected = L.loop(count, None, state, once)
-    axes = scan_output_axes or (0,) * len(collected)
-    backward = scan_output_directions or (0,) * len(collected)
+    state, scanned = _split(inputs, num_scan_inputs)
+    outputs = body.output_count - len(state)
+    axes, backward = _each(scan_input_axes, len(scanned)), _each(scan_input_directions, len(scanned))
+    rows = [_first(x, axis) for x, axis in zip(scanned, axes, strict=True)]
+    final, collected = _scanned(state, rows, backward, L.size_tensor([rows[0].shape[0]], ()), body)
+    axes, backward = _each(scan_output_axes, outputs), _each(scan_output_directions, outputs)
     stacked = [
-        _last_to(L.reverse(y, [0] if back else []), axis)
+        _first_to(L.reverse(y, [0] if back else []), axis)
         for y, axis, back in zip(collected, axes, backward, strict=True)
     ]
     return *final, *stacked
+
+
+@operator("Scan", since=8)
+def scan_batched(
+    lengths: Tensor | None = None,
+    *inputs: Tensor,
+    body: Body,
+    num_scan_inputs: int,
+    directions: Sequence[int] = (),
+) -> tuple[Value, ...]:
+    """The first version: every input has a batch axis first, and a sequence axis second."""
+    state, scanned = _split(inputs, num_scan_inputs)
+    backward = _each(directions, len(scanned))
+    batch, longest = scanned[0].shape[:2]
+
+    def image(i: Tensor) -> tuple[None, list[Value], list[Value]]:
+        count = L.size_tensor([longest], ()) if lengths is None else L.take(lengths, i, 0)
+        initial, rows = ([L.take(x, i, 0) for x in each] for each in (state, scanned))
+        final, collected = _scanned(initial, rows, backward, count, body)
+        # The rest of a shorter sequence is left open by the standard: zeros here.
+        padded = [L.pad(y, (0,) * y.rank, (longest - y.shape[0], *(0,) * (y.rank - 1))) for y in collected]
+        return None, [], [*final, *padded]
+
+    return L.loop(L.size_tensor([batch], ()), None, [], image)[1]
+
+
+def _split(inputs: Sequence[Tensor], scanned: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    if not 0 < scanned <= len(inputs):
+        raise InvalidModelError(f"{scanned} of {len(inputs)} inputs cannot be scanned.")
+    return inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
+
+
+def _each(values: Sequence[int], count: int) -> Sequence[int]:
+    """One number for each input or output, 0 by default."""
+    if values and len(values) != count:
+        raise InvalidModelError(f"{len(values)} axes or directions are given for {count} values.")
+    return values or (0,) * count
+
+
+def _scanned(
+    state: Sequence[Tensor], rows: Sequence[Tensor], backward: Sequence[int], count: Tensor, body: Body
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    for other in rows:
+        if equal(other.shape[0], rows[0].shape[0]) is False:
+            raise ShapeError(f"sequences of {rows[0].shape[0]} and of {other.shape[0]} are scanned together.")
+
+    def once(i: Tensor, *carried: Tensor) -> tuple[None, Sequence[Value], Sequence[Value]]:
+        items = [L.take(x, count - 1 - i if back else i, 0) for x, back in zip(rows, backward, strict=True)]
+        found = body(*carried, *items)
+        return None, found[: len(state)], found[len(state) :]
+
+    return L.loop(count, None, state, once)
 
 
 def _first(x: Tensor, axis: int) -> Tensor:
@@ -70,29 +134,8 @@ def _first(x: Tensor, axis: int) -> Tensor:
     return L.permute(x, [at, *(a for a in range(x.rank) if a != at)])
 
 
-def _last_to(x: Tensor, axis: int) -> Tensor:
+def _first_to(x: Tensor, axis: int) -> Tensor:
     at = L.normalized_axis(axis, x.rank)
     order = list(range(1, x.rank))
     order.insert(at, 0)
     return L.permute(x, order)
-
-
-@operator("Scan", since=8)
-def scan_batched(
-    lengths: Tensor | None, *inputs: Tensor, body: Body, num_scan_inputs: int, directions: Sequence[int] = ()
-) -> tuple[Value, ...]:
-    """The first version: every input has a batch axis first, and a sequence axis second."""
-    if lengths is not None:
-        inputs = _cut(lengths, inputs, num_scan_inputs)
-    batch = inputs[0].shape[0]
-    results: list[list[Value]] = []
-    for image in range(int(L.static(L.size_tensor([batch]), "the batch of Scan")[0])):
-        rows = [L.take(x, L.constant(image, L.t.INT64), 0) for x in inputs]
-        results.append(list(scan(*rows, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions)))
-    return tuple(L.stack(each) for each in zip(*results, strict=True))
-
-
-def _cut(lengths: Tensor, inputs: Sequence[Tensor], scanned: int) -> tuple[Tensor, ...]:
-    longest = max(L.static(lengths, "the sequence lengths of Scan"), default=0)
-    kept = inputs[: len(inputs) - scanned]
-    return *kept, *(L.slice_(x, 1, 0, longest) for x in inputs[len(inputs) - scanned :])

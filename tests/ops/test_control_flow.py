@@ -1,0 +1,126 @@
+"""Control flow: branches of several shapes, loops without iterations, scans along any axis and of batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx.errors import InvalidModelError, ResourceError, ShapeError
+from sardonyx.runtime import Session
+
+
+def model(text: str, opset: int = 16) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {text}')
+
+
+def run(text: str, opset: int = 16, **feeds: Any) -> list[Any]:
+    return Session(model(text, opset)).run(None, feeds)
+
+
+@pytest.mark.parametrize("condition", [np.array(True), np.array([True])])
+def test_branches_may_give_other_shapes_and_ranks(condition: np.ndarray) -> None:
+    text = f"""g (bool{"[1]" if condition.ndim else ""} c, float[3] x) => (y) {{
+        y = If<then_branch = a () => (float[3] p) {{ p = Neg(x) }},
+               else_branch = b () => (float q) {{ q = ReduceSum<keepdims = 0>(x) }}>(c) }}"""
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(run(text, c=condition, x=x)[0], -x)
+    assert run(text, c=~condition, x=x)[0] == 3
+
+
+LOOP = """g (int64{one} n, bool{one} c, float[2] x) => (y, s) {{
+    y, s = Loop<body = b (int64{one} i, bool{one} go, float[2] a) => (bool{one} more, float[2] d, float[2] e) {{
+        limit = Constant<value_float = 10.0>()
+        d = Add(a, a)  e = Neg(a)  top = ReduceMax<keepdims = {keep}>(d)  more = Less(top, limit) }}>({n}, {c}, x) }}"""
+
+
+@pytest.mark.parametrize("one", ["", "[1]"])
+@pytest.mark.parametrize(
+    ("count", "condition", "trips"),
+    [(2, True, 2), (9, True, 4), (0, True, 0), (3, False, 0), (6, None, 6), (None, True, 4)],
+)
+def test_loops_end_by_count_and_by_condition(one: str, count: int | None, condition: bool | None, trips: int) -> None:
+    text = LOOP.format(
+        one=one, keep=int(bool(one)), n='""' if count is None else "n", c='""' if condition is None else "c"
+    )
+    x = np.ones(2, np.float32)
+    shape = (1,) if one else ()
+    feeds: dict[str, Any] = {"n": np.full(shape, count or 0, np.int64), "c": np.full(shape, bool(condition)), "x": x}
+    y, s = run(text, **feeds)
+    np.testing.assert_array_equal(y, x * 2**trips)
+    np.testing.assert_array_equal(s, -np.array([x * 2**i for i in range(trips)], np.float32).reshape(trips, 2))
+
+
+def test_a_loop_may_carry_a_sequence_and_grow_a_tensor() -> None:
+    text = """g (int64 n) => (y, s) {
+        x = Constant<value_floats = [1.0]>()  e = SequenceEmpty()
+        y, s = Loop<body = b (int64 i, bool go, float[M] a, seq(float[]) r) => (bool go2, float[K] d, seq(float[]) q) {
+            go2 = Identity(go)  d = Concat<axis = 0>(a, a)  q = SequenceInsert(r, a) }>(n, , x, e) }"""
+    y, s = run(text, n=np.array(3))
+    assert y.shape == (8,) and [a.shape for a in s] == [(1,), (2,), (4,)]
+
+
+def test_a_loop_without_end_meets_the_limit() -> None:
+    text = LOOP.format(one="", keep=0, n='""', c='""')
+    session = Session(model(text), max_loop_iterations=5)
+    with pytest.raises(ResourceError, match="5 iterations"):
+        session.run(None, {"n": np.array(0), "c": np.array(True), "x": np.ones(2, np.float32)})
+
+
+def test_a_body_that_does_not_fit_is_refused() -> None:
+    text = """g (int64 n, float x) => (y) {
+        y = Loop<body = b (int64 i, bool go) => (bool more, float d) { more = Identity(go)  d = Neg(x) }>(n, , x) }"""
+    with pytest.raises(InvalidModelError, match="node "):
+        run(text, n=np.array(2), x=np.float32(1))
+
+
+SCAN = """g (float[N,2] h, float[A,B,2] x, float[D,B,2] z) => (last, y) {{
+    last, y = Scan<num_scan_inputs = 2, {attributes} body = b (float[N,2] s, float[C,2] p, float[C,2] q) =>
+        (float[N,2] t, float[C,2] o) {{ t0 = Add(s, p)  t = Add(t0, q)  o = Sub(t, q) }}>(h, x, z) }}"""
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (1, 0)])
+@pytest.mark.parametrize("backward", [(0, 0), (0, 1)])
+@pytest.mark.parametrize(("out_axis", "out_backward"), [(0, 0), (1, 1), (-1, 0)])
+def test_scans_go_along_any_axis_either_way(
+    axes: tuple[int, int], backward: tuple[int, int], out_axis: int, out_backward: int
+) -> None:
+    attributes = f"scan_input_axes = {list(axes)}, scan_input_directions = {list(backward)}, "
+    attributes += f"scan_output_axes = [{out_axis}], scan_output_directions = [{out_backward}], "
+    rng = np.random.default_rng(0)
+    h, x, z = (rng.integers(0, 9, (3, 2) if i == 0 else (3, 3, 2)).astype(np.float32) for i in range(3))
+    rows = [np.moveaxis(v, axis, 0)[:: -1 if back else 1] for v, axis, back in zip((x, z), axes, backward, strict=True)]
+    state, collected = h, []
+    for p, q in zip(*rows, strict=True):
+        state = state + p + q
+        collected.append(state - q)
+    wanted = np.moveaxis(np.array(collected)[:: -1 if out_backward else 1], 0, out_axis)
+    last, y = run(SCAN.format(attributes=attributes), h=h, x=x, z=z)
+    np.testing.assert_array_equal(last, state)
+    np.testing.assert_array_equal(y, wanted)
+
+
+def test_sequences_of_other_lengths_are_not_scanned_together() -> None:
+    with pytest.raises(ShapeError, match="scanned together"):
+        x = np.ones((2, 3, 2), np.float32)
+        run(SCAN.format(attributes=""), h=np.ones((3, 2), np.float32), x=x, z=x[:1])
+
+
+def test_the_first_scan_takes_a_batch_and_lengths() -> None:
+    text = """g (int64[B] n, float[B,2] h, float[B,S,2] x) => (last, y) {
+        last, y = Scan<num_scan_inputs = 1, directions = [1], body = b (float[2] s, float[2] p) =>
+            (float[2] t, float[2] o) { t = Add(s, p)  o = Neg(p) }>(n, h, x) }"""
+    x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    last, y = run(text, opset=8, n=np.array([2, 3]), h=np.zeros((2, 2), np.float32), x=x)
+    np.testing.assert_array_equal(last, [x[0, :2].sum(0), x[1].sum(0)])
+    np.testing.assert_array_equal(y, [[*-x[0, 1::-1], [0, 0]], -x[1, ::-1]])
+
+
+def test_a_loop_without_iterations_whose_body_needs_values_gives_no_rows() -> None:
+    text = """g (int64 n, seq(float[]) s) => (y) {
+        y = Loop<body = b (int64 i, bool go) => (bool more, float[3] d) {
+            more = Identity(go)  x = SequenceAt(s, i)  d = Neg(x) }>(n, ) }"""
+    (y,) = run(text, n=np.array(0), s=[])
+    assert y.shape == (0, 3) and y.dtype == np.float32
