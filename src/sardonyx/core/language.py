@@ -89,6 +89,7 @@ __all__ = [
     "normalized_axes",
     "normalized_axis",
     "not_equal",
+    "number",
     "of_shape",
     "ones_like",
     "pad",
@@ -135,6 +136,7 @@ __all__ = [
     "uniform",
     "unsqueeze",
     "where",
+    "widened",
     "zero",
     "zeros_like",
 ]  # fmt: skip
@@ -231,6 +233,11 @@ def of_shape(x: Tensor, shape: Sequence[Size], what: str) -> Tensor:
 def product(values: Sequence[Size]) -> Size:
     """The product of sizes."""
     return math.prod(values)  # type: ignore[arg-type,return-value]
+
+
+def number(size: Size, dtype: DType = t.INT64) -> Tensor:
+    """A size as a scalar."""
+    return cast(size_tensor([size], ()), dtype)
 
 
 def shape_tensor(x: Tensor) -> Tensor:
@@ -444,6 +451,11 @@ def stop_gradient(x: Tensor) -> Tensor:
 def cast(x: Tensor, dtype: DType, *, saturate: bool = True, rounding: str = "up") -> Tensor:
     """To another element type, as ONNX Cast does."""
     return x if x.dtype == dtype else apply("convert", x, dtype=dtype, saturate=saturate, rounding=rounding)
+
+
+def widened(x: Tensor) -> Tensor:
+    """Floats of 16 bits and less as float32, for sums of many; all others as they are."""
+    return cast(x, t.FLOAT) if t.is_float(x.dtype) and x.dtype.bitwidth < 32 else x
 
 
 def bitcast(x: Tensor, dtype: DType) -> Tensor:

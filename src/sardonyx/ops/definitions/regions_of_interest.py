@@ -1,0 +1,151 @@
+"""Regions of interest: each region of an image as a small grid of its own.
+
+Source: ONNX Operators, *MaxRoiPool* (Girshick, Fast R-CNN, 2015, arXiv:1504.08083) and *RoiAlign* (He et al., Mask
+R-CNN, 2017, arXiv:1703.06870).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size
+from sardonyx.core.graph import Value
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError
+from sardonyx.ops.definitions.sampling import corners, linear, pixels_or_border
+from sardonyx.ops.registry import operator
+
+
+@operator("MaxRoiPool", since=1)
+def max_roi_pool(
+    x: Tensor, rois: Tensor, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
+) -> tuple[Value, ...]:
+    """Regions are rows (image, x1, y1, x2, y2); a bin outside of the image gives 0."""
+    height, width = x.shape[2:]
+
+    def pooled(i: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+        image, x1, y1, x2, y2 = (L.take(L.take(rois, i, 0), L.constant(c, t.INT64), 0) for c in range(5))
+        pixels = L.take(x, L.cast(image, t.INT64), 0)
+        rows = _bins(y1 * spatial_scale, y2 * spatial_scale, pooled_shape[0], height)
+        columns = _bins(x1 * spatial_scale, x2 * spatial_scale, pooled_shape[1], width)
+        by_column = L.reduce_max(L.where(columns, L.unsqueeze(pixels, [2]), -math.inf), [3])
+        found = L.reduce_max(L.where(L.unsqueeze(rows, [2]), L.unsqueeze(by_column, [1]), -math.inf), [2])
+        some = L.any_of(rows, [1], keepdims=True) & L.any_of(columns, [1])
+        return None, [], [L.where(some, found, 0)]
+
+    return L.loop(L.number(rois.shape[0]), None, [], pooled)[1]
+
+
+def _bins(start: Tensor, end: Tensor, count: int, size: Size) -> Tensor:
+    """Which places of an axis belong to which of the bins between two ends: [count, size]."""
+    first, last = _half_away(start), _half_away(end)
+    extent = L.maximum(last - first + 1, 1) / count
+    bins, place = L.iota((count, 1), 0, start.dtype), L.arange(size, start.dtype)
+    return (place >= L.floor(bins * extent) + first) & (place < L.ceil((bins + 1) * extent) + first)
+
+
+def _half_away(x: Tensor) -> Tensor:
+    """Rounded to the nearest integer, halves away from zero."""
+    return L.sign(x) * L.floor(L.abs_(x) + 0.5)
+
+
+@operator("RoiAlign", since=16)
+def roi_align(
+    x: Tensor,
+    rois: Tensor,
+    batch_indices: Tensor,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    """``max`` is over the corners of each sample's cell, times their weights: so the first implementation had it."""
+    if mode.lower() not in ("avg", "max"):
+        raise InvalidModelError(f"there is no mode {mode!r}.", remedy="There are: avg, max.")
+    half_pixel = coordinate_transformation_mode.lower() == "half_pixel"
+    ends = L.cast(rois, t.FLOAT) * spatial_scale - (0.5 if half_pixel else 0)
+    x1, y1, x2, y2 = (L.take(ends, L.constant(c, t.INT64), 1) for c in range(4))
+    rows = _samples(y1, y2, output_height, sampling_ratio, x.shape[2], half_pixel).at([3, 4])
+    columns = _samples(x1, x2, output_width, sampling_ratio, x.shape[3], half_pixel).at([1, 2])
+    image = L.reshape(L.cast(batch_indices, t.INT64), (batch_indices.shape[0], *(1,) * 4))
+    wide = L.widened(x)
+    pixels, place = pixels_or_border(wide, image), [rows.place, columns.place]
+    value = linear(pixels, place) if mode.lower() == "avg" else L.maximum(*corners(pixels, place))
+    value = L.where(L.unsqueeze(rows.inside & columns.inside, [-1]), value, 0)
+    counted = L.unsqueeze(rows.counted & columns.counted, [-1])
+    count = L.cast(L.reshape(rows.number * columns.number, (rois.shape[0], 1, 1, 1)), wide.dtype)
+    if mode.lower() == "avg":
+        y = L.reduce_sum(L.where(counted, value, 0), [2, 4]) / L.maximum(count, 1)
+    else:
+        y = L.where(count > 0, L.reduce_max(L.where(counted, value, -math.inf), [2, 4]), 0)
+    return L.cast(L.permute(y, [0, 3, 1, 2]), x.dtype)
+
+
+class _Samples(NamedTuple):
+    """Where along an axis the bins of every region are sampled: [regions, bins, samples].
+
+    Attributes:
+        place: Coordinates, within the image.
+        inside: Whether that is where the sample was, or beside it.
+        counted: Whether the region has that many samples a bin.
+        number: Samples a bin, of each region.
+    """
+
+    place: Tensor
+    inside: Tensor
+    counted: Tensor
+    number: Tensor
+
+    def at(self, axes: Sequence[int]) -> _Samples:
+        """With new axes of size 1."""
+        place, inside, counted = (L.unsqueeze(part, axes) for part in self[:3])
+        return _Samples(place, inside, counted, self.number)
+
+
+def _samples(start: Tensor, end: Tensor, bins: int, ratio: int, size: Size, half_pixel: bool) -> _Samples:
+    extent = end - start if half_pixel else L.maximum(end - start, 1)
+    each = L.unsqueeze(extent / bins, [1, 2])
+    grid = L.full_like(each, ratio) if ratio > 0 else L.maximum(L.ceil(each), 0)
+    most = ratio if ratio > 0 else L.sizes(L.cast(L.maximum(L.reduce_max(grid), 0), t.INT64), "samples")[0]
+    sample = L.iota((1, 1, most), 2, t.FLOAT)
+    place = L.unsqueeze(start, [1, 2]) + each * L.iota((1, bins, 1), 1, t.FLOAT) + (sample + 0.5) * each / grid
+    limit = L.number(size, t.FLOAT)
+    return _Samples(
+        place=L.clip(place, 0, limit - 1),
+        inside=(place >= -1) & (place <= limit),
+        counted=sample < grid,
+        number=L.reshape(grid, grid.shape[:1]),
+    )
+
+
+@operator("RoiAlign", since=10)
+def roi_align_unaligned(
+    x: Tensor,
+    rois: Tensor,
+    batch_indices: Tensor,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    """The first version did not shift by half a pixel."""
+    return roi_align(
+        x,
+        rois,
+        batch_indices,
+        coordinate_transformation_mode="output_half_pixel",
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+    )
