@@ -83,6 +83,8 @@ def _require_nonzero(divisor: Array) -> None:
 
 def _power(x: Array, y: Array) -> Array:
     if x.dtype.kind == "i" and (y < 0).any():
+        if ((x == 0) & (y < 0)).any():
+            raise ExecutionError("an integer 0 is raised to a negative power.", remedy="Give another base.")
         # The exact power, rounded toward zero: 0 but for bases 1 and -1.
         with np.errstate(all="ignore"):
             return np.where(y < 0, np.trunc(np.power(x.astype(np.float64), y)), 0).astype(x.dtype) + np.where(

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from sardonyx.core.graph import Value
 from sardonyx.core.host import HostFunction, host
 from sardonyx.core.types import Type
@@ -47,6 +49,7 @@ class Operator:
         variadic: Whether any number may follow.
         attributes: Attributes with their defaults; ``REQUIRED`` without.
         given: Which of ``GIVEN`` the definition takes.
+        rounded: Defaults that are no float32, as all attributes are: the nearest ones.
         host_reason: Why it is a host operator; empty for one over Core.
         user: Whether it is defined outside of the library.
     """
@@ -60,6 +63,7 @@ class Operator:
     variadic: bool
     attributes: Mapping[str, Any]
     given: frozenset[str]
+    rounded: Mapping[str, float]
     host_reason: str = ""
     user: bool = False
 
@@ -84,7 +88,7 @@ class Operator:
             raise InvalidModelError(f"{self.name} lacks its input {', '.join(missing)}.")
         if len(inputs) > len(self.inputs) and not self.variadic:
             raise InvalidModelError(f"{self.name} takes {len(self.inputs)} inputs, and {len(inputs)} are given.")
-        options: dict[str, Any] = dict(attributes)
+        options: dict[str, Any] = {**self.rounded, **attributes}
         for name in self.given:
             options[name] = opset if name == "opset" else outputs if name == "outputs" else identity
         found = self.definition(*inputs, **options)
@@ -226,6 +230,7 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
         variadic=variadic,
         attributes=attributes,
         given=frozenset(given),
+        rounded={name: float(np.float32(value)) for name, value in attributes.items() if isinstance(value, float)},
         user=not definition.__module__.startswith("sardonyx.ops."),
     )
 

@@ -140,8 +140,9 @@ def softsign(x: Tensor) -> Tensor:
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
-    first = L.argmax(x, axis, keepdims=True)
-    return L.cast(L.equal(L.iota(x.shape, axis), first), x.dtype)
+    """1 at the first of the greatest, 0 elsewhere."""
+    greatest = L.equal(x, L.reduce_max(x, [axis], keepdims=True))
+    return L.cast(greatest & L.equal(L.cumulative("add", L.cast(greatest, t.INT64), axis), 1), x.dtype)
 
 
 def _along_axis(name: str, compute: Callable[..., Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Arithmetic, comparison and logic: elementwise, with broadcasting.
 
-Source: ONNX Operators, *Add* to *Xor*. Before version 7 an operand was broadcast only where ``broadcast`` said so,
-and from ``axis`` on.
+Source: ONNX Operators, *Add* to *Xor*. Before version 7 only the second operand was broadcast, only where
+``broadcast`` said so, and from ``axis`` on.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from collections.abc import Callable
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
+from sardonyx.core.dim import equal
 from sardonyx.core.language import Tensor
+from sardonyx.errors import ShapeError
 from sardonyx.ops.registry import operator
 
 
-def _aligned(a: Tensor, b: Tensor, axis: int | None) -> Tensor:
-    """``b`` with axes of size 1 after its own, so that those lie at ``axis`` of ``a`` (before version 7)."""
-    if axis is None or not b.rank:
+def _aligned(a: Tensor, b: Tensor, broadcast: int, axis: int | None) -> Tensor:
+    """``b`` in the shape of ``a``, its axes lying at ``axis`` (before version 7)."""
+    if not broadcast:
+        if a.rank != b.rank or any(equal(m, n) is False for m, n in zip(a.shape, b.shape, strict=True)):
+            raise ShapeError(f"{a.type} and {b.type} differ in shape.", remedy="Set the attribute `broadcast`.")
         return b
-    after = a.rank - L.normalized_axis(axis, a.rank) - b.rank
-    return L.reshape(b, (*b.shape, *(1,) * after))
+    if axis is not None and b.rank:
+        b = L.reshape(b, (*b.shape, *(1,) * (a.rank - L.normalized_axis(axis, a.rank) - b.rank)))
+    return L.broadcast_to(b, a.shape)
 
 
 def _binary(name: str, compute: Callable[[Tensor, Tensor], Tensor], first: int = 1) -> None:
@@ -31,7 +36,7 @@ def _binary(name: str, compute: Callable[[Tensor, Tensor], Tensor], first: int =
 
     @operator(name, since=first)
     def limited(a: Tensor, b: Tensor, *, broadcast: int = 0, axis: int | None = None) -> Tensor:
-        return compute(a, _aligned(a, b, axis))
+        return compute(a, _aligned(a, b, broadcast, axis))
 
 
 _binary("Add", lambda a, b: a + b)
@@ -56,13 +61,16 @@ def greater_or_equal(a: Tensor, b: Tensor) -> Tensor:
     return a >= b
 
 
-@operator("Pow", since=7)
-def power(x: Tensor, y: Tensor) -> Tensor:
+def _power(x: Tensor, y: Tensor) -> Tensor:
+    """The result has the element type of the base; an exponent with more digits counts with all of them."""
     if x.dtype == y.dtype:
         return x**y
-    if t.is_float(y.dtype) and not t.is_float(x.dtype):
+    if t.is_float(y.dtype):
         return L.cast(L.cast(x, t.DOUBLE) ** L.cast(y, t.DOUBLE), x.dtype)
     return x ** L.cast(y, x.dtype)
+
+
+_binary("Pow", _power)
 
 
 @operator("Not", since=1)
