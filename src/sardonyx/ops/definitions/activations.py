@@ -1,7 +1,8 @@
 """Activations: elementwise, and the normalized exponentials along an axis.
 
 Source: ONNX Operators, *Relu* to *SwiGLU*, *Softmax*, *LogSoftmax*, *Hardmax*. Before version 13 the latter three
-took their operand as a matrix: the axes before ``axis``, and the others. 16-bit floats are computed in float32.
+took their operand as a matrix: the axes before ``axis``, and the others. What is elementwise is
+computed in float32 for 16-bit floats.
 """
 
 from __future__ import annotations
@@ -158,6 +159,6 @@ def _along_axis(name: str, compute: Callable[..., Tensor]) -> None:
         return L.reshape(compute(matrix, axis=1), x.shape)
 
 
-_along_axis("Softmax", rounded_once(L.softmax))
-_along_axis("LogSoftmax", rounded_once(L.log_softmax))
+_along_axis("Softmax", L.softmax)
+_along_axis("LogSoftmax", L.log_softmax)
 _along_axis("Hardmax", _hardmax)
