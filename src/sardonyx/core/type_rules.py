@@ -15,7 +15,7 @@ from sardonyx.core.dim import Size, broadcast, equal, floor_div
 from sardonyx.core.graph import Function
 from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.types import DType, Shape, TensorType, TupleType, Type
-from sardonyx.errors import ShapeError, TypeMismatchError
+from sardonyx.errors import NeedsValueError, ShapeError, TypeMismatchError
 
 TypeRule = Callable[..., Type]
 
@@ -49,8 +49,10 @@ def type_rule(name: str) -> Callable[[TypeRule], TypeRule]:
 
 
 def _shape(operand: Type) -> Shape:
-    if not isinstance(operand, TensorType) or operand.shape is None:
-        raise TypeMismatchError(f"a tensor of known rank is needed, and {operand} was given.")
+    if not isinstance(operand, TensorType):
+        raise TypeMismatchError(f"a tensor is needed, and {operand} was given.")
+    if operand.shape is None:
+        raise NeedsValueError("a rank is only known at run time.")
     return operand.shape
 
 
