@@ -15,6 +15,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from sardonyx.core.dim import Dim
@@ -89,17 +90,18 @@ class Function:
         name: What it computes, for people: an operator's name, ``body``.
         inputs: ``input`` values, in order.
         results: What it returns, in order.
-        level: The nesting of its inputs.
+        level: The nesting of its inputs, deeper than that of the function around.
     """
 
-    __slots__ = ("__weakref__", "_order", "inputs", "level", "name", "results")
+    __slots__ = ("__weakref__", "_free", "_order", "inputs", "level", "name", "results")
 
-    def __init__(self, name: str, inputs: Sequence[Value], results: Sequence[Value]) -> None:
-        self.level = max([value.level for value in inputs], default=CLOSED)
+    def __init__(self, name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> None:
+        self.level = level
         self.name = name
         self.inputs = tuple(inputs)
         self.results = tuple(results)
         self._order: tuple[Value, ...] | None = None
+        self._free: frozenset[str] | None = None
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -110,6 +112,18 @@ class Function:
         if self._order is None:
             self._order = tuple(topological(self.results, self.level))
         return self._order
+
+    @property
+    def free_symbols(self) -> frozenset[str]:
+        """The symbols that its values speak of and none of them defines."""
+        if self._free is None:
+            spoken = set(symbols_in(tuple(value.type for value in self.inputs)))
+            defined: set[str] = set()
+            for value in self.values:
+                spoken.update(symbols_in((value.params, value.type)))
+                defined.update(defined_by(value))
+            self._free = frozenset(spoken - defined)
+        return self._free
 
     def __repr__(self) -> str:
         return f"<function {self.name}: {len(self.inputs)} inputs, {len(self.results)} results>"
@@ -151,6 +165,34 @@ def functions_of(value: Value) -> Iterator[Function]:
             yield param
 
 
+class Scope:
+    """The values that are made while a function is traced, apart from those made around it.
+
+    Args:
+        around: The scope of the function around; None for the outermost.
+    """
+
+    __slots__ = ("around", "level", "values")
+
+    def __init__(self, around: Scope | None) -> None:
+        self.around = around
+        self.level: int = 0 if around is None else around.level + 1
+        self.values: set[Value] = set()
+
+    def add(self, value: Value) -> None:
+        """Take in a value, unless it was made around."""
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.values:
+                return
+            scope = scope.around
+        self.values.add(value)
+
+
+scope: ContextVar[Scope | None] = ContextVar("sardonyx_scope", default=None)
+"""The scope of the function that is being traced."""
+
+
 # Hash-consing.
 
 V = TypeVar("V", bound=Value)
@@ -179,16 +221,18 @@ def interned(
         found = _values.get(full)
         if found is None:
             found = _values[full] = make(op, operands, params, type, level, definers_of((params, type)))
+    if found.level != CLOSED and (inner := scope.get()) is not None:
+        inner.add(found)
     return found  # type: ignore[return-value]
 
 
-def function(name: str, inputs: Sequence[Value], results: Sequence[Value]) -> Function:
+def function(name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> Function:
     """Return the function with these parts: one that exists, or a new one."""
-    key = (name, tuple(inputs), tuple(results))
+    key = (name, tuple(inputs), tuple(results), level)
     with _lock:
         found = _functions.get(key)
         if found is None:
-            found = _functions[key] = Function(name, inputs, results)
+            found = _functions[key] = Function(name, inputs, results, level)
     return found
 
 
@@ -213,10 +257,19 @@ def definer(symbol: str) -> Value | None:
     return _defining.get(symbol) if symbol.startswith(DEFINED) else None
 
 
+def defined_by(value: Value) -> tuple[str, ...]:
+    """The symbols that a value gives their numbers."""
+    if value.op == "bind":
+        return (value.params["symbol"],)
+    return value.params["symbols"] if value.op in ("cond", "loop", "host") else ()
+
+
 def symbols_in(part: Any) -> Iterator[str]:
-    """The symbols in sizes anywhere in a parameter or a type."""
+    """The symbols in sizes anywhere in a parameter or a type; of a function, those that it does not define."""
     if isinstance(part, Dim):
         yield from part.symbols()
+    elif isinstance(part, Function):
+        yield from part.free_symbols
     elif isinstance(part, (tuple, TensorType, SequenceType, OptionalType, MapType, TupleType)):
         for inner in part:
             yield from symbols_in(inner)

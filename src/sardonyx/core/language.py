@@ -232,7 +232,7 @@ def of_shape(x: Tensor, shape: Sequence[Size], what: str) -> Tensor:
 
 def product(values: Sequence[Size]) -> Size:
     """The product of sizes."""
-    return math.prod(values)  # type: ignore[arg-type,return-value]
+    return math.prod(values)
 
 
 def number(size: Size, dtype: DType = t.INT64) -> Tensor:
@@ -435,9 +435,7 @@ def is_infinite(x: Tensor) -> Tensor:
 def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
     """``x`` where the condition holds, else ``y``; all broadcast together."""
     dtype = next(v.dtype for v in (x, y) if isinstance(v, Tensor))
-    x, y = (v if isinstance(v, Tensor) else constant(v, dtype) for v in (x, y))
-    shape = broadcast_shapes(condition.shape, x.shape, y.shape)
-    return apply("select", *[broadcast_to(v, shape) for v in (condition, x, y)])
+    return elementwise("select", condition, *(v if isinstance(v, Tensor) else constant(v, dtype) for v in (x, y)))
 
 
 def stop_gradient(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.types import DType, TensorType, numpy_dtype
 from sardonyx.errors import ExecutionError
 
-Array = np.ndarray
+Array = np.ndarray[Any, Any]
 NumpyRule = Callable[..., Any]
 
 NUMPY_RULES: dict[str, NumpyRule] = {}
@@ -58,7 +58,7 @@ def _shape(type: TensorType) -> tuple[int, ...]:
 # Elementwise.
 
 
-def _divide(x: Array, y: Array) -> Array:
+def _divide(x: Array, y: Array) -> Any:
     if x.dtype.kind not in "iu":
         return np.divide(x, y)
     _require_nonzero(y)
@@ -69,7 +69,7 @@ def _divide(x: Array, y: Array) -> Array:
     return quotient + ((quotient * y != x) & ((x < 0) != (y < 0))).astype(x.dtype)
 
 
-def _remainder(x: Array, y: Array) -> Array:
+def _remainder(x: Array, y: Array) -> Any:
     if x.dtype.kind in "iu":
         _require_nonzero(y)
     return np.fmod(x, y)
@@ -81,7 +81,7 @@ def _require_nonzero(divisor: Array) -> None:
         raise ExecutionError(f"an integer is divided by zero, at {list(where)}.", remedy="Give divisors other than 0.")
 
 
-def _power(x: Array, y: Array) -> Array:
+def _power(x: Array, y: Array) -> Any:
     if x.dtype.kind == "i" and (y < 0).any():
         if ((x == 0) & (y < 0)).any():
             raise ExecutionError("an integer 0 is raised to a negative power.", remedy="Give another base.")
@@ -156,7 +156,7 @@ def _select(type: TensorType, condition: Array, x: Array, y: Array) -> Array:
 
 
 @numpy_rule("convert")
-def _convert(type: TensorType, x: Array, *, dtype: DType, saturate: bool, rounding: str) -> Array:
+def _convert(type: TensorType, x: Array, *, dtype: DType, saturate: bool, rounding: str) -> Any:
     target = numpy_dtype(dtype)
     if x.dtype == object:
         return _parsed(x, dtype)
@@ -176,7 +176,7 @@ def _convert(type: TensorType, x: Array, *, dtype: DType, saturate: bool, roundi
 
 
 def _saturated(x: Array, target: np.dtype) -> Array:
-    limit = ml_dtypes.finfo(target).max.astype(np.float32)
+    limit = np.float32(ml_dtypes.finfo(target).max)  # type: ignore[no-untyped-call]
     wide = x.astype(np.float32) if x.dtype != np.float64 else x
     return np.where(np.isnan(wide), wide, np.clip(wide, -limit, limit)).astype(target)
 
@@ -267,7 +267,7 @@ def identity_of(kind: str, dtype: np.dtype) -> Any:
 
 
 @numpy_rule("reduce")
-def _reduce(type: TensorType, x: Array, *, kind: str, axes: tuple[int, ...]) -> Array:
+def _reduce(type: TensorType, x: Array, *, kind: str, axes: tuple[int, ...]) -> Any:
     if kind in ("argmax", "argmin"):
         return (np.argmax if kind == "argmax" else np.argmin)(_widened(x), axis=axes[0])
     wide = _widened(x, _ACCUMULATOR)
@@ -355,7 +355,7 @@ def _reduce_window(
     strides: tuple[int, ...],
     padding: tuple[tuple[int, int], ...],
     dilation: tuple[int, ...],
-) -> Array:
+) -> Any:
     shape, wide = _shape(type), _widened(x, _ACCUMULATOR)
     out = shape[len(shape) - len(window) :]
     if kind.startswith("arg"):
@@ -461,7 +461,7 @@ def _dims(type: TensorType, *, sizes: tuple[int, ...], shape: tuple[int, ...], d
 
 
 @numpy_rule("sort")
-def _sort(type: TensorType, x: Array, *, axis: int, descending: bool) -> Array:
+def _sort(type: TensorType, x: Array, *, axis: int, descending: bool) -> Any:
     x = _widened(x)
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
@@ -478,7 +478,7 @@ def _top_k(type: TensorType, x: Array, *, axis: int, k: int, largest: bool) -> A
 
 
 @numpy_rule("scan")
-def _scan(type: TensorType, x: Array, *, kind: str, axis: int) -> Array:
+def _scan(type: TensorType, x: Array, *, kind: str, axis: int) -> Any:
     wide = _widened(x, _ACCUMULATOR)
     return _REDUCTIONS[kind].accumulate(wide, axis=axis, dtype=wide.dtype).astype(x.dtype, copy=False)
 

@@ -47,7 +47,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **_rows(
         "conversion",
         ("convert", "dtype saturate rounding", "to another element type, as ONNX Cast does"),
-        ("bitcast", "dtype", "the same bits as another element type; of another width, the last axis is split or joined"),
+        ("bitcast", "dtype",
+         "the same bits as another element type; where widths differ, the last axis is split or joined"),
     ),
     **_rows(
         "contraction",
@@ -95,7 +96,8 @@ PRIMITIVES: dict[str, Primitive] = {
     ),
     **_rows(
         "control",
-        ("cond", "then otherwise results symbols", "one of two functions of the operands after the first, by the first"),
+        ("cond", "then otherwise results symbols",
+         "one of two functions of the operands after the first, by the first"),
         ("loop", "body carried results symbols",
          "while it asks for more and the count lasts: body(i, go, carried…, captured…) -> (go, carried…, scanned…); "
          "the carried values at the end, and the scanned ones stacked"),

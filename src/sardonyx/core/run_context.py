@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+import numpy as np
+
 from sardonyx.errors import ResourceError
 
 COUNTED = 4096
@@ -111,10 +113,11 @@ def current_run() -> RunContext | None:
 
 @contextlib.contextmanager
 def running(context: RunContext) -> Iterator[RunContext]:
-    """Compute every value at once, within the limits of ``context``."""
+    """Compute every value at once, within the limits of ``context``; numpy gives infinities and NaN in silence."""
     token = _current.set(context)
     try:
-        yield context
+        with np.errstate(all="ignore"):
+            yield context
     finally:
         _current.reset(token)
 

@@ -7,6 +7,7 @@ Sizes that are tensors (``Shape``, and arithmetic on it) stay sizes: see :mod:`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ from sardonyx.core.graph import (
     require_tensor,
 )
 from sardonyx.core.numpy_rules import NUMPY_RULES
-from sardonyx.core.run_context import RunContext, current_run
+from sardonyx.core.run_context import COUNTED, RunContext, current_run
 from sardonyx.core.size_rules import SIZE_RULES, Sized
 from sardonyx.core.type_rules import TYPE_RULES
 from sardonyx.core.types import DType, Shape, TensorType, Type, dtype_of, numpy_dtype
@@ -137,45 +138,53 @@ def apply_any(op: str, *operands: Value, **params: Any) -> Value:
         ResourceError: It was computed, and passed a limit of the run.
     """
     type = TYPE_RULES[op](*[operand.type for operand in operands], **params)
+    if op not in NUMPY_RULES:
+        return record(op, operands, params, type)
+    for operand in operands:
+        if operand.op != "constant":
+            sized = _folded_sizes(op, type, operands, params) if op in SIZE_RULES and _is_small(type) else None
+            return record(op, operands, params, type) if sized is None else sized
     run = current_run()
-    rule = NUMPY_RULES.get(op)
-    if rule is not None and all(operand.op == "constant" for operand in operands):
-        if run is not None:
-            return _computed(run, rule, op, type, operands, params)
-        if op != "random" and _is_small(type) and all(_is_small(operand.type) for operand in operands):
-            with np.errstate(all="ignore"):
-                found = rule(type, *[operand.params["value"] for operand in operands], **params)
-            return _constant(found, type)
-    elif op in SIZE_RULES and _is_small(type):
-        sized = _folded_sizes(op, type, operands, params)
-        if sized is not None:
-            return sized
-    return record(op, operands, params, type)
+    if run is not None:
+        return _computed(run, op, type, operands, params)  # type: ignore[arg-type]
+    if op == "random" or not all(map(_is_small, (type, *(operand.type for operand in operands)))):
+        return record(op, operands, params, type)
+    with np.errstate(all="ignore"):
+        found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
+    return _constant(_array(found, type), type)
 
 
 def record(op: str, operands: tuple[Value, ...], params: dict[str, Any], type: Type) -> Value:
     """Record a primitive in the graph, whatever is known of its operands."""
     make = Tensor if isinstance(type, TensorType) else Value
-    levels = [operand.level for operand in operands]
-    if not all(isinstance(size, int) for size in type.shape or ()) if isinstance(type, TensorType) else True:
-        levels += [value.level for value in definers_of((type, params))]
-    return interned(make, op, operands, params, type, max(levels, default=CLOSED), tuple(params.values()))
+    return interned(make, op, operands, params, type, level_of(operands, (params, type)), tuple(params.values()))
 
 
-def _computed(
-    run: RunContext, rule: Any, op: str, type: Type, operands: tuple[Value, ...], params: dict[str, Any]
-) -> Value:
-    nbytes = type.nbytes if isinstance(type, TensorType) else None
-    if nbytes is not None and op not in ("broadcast", "reshape", "permute", "iota"):
+def level_of(operands: Sequence[Value], parts: Any) -> int:
+    """The level of a value with these operands, and with these parameters and this type."""
+    return max([value.level for value in (*operands, *definers_of(parts))], default=CLOSED)
+
+
+_VIEWS = frozenset(("broadcast", "reshape", "permute", "iota"))
+"""Primitives that give a view of what they read, or of little."""
+
+
+def _computed(run: RunContext, op: str, type: TensorType, operands: Sequence[Value], params: dict[str, Any]) -> Tensor:
+    nbytes = type.nbytes
+    if nbytes is not None and op not in _VIEWS:
         run.reserve(nbytes, op)
     if op == "random":
         params = {**params, "run": run.number}
-    with np.errstate(all="ignore"):
-        found = rule(type, *[operand.params["value"] for operand in operands], **params)
-    value = _constant(found, type)
-    if isinstance(found, np.ndarray) and found.base is None:
+    found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
+    value = Tensor("constant", (), {"value": _array(found, type)}, type)
+    if nbytes is not None and nbytes >= COUNTED and found.base is None:
         run.track(value, found.nbytes)
     return value
+
+
+def _array(found: Any, type: Any) -> np.ndarray:
+    """What numpy gave as an array: of operands without axes it gives numbers."""
+    return found if type.shape else np.asarray(found, numpy_dtype(type.dtype))
 
 
 def _is_small(type: Type) -> bool:
@@ -223,8 +232,23 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
         array = array.astype(numpy_dtype(dtype)) if array.dtype != numpy_dtype(dtype) else array
     else:
         array = np.asarray(value, object) if dtype == t.STRING else np.asarray(value)
-    found = _constant(array, TensorType(dtype_of(array) if dtype is None else dtype, array.shape))
-    return found  # type: ignore[return-value]
+    return _constant(array, TensorType(dtype_of(array) if dtype is None else dtype, array.shape))  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=4096)
+def _number(text: str, dtype: DType) -> Tensor:
+    """A number as a scalar, by its text: zeros of either sign are two, and NaN is one."""
+    number = text == "True" if text in ("True", "False") else int(text) if text.lstrip("-").isdigit() else float(text)
+    with np.errstate(all="ignore"):
+        array = np.asarray(number).astype(numpy_dtype(dtype))
+    return Tensor("constant", (), {"value": array}, TensorType(dtype, ()))
+
+
+def scalar(value: Scalar, dtype: DType) -> Tensor:
+    """A number as a scalar of ``dtype``."""
+    if current_run() is not None and value.__class__ in (bool, int, float):
+        return _number(repr(value), dtype)
+    return constant(value, dtype)
 
 
 def known(value: Any, type: Type) -> Value:
@@ -263,9 +287,9 @@ def size_tensor(sizes: Sequence[Size], shape: tuple[int, ...] | None = None, dty
     return interned(Tensor, "dims", (), params, type, level, (sizes, shape, dtype))
 
 
-def _folded_sizes(op: str, type: TensorType, operands: tuple[Value, ...], params: dict[str, Any]) -> Value | None:
+def _folded_sizes(op: str, type: Type, operands: tuple[Value, ...], params: dict[str, Any]) -> Value | None:
     """The result as sizes, where operands are sizes and the primitive has a rule for them."""
-    if not any(operand.op == "dims" for operand in operands):
+    if not isinstance(type, TensorType) or not any(operand.op == "dims" for operand in operands):
         return None
     parts: list[Sized] = []
     for operand in operands:
@@ -336,12 +360,24 @@ def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
 
 def elementwise(op: str, *operands: Operand) -> Tensor:
     """Apply an elementwise primitive after broadcasting; numbers take the element type of the tensors."""
-    dtype = next(x.dtype for x in operands if isinstance(x, Tensor))
-    tensors = [x if isinstance(x, Tensor) else constant(x, dtype) for x in operands]
-    if len(tensors) > 1:
+    tensors = _tensors(operands)
+    first = tensors[0].type.shape
+    if any(x.type.shape != first for x in tensors):
         shape = broadcast_shapes(*[x.shape for x in tensors])
+        run = current_run()
+        if run is not None and all(x.op == "constant" for x in tensors):  # numpy broadcasts by itself.
+            type = TYPE_RULES[op](*[TensorType(x.dtype, shape) for x in tensors])
+            return _computed(run, op, type, tensors, {})  # type: ignore[arg-type]
         tensors = [x if x.shape == shape else broadcast_to(x, shape) for x in tensors]
     return apply(op, *tensors)
+
+
+def _tensors(operands: Sequence[Operand]) -> Sequence[Tensor]:
+    for x in operands:
+        if not isinstance(x, Tensor):
+            dtype = next(x.dtype for x in operands if isinstance(x, Tensor))
+            return [x if isinstance(x, Tensor) else scalar(x, dtype) for x in operands]
+    return operands  # type: ignore[return-value]
 
 
 def get(results: Value, index: int) -> Value:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sardonyx.core.graph import (
     CLOSED,
     DEFINED,
     Function,
+    Scope,
     Value,
     define,
     definer,
@@ -26,10 +26,12 @@ from sardonyx.core.graph import (
     function,
     interned,
     require_tensor,
+    scope,
     symbols_in,
 )
 from sardonyx.core.run_context import current_run, tracing
-from sardonyx.core.tensor import Tensor, apply, constant, function_input, get, sizes_of
+from sardonyx.core.substitution import substituted
+from sardonyx.core.tensor import Tensor, apply, constant, function_input, get, level_of, sizes_of
 from sardonyx.core.type_rules import TYPE_RULES, same_type
 from sardonyx.core.types import Shape, Type
 from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
@@ -37,20 +39,18 @@ from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 Traced = Callable[..., "Sequence[Value]"]
 
 LoopBody = Callable[..., "tuple[Tensor | None, Sequence[Value], Sequence[Value]]"]
-"""Of the iteration's number and the carried values: whether to go on, the carried values, those to collect."""
-
-_level: ContextVar[int] = ContextVar("sardonyx_level", default=CLOSED)
+"""The body of a loop: whether to go on (None for yes), the carried values, the values to collect."""
 
 
 @contextlib.contextmanager
 def nested() -> Iterator[int]:
-    """Enter one more level of function: the number of the level."""
-    level = _level.get() + 1
-    token = _level.set(level)
+    """Enter the scope of one more function: its level."""
+    inner = Scope(scope.get())
+    token = scope.set(inner)
     try:
-        yield level
+        yield inner.level
     finally:
-        _level.reset(token)
+        scope.reset(token)
 
 
 def trace(name: str, body: Traced, types: Sequence[Type]) -> Function:
@@ -68,68 +68,36 @@ def trace(name: str, body: Traced, types: Sequence[Type]) -> Function:
 def trace_closed(name: str, body: Traced, types: Sequence[Type]) -> tuple[Function, tuple[Value, ...]]:
     """Call ``body`` on inputs of ``types``; returns its graph and what it uses from outside, its last inputs."""
     with nested() as level:
+        inner = scope.get()
+        assert inner is not None
         inputs = [function_input(level, position, type) for position, type in enumerate(types)]
         results = body(*inputs)
-    captured = _captures(results, level)
-    outside = {
-        value: function_input(level, len(inputs) + position, value.type) for position, value in enumerate(captured)
-    }
-    return function(name, [*inputs, *outside.values()], replaced(results, outside, level)), tuple(captured)
+        captured = _captures(results, inner)
+        outside = [function_input(level, len(inputs) + i, value.type) for i, value in enumerate(captured)]
+        moved = dict(zip(captured, outside, strict=True))
+        closed = substituted(results, moved, level=level, inside=lambda value: _is_inside(value, inner))
+    return function(name, [*inputs, *outside], closed, level), tuple(captured)
 
 
-def _captures(results: Sequence[Value], level: int) -> list[Value]:
-    """Values of outer levels that values of this one read, and results that are such themselves."""
+def _is_inside(value: Value, inner: Scope) -> bool:
+    """Whether the value belongs to the function: made there, or of constants and sizes alone."""
+    return value in inner.values or value.level == CLOSED or value.op == "dims"
+
+
+def _captures(results: Sequence[Value], inner: Scope) -> list[Value]:
+    """Values from outside that the function reads, and results that are such themselves, in order."""
     found: dict[Value, None] = {}
     seen: set[Value] = set()
     waiting = list(reversed(results))
     while waiting:
         value = waiting.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if CLOSED < value.level < level and not (value.op == "dims"):
-            found[value] = None
-        elif value.level == level:
-            waiting.extend(reversed(value.operands))
+        if value not in seen:
+            seen.add(value)
+            if _is_inside(value, inner):
+                waiting.extend(reversed((*value.operands, *(d for d in value.definers if _is_inside(d, inner)))))
+            else:
+                found[value] = None
     return list(found)
-
-
-def replaced(results: Sequence[Value], by: dict[Value, Value], level: int) -> list[Value]:
-    """The values with others in place of some, rebuilt where they depend on them."""
-    if not by:
-        return list(results)
-    new: dict[Value, Value] = dict(by)
-    waiting = [(value, False) for value in reversed(results)]
-    while waiting:
-        value, ready = waiting.pop()
-        if value in new:
-            continue
-        if value.level != level or not value.operands:
-            new[value] = value
-        elif not ready:
-            waiting.append((value, True))
-            waiting.extend((operand, False) for operand in value.operands if operand not in new)
-        else:
-            operands = tuple([new[operand] for operand in value.operands])
-            new[value] = value if operands == value.operands else _rebuilt(value, operands)
-    return [new[value] for value in results]
-
-
-def _rebuilt(value: Value, operands: tuple[Value, ...]) -> Value:
-    rebuilt = interned(
-        type(value), value.op, operands, value.params, value.type, value.level, tuple(value.params.values())
-    )
-    for symbol in defined_by(rebuilt):
-        define(symbol, rebuilt)
-    return rebuilt
-
-
-def defined_by(value: Value) -> Iterator[str]:
-    """The symbols that a value gives their numbers."""
-    if value.op == "bind":
-        yield value.params["symbol"]
-    elif value.op in ("cond", "loop", "host"):
-        yield from value.params["symbols"]
 
 
 # Control flow.
@@ -185,8 +153,7 @@ def _recorded(op: str, operands: tuple[Value, ...], params: dict[str, Any], type
     new = tuple(symbol for symbol in new if definer(symbol) is None)
     full = {**params, "results": tuple(types), "symbols": new}
     type = TYPE_RULES[op](*[operand.type for operand in operands], **full)
-    level = max(operand.level for operand in operands)
-    # Made anew: the symbols are its own.
+    level = level_of(operands, (full, type))
     value = interned(Value, op, operands, full, type, level, tuple(full.values()))
     for symbol in new:
         define(symbol, value)
@@ -195,10 +162,10 @@ def _recorded(op: str, operands: tuple[Value, ...], params: dict[str, Any], type
 
 def _with_inputs(branch: Function, used: Sequence[Value], captured: Sequence[Value]) -> Function:
     """The function taking all of ``captured``, of which it used ``used``."""
-    with nested() as level:
-        inputs = [function_input(level, position, value.type) for position, value in enumerate(captured)]
+    inputs = [function_input(branch.level, position, value.type) for position, value in enumerate(captured)]
     moved = dict(zip(branch.inputs, (inputs[captured.index(value)] for value in used), strict=True))
-    return function(branch.name, inputs, replaced(branch.results, moved, level))
+    results = substituted(branch.results, moved, level=branch.level, inside=set(branch.values).__contains__)
+    return function(branch.name, inputs, results, branch.level)
 
 
 def loop(
@@ -300,11 +267,13 @@ def _looped(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     run = current_run()
     assert run is not None
-    state, collected = tuple(carried), []
+    state: tuple[Value, ...] = tuple(carried)
+    collected: list[Sequence[Value]] = []
     going, most, done = bool(go.known), int(count.known), 0
     while going and done < most:
         run.check_iterations(done)
-        again, state, scanned = body(constant(done, t.INT64), *state)  # type: ignore[assignment]
+        again, after, scanned = body(constant(done, t.INT64), *state)
+        state = tuple(after)
         collected.append(scanned)
         going = True if again is None else bool(again.known)
         done += 1

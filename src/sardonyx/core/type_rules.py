@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size, broadcast, equal, floor_div
+from sardonyx.core.dim import Size, at_least, broadcast, equal, floor_div
 from sardonyx.core.graph import Function
 from sardonyx.core.primitives import PRIMITIVES
-from sardonyx.core.types import DType, Shape, TensorType, TupleType, Type
+from sardonyx.core.types import DType, MapType, Shape, TensorType, TupleType, Type
 from sardonyx.errors import NeedsValueError, ShapeError, TypeMismatchError
 
 TypeRule = Callable[..., Type]
@@ -270,7 +270,7 @@ def _reshape(x: Type, *, shape: Shape) -> Type:
 
 def product(sizes: Sequence[Size]) -> Size:
     """The number of elements of a shape."""
-    return math.prod(sizes)  # type: ignore[arg-type,return-value]
+    return math.prod(sizes)
 
 
 @type_rule("permute")
@@ -292,14 +292,18 @@ def _broadcast(x: Type, *, shape: Shape) -> Type:
     return TensorType(dtype, shape)
 
 
+def _descends(a: Size, b: Size) -> bool:
+    """Whether ``a`` is proven greater than ``b``."""
+    return a > b if isinstance(a, int) and isinstance(b, int) else at_least(b, a) is False
+
+
 @type_rule("slice")
 def _slice(x: Type, *, starts: Shape, limits: Shape, strides: tuple[int, ...]) -> Type:
     dtype, shape = _tensor(x)
     out: list[Size] = []
     for size, start, limit, stride in zip(shape, starts, limits, strides, strict=True):
-        if isinstance(start, int) and isinstance(limit, int) and isinstance(size, int):
-            if not 0 <= start <= limit <= size:
-                raise ShapeError(f"{start}:{limit} is no part of an axis of {size}.")
+        if _descends(0, start) or _descends(start, limit) or _descends(limit, size):
+            raise ShapeError(f"{start}:{limit} is no part of an axis of {size}.")
         out.append(limit - start if stride == 1 else -floor_div(start - limit, stride))
     return TensorType(dtype, tuple(out))
 
@@ -486,9 +490,11 @@ def same_type(a: Type, b: Type) -> bool:
         if a.shape is None or b.shape is None:
             return True
         return len(a.shape) == len(b.shape) and all(map(same_size, a.shape, b.shape))
-    if isinstance(a, TupleType):
-        return len(a.results) == len(b.results) and all(map(same_type, a.results, b.results))  # type: ignore[union-attr]
-    return all(x == y if isinstance(x, DType) else same_type(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, TupleType) and isinstance(b, TupleType):
+        return len(a.results) == len(b.results) and all(map(same_type, a.results, b.results))
+    if isinstance(a, MapType) and isinstance(b, MapType):
+        return a.key == b.key and same_type(a.value, b.value)
+    return same_type(a.element, b.element)  # type: ignore[union-attr]
 
 
 def _check_results(what: str, results: Sequence[Type], given: Sequence[Type]) -> None:

@@ -100,9 +100,10 @@ class TensorType(NamedTuple):
     @property
     def nbytes(self) -> int | None:
         """Bytes of the elements, unpacked as numpy holds them; None where a size is symbolic. Objects count 8."""
-        if self.shape is None or any(isinstance(size, Dim) for size in self.shape):
+        if self.shape is None:
             return None
-        return math.prod(self.shape) * _NUMPY[self.dtype].itemsize  # type: ignore[arg-type]
+        count = math.prod(self.shape)
+        return None if isinstance(count, Dim) else count * _NUMPY[self.dtype].itemsize
 
     def __str__(self) -> str:
         return self.dtype.name.lower() + ("" if self.shape is None else f"[{', '.join(map(str, self.shape))}]")

@@ -1,0 +1,121 @@
+"""Values and functions built again, with other values in place of some and sizes in place of symbols.
+
+What is built again defines symbols of its own: two copies of a ``bind`` or a ``loop`` never share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.graph import Function, Value, define, defined_by, fresh_symbol, function, interned, symbols_in
+from sardonyx.core.tensor import bind, function_input, level_of
+from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, TupleType
+
+
+def _everything(value: Value) -> bool:
+    return True
+
+
+def substituted(
+    roots: Sequence[Value],
+    values: Mapping[Value, Value],
+    sizes: Mapping[str, Size] | None = None,
+    *,
+    level: int,
+    inside: Callable[[Value], bool] = _everything,
+) -> list[Value]:
+    """The roots with others in place of some values, and sizes in place of symbols.
+
+    Args:
+        roots: What to build again.
+        values: By the value that each one replaces; of equal types but for the symbols replaced.
+        sizes: By symbol.
+        level: The nesting of the function that the results are in.
+        inside: Whether a value may be built again; others stay as they are.
+    """
+    return _Substitution(values, sizes or {}, level, inside).values_of(roots)
+
+
+def nested_at(inner: Function, level: int, sizes: Mapping[str, Size] | None = None) -> Function:
+    """The function as one that lies in a function of ``level``, with sizes in place of symbols."""
+    if inner.level > level and not (sizes and inner.free_symbols & sizes.keys()):
+        return inner
+    return _Substitution({}, sizes or {}, level, _everything).function(inner)
+
+
+class _Substitution:
+    def __init__(
+        self, values: Mapping[Value, Value], sizes: Mapping[str, Size], level: int, inside: Callable[[Value], bool]
+    ) -> None:
+        self._new = dict(values)
+        self._sizes = dict(sizes)
+        self._level = level
+        self._inside = inside
+
+    def values_of(self, roots: Sequence[Value]) -> list[Value]:
+        """The roots, built again; every value after what it depends on, without recursion."""
+        waiting = [(root, False) for root in reversed(roots)]
+        while waiting:
+            value, ready = waiting.pop()
+            if value in self._new:
+                continue
+            needed = [v for v in (*value.operands, *value.definers) if v not in self._new]
+            if not self._inside(value) or value.op in ("constant", "input"):
+                self._new[value] = value
+            elif needed and not ready:
+                waiting.append((value, True))
+                waiting.extend((other, False) for other in reversed(needed))
+            else:
+                self._new[value] = self._made(value)
+        return [self._new[root] for root in roots]
+
+    def _made(self, value: Value) -> Value:
+        operands = tuple([self._new[operand] for operand in value.operands])
+        params = {name: self._part(param) for name, param in value.params.items()}
+        if operands == value.operands and all(params[name] is param for name, param in value.params.items()):
+            return value
+        made = self._bound(value, operands[0]) if value.op == "bind" else self._recorded(value, operands, params)
+        made.origin = made.origin or value.origin
+        return made
+
+    def _bound(self, value: Value, operand: Value) -> Value:
+        size = bind(operand, value.params["element"])  # type: ignore[arg-type]
+        self._sizes[value.params["symbol"]] = size
+        return next(other for other in operand.bound if other.params["symbol"] in size.symbols())
+
+    def _recorded(self, value: Value, operands: tuple[Value, ...], params: dict[str, Any]) -> Value:
+        own = defined_by(value)
+        if own:
+            names = tuple(fresh_symbol() for _ in own)
+            self._sizes.update(zip(own, map(Dim.symbol, names), strict=True))
+            params = {name: self._part(param) for name, param in value.params.items()} | {"symbols": names}
+        type_ = self._part(value.type)
+        level = level_of(operands, (params, type_))
+        made = interned(type(value), value.op, operands, params, type_, level, tuple(params.values()))
+        for symbol in defined_by(made):
+            define(symbol, made)
+        return made
+
+    def _part(self, part: Any) -> Any:
+        """A parameter or a type, with sizes in place of symbols and functions at their level."""
+        if isinstance(part, Function):
+            return self.function(part)
+        if not self._sizes or not any(symbol in self._sizes for symbol in symbols_in(part)):
+            return part
+        if isinstance(part, Dim):
+            return part.substitute(self._sizes)
+        inner = [self._part(each) for each in part]
+        named = isinstance(part, (TensorType, SequenceType, OptionalType, MapType, TupleType))
+        return type(part)(*inner) if named else tuple(inner)
+
+    def function(self, inner: Function) -> Function:
+        """A function that lies in the one at hand."""
+        if inner.level > self._level and not inner.free_symbols & self._sizes.keys():
+            return inner
+        level = max(inner.level, self._level + 1)
+        inputs = [function_input(level, i, self._part(value.type)) for i, value in enumerate(inner.inputs)]
+        own = set(inner.values)
+        body = _Substitution(dict(zip(inner.inputs, inputs, strict=True)), self._sizes, level, own.__contains__)
+        return function(inner.name, inputs, body.values_of(inner.results), level)
