@@ -490,7 +490,8 @@ def _scan(type: TensorType, x: Array, *, kind: str, axis: int) -> Any:
 def _fft(type: TensorType, x: Array, *, inverse: bool) -> Array:
     if x.shape[-1] == 0:
         return x
-    found = np.fft.ifft(x, norm="forward") if inverse else np.fft.fft(x)
+    # The scaled inverse is computed in the precision of the operand, the unscaled one in double.
+    found = np.fft.ifft(x) * x.shape[-1] if inverse else np.fft.fft(x)
     return found.astype(x.dtype, copy=False)
 
 

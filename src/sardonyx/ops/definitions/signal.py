@@ -1,0 +1,140 @@
+"""Signals: ``DFT``, ``STFT``, windows, ``MelWeightMatrix``.
+
+Source: ONNX Operators, *DFT*, *STFT*, *HannWindow*, *HammingWindow*, *BlackmanWindow*, *MelWeightMatrix*. Complex
+numbers are pairs along the last axis.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import dim_max, floor_div
+from sardonyx.core.language import Size, Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import ExecutionError, InvalidModelError, ShapeError
+from sardonyx.ops.registry import operator
+
+
+@operator("DFT", since=20)
+def dft(
+    x: Tensor, dft_length: Tensor | None = None, axis: Tensor | None = None, *, inverse: int = 0, onesided: int = 0
+) -> Tensor:
+    along = -2 if axis is None else int(L.static_scalar(axis, "the axis of a Fourier transform"))
+    return _transform(x, _size(dft_length), along, inverse, onesided)
+
+
+@operator("DFT", since=17)
+def dft_by_attribute(
+    x: Tensor, dft_length: Tensor | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
+) -> Tensor:
+    return _transform(x, _size(dft_length), axis, inverse, onesided)
+
+
+def _size(x: Tensor | None) -> Size | None:
+    return None if x is None else L.sizes(L.reshape(x, ()), "a length")[0]
+
+
+def _transform(x: Tensor, length: Size | None, axis: int, inverse: int, onesided: int) -> Tensor:
+    axis = L.normalized_axis(axis, x.rank)
+    if axis == x.rank - 1 or x.shape[-1] not in (1, 2):
+        raise ShapeError(f"{x.type} holds no pairs along its last axis to transform axis {axis} of.")
+    if onesided and (x.shape[-1] == 2) != bool(inverse):
+        raise InvalidModelError(f"a one-sided {'inverse' if inverse else 'transform'} takes no {x.type}.")
+    pairs = L.cast(x, x.dtype if x.dtype == t.DOUBLE else t.FLOAT)
+    if x.shape[-1] == 1:
+        pairs = L.concat([pairs, L.zeros_like(pairs)], -1)
+    if onesided and inverse:
+        length = dim_max(2 * (x.shape[axis] - 1), 0) if length is None else length
+        pairs = _mirrored(_fitted(pairs, axis, floor_div(length, 2) + 1), axis, length)
+    length = x.shape[axis] if length is None else length
+    found = _fourier(_fitted(pairs, axis, length), axis, bool(inverse))
+    if inverse:
+        found = found / L.cast(L.size_tensor([length], ()), found.dtype)
+    if onesided:
+        found = L.slice_(found, -1, 0, 1) if inverse else L.slice_(found, axis, 0, floor_div(length, 2) + 1)
+    return L.cast(found, x.dtype)
+
+
+def _fitted(x: Tensor, axis: int, size: Size) -> Tensor:
+    """Cut, or extended by zeros, to a size along an axis."""
+    return L.pad(x, (0,) * x.rank, [size - x.shape[a] if a == axis else 0 for a in range(x.rank)])
+
+
+def _mirrored(x: Tensor, axis: int, length: Size) -> Tensor:
+    """One half of the spectrum of a real signal, completed by the conjugate of what lies between its ends."""
+    between = L.slice_(x, axis, 1, dim_max(length - floor_div(length, 2), 1))
+    return L.concat([x, L.reverse(between, [axis]) * L.constant([1, -1], x.dtype)], axis)
+
+
+def _fourier(pairs: Tensor, axis: int, inverse: bool) -> Tensor:
+    """The unscaled transform of pairs along an axis."""
+    z = L.bitcast(pairs, t.COMPLEX128 if pairs.dtype == t.DOUBLE else t.COMPLEX64)
+    found = L.swap_axes(L.fft(L.swap_axes(z, axis, z.rank - 1), inverse), axis, z.rank - 1)
+    return L.bitcast(found, pairs.dtype)
+
+
+@operator("STFT", since=17)
+def stft(
+    signal: Tensor, frame_step: Tensor, window: Tensor | None = None, frame_length: Tensor | None = None, *,
+    onesided: int = 1,
+) -> Tensor:  # fmt: skip
+    given, step = _size(frame_length), _size(frame_step)
+    assert step is not None
+    length = given if given is not None else window.shape[0] if window is not None else signal.shape[1]
+    if step == 0:
+        raise ExecutionError("frames step by 0.", remedy="Give a step of at least 1.")
+    frames = floor_div(signal.shape[1] - length, step) + 1
+    if isinstance(frames, int) and frames < 1:
+        raise ShapeError(f"a frame of {length} is longer than a signal of {signal.shape[1]}.")
+    places = L.iota((frames, length), 0) * L.size_tensor([step], ()) + L.iota((frames, length), 1)
+    framed = L.take(signal, places, 1)
+    if window is not None:
+        framed = framed * L.unsqueeze(L.of_shape(window, (length,), "the window"), [1])
+    return _transform(framed, length, 2, 0, onesided)
+
+
+def _window(name: str, *amplitudes: float) -> None:
+    """Register a window that is a sum of cosines: the i-th amplitude goes with i periods."""
+
+    @operator(name, since=17)
+    def window(size: Tensor, *, output_datatype: int = int(t.FLOAT), periodic: int = 1) -> Tensor:
+        count = _size(size)
+        assert count is not None
+        period = L.cast(L.size_tensor([count if periodic else count - 1], ()), t.DOUBLE)
+        phase = L.arange(count, t.DOUBLE) * (2 * math.pi) / period
+        terms = [amplitude * L.cos(i * phase) for i, amplitude in enumerate(amplitudes)]
+        return L.cast(sum(terms[1:], terms[0]), DType(output_datatype))
+
+
+_window("HannWindow", 0.5, -0.5)
+_window("HammingWindow", 25 / 46, -21 / 46)
+_window("BlackmanWindow", 0.42, -0.5, 0.08)
+
+
+@operator("MelWeightMatrix", since=17)
+def mel_weight_matrix(
+    num_mel_bins: Tensor,
+    dft_length: Tensor,
+    sample_rate: Tensor,
+    lower_edge_hertz: Tensor,
+    upper_edge_hertz: Tensor,
+    *,
+    output_datatype: int = int(t.FLOAT),
+) -> Tensor:
+    """Triangles over spectrogram bins, whose corners are bands of equal width in mel."""
+    bands, length = _size(num_mel_bins), _size(dft_length)
+    assert bands is not None and length is not None
+    low, high, rate = (L.reshape(L.cast(x, t.DOUBLE), ()) for x in (lower_edge_hertz, upper_edge_hertz, sample_rate))
+    low, high = (2595 / math.log(10) * L.log(1 + hertz / 700) for hertz in (low, high))
+    corners = L.size_tensor([bands + 2, length + 1], (2,))
+    step = (high - low) / L.cast(L.entry(corners, 0), t.DOUBLE)
+    hertz = 700 * (L.exp((L.arange(bands + 2, t.DOUBLE) * step + low) * (math.log(10) / 2595)) - 1)
+    bins = L.floor(L.cast(L.entry(corners, 1), t.DOUBLE) * hertz / rate)
+    left, center, right = (L.slice_(bins, 0, i, bands + i) for i in range(3))
+    j = L.iota((floor_div(length, 2) + 1, bands), 0, t.DOUBLE)
+    rising = L.where(L.equal(left, center), 1, (j - left) / (center - left))
+    falling = (right - j) / (right - center)
+    inside = L.where((j >= left) & (j <= center), rising, 0)
+    return L.cast(L.where((j >= center) & (j < right), falling, inside), DType(output_datatype))
