@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,14 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session")
+def suites() -> Path:
+    folder = os.environ.get("SARDONYX_SUITES")
+    if not folder:
+        pytest.skip("SARDONYX_SUITES does not name the folder of public test models")
+    return Path(folder)
 
 
 @pytest.fixture

@@ -113,3 +113,32 @@ def test_passes_lists_all_with_their_exactness(run: Run) -> None:
     assert "fuse_bn_into_conv" in run("passes").out
     assert "fuse_bn_into_conv" not in exact_passes()
     assert run("passes", "--target", "abacus").code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "gains"),
+    [
+        ("magika_v3_3", {20: (1, "fuse_gelu")}),
+        pytest.param(
+            "ort_tfbert_qa",
+            {17: (49, "fuse_layer_normalization"), 20: (24, "fuse_gelu"), 23: (24, "fuse_attention")},
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_what_a_newer_opset_would_gain_is_what_it_gains(
+    run: Run, suites: Path, tmp_path: Path, name: str, gains: dict[int, tuple[int, str]]
+) -> None:
+    def optimized(*options: object) -> tuple[str, dict[str, int], int]:
+        better = tmp_path / "better.onnx"
+        out = run("optimize", suites / "real" / f"{name}.onnx", "-o", better, "--no-measure", *options).out
+        report = run("optimize", suites / "real" / f"{name}.onnx", "--no-verify", "--json", *options).json
+        return out, report["by_pass"], len(onnx.load(better).graph.node)
+
+    said, _, nodes = optimized()
+    for opset, (times, label) in gains.items():
+        assert f"{times} more fusion{'s' if times > 1 else ''} with --opset {opset}" in said
+        then, fired, fewer = optimized("--opset", opset)
+        assert "proved" in then and fired[label] == times and fewer < nodes
+        assert f"with --opset {opset}\n" not in then
+        nodes = fewer

@@ -149,7 +149,7 @@ def verdict_line(report: Report) -> Text:
 def opset_hints(report: Report) -> Sequence[RenderableType]:
     """What a newer operator set would allow."""
     return [
-        Text(f"{matches} more fusions with --opset {opset}", style="dim")
+        Text(f"{matches} more {'fusion' if matches == 1 else 'fusions'} with --opset {opset}", style="dim")
         for opset, matches in sorted(report.refused_for_opset().items(), key=lambda item: int(item[0]))
     ]
 

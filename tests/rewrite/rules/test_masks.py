@@ -12,16 +12,31 @@ from tests.rewrite.rules.test_near_misses import transformed
 @generator("eliminate_nan_guard")
 def guards(g: GraphMaker) -> None:
     g.special = False
+    g.opset = g.pick([13, 17, 18, 21])
     rows, keys, width = g.int(1, 3), g.int(1, 4), g.int(1, 3)
     scores = g.node("MatMul", g.input((2, rows, width)), g.input((2, width, keys), dynamic=False))
     if g.chance():
         scores = g.node(g.pick(["Mul", "Div"]), scores, g.const(0.5, "float32"))
     if g.chance(0.7):
         shape = g.pick([(rows, keys), (1, keys), (2, rows, keys), (1, 1, 1), (keys,)])
-        mask = np.where(g.rng.random(shape) < 0.4, -np.inf, 0).astype(np.float32)
+        hidden = g.rng.random(shape) < 0.4
         if g.chance(0.7):
-            mask[..., 0] = 0
-        scores = g.node("Add", scores, g.const(mask) if g.chance(0.8) else g.input(shape, values=mask, dynamic=False))
+            hidden[..., 0] = False
+        low = g.pick([-np.inf, -np.inf, -3e38])
+        mask = np.where(hidden, low, 0).astype(np.float32)
+        if g.chance(0.3):
+            at = g.input(shape, values=hidden, dynamic=False)
+            added = g.node("Where", at, g.const(low, "float32"), g.const(0, "float32"))
+        else:
+            added = g.const(mask) if g.chance(0.8) else g.input(shape, values=mask, dynamic=False)
+        scores = g.node("Add", scores, added)
+    elif g.chance():
+        places = g.node("Range", *(g.const(np.array(n)) for n in (g.pick([0, 0, -1]), keys, 1)))
+        seen = g.node(g.pick(["GreaterOrEqual", "Greater"]), places, g.const(np.array(g.pick([0, -1]))))
+        seen = g.node("Expand", seen, g.node("Shape", scores)) if g.chance() else g.node("Unsqueeze", seen, g.ints(0))
+        scores = g.node(
+            "Add", scores, g.node("Where", seen, g.const(0, "float32"), g.const(g.pick([-np.inf, -3e38]), "float32"))
+        )
     p = g.node("Softmax", scores, axis=g.pick([-1, -1, -1, 2, 1]))
     g.read_again(p, 0.1)
     nan = g.node("IsNaN", p)
@@ -99,3 +114,24 @@ def test_a_guard_stays_where_a_row_may_lose_all(given: bool) -> None:
     engine = transformed(text, zero=np.float32(0), **({} if given else {"mask": table}))
     assert "a mask may leave a row nothing: the guard makes 0 of its NaN" in engine.refused.values()
     assert [node.op_type for node in engine.model.graph][-1] == "Where"
+
+
+@pytest.mark.parametrize(("first", "goes"), [(0, True), (-1, False)])
+def test_a_mask_that_hides_no_place_goes(first: int, goes: bool) -> None:
+    text = """g (float[B, N, 8] q, float[B, 8, N] k) => (float[B, N, N] y) {
+        n = Shape<start = 1, end = 2>(q)
+        last = Squeeze(n)
+        places = Range(first, last, one)
+        seen = GreaterOrEqual(places, zero)
+        wide = Unsqueeze(seen, axis)
+        mask = Where(wide, nothing, low)
+        d = MatMul(q, k)
+        s = Add(d, mask)
+        p = Softmax(s)
+        nan = IsNaN(p)
+        y = Where(nan, nothing, p)
+    }"""
+    numbers = {"first": np.int64(first), "one": np.int64(1), "zero": np.int64(0), "axis": np.array([0])}
+    engine = transformed(text, nothing=np.float32(0), low=np.float32(-np.inf), **numbers)
+    operators = [node.op_type for node in engine.model.graph]
+    assert ("GreaterOrEqual" not in operators and "IsNaN" not in operators) == goes

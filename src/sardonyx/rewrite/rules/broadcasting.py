@@ -13,6 +13,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import ConstantOfShape
+from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import again
 from sardonyx.rewrite.sizes import equal
 
@@ -27,6 +28,10 @@ CHOOSING = frozenset({"Where", "Max", "Min", "Mean"})
 
 LARGEST_MASK = 1 << 20
 """Elements up to which a constant mask is looked at."""
+
+_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+
+_DEEPEST = 4
 
 WRITTEN_OUT = 1024
 """Bytes up to which a tensor of one repeated number is written as a constant rather than as its shape."""
@@ -49,8 +54,8 @@ def keeps_shape(s: Site, x: ir.Value | None, others: Iterable[ir.Value | None]) 
     return True
 
 
-def repeated(s: Site, value: ir.Value | None) -> Any:
-    """The number that a tensor holds everywhere, or None: of a constant, ConstantOfShape, Expand or Where."""
+def repeated(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
+    """The number that a tensor holds everywhere, or None: of a constant, or of what makes one number of any shape."""
     tensor = facts.constant_tensor(value)
     mask = tensor is not None and tensor.dtype == ir.DataType.BOOL and tensor.size <= LARGEST_MASK
     array = facts.constant(value) if mask else facts.small_constant(value)
@@ -61,17 +66,33 @@ def repeated(s: Site, value: ir.Value | None) -> Any:
         same = array.tobytes() == first.tobytes() * array.size
         return first.item() if same else None
     node = None if value is None else value.producer()
-    if facts.is_op(node, "Expand", "Reshape") and node is not None:
-        return repeated(s, node.inputs[0]) if facts.is_constant(node.inputs[0]) else None
-    if facts.is_op(node, "ConstantOfShape") and node is not None:
+    if node is None or depth > _DEEPEST:
+        return None
+    if facts.is_op(node, "Expand", "Reshape", "Unsqueeze"):
+        return repeated(s, node.inputs[0], depth + 1)
+    if facts.is_op(node, "ConstantOfShape"):
         fill = node.attributes.get("value")
         if fill is None:
             return 0.0
         return None if fill.is_ref() else fill.as_tensor().numpy().reshape(-1)[0].item()
-    if facts.is_op(node, "Where") and node is not None and facts.is_constant(node.inputs[0]):
-        condition = repeated(s, node.inputs[0])
-        return None if condition is None else repeated(s, node.inputs[1 if condition else 2])
-    return None
+    if facts.is_op(node, "Where"):
+        condition = repeated(s, node.inputs[0], depth + 1)
+        return None if condition is None else repeated(s, node.inputs[1 if condition else 2], depth + 1)
+    return _decided(s, node) if facts.is_op(node, *_COMPARISONS) else None
+
+
+def _decided(s: Site, node: ir.Node) -> bool | None:
+    """What a comparison of integers gives everywhere, where the ranges that they lie in tell."""
+    kind = facts.dtype(node.inputs[0])
+    if kind is None or not kind.is_integer():
+        return None
+    greater = node.op_type.startswith("Greater")
+    (low, high), (other_low, other_high) = (value_range(s, v) for v in (node.inputs if greater else node.inputs[::-1]))
+    equal_too = node.op_type.endswith("OrEqual")
+    if low is not None and other_high is not None and (low >= other_high if equal_too else low > other_high):
+        return True
+    surely_less = high is not None and other_low is not None and (high < other_low if equal_too else high <= other_low)
+    return False if surely_less else None
 
 
 def filled(shape: Sequence[int], number: object, kind: ir.DataType) -> np.ndarray | Expr:

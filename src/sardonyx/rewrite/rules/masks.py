@@ -83,7 +83,7 @@ def is_causal(s: Site, mask: ir.Value | None) -> bool:
 
 def leaves_a_key(s: Site, mask: ir.Value | None) -> bool:
     """Whether each query of a mask, of booleans or to be added, surely sees a key: no row is masked wholly."""
-    if is_causal(s, mask):
+    if is_causal(s, mask) or _adds_finite_numbers(s, mask):
         return True
     table, from_first = table_of(s, mask)
     array = facts.constant(table) if facts.is_constant(table) else None
@@ -92,6 +92,14 @@ def leaves_a_key(s: Site, mask: ir.Value | None) -> bool:
     seen = array if array.dtype == np.bool_ else np.isfinite(array)
     # A part of the keys that begins with the first holds what each query sees there.
     return from_first is not None and bool(seen[..., :1].any(-1).all() if from_first else seen.any(-1).all())
+
+
+def _adds_finite_numbers(s: Site, mask: ir.Value | None) -> bool:
+    """Whether a mask is to be added and is one of two finite numbers everywhere, wherever they stand."""
+    node = made_by(s, mask, "Where")
+    numbers = [repeated(s, mask)] if node is None else [repeated(s, value) for value in node.inputs[1:]]
+    finite = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
+    return finite and facts.dtype(mask) != ir.DataType.BOOL
 
 
 def may_hide_all(s: Site, mask: ir.Value | None) -> bool:

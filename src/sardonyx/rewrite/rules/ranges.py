@@ -63,6 +63,11 @@ def value_range(s: Site, value: ir.Value | None, depth: int = 0) -> Interval:
         )
     if node.op_type == "Relu":
         return 0.0, INF
+    if node.op_type == "Range":
+        start, delta = facts.scalar(node.inputs[0]), facts.scalar(node.inputs[2])
+        if start is None or delta is None or delta == 0 or math.isnan(start):
+            return None, None
+        return (start, None) if delta > 0 else (None, start)
     kind = facts.dtype(value)
     if kind is None or not kind.is_floating_point():
         # Sums, products and even the absolute value of integers wrap around.
