@@ -91,6 +91,7 @@ __all__ = [
     "not_equal",
     "number",
     "of_shape",
+    "one_size",
     "ones_like",
     "pad",
     "permute",
@@ -193,6 +194,18 @@ def sizes(x: Tensor, what: str = "a size") -> tuple[Size, ...]:
         if isinstance(size, int) and size < 0:
             raise ShapeError(f"{what} is {size}.", remedy="Sizes are not negative.")
     return found
+
+
+def one_size(x: Tensor, what: str) -> Size:
+    """The one element of an integer tensor as a size.
+
+    Raises:
+        ShapeError: There is another number of elements, or it is negative.
+    """
+    found = sizes(x, what)
+    if len(found) != 1:
+        raise ShapeError(f"{what} is one number, and {len(found)} are given.")
+    return found[0]
 
 
 def normalized_axis(axis: int, rank: int) -> int:
@@ -589,7 +602,8 @@ def pad(
 
 def concat(xs: Sequence[Tensor], axis: int) -> Tensor:
     """End to end along an axis."""
-    return xs[0] if len(xs) == 1 else apply("concat", *xs, axis=normalized_axis(axis, xs[0].rank))
+    axis = normalized_axis(axis, xs[0].rank)
+    return xs[0] if len(xs) == 1 else apply("concat", *xs, axis=axis)
 
 
 def reverse(x: Tensor, axes: Sequence[int]) -> Tensor:

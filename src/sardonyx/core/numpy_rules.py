@@ -409,7 +409,8 @@ def _places(x: Array, indices: Array, batch: int) -> tuple[Array, ...]:
     for i in range(depth):
         chosen, size = indices[..., i], x.shape[batch + i]
         if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= size):
-            wrong = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
+            # What is still negative was counted from the end, by the language.
+            wrong = int(chosen.min()) - size if int(chosen.min()) < 0 else int(chosen.max())
             raise ExecutionError(
                 f"index {wrong} is out of range for an axis of {size}.", remedy="Give indices within the axis."
             )

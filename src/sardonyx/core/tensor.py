@@ -165,8 +165,8 @@ def level_of(operands: Sequence[Value], parts: Any) -> int:
     return max([value.level for value in (*operands, *definers_of(parts))], default=CLOSED)
 
 
-_VIEWS = frozenset(("broadcast", "reshape", "permute", "iota"))
-"""Primitives that give a view of what they read, or of little."""
+_VIEWS = frozenset(("reshape", "permute"))
+"""Primitives that take no memory of their own. What is broadcast does not either, but whoever reads it does."""
 
 
 def _computed(run: RunContext, op: str, type: TensorType, operands: Sequence[Value], params: dict[str, Any]) -> Tensor:

@@ -73,7 +73,7 @@ def tensor_scatter(
     first = L.full((cache.shape[0],), 0, t.INT64) if write_indices is None else write_indices
     places = L.unsqueeze(first, [1]) + L.iota(rows.shape[:2], 1)
     if mode == "circular":
-        places = L.floor_mod(places, L.size_tensor([cache.shape[at]], ()))
+        places = L.floor_mod(places, L.number(cache.shape[at]))
     written = L.scatter_nd(L.permute(cache, order), L.unsqueeze(places, [-1]), rows, batch=1)
     return L.permute(written, [order.index(i) for i in range(cache.rank)])
 
@@ -83,8 +83,7 @@ def tensor_scatter(
 
 @operator("TopK", since=10)
 def top_k(x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
-    (count,) = L.sizes(k, "the k of TopK")
-    return _top_k(x, count, axis, bool(largest))
+    return _top_k(x, L.one_size(k, "the k of TopK"), axis, bool(largest))
 
 
 @operator("TopK", since=1)

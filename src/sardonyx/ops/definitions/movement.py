@@ -43,6 +43,8 @@ def _reshaped(x: Tensor, wanted: Sequence[Size], allowzero: int) -> Tensor:
     if copied and copied[-1] >= x.rank:
         raise ShapeError(f"axis {copied[-1]} of the new shape is copied, and the operand has rank {x.rank}.")
     shape = [x.shape[i] if i in copied else size for i, size in enumerate(wanted)]
+    if any(isinstance(size, int) and size < -1 for size in wanted):
+        raise ShapeError(f"the new shape {list(wanted)} has a negative size.", remedy="-1 stands for what is left.")
     open_axes = [i for i, size in enumerate(wanted) if isinstance(size, int) and size == -1]
     if len(open_axes) > 1:
         raise ShapeError(f"-1 occurs {len(open_axes)} times in the new shape {list(wanted)}.")
@@ -68,7 +70,7 @@ def _resolved(x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
         own = L.size_tensor([*x.shape, *[0] * count][:count])
         shape = L.where(L.equal(shape, 0), own, shape)
     rest = L.reduce_product(L.where(L.equal(shape, -1), 1, shape))
-    return L.where(L.equal(shape, -1), L.size_tensor([L.product(x.shape)], ()) / L.maximum(rest, 1), shape)
+    return L.where(L.equal(shape, -1), L.number(L.product(x.shape)) / L.maximum(rest, 1), shape)
 
 
 @operator("Flatten", since=1)
@@ -189,9 +191,9 @@ def tile(x: Tensor, repeats: Tensor) -> Tensor:
 
 @operator("Tile", since=1)
 def tile_axis(x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
-    (count,), (at,) = L.sizes(tiles, "a number of tiles"), L.static(axis, "the axis of Tile")
-    along = L.normalized_axis(at, x.rank)
-    return tile(x, L.size_tensor([count if i == along else 1 for i in range(x.rank)]))
+    along = L.normalized_axes(L.static(axis, "the axis of Tile"), x.rank)
+    count = L.one_size(tiles, "the number of tiles")
+    return tile(x, L.size_tensor([count if i in along else 1 for i in range(x.rank)]))
 
 
 # Blocks of an image and its depth.
@@ -250,6 +252,8 @@ def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, t
     time, batch = L.iota(x.shape[:2], time_axis), L.iota(x.shape[:2], batch_axis)
     lengths = L.unsqueeze(sequence_lens, [time_axis])
     mirrored = L.where(time < lengths, lengths - 1 - time, time)
+    # A negative length is an error, as one past the end is.
+    mirrored = L.where(lengths < 0, L.number(x.shape[time_axis]), mirrored)
     places = [mirrored, batch] if time_axis == 0 else [batch, mirrored]
     return L.gather_nd(x, L.concat([L.unsqueeze(place, [-1]) for place in places], -1))
 

@@ -68,7 +68,7 @@ def _position(name: str, compute: Callable[[Tensor, int, bool], Tensor]) -> None
     def definition(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
         if not select_last_index:
             return compute(x, axis, bool(keepdims))
-        last = L.size_tensor([x.shape[L.normalized_axis(axis, x.rank)] - 1], ())
+        last = L.number(x.shape[L.normalized_axis(axis, x.rank)] - 1)
         return last - compute(L.reverse(x, [axis]), axis, bool(keepdims))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim, Size, at_least, dim_max, dim_min, floor_div
+from sardonyx.core.dim import Bounds, Dim, Size, at_least, dim_max, dim_min, floor_div, substitute, symbols
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, NeedsValueError, ShapeError
 from sardonyx.ops.registry import operator
@@ -55,10 +55,18 @@ def _positions(places: Tensor, limits: Sequence[Size]) -> list[Size]:
 def _from_front(place: Size, limit: Size) -> Size:
     if isinstance(limit, Dim) and isinstance(place, int) and abs(place) >= _END:
         return limit if place > 0 else -1
-    if at_least(place, 0) is True:
+    if _is_from_front(place, limit):
         return place
     # The factor is 1 where the place is negative, and 0 elsewhere.
     return place + limit * dim_max(0, dim_min(1, -place))
+
+
+def _is_from_front(place: Size, limit: Size) -> bool:
+    """Whether the place is not negative; on an axis without elements that does not matter."""
+    names = symbols(limit)
+    if any(substitute(limit, {name: 0}) != 0 for name in names):
+        names = frozenset()
+    return at_least(place, 0, Bounds(dict.fromkeys(names, (1, None)))) is True
 
 
 def _sliced(
@@ -67,14 +75,12 @@ def _sliced(
     if len(steps) != len(axes) or 0 in steps:
         raise ShapeError(f"steps {list(steps)} are given for axes {list(axes)}.", remedy="A step is not 0.")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        n = x.shape[axis]
-        if step > 0:
-            first, last = (dim_min(dim_max(place, 0), n) for place in (start, end))
-        else:
+        if step < 0:
             x = L.reverse(x, [axis])
-            first = n - 1 - dim_min(dim_max(start, 0), n - 1)
-            last = n - 1 - dim_min(dim_max(end, -1), n - 1)
-        x = L.slice_(x, axis, first, dim_max(first, last), abs(step))
+            start, end = (x.shape[axis] - 1 - place for place in (start, end))
+        last = dim_max(dim_min(end, x.shape[axis]), 0)
+        length = dim_max(dim_min(last - start, last), 0)
+        x = L.slice_(x, axis, last - length, last, abs(step))
     return x
 
 
@@ -135,8 +141,8 @@ def _extended(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:
     """An axis continued by its own elements."""
     if low == 0 and high == 0:
         return x
-    n = L.size_tensor([x.shape[axis]], ())
-    place = L.arange(low + x.shape[axis] + high) - L.size_tensor([low], ())
+    n = L.number(x.shape[axis])
+    place = L.arange(low + x.shape[axis] + high) - L.number(low)
     if mode == "edge":
         place = L.clip(place, 0, n - 1)
     elif mode == "wrap":
@@ -149,9 +155,12 @@ def _extended(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:
 @operator("CenterCropPad", since=18)
 def center_crop_pad(x: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
     along = L.normalized_axes(range(x.rank) if axes is None else axes, x.rank)
+    sizes = L.sizes(shape)
+    if len(sizes) != len(along):
+        raise ShapeError(f"{len(sizes)} sizes are given for {len(along)} axes.")
     low: list[Size] = [0] * x.rank
     high = list(low)
-    for axis, size in zip(along, L.sizes(shape), strict=True):
+    for axis, size in zip(along, sizes, strict=True):
         missing = size - x.shape[axis]
         low[axis] = floor_div(dim_max(missing, 0), 2) - floor_div(dim_max(-missing, 0), 2)
         high[axis] = missing - low[axis]

@@ -55,7 +55,7 @@ def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
 
 @operator("Size", since=1)
 def size(x: Tensor) -> Tensor:
-    return L.size_tensor([L.product(x.shape)], ())
+    return L.number(L.product(x.shape))
 
 
 # Numbers in a row.
@@ -66,7 +66,7 @@ def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
     """``start + i*delta`` as long as it does not pass the limit; 16-bit floats are computed as ``stash_type``."""
     dtype = start.dtype
     if dtype in (t.FLOAT16, t.BFLOAT16):
-        start, limit, delta = (L.cast(x, DType(stash_type)) for x in (start, limit, delta))
+        start, limit, delta = (L.cast(x, _element_type(stash_type)) for x in (start, limit, delta))
     start, limit, delta = (L.reshape(x, ()) for x in (start, limit, delta))
     if delta.is_constant and L.static_scalar(delta) == 0:
         raise ShapeError("a range has a step of 0.")
@@ -83,9 +83,11 @@ def _range_count(start: Tensor, limit: Tensor, delta: Tensor) -> Size:
     if t.is_integer(start.dtype):
         start, limit, delta = (L.cast(x, t.INT64) for x in (start, limit, delta))
         distance, by = L.where(delta < 0, start - limit, limit - start), L.abs_(delta)
-        return L.sizes(L.maximum((distance + by - 1) / by, 0), "the length of a range")[0]
+        return L.one_size(L.maximum((distance + by - 1) / by, 0), "the length of a range")
     length = L.maximum(L.ceil((limit - start) / delta), 0)
-    return L.sizes(L.cast(length, t.INT64), "the length of a range")[0]
+    if length.is_constant and not math.isfinite(float(length.known)):
+        raise ShapeError(f"a range has a length of {length.known}.")
+    return L.one_size(L.cast(length, t.INT64), "the length of a range")
 
 
 @operator("EyeLike", since=9)
@@ -93,18 +95,18 @@ def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     if x.rank != 2:
         raise ShapeError(f"EyeLike is of a matrix, and rank {x.rank} was given.")
     on_diagonal = L.equal(L.iota(x.shape, 1) - L.iota(x.shape, 0), k)
-    return L.cast(on_diagonal, x.dtype if dtype is None else DType(dtype))
+    return L.cast(on_diagonal, x.dtype if dtype is None else _element_type(dtype))
 
 
 @operator("OneHot", since=9)
 def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1, opset: int) -> Tensor:
     if values.rank != 1 or values.shape[0] != 2:
         raise ShapeError(f"the values of OneHot are [off, on], and {values.type} was given.")
-    (count,) = L.sizes(L.cast(depth, t.INT64), "the depth of OneHot")
+    count = L.one_size(L.cast(depth, t.INT64), "the depth of OneHot")
     at = L.normalized_axis(axis, indices.rank + 1)
     chosen = L.unsqueeze(L.cast(indices, t.INT64), [at])
     if opset >= 11:
-        chosen = L.where(chosen < 0, chosen + L.size_tensor([count], ()), chosen)
+        chosen = L.where(chosen < 0, chosen + L.number(count), chosen)
     places = L.reshape(L.arange(count), [count if i == at else 1 for i in range(indices.rank + 1)])
     off, on = (L.reshape(L.slice_(values, 0, i, i + 1), ()) for i in range(2))
     return L.where(L.equal(chosen, places), on, off)
@@ -115,18 +117,20 @@ def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1, o
 
 @operator("Cast", since=6)
 def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up", opset: int) -> Tensor:
-    return _converted(x, DType(to), bool(saturate), round_mode, opset)
+    return _converted(x, _element_type(to), bool(saturate), round_mode, opset)
 
 
 @operator("Cast", since=1)
 def cast_to_name(x: Tensor, *, to: str) -> Tensor:
-    return L.cast(x, _named(to))
+    return L.cast(x, _element_type(to))
 
 
-def _named(name: str) -> DType:
-    found = next((dtype for dtype in t.ALL_DTYPES if dtype.name == name.upper()), None)
+def _element_type(wanted: int | str) -> DType:
+    """The element type of a number, or of a name in any case."""
+    name = wanted.upper() if isinstance(wanted, str) else None
+    found = next((dtype for dtype in t.ALL_DTYPES if name == dtype.name or wanted == dtype.value), None)
     if found is None:
-        raise InvalidModelError(f"there is no element type {name!r}.")
+        raise InvalidModelError(f"there is no element type {wanted!r}.")
     return found
 
 
@@ -146,7 +150,7 @@ def _converted(x: Tensor, dtype: DType, saturate: bool, rounding: str, opset: in
 
 @operator("BitCast", since=26)
 def bit_cast(x: Tensor, *, to: int) -> Tensor:
-    dtype = DType(to)
+    dtype = _element_type(to)
     if dtype.bitwidth != x.dtype.bitwidth:
         raise TypeMismatchError(
             f"{x.dtype.name.lower()} has {x.dtype.bitwidth} bits, and {dtype.name.lower()} {dtype.bitwidth}.",
