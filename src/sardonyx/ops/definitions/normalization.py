@@ -1,0 +1,196 @@
+"""Normalizations: by the mean and variance, a norm, or the squares nearby.
+
+Source: ONNX Operators, *BatchNormalization* (arXiv:1502.03167), *InstanceNormalization* (arXiv:1607.08022),
+*LayerNormalization* (arXiv:1607.06450), *GroupNormalization* (arXiv:1803.08494), *RMSNormalization* (arXiv:1910.07467),
+*LRN*, *LpNormalization*, *MeanVarianceNormalization*. Where no precision is declared, floats of 16 bits are normalized
+in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core.dim import floor_div
+from sardonyx.core.language import Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.definitions.convolution import over_channels
+from sardonyx.ops.registry import operator
+
+
+def _moments(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The mean and the variance (of the population) over axes, which stay with size 1."""
+    mean = L.reduce_mean(x, axes, keepdims=True)
+    centred = x - mean
+    return mean, L.reduce_mean(centred * centred, axes, keepdims=True)
+
+
+def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    mean, variance = _moments(x, axes)
+    return (x - mean) / L.sqrt(variance + epsilon)
+
+
+@operator("BatchNormalization", since=14)
+def batch_normalization(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    input_mean: Tensor,
+    input_var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> tuple[Tensor, ...]:
+    y, *statistics = _batch_normalized(x, scale, b, input_mean, input_var, epsilon, momentum, bool(training_mode), 1)
+    return y, *statistics[:2]
+
+
+def _batch_normalized(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    epsilon: float,
+    momentum: float,
+    training: bool,
+    spatial: int,
+) -> tuple[Tensor, ...]:
+    """The result; when training also the mean and variance that run along, and those of the batch."""
+    if x.rank == 1:  # One channel.
+        x = L.unsqueeze(x, [1])
+        y, *rest = _batch_normalized(x, scale, b, mean, variance, epsilon, momentum, training, spatial)
+        return L.squeeze(y, [1]), *rest
+    wide = L.widened(x)
+    scale, b, used_mean, used_variance = (L.cast(part, wide.dtype) for part in (scale, b, mean, variance))
+    statistics: list[Tensor] = []
+    if training:
+        axes = [axis for axis in range(x.rank) if axis == 0 or (axis > 1 and spatial)]
+        now = [L.reshape(moment, mean.shape) for moment in _moments(wide, axes)]
+        old = (used_mean, used_variance)
+        running = [was * momentum + new * (1 - momentum) for was, new in zip(old, now, strict=True)]
+        statistics = [L.cast(part, mean.dtype) for part in (*running, *now)]
+        used_mean, used_variance = now
+    if spatial:
+        scale, b, used_mean, used_variance = (over_channels(part, x) for part in (scale, b, used_mean, used_variance))
+    y = (wide - used_mean) / L.sqrt(used_variance + epsilon) * scale + b
+    return L.cast(y, x.dtype), *statistics
+
+
+@operator("BatchNormalization", since=7)
+def batch_normalization_by_outputs(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    outputs: int,
+) -> tuple[Tensor, ...]:
+    """Versions 7 and 9 train where more than one result is asked for."""
+    return _batch_normalized(x, scale, b, mean, var, epsilon, momentum, outputs > 1, spatial)
+
+
+@operator("BatchNormalization", since=1)
+def batch_normalization_by_test(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    is_test: int = 0,
+    momentum: float = 0.9,
+    spatial: int = 1,
+) -> tuple[Tensor, ...]:
+    return _batch_normalized(x, scale, b, mean, var, epsilon, momentum, not is_test, spatial)
+
+
+@operator("InstanceNormalization", since=1)
+def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+    wide = L.widened(x)
+    scale, b = (over_channels(L.cast(part, wide.dtype), x) for part in (scale, b))
+    return L.cast(_standardized(wide, range(2, x.rank), epsilon) * scale + b, x.dtype)
+
+
+@operator("LayerNormalization", since=17)
+def layer_normalization(
+    x: Tensor, scale: Tensor, b: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = L.cast(x, DType(stash_type))
+    mean, variance = _moments(wide, range(L.normalized_axis(axis, x.rank), x.rank))
+    inverse = 1 / L.sqrt(variance + epsilon)
+    y = L.cast((wide - mean) * inverse, x.dtype) * L.broadcast_to(scale, x.shape)
+    return y if b is None else y + L.broadcast_to(b, x.shape), mean, inverse
+
+
+@operator("RMSNormalization", since=23)
+def rms_normalization(
+    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Tensor:
+    wide = L.cast(x, DType(stash_type))
+    axes = range(L.normalized_axis(axis, x.rank), x.rank)
+    normalized = wide / L.sqrt(L.reduce_mean(wide * wide, axes, keepdims=True) + epsilon)
+    return L.cast(L.cast(normalized, x.dtype), scale.dtype) * L.broadcast_to(scale, x.shape)
+
+
+@operator("GroupNormalization", since=21)
+def group_normalization(
+    x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
+) -> Tensor:
+    groups = _grouped(L.cast(x, DType(stash_type)), num_groups)
+    y = L.cast(L.reshape(_standardized(groups, [2], epsilon), x.shape), x.dtype)
+    return y * over_channels(scale, x) + over_channels(bias, x)
+
+
+@operator("GroupNormalization", since=18)
+def group_normalization_by_group(
+    x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int
+) -> Tensor:
+    """The first version has a scale and a bias for each group, not for each channel."""
+    groups = _grouped(L.widened(x), num_groups)
+    scale, bias = (over_channels(L.cast(part, groups.dtype), groups) for part in (scale, bias))
+    return L.cast(L.reshape(_standardized(groups, [2], epsilon) * scale + bias, x.shape), x.dtype)
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """[N, groups, the elements of each]."""
+    channels = x.shape[1]
+    if isinstance(channels, int) and channels % groups:
+        raise ShapeError(f"{channels} channels are no multiple of {groups} groups.")
+    return L.reshape(x, (x.shape[0], groups, floor_div(channels, groups) * L.product(x.shape[2:])))
+
+
+@operator("LRN", since=1)
+def local_response_normalization(
+    x: Tensor, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
+) -> Tensor:
+    """The region of a channel begins ``(size-1)/2`` before it, rounded down, and ends as far after it, rounded up."""
+    wide, n = L.widened(x), x.rank - 1
+    padding = [((size - 1) // 2, size // 2), *[(0, 0)] * (n - 1)]
+    squares = L.reduce_window("add", wide * wide, (size, *(1,) * (n - 1)), strides=(1,) * n, padding=padding)
+    return L.cast(wide / (bias + alpha / size * squares) ** beta, x.dtype)
+
+
+@operator("LpNormalization", since=1)
+def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """Where the norm is 0, so is the result."""
+    if p not in (1, 2):
+        raise InvalidModelError(f"LpNormalization has p {p}.", remedy="p is 1 or 2.")
+    wide = L.abs_(L.widened(x))
+    norm = L.reduce_sum(wide, [axis], True) if p == 1 else L.sqrt(L.reduce_sum(wide * wide, [axis], True))
+    return L.cast(L.where(L.equal(norm, 0), 0, L.widened(x) / norm), x.dtype)
+
+
+@operator("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
+    """The deviation has 1e-9 added, as in ONNX's own expansion: where nothing varies, the result is 0."""
+    wide = L.widened(x)
+    mean, variance = _moments(wide, axes)
+    return L.cast((wide - mean) / (L.sqrt(variance) + 1e-9), x.dtype)
