@@ -1,0 +1,144 @@
+"""Random numbers: ``Random*``, ``Bernoulli``, ``Multinomial``, ``Dropout``.
+
+Source: ONNX Operators, *RandomNormal*, *RandomNormalLike*, *RandomUniform*, *RandomUniformLike*, *Bernoulli*,
+*Multinomial*, *Dropout*; Srivastava et al. (2014). Drawn in double precision, then rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Size, Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import ExecutionError, InvalidModelError
+from sardonyx.ops.registry import operator
+
+
+def _normal(
+    shape: Sequence[Size], dtype: DType, mean: float, scale: float, seed: float | None, identity: str
+) -> Tensor:
+    return L.cast(mean + scale * L.normal(shape, t.DOUBLE, seed=seed, identity=identity), dtype)
+
+
+def _uniform(shape: Sequence[Size], dtype: DType, low: float, high: float, seed: float | None, identity: str) -> Tensor:
+    return L.cast(low + (high - low) * L.uniform(shape, t.DOUBLE, seed=seed, identity=identity), dtype)
+
+
+def _like(x: Tensor, dtype: int | None) -> DType:
+    found = x.dtype if dtype is None else DType(dtype)
+    if not t.is_float(found):
+        raise InvalidModelError(
+            f"random numbers of {found.name.lower()} are asked for.", remedy="Give a float `dtype`."
+        )
+    return found
+
+
+@operator("RandomNormal", since=1)
+def random_normal(
+    *,
+    dtype: int = int(t.FLOAT),
+    mean: float = 0.0,
+    scale: float = 1.0,
+    seed: float | None = None,
+    shape: Sequence[int],
+    identity: str,
+) -> Tensor:
+    return _normal(shape, DType(dtype), mean, scale, seed, identity)
+
+
+@operator("RandomNormalLike", since=1)
+def random_normal_like(
+    x: Tensor,
+    *,
+    dtype: int | None = None,
+    mean: float = 0.0,
+    scale: float = 1.0,
+    seed: float | None = None,
+    identity: str,
+) -> Tensor:
+    return _normal(x.shape, _like(x, dtype), mean, scale, seed, identity)
+
+
+@operator("RandomUniform", since=1)
+def random_uniform(
+    *,
+    dtype: int = int(t.FLOAT),
+    high: float = 1.0,
+    low: float = 0.0,
+    seed: float | None = None,
+    shape: Sequence[int],
+    identity: str,
+) -> Tensor:
+    return _uniform(shape, DType(dtype), low, high, seed, identity)
+
+
+@operator("RandomUniformLike", since=1)
+def random_uniform_like(
+    x: Tensor,
+    *,
+    dtype: int | None = None,
+    high: float = 1.0,
+    low: float = 0.0,
+    seed: float | None = None,
+    identity: str,
+) -> Tensor:
+    return _uniform(x.shape, _like(x, dtype), low, high, seed, identity)
+
+
+@operator("Bernoulli", since=15)
+def bernoulli(x: Tensor, *, dtype: int | None = None, seed: float | None = None, identity: str) -> Tensor:
+    drawn = L.uniform(x.shape, t.DOUBLE, seed=seed, identity=identity) < L.cast(x, t.DOUBLE)
+    return L.cast(drawn, x.dtype if dtype is None else DType(dtype))
+
+
+@operator("Multinomial", since=7)
+def multinomial(
+    x: Tensor, *, dtype: int = int(t.INT32), sample_size: int = 1, seed: float | None = None, identity: str
+) -> Tensor:
+    """The class whose part of the cumulative probability a uniform number falls into."""
+    logits = L.cast(x, t.DOUBLE)
+    ends = L.cumulative("add", L.exp(logits - L.reduce_max(logits, [1], keepdims=True)), 1)
+    total = L.slice_(ends, 1, x.shape[1] - 1, x.shape[1])
+    drawn = total * L.uniform((x.shape[0], sample_size), t.DOUBLE, seed=seed, identity=identity)
+    passed = L.unsqueeze(drawn, [2]) >= L.unsqueeze(ends, [1])
+    return L.cast(L.reduce_sum(L.cast(passed, t.INT64), [2]), DType(dtype))
+
+
+def _dropped(x: Tensor, ratio: Tensor, seed: float | None, identity: str) -> tuple[Tensor, Tensor]:
+    """What is kept of ``x``, scaled to keep the mean, and which elements are."""
+    if ratio.is_constant and not 0 <= float(L.static_scalar(ratio)) < 1:
+        raise ExecutionError(f"the ratio of Dropout is {L.static_scalar(ratio)}.", remedy="Give one in [0, 1).")
+    kept = L.uniform(x.shape, t.DOUBLE, seed=seed, identity=identity) >= ratio
+    return L.where(kept, x * L.cast(1 / (1 - ratio), x.dtype), 0), kept
+
+
+@operator("Dropout", since=12)
+def dropout(
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Tensor | None = None,
+    *,
+    seed: int | None = None,
+    identity: str,
+) -> tuple[Tensor, Tensor]:
+    whole = L.full(x.shape, True, t.BOOL)
+    if training_mode is None:
+        return x, whole
+    rate = L.constant(0.5) if ratio is None else L.reshape(L.cast(ratio, t.DOUBLE), ())
+    kept, mask = L.cond(L.reshape(training_mode, ()), lambda: _dropped(x, rate, seed, identity), lambda: (x, whole))
+    return kept, mask  # type: ignore[return-value]
+
+
+@operator("Dropout", since=7)
+def dropout_in_inference(x: Tensor, *, ratio: float = 0.5, opset: int) -> tuple[Tensor, Tensor]:
+    return x, L.full(x.shape, 1, t.BOOL if opset >= 10 else x.dtype)
+
+
+@operator("Dropout", since=1)
+def dropout_by_attribute(x: Tensor, *, is_test: int = 0, ratio: float = 0.5, identity: str) -> tuple[Tensor, Tensor]:
+    if is_test:
+        return x, L.ones_like(x)
+    kept, mask = _dropped(x, L.constant(ratio, t.DOUBLE), None, identity)
+    return kept, L.cast(mask, x.dtype)
