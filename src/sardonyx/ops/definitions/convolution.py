@@ -15,7 +15,7 @@ from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.products import shifted
 from sardonyx.ops.definitions.quantization import requantized
-from sardonyx.ops.definitions.sampling import linear, pixels_or_zero
+from sardonyx.ops.definitions.sampling import interpolated, pixels_or_zero
 from sardonyx.ops.definitions.windows import Padding, Windows, explicit_padding, per_axis, split_padding, windows
 from sardonyx.ops.registry import operator
 
@@ -220,7 +220,7 @@ def deformable_conv(
         L.take(offsets, L.constant(axis, t.INT64), 2) + L.cast(_regular(over, out, axis), x.dtype) for axis in range(n)
     ]
     grouped = L.reshape(x, (images, floor_div(channels, offset_group), *x.shape[2:]))
-    read = linear(pixels_or_zero(grouped), where)
+    read = interpolated(pixels_or_zero(grouped), where)
     if mask is not None:
         read = read * L.reshape(mask, (images, places, *out, 1))
     each = L.permute(L.reshape(read, (*read.shape[:2], L.product(out), read.shape[-1])), [0, 3, 1, 2])

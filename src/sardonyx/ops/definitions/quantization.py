@@ -58,14 +58,16 @@ def spread_over(x: Tensor, parameter: Tensor, axis: int, block_size: int) -> Ten
     Raises:
         ShapeError: Its rank is none of these.
     """
-    if parameter.rank <= 1 and (x.rank <= 1 or parameter.rank == 0):
+    if parameter.rank == 0 or x.rank == 0:
         return parameter if x.rank else L.reshape(parameter, ())
-    axis = L.normalized_axis(axis, x.rank)
-    if parameter.rank == 1:
-        return L.unsqueeze(parameter, [a for a in range(x.rank) if a != axis])
-    if parameter.rank != x.rank:
-        raise ShapeError(f"scales of {parameter.rank} axes do not fit a tensor of {x.rank}.")
-    return L.slice_(L.repeat(parameter, axis, block_size), axis, 0, x.shape[axis]) if block_size else parameter
+    if parameter.rank == x.rank and block_size > 0:
+        axis = L.normalized_axis(axis, x.rank)
+        return L.slice_(L.repeat(parameter, axis, block_size), axis, 0, x.shape[axis])
+    if parameter.rank != 1:
+        raise ShapeError(f"scales of {parameter.type} with blocks of {block_size} do not fit {x.type}.")
+    if x.rank == 1:
+        return parameter
+    return L.unsqueeze(parameter, [a for a in range(x.rank) if a != L.normalized_axis(axis, x.rank)])
 
 
 def rounded_to(x: Tensor, zero_point: Tensor | None, dtype: DType, *, saturate: bool = True) -> Tensor:

@@ -16,7 +16,7 @@ from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError
-from sardonyx.ops.definitions.sampling import corners, linear, pixels_or_border
+from sardonyx.ops.definitions.sampling import interpolated, pixels_or_border, weighted
 from sardonyx.ops.registry import operator
 
 
@@ -77,7 +77,7 @@ def roi_align(
     image = L.reshape(L.cast(batch_indices, t.INT64), (batch_indices.shape[0], *(1,) * 4))
     wide = L.widened(x)
     pixels, place = pixels_or_border(wide, image), [rows.place, columns.place]
-    value = linear(pixels, place) if mode.lower() == "avg" else L.maximum(*corners(pixels, place))
+    value = interpolated(pixels, place) if mode.lower() == "avg" else L.maximum(*weighted(pixels, place))
     value = L.where(L.unsqueeze(rows.inside & columns.inside, [-1]), value, 0)
     counted = L.unsqueeze(rows.counted & columns.counted, [-1])
     count = L.cast(L.reshape(rows.number * columns.number, (rois.shape[0], 1, 1, 1)), wide.dtype)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
+from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
 
 Coordinates = Sequence[Tensor]
@@ -51,18 +52,63 @@ def pixels_or_border(x: Tensor, image: Tensor | None = None) -> Pixels:
     return at
 
 
-def corners(pixels: Pixels, where: Coordinates) -> Iterator[Tensor]:
-    """The corners of the cells around real coordinates, times their weights: each [N, *points, C]."""
+def pixels_reflected(x: Tensor, align_corners: bool) -> Pixels:
+    """The pixels of images [N, C, *spatial], which outside of them repeat as in a mirror at each border."""
+    nearest = pixels_or_border(x)
+    ends = [mirrors(size, align_corners, t.FLOAT) for size in x.shape[2:]]
+    return lambda where: nearest(
+        [L.cast(reflected(L.cast(c, t.FLOAT), *pair), t.INT64) for c, pair in zip(where, ends, strict=True)]
+    )
+
+
+def mirrors(size: Size, align_corners: bool, dtype: t.DType) -> tuple[Tensor, Tensor]:
+    """Where images end: at the centres of the outer pixels, or at their edges."""
+    last = L.number(size, dtype) - 1
+    return (0 * last, last) if align_corners else (0 * last - 0.5, last + 0.5)
+
+
+def reflected(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Coordinates brought between two mirrors; ``low`` where these are at one place."""
+    extent = high - low
+    beyond = L.abs_(x - low)
+    times = L.floor(beyond / extent)
+    left = beyond - times * extent
+    odd = L.equal(L.remainder(times, 2), 1)
+    return L.where(L.equal(extent, 0), low, L.where(odd, high - left, low + left))
+
+
+Weights = Callable[[Tensor], Sequence[tuple[int, Tensor]]]
+"""From where a coordinate lies in its cell, 0 to 1, to the pixels that count: offset from the lower one, and weight."""
+
+
+def linear_weights(past: Tensor) -> Sequence[tuple[int, Tensor]]:
+    """Of the two pixels around a coordinate."""
+    return [(0, 1 - past), (1, past)]
+
+
+def cubic_weights(past: Tensor) -> Sequence[tuple[int, Tensor]]:
+    """Of the four pixels around a coordinate, by Keys's kernel with -0.75."""
+    return [(offset, cubic(L.abs_(past - offset), -0.75)) for offset in (-1, 0, 1, 2)]
+
+
+def cubic(distance: Tensor, a: float) -> Tensor:
+    """Keys's kernel: R. G. Keys, Cubic convolution interpolation for digital image processing, 1981, equation (4)."""
+    d = distance
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return L.where(d <= 1, near, L.where(d < 2, far, 0))
+
+
+def weighted(pixels: Pixels, where: Coordinates, weights: Weights = linear_weights) -> Iterator[Tensor]:
+    """The pixels that count at real coordinates, times their weights: each [N, *points, C]."""
     below = [L.floor(coordinate) for coordinate in where]
-    past = [coordinate - floor for coordinate, floor in zip(where, below, strict=True)]
-    for corner in itertools.product((0, 1), repeat=len(where)):
-        weight = L.constant(1, where[0].dtype)
-        for fraction, upper in zip(past, corner, strict=True):
-            weight = weight * (fraction if upper else 1 - fraction)
-        place = [L.cast(floor, t.INT64) + upper for floor, upper in zip(below, corner, strict=True)]
+    along = [weights(coordinate - floor) for coordinate, floor in zip(where, below, strict=True)]
+    for taps in itertools.product(*along):
+        place = [L.cast(floor, t.INT64) + offset for floor, (offset, _) in zip(below, taps, strict=True)]
+        weight = functools.reduce(operator.mul, [weight for _, weight in taps])
         yield pixels(place) * L.unsqueeze(weight, [-1])
 
 
-def linear(pixels: Pixels, where: Coordinates) -> Tensor:
-    """The values at real coordinates, [N, *points, C], interpolated between the corners of the cells around them."""
-    return functools.reduce(operator.add, corners(pixels, where))
+def interpolated(pixels: Pixels, where: Coordinates, weights: Weights = linear_weights) -> Tensor:
+    """The values at real coordinates, [N, *points, C]."""
+    return functools.reduce(operator.add, weighted(pixels, where, weights))

@@ -1,0 +1,97 @@
+"""Sampling grids: images read where a grid says, and grids of affine maps.
+
+Source: ONNX Operators, *GridSample*, *AffineGrid*; Jaderberg et al., Spatial Transformer Networks, 2015
+(arXiv:1506.02025).
+"""
+
+from __future__ import annotations
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.definitions.sampling import (
+    Pixels,
+    cubic_weights,
+    interpolated,
+    linear_weights,
+    mirrors,
+    pixels_or_border,
+    pixels_or_zero,
+    pixels_reflected,
+    reflected,
+)
+from sardonyx.ops.registry import operator
+
+_WEIGHTS = {
+    "linear": linear_weights, "bilinear": linear_weights, "cubic": cubic_weights, "bicubic": cubic_weights,
+}  # fmt: skip
+
+
+@operator("GridSample", since=16)
+def grid_sample(
+    x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
+) -> Tensor:
+    """The last axis of the grid names the spatial axes from the last to the first."""
+    if mode != "nearest" and mode not in _WEIGHTS:
+        raise InvalidModelError(f"there is no mode {mode!r}.", remedy=f"There are: nearest, {', '.join(_WEIGHTS)}.")
+    n = x.rank - 2
+    if grid.rank != x.rank or grid.shape[-1] != n:
+        raise ShapeError(f"a grid of {grid.type} does not fit {x.type}: it has {n + 2} axes, and the last one is {n}.")
+    dtype = t.DOUBLE if x.dtype == t.DOUBLE else t.FLOAT
+    at = L.cast(grid, dtype)
+    where = [
+        _in_pixels(L.take(at, L.constant(n - 1 - axis, t.INT64), -1), size, mode, padding_mode, bool(align_corners))
+        for axis, size in enumerate(x.shape[2:])
+    ]
+    if mode == "nearest":
+        y = _pixels(x, padding_mode, bool(align_corners))([L.cast(coordinate, t.INT64) for coordinate in where])
+    else:
+        pixels = _pixels(L.cast(x, dtype), padding_mode, bool(align_corners))
+        y = L.cast(interpolated(pixels, where, _WEIGHTS[mode]), x.dtype)
+    return L.permute(y, [0, y.rank - 1, *range(1, y.rank - 1)])
+
+
+def _pixels(x: Tensor, padding_mode: str, align_corners: bool) -> Pixels:
+    if padding_mode == "reflection":
+        return pixels_reflected(x, align_corners)
+    kinds = {"zeros": pixels_or_zero, "border": pixels_or_border}
+    if padding_mode not in kinds:
+        raise InvalidModelError(
+            f"there is no padding_mode {padding_mode!r}.", remedy=f"There are: reflection, {', '.join(kinds)}."
+        )
+    return kinds[padding_mode](x)
+
+
+def _in_pixels(x: Tensor, size: Size, mode: str, padding_mode: str, align_corners: bool) -> Tensor:
+    """Coordinates of -1 to 1 as those of pixels; what lies outside of the image is brought to or into it.
+
+    ``cubic`` reads the pixels around a place outside of the border, each of which is the nearest inside.
+    """
+    count = L.number(size, x.dtype)
+    place = (x + 1) / 2 * (count - 1) if align_corners else ((x + 1) * count - 1) / 2
+    place = L.round_(place) if mode == "nearest" else place
+    low, high = mirrors(size, align_corners, x.dtype)
+    outside = (place < low) | (place > high)
+    if padding_mode == "border" and "cubic" not in mode:
+        return L.where(outside, L.clip(place, 0, count - 1), place)
+    return L.where(outside, reflected(place, low, high), place) if padding_mode == "reflection" else place
+
+
+@operator("AffineGrid", since=20)
+def affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
+    image = L.sizes(size, "the size of the image")[2:]
+    wide = L.widened(theta)
+    along = [_regular(image, axis, bool(align_corners), wide.dtype) for axis in reversed(range(len(image)))]
+    points = L.concat([L.unsqueeze(part, [-1]) for part in (*along, L.ones_like(along[0]))], -1)
+    places = L.reshape(points, (L.product(image), len(image) + 1))
+    return L.cast(L.reshape(L.einsum("nij,pj->npi", wide, places), (theta.shape[0], *image, len(image))), theta.dtype)
+
+
+def _regular(image: tuple[Size, ...], axis: int, align_corners: bool, dtype: t.DType) -> Tensor:
+    """Coordinates of -1 to 1 along an axis: of its outer pixels' centres, or of their edges."""
+    place, count = L.iota(image, axis, dtype), L.number(image[axis], dtype)
+    return (
+        2 * place / L.maximum(count - 1, 1) - L.minimum(count - 1, 1) if align_corners else (2 * place + 1) / count - 1
+    )

@@ -1,0 +1,292 @@
+"""Resizing: every value a weighted sum of the input's values near it, one axis after the other.
+
+Source: ONNX Operators, *Resize*, *Upsample*. Coordinates are computed in float32 (float64 for float64), in which the
+scales are given. Where a scale is given, ``align_corners`` takes the length that it stands for, which may be a
+fraction, as ONNX's own cases do; and a region does not change the sizes of the result, as in ONNX's shape inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim, Size, floor_div
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.definitions.sampling import cubic
+from sardonyx.ops.registry import operator
+
+
+class _Line(NamedTuple):
+    """An axis that is resized.
+
+    Attributes:
+        axis: Which.
+        before: Its size.
+        after: Its size in the result.
+        scale: One by the other, as it is given or follows from sizes.
+        length: What the scale makes of the size, before it is rounded.
+        region: The first and the last place, of 0 to 1, of what is read.
+    """
+
+    axis: int
+    before: Size
+    after: Size
+    scale: Tensor
+    length: Tensor
+    region: tuple[Tensor, Tensor] | None = None
+
+
+class _Method(NamedTuple):
+    """How values are read: the attributes of *Resize*."""
+
+    mode: str
+    nearest: str = "round_prefer_floor"
+    coordinates: str = "half_pixel"
+    cubic_a: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+    extrapolation: float = 0.0
+
+
+@operator("Resize", since=11)
+def resize(
+    x: Tensor,
+    roi: Tensor | None = None,
+    scales: Tensor | None = None,
+    sizes: Tensor | None = None,
+    *,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Tensor:
+    at = L.normalized_axes(range(x.rank) if axes is None else axes, x.rank)
+    method = _Method(
+        mode,
+        nearest_mode,
+        coordinate_transformation_mode,
+        cubic_coeff_a,
+        bool(antialias),
+        bool(exclude_outside),
+        extrapolation_value,
+    )
+    regions: Sequence[tuple[Tensor, Tensor] | None] = [None] * len(at)
+    if coordinate_transformation_mode == "tf_crop_and_resize":
+        regions = _regions(x, roi, len(at))
+    scales, sizes = (None if given is None or given.shape == (0,) else given for given in (scales, sizes))
+    if (scales is None) == (sizes is None):
+        raise InvalidModelError("Resize needs either scales or sizes.", remedy="Give one of them.")
+    if sizes is None:
+        lines = _by_scales(x, at, scales, regions)  # type: ignore[arg-type]
+    else:
+        lines = _by_sizes(x, at, sizes, regions, keep_aspect_ratio_policy)
+    return _resampled(x, lines, method)
+
+
+@operator("Resize", since=10)
+def resize_by_scales(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
+    """The first version: coordinates are divided by the scale, and rounded up where that makes an axis smaller."""
+    return _resampled(x, _by_scales(x, range(x.rank), scales), _Method(mode, "by_scale", "asymmetric"))
+
+
+@operator("Upsample", since=9)
+def upsample(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
+    return _resampled(x, _by_scales(x, range(x.rank), scales), _Method(mode, "floor", "asymmetric"))
+
+
+@operator("Upsample", since=7)
+def upsample_by_attribute(x: Tensor, *, mode: str = "nearest", scales: Sequence[float]) -> Tensor:
+    return upsample(x, L.constant(list(scales), t.FLOAT), mode=mode)
+
+
+@operator("Upsample", since=1)
+def upsample_images(x: Tensor, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Tensor:
+    return upsample_by_attribute(x, mode=mode, scales=(1.0, 1.0, height_scale, width_scale))
+
+
+# Sizes.
+
+
+def _element(x: Tensor, i: int) -> Tensor:
+    return L.take(x, L.constant(i, t.INT64), 0)
+
+
+def _per_axis(given: Tensor, count: int, what: str) -> list[Tensor]:
+    if given.rank != 1 or given.shape[0] != count:
+        raise ShapeError(f"{what} of {given.type} do not fit {count} axes.", remedy="Give one number for each.")
+    return [_element(given, i) for i in range(count)]
+
+
+def _regions(x: Tensor, roi: Tensor | None, count: int) -> list[tuple[Tensor, Tensor]]:
+    if roi is None:
+        raise InvalidModelError("tf_crop_and_resize needs a region.", remedy="Give the input roi.")
+    ends = _per_axis(L.cast(roi, _precision(x)), 2 * count, "the ends of a region")
+    return list(zip(ends[:count], ends[count:], strict=True))
+
+
+def _by_scales(
+    x: Tensor, at: Sequence[int], scales: Tensor, regions: Sequence[tuple[Tensor, Tensor] | None] = ()
+) -> list[_Line]:
+    lines = []
+    for i, (axis, scale) in enumerate(zip(at, _per_axis(scales, len(at), "scales"), strict=True)):
+        before, region = x.shape[axis], regions[i] if regions else None
+        if scale.is_constant and not L.static_scalar(scale) > 0:  # type: ignore[operator]
+            raise ShapeError(f"the scale of axis {axis} is {L.static_scalar(scale)}.", remedy="Scales are above 0.")
+        length = L.number(before, t.FLOAT) * scale
+        if isinstance(before, Dim) and scale.is_constant:
+            after = _scaled(before, float(L.static_scalar(scale)))
+        else:
+            after = _rounded_down(length)
+        lines.append(_Line(axis, before, after, scale, length, region))
+    return lines
+
+
+def _rounded_down(length: Tensor) -> Size:
+    return L.sizes(L.cast(L.floor(length), t.INT64), "a resized axis")[0]
+
+
+def _scaled(size: Size, scale: float) -> Size:
+    """The size times a float32, rounded down: the simplest fraction stands for all numbers that round to the same."""
+    exact = Fraction(scale)
+    simple = exact.limit_denominator(1 << 10)
+    factor = simple if abs(simple - exact) <= exact / (1 << 24) else exact
+    return floor_div(size * factor.numerator, factor.denominator)
+
+
+def _by_sizes(
+    x: Tensor,
+    at: Sequence[int],
+    sizes: Tensor,
+    regions: Sequence[tuple[Tensor, Tensor] | None],
+    policy: str,
+) -> list[_Line]:
+    _per_axis(sizes, len(at), "sizes")
+    wanted, lines = L.sizes(sizes, "sizes"), []
+    if policy == "stretch":
+        for axis, after, region in zip(at, wanted, regions, strict=True):
+            length, before = L.number(after, _precision(x)), L.number(x.shape[axis], _precision(x))
+            lines.append(_Line(axis, x.shape[axis], after, length / before, length, region))
+        return lines
+    ratios = [
+        L.number(after, t.DOUBLE) / L.number(x.shape[axis], t.DOUBLE) for axis, after in zip(at, wanted, strict=True)
+    ]
+    if policy not in ("not_larger", "not_smaller"):
+        raise InvalidModelError(f"there is no keep_aspect_ratio_policy {policy!r}.")
+    scale = L.minimum(*ratios) if policy == "not_larger" else L.maximum(*ratios)
+    for axis, region in zip(at, regions, strict=True):
+        length = L.number(x.shape[axis], t.DOUBLE) * scale
+        lines.append(_Line(axis, x.shape[axis], _rounded_down(length + 0.5), scale, length, region))
+    return lines
+
+
+# Values.
+
+
+def _precision(x: Tensor) -> t.DType:
+    return t.DOUBLE if x.dtype == t.DOUBLE else t.FLOAT
+
+
+def _resampled(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
+    if method.mode == "nearest" and method.antialias:
+        raise InvalidModelError("antialias is for the modes linear and cubic.")
+    y = x if method.mode == "nearest" else L.cast(x, _precision(x))
+    for line in lines:
+        if line.before == line.after and line.region is None and _is_one(line):
+            continue
+        place = _places(line, method.coordinates, _precision(x))
+        y = _nearest(y, line, place, method) if method.mode == "nearest" else _interpolated(y, line, place, method)
+        if line.region is not None:
+            outside = (place < 0) | (place > L.number(line.before, place.dtype) - 1)
+            y = L.where(_along(outside, y, line.axis), method.extrapolation, y)
+    return L.cast(y, x.dtype)
+
+
+def _is_one(line: _Line) -> bool:
+    """Whether the scale is 1: it is known to be, or follows from equal sizes."""
+    return not line.scale.is_constant or L.static_scalar(line.scale) == 1
+
+
+def _along(x: Tensor, y: Tensor, axis: int) -> Tensor:
+    """What belongs to places of an axis, beside all of ``y``."""
+    return L.unsqueeze(x, [a for a in range(y.rank) if a != axis])
+
+
+def _places(line: _Line, mode: str, dtype: t.DType) -> Tensor:
+    """Where in the input each place of the resized axis lies."""
+    x = L.arange(line.after, dtype)
+    before, after = L.number(line.before, dtype), L.number(line.after, dtype)
+    scale, length = L.cast(line.scale, dtype), L.cast(line.length, dtype)
+    match mode:
+        case "half_pixel":
+            return (x + 0.5) / scale - 0.5
+        case "half_pixel_symmetric":
+            return before / 2 * (1 - after / length) + (x + 0.5) / scale - 0.5
+        case "pytorch_half_pixel":
+            return L.where(after > 1, (x + 0.5) / scale - 0.5, 0)
+        case "align_corners":
+            return L.where(L.equal(length, 1), 0, x * (before - 1) / (length - 1))
+        case "asymmetric":
+            return x / scale
+        case "tf_half_pixel_for_nn":
+            return (x + 0.5) / scale
+        case "tf_crop_and_resize":
+            assert line.region is not None
+            start, end = line.region
+            inner = start * (before - 1) + x * (end - start) * (before - 1) / (after - 1)
+            return L.where(after > 1, inner, (start + end) * (before - 1) / 2)
+    raise InvalidModelError(f"there is no coordinate_transformation_mode {mode!r}.")
+
+
+def _nearest(y: Tensor, line: _Line, place: Tensor, method: _Method) -> Tensor:
+    match method.nearest:
+        case "round_prefer_floor":
+            index = L.ceil(place - 0.5)
+        case "round_prefer_ceil":
+            index = L.floor(place + 0.5)
+        case "floor":
+            index = L.floor(place)
+        case "ceil":
+            index = L.ceil(place)
+        case "by_scale":
+            index = L.where(line.scale < 1, L.ceil(place), L.floor(place))
+        case _:
+            raise InvalidModelError(f"there is no nearest_mode {method.nearest!r}.")
+    return L.take(y, L.clip(L.cast(index, t.INT64), 0, L.number(line.before) - 1), line.axis)
+
+
+_REACH = {"linear": 1, "bilinear": 1, "trilinear": 1, "cubic": 2}
+"""Pixels on each side of a coordinate that count, by mode."""
+
+
+def _interpolated(y: Tensor, line: _Line, place: Tensor, method: _Method) -> Tensor:
+    """Sums along an axis, by a kernel that antialiasing widens; beyond the ends the outer values repeat."""
+    if method.mode not in _REACH:
+        raise InvalidModelError(
+            f"there is no mode {method.mode!r}.", remedy=f"There are: nearest, {', '.join(_REACH)}."
+        )
+    kernel, shrink = _REACH[method.mode], L.constant(1, place.dtype)
+    reach: Size = kernel
+    if method.antialias:
+        shrink = L.minimum(L.cast(line.scale, place.dtype), 1)
+        reach = L.sizes(L.cast(L.ceil(kernel / shrink), t.INT64), "the reach of a kernel")[0]
+    first = L.unsqueeze(L.floor(place), [1]) + 1 - L.number(reach, place.dtype)
+    taps = first + L.iota((1, 2 * reach), 1, place.dtype)
+    distance = L.abs_(taps - L.unsqueeze(place, [1])) * shrink
+    weights = cubic(distance, method.cubic_a) if method.mode == "cubic" else L.maximum(1 - distance, 0)
+    last = L.number(line.before, place.dtype) - 1
+    if method.exclude_outside:
+        weights = L.where((taps < 0) | (taps > last), 0, weights)
+    if method.exclude_outside or method.antialias:
+        weights = weights / L.reduce_sum(weights, [1], keepdims=True)
+    read = L.take(y, L.cast(L.clip(taps, 0, last), t.INT64), line.axis)
+    beside = L.unsqueeze(weights, [a for a in range(read.rank) if a not in (line.axis, line.axis + 1)])
+    return L.reduce_sum(read * beside, [line.axis + 1])
