@@ -12,14 +12,14 @@ from tests.rewrite.fuzz import GENERATORS, Generator, Unsuitable, check_composed
 
 
 def compose(models: int, *, connected: bool, first_seed: int = 0) -> int:
-    """Check so many models of two or three generators; returns how many patches were applied."""
+    """Check so many models of two to five generators; returns how many patches were applied."""
     generators.load()
     makes: list[Generator] = list(dict.fromkeys(make for found in GENERATORS.values() for make in found))
     checked = applied = 0
     seed = first_seed
     while checked < models:
         rng = np.random.default_rng(seed)
-        picked = [makes[i] for i in rng.integers(0, len(makes), rng.integers(2, 4))]
+        picked = [makes[i] for i in rng.integers(0, len(makes), rng.integers(2, 6))]
         with contextlib.suppress(Unsuitable):
             applied += check_composed(picked, seed, connected=connected)
             checked += 1

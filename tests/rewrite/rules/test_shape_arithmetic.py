@@ -20,10 +20,10 @@ def open_input(g: GraphMaker, rank: int, dtype: str = "float32", *, zero: float 
     """A graph input whose sizes are numbers, names, sums and products of names, or untold."""
     shape = g.shape(rank=rank, zero=zero)
     dims: list[int | str | None] = []
-    for i, size in enumerate(shape):
+    for size in shape:
         options = [size, size]
         if size:
-            options += [f"n{size}", f"n{size}", None, f"d{i}"]
+            options += [f"n{size}", f"n{size}", None, g.fresh("d")]
         dims.append(g.pick(options))
     return g.input(shape, dtype, dims=dims), shape
 
