@@ -44,6 +44,7 @@ def measure(rule: str, graphs: int, first_seed: int) -> Soundness:
             checked, fired = run_many(rule, min(SLICE, graphs - seed), first_seed + 10 * seed, target)
         except AssertionError as error:
             found.failure = str(error)
+            print(f"{rule}: an output changed", file=sys.stderr, flush=True)
             break
         found.checked, found.fired = found.checked + checked, found.fired + fired
         print(f"{rule}: {found.checked} graphs, fired in {found.fired}", file=sys.stderr, flush=True)

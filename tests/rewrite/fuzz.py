@@ -318,7 +318,7 @@ class Law:
         """Rewrite a copy with these passes; fails if any output changed.
 
         Raises:
-            AssertionError: an output differs, with both graphs in the message.
+            AssertionError: the result is no valid model, or an output differs, with both graphs in the message.
         """
         model = model_io.from_proto(self.proto)
         engine = pipeline.transform(model, selection, settings)
@@ -326,7 +326,10 @@ class Law:
         fired = [applied.rule for applied in engine.applied]
         context = f"{context}: {fired}\n{_text(self.proto)}\n→\n{_text(result)}"
         assert not engine.failed, f"{engine.failed}\n{context}"
-        onnx.checker.check_model(result, full_check=thorough)
+        try:
+            onnx.checker.check_model(result, full_check=thorough)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            raise AssertionError(f"{error}\n{context}") from error
         assert [o.name for o in result.graph.output] == [o.name for o in self.proto.graph.output], context
         run = evaluate.runner(result)
         exact = run.name == self.engine == ENGINE and all(applied.exactness == "exact" for applied in engine.applied)

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "eliminate_unused_input": TEXTS,
     "eliminate_unused_opset_import": "removes what nothing reads and applies no patch: test_unread",
     "flush_denormal_weights": WEIGHTS,
+    "freeze_initializers": INTERFACE,
     "legalize_group_normalization": "needs a target and an operator set of its own: test_legalize",
     "legalize_microsoft": "needs operators that models of one domain lack: test_legalize",
     "lift_lexical_references": INTERFACE,

@@ -15,6 +15,7 @@ from sardonyx.rewrite.engine import Engine, Settings
 from sardonyx.rewrite.evaluate import evaluate
 
 NAMED = {
+    "freeze_initializers",
     "lift_lexical_references",
     "rename_input_output",
     "rewrite_input_dtype",
@@ -26,6 +27,9 @@ NAMED = {
 GATHER = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 2] table, int64[n] at) => (float[n, 2] y)
 { rows = Gather (table, at)  y = Relu (rows) }"""
 
+DEFAULT = """<ir_version: 10, opset_import: ["": 17]> g (float[2] x, float[2] w) => (float[2] y)
+<float[2] w = {3.0, 4.0}> { y = Mul (x, w) }"""
+
 IF = """<ir_version: %d, opset_import: ["": 17]> g (bool c, float[2] x) => (float[2] y) { a = Neg (x)
 y = If (c) <then_branch = t () => (float[2] p) { p = Exp (a) },
             else_branch = e () => (float[2] q) { q = Add (a, x) }> }"""
@@ -36,6 +40,14 @@ def transformed(model: ir.Model, *passes: str) -> Engine:
     engine = pipeline.transform(model, selection, Settings())
     pipeline.finish(engine, selection)
     return engine
+
+
+def test_inputs_with_defaults_are_frozen_at_them() -> None:
+    model = model_io.from_proto(onnx.parser.parse_model(DEFAULT))
+    transformed(model, "freeze_initializers")
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    found = evaluate(model_io.to_proto(model), {"x": np.ones(2, np.float32)})["y"]
+    assert found.tolist() == [3.0, 4.0]
 
 
 def run(text: str, *passes: str) -> tuple[onnx.ModelProto, Engine]:
