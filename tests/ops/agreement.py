@@ -11,7 +11,7 @@ from onnx import helper
 
 from sardonyx.core import types as t
 from sardonyx.core.dim import as_dim
-from sardonyx.core.graph import Value
+from sardonyx.core.graph import Function, Value
 from sardonyx.core.interpreter import evaluate
 from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.tensor import constant
@@ -45,7 +45,24 @@ def traced(
     domain: str = "",
     **attributes: Any,
 ) -> list[np.ndarray]:
-    """The results of an operator that was traced at open sizes, then evaluated.
+    """The results of an operator that was traced at open sizes, then evaluated; see :func:`traced_function`."""
+    function = traced_function(name, arrays, shapes, opset=opset, outputs=outputs, domain=domain, **attributes)
+    open_ = [array for array, shape in zip(arrays, shapes, strict=True) if array is not None and shape is not None]
+    with running(RunContext()):
+        return [v.known for v in evaluate(function, [constant(array) for array in open_])]
+
+
+def traced_function(
+    name: str,
+    arrays: Sequence[np.ndarray | None],
+    shapes: Sequence[str | None],
+    *,
+    opset: int = 28,
+    outputs: int = 1,
+    domain: str = "",
+    **attributes: Any,
+) -> Function:
+    """An operator traced at open sizes.
 
     Args:
         name: The operator.
@@ -71,9 +88,21 @@ def traced(
         ]
         return [v for v in _applied(name, values, opset, outputs, domain, attributes) if v is not None]
 
-    function = trace(name, body, types)
-    with running(RunContext()):
-        return [v.known for v in evaluate(function, [constant(array) for array in open_])]
+    return trace(name, body, types)
+
+
+def assert_computes(
+    name: str,
+    arrays: Sequence[np.ndarray | None],
+    shapes: Sequence[str | None],
+    *wanted: np.ndarray,
+    rtol: float = 0.0,
+    **options: Any,
+) -> None:
+    """An operator gives these results, at once and traced at open sizes."""
+    options["outputs"] = len(wanted)
+    assert_equal(eager(name, arrays, **options), wanted, rtol=rtol)
+    assert_equal(traced(name, arrays, shapes, **options), wanted, rtol=rtol)
 
 
 def _applied(

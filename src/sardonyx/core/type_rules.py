@@ -365,6 +365,8 @@ def _gather(x: Type, indices: Type, *, batch: int) -> Type:
 def _scatter(x: Type, indices: Type, updates: Type, *, kind: str, batch: int) -> Type:
     dtype, shape = _tensor(x)
     at, depth = _index_vectors(shape, indices, batch)
+    if kind != "set":
+        _accept(f"scatter {kind}", dtype, _NUMBERS if kind in ("add", "mul") else _REAL | {t.BOOL})
     if _tensor(updates)[0] != dtype:
         raise TypeMismatchError(f"updates of {updates} do not fit {x}.")
     _same_shapes("updates and what they replace", (*at[:-1], *shape[batch + depth :]), _shape(updates))

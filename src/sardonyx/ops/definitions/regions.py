@@ -77,7 +77,7 @@ def _sliced(
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step < 0:
             x = L.reverse(x, [axis])
-            start, end = (x.shape[axis] - 1 - place for place in (start, end))
+            start, end = (x.shape[axis] - 1 - place for place in (dim_max(start, 0), end))
         last = dim_max(dim_min(end, x.shape[axis]), 0)
         length = dim_max(dim_min(last - start, last), 0)
         x = L.slice_(x, axis, last - length, last, abs(step))
