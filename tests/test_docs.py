@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import re
 import runpy
+import shlex
+import shutil
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+
+from sardonyx import demo
+from sardonyx.cli import VERBS, main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(?:#[^)]*)?\)")
-RUN = ("tutorial/first-model.md", "how-to/open-shapes.md")
+COMMAND = re.compile(r"^    (sardonyx \w.*?)(?:\s+#.*)?$", re.MULTILINE)
+VERBATIM = ("benchmarks.md", "design/index.md", "reference/cli.md")
+"""Pages that show commands of other sorts; the examples of ``reference/cli.md`` are those of the verbs, tried below."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -27,13 +39,71 @@ def test_every_page_is_reached_from_the_index() -> None:
     assert {page.resolve() for page in PAGES if page.parent.parent.name == "docs"} <= listed
 
 
-@pytest.mark.parametrize("page", RUN)
-def test_python_in_the_documents_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the examples speak of: model.onnx, head.onnx, better.onnx, real.npz and the shipped models."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), {"__name__": "document"})
+    for name in demo.names():
+        shutil.copy(demo.path(name), tmp_path)
+    onnx.save(convolution("N"), "model.onnx")
+    onnx.save(convolution("N"), "better.onnx")
+    onnx.save(parsed("head (float[M, 4, 1, 1] x) => (float[M, 4, 1, 1] z) { z = Relu(x) }"), "head.onnx")
+    np.savez("real.npz", image=np.random.default_rng(0).random((2, 3, 8, 8), np.float32))
+    return tmp_path
+
+
+def parsed(graph: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+
+
+def convolution(batch: str) -> onnx.ModelProto:
+    weights = ", ".join(str(number / 10) for number in range(12))
+    return parsed(
+        f"backbone (float[{batch}, 3, 8, 8] image) => (float[{batch}, 4, 1, 1] y) <float[4, 3, 1, 1] w = {{{weights}}}>"
+        " { [Conv_0] c = Conv(image, w) features = GlobalAveragePool(c) y = Sigmoid(features) }"
+    )
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")], ids=lambda p: p.stem
+)
+def test_python_in_the_documents_runs(page: Path, folder: Path) -> None:
+    names: dict[str, object] = {"__name__": "document"}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
+
+
+def commands(page: Path) -> list[str]:
+    if page.relative_to(ROOT).as_posix().removeprefix("docs/") in VERBATIM:
+        return []
+    return COMMAND.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.stem)
+def test_commands_in_the_documents_run(page: Path, folder: Path) -> None:
+    if page.stem == "open-shapes":
+        onnx.save(convolution("1"), "model.onnx")
+    for line in commands(page):
+        run(line)
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"view", "demo"}))
+def test_the_example_of_every_verb_runs(verb: str, folder: Path) -> None:
+    for earlier in ["sardonyx extract model.onnx --outputs features -o backbone.onnx"] if verb == "merge" else []:
+        run(earlier)
+    example = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}").EXAMPLE
+    run(example, allowed=(0, 1) if verb == "check" else (0,))
+
+
+def run(line: str, allowed: tuple[int, ...] = (0,)) -> None:
+    """Run a command line in this process, as a shell would."""
+    line, _, target = line.partition(" > ")
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), pytest.raises(SystemExit) as ended:
+        main(shlex.split(line)[1:])
+    assert (ended.value.code or 0) in allowed, line
+    if target:
+        Path(target).write_text(written.getvalue(), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["optimize_model", "own_rule", "half_precision", "cut_and_join"])
@@ -41,8 +111,6 @@ def test_examples_run(name: str) -> None:
     module = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     main = module["main"]
     if name == "optimize_model":
-        from sardonyx import demo
-
         assert main(demo.path("digits_classifier")).report.verdict.status == "proved"
     else:
         assert main() is not None

@@ -328,8 +328,10 @@ def calling(*calls: tuple[str, list[str]]) -> onnx.ModelProto:
         (calling(("F", ["G"]), ("G", ["F"])), "f::F"),
         (calling(*[(f"F{i}", [f"F{i + 1}"] * 2) for i in range(40)], ("F40", [])), "f::F"),
         (nested(5000), "If"),
+        (model([node("Conv", ["x"], ["y"], name="c")], [info("x", [2])], [info("y", [2])]), "'c' (Conv)"),
+        (model([node("Neg", ["x"], ["y"])], [info("x", [2])], [info("y", [2], 120)]), "'y'"),
     ],
-    ids=["cycle", "undefined", "recursive", "mutually recursive", "exploding", "deep"],
+    ids=["cycle", "undefined", "recursive", "mutually recursive", "exploding", "deep", "inputs", "element type"],
 )
 def test_a_hostile_model_is_an_error_that_names_the_place(proto: onnx.ModelProto, place: str) -> None:
     with pytest.raises(InvalidModelError) as caught:

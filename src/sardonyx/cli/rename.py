@@ -11,7 +11,7 @@ from sardonyx.errors import OptionError
 from sardonyx.model import load, save
 from sardonyx.rewrite.surgery import rename
 
-EXAMPLE = "sardonyx rename model.onnx input.1=image --dim N=batch -o named.onnx"
+EXAMPLE = "sardonyx rename model.onnx image=pixels --dim N=batch -o named.onnx"
 
 
 def command(

@@ -294,7 +294,7 @@ def _peak_memory(graph: ir.Graph, taken: dict[str, int]) -> int | None:
 
 def _tensor_bytes(value: ir.Value, sizes: Sizes, taken: dict[str, int]) -> int | None:
     dims = sizes.dims(value)
-    if dims is None or value.dtype is None or value.dtype == ir.DataType.STRING:
+    if dims is None or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
     count = product(dims)
     if not isinstance(count, int):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
+from onnx.checker import ValidationError
 from onnx.shape_inference import InferenceError
 
 from sardonyx import model as model_io
@@ -333,7 +334,14 @@ def _bodies(node: ir.Node, proto: onnx.NodeProto) -> Iterator[tuple[ir.Graph, on
 
 def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
     if value.type is None:
-        value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        try:
+            value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        except ir.serde.SerdeError as error:
+            raise InvalidModelError(
+                "is of an element type that does not exist",
+                where=f"tensor '{value.name}'",
+                remedy="`sardonyx check` says what is wrong with it.",
+            ) from error
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return
     dims: list[int | str | None] = [
@@ -387,7 +395,7 @@ def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int)
             opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opset_imports.items()],
             ir_version=ir_version,
         )
-    except (InferenceError, RuntimeError, ValueError, KeyError):
+    except (InferenceError, ValidationError, RuntimeError, ValueError, KeyError):
         return
     for output in node.outputs:
         if output.name and (found := outputs.get(output.name)) is not None:

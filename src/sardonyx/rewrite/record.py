@@ -47,8 +47,8 @@ class Count:
                 weights.extend(v.const_value for v in graph.initializers.values() if v.const_value is not None)
                 for node in graph:
                     operators[node.op_type] += 1
-                    if node.op_type == "Constant" and (tensor := facts.constant_tensor(node.outputs[0])) is not None:
-                        weights.append(tensor)
+                    if node.op_type == "Constant":
+                        weights.extend(filter(None, map(facts.constant_tensor, node.outputs)))
         ordered = dict(sorted(operators.items(), key=lambda item: (-item[1], item[0])))
         return cls(operators.total(), ordered, tuple(weights))
 

@@ -6,6 +6,9 @@ the C++ of onnx come after it.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+
 import onnx
 
 from sardonyx.errors import InvalidModelError
@@ -28,10 +31,41 @@ def require_structure(model: onnx.ModelProto) -> None:
         model: The message, with or without its weights; it is not changed.
 
     Raises:
-        InvalidModelError: a cycle, an undefined value, a recursive or exploding function,
-            or bodies nested too deep; names the place.
+        InvalidModelError: a cycle, an undefined value, a recursive or exploding function, bodies nested too deep, or
+            a node with fewer inputs or outputs than its operator has; names the place.
     """
     for check in (check_functions, check_values):
         for finding in check(model):
             if finding.severity == "error" and finding.code in FATAL:
                 raise InvalidModelError(finding.reason, where=str(finding.where), remedy=finding.remedy)
+    _require_arity(model.graph.node, model.opset_import)
+    for function in model.functions:
+        _require_arity(function.node, function.opset_import)
+
+
+def _require_arity(nodes: Iterable[onnx.NodeProto], imports: Iterable[onnx.OperatorSetIdProto]) -> None:
+    versions = {entry.domain: entry.version for entry in imports}
+    standard = versions.get("", versions.get("ai.onnx", 1))
+    pending = [nodes]
+    while pending:
+        for node in pending.pop():
+            if node.domain in ("", "ai.onnx"):
+                inputs, outputs = _fewest(node.op_type, standard)
+                if len(node.input) < inputs or len(node.output) < outputs:
+                    raise InvalidModelError(
+                        f"has {len(node.input)} inputs and {len(node.output)} outputs, and its operator at least"
+                        f" {inputs} and {outputs}",
+                        where=f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})",
+                        remedy="`sardonyx check` says what is wrong with it.",
+                    )
+            pending.extend(attribute.g.node for attribute in node.attribute if attribute.HasField("g"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _fewest(op_type: str, version: int) -> tuple[int, int]:
+    """The fewest inputs and outputs of a standard operator; none of one that is not known."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, "")
+    except onnx.defs.SchemaError:
+        return 0, 0
+    return schema.min_input, schema.min_output

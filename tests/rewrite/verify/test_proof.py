@@ -127,6 +127,38 @@ def test_outputs_of_nan_alone_prove_nothing() -> None:
     assert verdict.status == "not proved" and "NaN" in verdict.reason
 
 
+def boxes_above(threshold: float, factor: float = 1.0) -> onnx.ModelProto:
+    """Elements above a threshold, scaled: none where nothing is found."""
+    nodes = [
+        node("Greater", ["x", "t"], ["m"]),
+        node("Compress", ["x", "m"], ["f"]),
+        node("Mul", ["f", "k"], ["y"]),
+    ]
+    weights = {"t": np.float32(threshold), "k": np.float32(factor)}
+    return model(nodes, [info("x", ["n"])], [info("y", ["found"])], weights)
+
+
+def test_empty_outputs_prove_nothing() -> None:
+    verdict = judged(boxes_above(1e6), boxes_above(1e6))
+    assert verdict.status == "not proved" and "empty" in verdict.reason
+
+
+def test_outputs_that_are_mostly_empty_are_drawn_again_until_they_are_not() -> None:
+    assert judged(boxes_above(2.5), boxes_above(2.5)).status == "proved"
+    assert judged(boxes_above(2.5), boxes_above(2.5, factor=1.01)).status == "different"
+
+
+def test_a_watched_condition_is_no_output() -> None:
+    """An If whose outputs are empty tells nothing, though its condition is one value."""
+    then = onnx.helper.make_graph([node("Identity", ["f"], ["t"])], "t", [], [info("t", ["found"])])
+    other = onnx.helper.make_graph([node("Neg", ["f"], ["e"])], "e", [], [info("e", ["found"])])
+    proto = boxes_above(1e6)
+    del proto.graph.node[2]
+    proto.graph.node.append(node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other))
+    proto.graph.input.append(info("c", [], BOOL))
+    assert judged(proto, proto).status == "not proved"
+
+
 def test_a_negative_size_is_an_open_one() -> None:
     """Some exporters write an unknown size as -1."""
     original = unary("Tanh", [-1, 4])

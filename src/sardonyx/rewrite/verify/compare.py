@@ -121,23 +121,18 @@ def _array_difference(name: str, want: np.ndarray, got: np.ndarray) -> Differenc
 
 
 def tells_something(answers: Mapping[str, Any]) -> bool:
-    """Whether outputs could show a fault: not all NaN, and not every one a single repeated number."""
-    seen_array = False
-    for value in answers.values():
-        if not isinstance(value, np.ndarray) or value.dtype.kind in "OUS":
-            return True
-        if value.size == 0:
-            continue
-        seen_array = True
-        if value.dtype.kind in "fc":
-            finite = value[np.isfinite(value)]
-            if finite.size > 1 and bool((finite != finite.reshape(-1)[0]).any()):
-                return True
-            if finite.size == 1:
-                return True
-        elif value.size == 1 or bool((value != value.reshape(-1)[0]).any()):
-            return True
-    return not seen_array and bool(answers)
+    """Whether outputs could show a fault: not all NaN or empty, and not every one a single repeated number."""
+    return any(_tells(value) for value in answers.values())
+
+
+def _tells(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return bool(value)
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OUS":
+        return value is not None and np.size(value) > 0
+    if value.dtype.kind in "fc":
+        value = value[np.isfinite(value)]
+    return value.size == 1 or (value.size > 1 and bool((value != value.reshape(-1)[0]).any()))
 
 
 def varies(samples: Sequence[Mapping[str, Any]]) -> bool:

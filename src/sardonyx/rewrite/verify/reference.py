@@ -103,7 +103,7 @@ class Reference:
             taken.update((name, bool(np.all(sample.answers[name]))) for name in conditions)
             return len(taken) < 2 * len(conditions)
 
-        search = Search(model, self._timed(evaluate.runner(path)), seed, SAMPLES)
+        search = Search(model, self._timed(evaluate.runner(path)), seed, SAMPLES, conditions)
         found = search.samples(unseen)
         self.reasons += search.reasons
         self.samples = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,10 +91,19 @@ class Search:
         run: Runs it; raises ``EvaluationError``.
         seed: Decides everything that is drawn.
         wanted: Samples to find.
+        watched: Answers that are no outputs of the model.
     """
 
-    def __init__(self, model: ir.Model, run: Callable[[Feeds], Mapping[str, Any]], seed: int, wanted: int) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        run: Callable[[Feeds], Mapping[str, Any]],
+        seed: int,
+        wanted: int,
+        watched: Collection[str] = (),
+    ) -> None:
         self._model = model
+        self._watched = frozenset(watched)
         self._run = run
         self._seed = seed
         self._wanted = wanted
@@ -105,6 +114,7 @@ class Search:
         self._best: tuple[int, dict[str, int]] = (-1, {})
         self._hints: dict[int, None] = {}
         self._told = _numbers(model)
+        self._telling: list[dict[str, int]] = []
         self.reasons: dict[str, None] = {}
         self.dull: list[Sample] = []
 
@@ -112,7 +122,7 @@ class Search:
         """Samples on which the original runs and tells something.
 
         Args:
-            more: Told of each sample found; while it answers True, more than the number wanted are looked for.
+            more: Told of each sample found; while it answers True, up to four times the number wanted are tried.
         """
         found: list[Sample] = []
         began = time.monotonic()
@@ -124,18 +134,22 @@ class Search:
             sample = self._try(sizes, self._seed + number)
             if sample is None:
                 continue
-            if not tells_something(sample.answers):
+            if not tells_something(self._outputs(sample)):
                 self.dull.append(sample)
-                self.reasons["every output is NaN or one repeated number"] = None
+                self.reasons["every output is empty, NaN or one repeated number"] = None
                 continue
             found.append(sample)
+            self._telling.append(sizes)
             unseen = more(sample)
-            if len(found) >= self._wanted and (not unseen or len(found) >= 4 * self._wanted):
+            if len(found) >= self._wanted and (not unseen or len(found) + len(self.dull) >= 4 * self._wanted):
                 break
-        if not found and varies([sample.answers for sample in self.dull]):
+        if not found and varies([self._outputs(sample) for sample in self.dull]):
             # One number each, and not the same one: the outputs do depend on the inputs.
             found = self.dull[: self._wanted]
         return found
+
+    def _outputs(self, sample: Sample) -> Mapping[str, Any]:
+        return {name: value for name, value in sample.answers.items() if name not in self._watched}
 
     def _try(self, sizes: dict[str, int], seed: int) -> Sample | None:
         try:
@@ -177,7 +191,11 @@ class Search:
         if not names:
             while True:
                 yield {}
-        for _ in range(20 * ATTEMPTS):
+        for number in range(20 * ATTEMPTS):
+            if self._telling and self.dull and number % 2 == 0:
+                # Few sizes tell anything: other numbers at those that do.
+                yield self._telling[number // 2 % len(self._telling)]
+                continue
             sizes = self._changed(dict(self._best[1]), names)
             key = tuple(sorted(sizes.items()))
             if key not in tried:
