@@ -39,8 +39,9 @@ def test_adam(count: int) -> None:
     x, _, g, _, v, _, h, _ = TENSORS
     found = step("Adam", count, 4, norm_coefficient=0.125, norm_coefficient_post=0.5)
     regularized = 0.125 * x + g
-    v, h = 0.9 * v + 0.1 * regularized, 0.999 * h + 0.001 * regularized**2
-    rate = RATE * np.sqrt(1 - 0.999**count) / (1 - 0.9**count) if count else RATE
+    alpha, beta = float(np.float32(0.9)), float(np.float32(0.999))
+    v, h = alpha * v + (1 - alpha) * regularized, beta * h + (1 - beta) * regularized**2
+    rate = RATE * np.sqrt(1 - beta**count) / (1 - alpha**count) if count else RATE
     np.testing.assert_allclose(found[2], v, rtol=1e-6)
     np.testing.assert_allclose(found[4], h, rtol=1e-6)
     np.testing.assert_allclose(found[0], 0.5 * (x - rate * v / (np.sqrt(h) + 1e-6)), rtol=1e-6)

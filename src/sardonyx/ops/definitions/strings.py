@@ -1,0 +1,176 @@
+"""Strings: ``StringConcat``, ``StringSplit``, ``StringNormalizer``, ``RegexFullMatch``, ``TfIdfVectorizer``.
+
+Source: ONNX Operators, under these names. Tensors of strings are arrays of Python's ``str``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from sardonyx.core import types as t
+from sardonyx.core.host import unknown_size
+from sardonyx.core.tensor import broadcast_shapes
+from sardonyx.core.types import TensorType, Type
+from sardonyx.errors import InvalidModelError, NeedsValueError, ShapeError
+from sardonyx.ops.re2 import compiled
+from sardonyx.ops.registry import host_operator
+
+_STRINGS = "no arithmetic on strings"
+
+Array = np.ndarray
+
+
+def _shape(x: TensorType) -> t.Shape:
+    if x.shape is None:
+        raise NeedsValueError("a rank is only known at run time.")
+    return x.shape
+
+
+def _array(words: Iterable[str], shape: Sequence[int]) -> Array:
+    found = np.fromiter(words, object)
+    return found.reshape(tuple(shape))
+
+
+def _concat_types(x: TensorType, y: TensorType) -> tuple[Type]:
+    return (TensorType(t.STRING, broadcast_shapes(_shape(x), _shape(y))),)
+
+
+@host_operator("StringConcat", since=20, types=_concat_types, reason=_STRINGS)
+def string_concat(x: Array, y: Array) -> tuple[Array]:
+    return (np.asarray(x + y, object),)
+
+
+def _split_types(x: TensorType, *, delimiter: str = "", maxsplit: int = -1) -> tuple[Type, Type]:
+    return TensorType(t.STRING, (*_shape(x), unknown_size())), TensorType(t.INT64, _shape(x))
+
+
+@host_operator("StringSplit", since=20, types=_split_types, reason=_STRINGS)
+def string_split(x: Array, *, delimiter: str = "", maxsplit: int = -1) -> tuple[Array, Array]:
+    """Without a delimiter, strings are split at white space, and what surrounds them is not kept."""
+    parts = [s.split(delimiter, maxsplit) if delimiter else s.strip().split(None, maxsplit) for s in x.ravel()]
+    counts = np.array([len(part) for part in parts], np.int64).reshape(x.shape)
+    longest = int(counts.max(initial=0))
+    padded = (word for part in parts for word in [*part, *[""] * (longest - len(part))])
+    return _array(padded, (*x.shape, longest)), counts
+
+
+def _normalizer_types(
+    x: TensorType,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str = "",
+    stopwords: Sequence[str] = (),
+) -> tuple[Type]:
+    shape = _shape(x)
+    if len(shape) not in (1, 2) or (len(shape) == 2 and isinstance(shape[0], int) and shape[0] != 1):
+        raise ShapeError(f"strings of shape [C] or [1, C] are normalized, not {x}.")
+    return (TensorType(t.STRING, (*shape[:-1], unknown_size())),)
+
+
+@host_operator("StringNormalizer", since=10, types=_normalizer_types, reason=_STRINGS)
+def string_normalizer(
+    x: Array,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str = "",
+    stopwords: Sequence[str] = (),
+) -> tuple[Array]:
+    """Case is changed as Unicode has it, whatever the locale."""
+    changes: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+    if case_change_action not in changes:
+        raise InvalidModelError(f"there is no case change {case_change_action!r}.", remedy="LOWER, UPPER or NONE.")
+    same = str if is_case_sensitive else str.lower
+    stops = {same(word) for word in stopwords}
+    kept = [changes[case_change_action](word) for word in x.ravel() if same(word) not in stops] or [""]
+    return (_array(kept, (*x.shape[:-1], len(kept))),)
+
+
+def _match_types(x: TensorType, *, pattern: str) -> tuple[Type]:
+    return (TensorType(t.BOOL, x.shape),)
+
+
+@host_operator("RegexFullMatch", since=20, types=_match_types, reason=_STRINGS)
+def regex_full_match(x: Array, *, pattern: str) -> tuple[Array]:
+    expression = compiled(pattern)
+    found = [expression.fullmatch(word) is not None for word in x.ravel()]
+    return (np.array(found, np.bool_).reshape(x.shape),)
+
+
+def _tfidf_types(
+    x: TensorType,
+    *,
+    max_gram_length: int,
+    max_skip_count: int,
+    min_gram_length: int,
+    mode: str,
+    ngram_counts: Sequence[int],
+    ngram_indexes: Sequence[int],
+    pool_int64s: Sequence[int] = (),
+    pool_strings: Sequence[str] = (),
+    weights: Sequence[float] = (),
+) -> tuple[Type]:
+    shape = _shape(x)
+    if len(shape) > 2:
+        raise ShapeError(f"tokens of shape [C] or [N, C] are counted, not {x}.")
+    return (TensorType(t.FLOAT, (*shape[:-1], max(ngram_indexes, default=-1) + 1)),)
+
+
+@host_operator("TfIdfVectorizer", since=9, types=_tfidf_types, reason=_STRINGS)
+def tfidf_vectorizer(
+    x: Array,
+    *,
+    max_gram_length: int,
+    max_skip_count: int,
+    min_gram_length: int,
+    mode: str,
+    ngram_counts: Sequence[int],
+    ngram_indexes: Sequence[int],
+    pool_int64s: Sequence[int] = (),
+    pool_strings: Sequence[str] = (),
+    weights: Sequence[float] = (),
+) -> tuple[Array]:
+    """The weights belong to the n-grams of the pool, in their order, not to the columns of the result."""
+    if mode not in ("TF", "IDF", "TFIDF"):
+        raise InvalidModelError(f"there is no mode {mode!r} of TfIdfVectorizer.", remedy="TF, IDF or TFIDF.")
+    grams = _pool(tuple(pool_strings) or tuple(pool_int64s), ngram_counts)
+    if len(ngram_indexes) != len(grams) or (weights and len(weights) != len(grams)):
+        raise InvalidModelError(f"{len(grams)} n-grams have {len(ngram_indexes)} indexes and {len(weights)} weights.")
+    number = {gram: i for i, gram in enumerate(grams)}
+    lengths = range(min_gram_length, max_gram_length + 1)
+    rows = x.reshape(-1, x.shape[-1] if x.ndim else 1)
+    found = np.zeros((len(rows), max(ngram_indexes, default=-1) + 1), np.float32)
+    for row, tokens in zip(found, rows.tolist(), strict=True):
+        counts = np.zeros(len(grams), np.float32)
+        for gram in _ngrams(tokens, lengths, max_skip_count):
+            if gram in number:
+                counts[number[gram]] += 1
+        if mode == "IDF":
+            counts = np.minimum(counts, 1)
+        if mode != "TF" and weights:
+            counts *= np.array(weights, np.float32)
+        np.add.at(row, list(ngram_indexes), counts)
+    return (found.reshape(*x.shape[:-1], found.shape[1]),)
+
+
+def _pool(pool: Sequence[int | str], starts: Sequence[int]) -> list[tuple[int | str, ...]]:
+    """The n-grams of a pool: all of length 1, then all of length 2 …, where each length starts."""
+    grams = []
+    for length, (begin, end) in enumerate(itertools.pairwise([*starts, len(pool)]), start=1):
+        if not 0 <= begin <= end or (end - begin) % length:
+            raise InvalidModelError(f"elements {begin} to {end} of the pool are no n-grams of length {length}.")
+        grams += [tuple(pool[i : i + length]) for i in range(begin, end, length)]
+    return grams
+
+
+def _ngrams(tokens: Sequence[int | str], lengths: range, skips: int) -> Iterator[tuple[int | str, ...]]:
+    """All n-grams of these lengths, of tokens that follow each other or lie up to ``skips`` apart."""
+    for length in lengths:
+        for step in range(1, 2 if length == 1 else skips + 2):
+            reach = (length - 1) * step
+            for begin in range(len(tokens) - reach):
+                yield tuple(tokens[begin : begin + reach + 1 : step])
