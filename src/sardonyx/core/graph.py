@@ -93,7 +93,7 @@ class Function:
         level: The nesting of its inputs, deeper than that of the function around.
     """
 
-    __slots__ = ("__weakref__", "_free", "_order", "inputs", "level", "name", "results")
+    __slots__ = ("__weakref__", "_defined", "_free", "_order", "inputs", "level", "name", "results")
 
     def __init__(self, name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> None:
         self.level = level
@@ -101,6 +101,7 @@ class Function:
         self.inputs = tuple(inputs)
         self.results = tuple(results)
         self._order: tuple[Value, ...] | None = None
+        self._defined: frozenset[str] | None = None
         self._free: frozenset[str] | None = None
 
     @property
@@ -118,12 +119,17 @@ class Function:
         """The symbols that its values speak of and none of them defines."""
         if self._free is None:
             spoken = set(symbols_in(tuple(value.type for value in self.inputs)))
-            defined: set[str] = set()
             for value in self.values:
                 spoken.update(symbols_in((value.params, value.type)))
-                defined.update(defined_by(value))
-            self._free = frozenset(spoken - defined)
+            self._free = frozenset(spoken - self.defined_symbols)
         return self._free
+
+    @property
+    def defined_symbols(self) -> frozenset[str]:
+        """The symbols that its values give their numbers; nobody outside knows them."""
+        if self._defined is None:
+            self._defined = frozenset(symbol for value in self.values for symbol in defined_by(value))
+        return self._defined
 
     def __repr__(self) -> str:
         return f"<function {self.name}: {len(self.inputs)} inputs, {len(self.results)} results>"

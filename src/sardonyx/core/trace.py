@@ -25,7 +25,6 @@ from sardonyx.core.graph import (
     fresh_symbol,
     function,
     interned,
-    require_tensor,
     scope,
     symbols_in,
 )
@@ -33,7 +32,7 @@ from sardonyx.core.run_context import current_run, tracing
 from sardonyx.core.substitution import substituted
 from sardonyx.core.tensor import Tensor, apply, constant, function_input, get, level_of, sizes_of
 from sardonyx.core.type_rules import TYPE_RULES, same_type
-from sardonyx.core.types import Shape, Type
+from sardonyx.core.types import Type
 from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 
 Traced = Callable[..., "Sequence[Value]"]
@@ -119,7 +118,8 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
     ]
     if len(first.results) != len(second.results):
         raise TypeMismatchError(f"the branches give {len(first.results)} and {len(second.results)} values.")
-    types = [joined_type(a.type, b.type) for a, b in zip(first.results, second.results, strict=True)]
+    given = [[_outside(value.type, branch.defined_symbols) for value in branch.results] for branch in branches]
+    types = [joined_type(a, b) for a, b in zip(*given, strict=True)]
     operands = (condition, *captured)
     params = {"then": branches[0], "otherwise": branches[1]}
     chosen = _recorded("cond", operands, params, types)
@@ -206,12 +206,22 @@ def loop(
     trips: Size = Dim.symbol(fresh_symbol())
     if count is not None and start.is_constant and traced.results[0].is_constant and bool(traced.results[0].known):
         trips = dim_max((sizes_of(count) or (trips,))[0], 0) if bool(start.known) else 0
-    stacked = [t.TensorType(require_tensor(row).dtype, (trips, *_outside(row, traced))) for row in scanned]
+    own = traced.defined_symbols | (set(symbols_in(tuple(state))) - set(symbols_in(tuple(v.type for v in carried))))
+    stacked = [_stacked(_outside(row.type, own), trips) for row in scanned]
     final = [joined_type(before.type, after) for before, after in zip(carried, state, strict=True)]
     params = {"body": traced, "carried": len(carried)}
     results = _recorded("loop", (most, start, *carried, *captured), params, [*final, *stacked])
     found = [get(results, i) for i in range(len(final) + len(stacked))]
     return tuple(found[: len(final)]), tuple(found[len(final) :])
+
+
+def _stacked(row: Type, trips: Size) -> Type:
+    """The type of rows on a new first axis."""
+    if not isinstance(row, t.TensorType):
+        raise TypeMismatchError(f"a loop collects tensors, not {row}.")
+    if row.shape is None:
+        raise NeedsValueError("a rank of what a loop collects is only known at run time.")
+    return t.TensorType(row.dtype, (trips, *row.shape))
 
 
 def _traced_loop(
@@ -247,19 +257,12 @@ def _widened(before: Type, after: Type, first: Type) -> Type:
     return t.TensorType(before.dtype, tuple(sizes))
 
 
-def _outside(row: Value, body: Function) -> Shape:
-    """The sizes of a row that a loop collects, with fresh symbols for what only the body knows."""
-    own = {symbol for value in body.values for symbol in symbols_in(value.type) if _is_own(symbol, body)}
-    sizes = require_tensor(row).shape or ()
-    return tuple(Dim.symbol(fresh_symbol()) if isinstance(s, Dim) and s.symbols() & own else s for s in sizes)
-
-
-def _is_own(symbol: str, body: Function) -> bool:
-    """Whether the symbol has a number only inside of the body."""
-    if not symbol.startswith(DEFINED):
-        return False
-    value = definer(symbol)
-    return value is None or value.level >= body.level
+def _outside(type: Type, own: frozenset[str]) -> Type:
+    """The type as it is seen from outside of a function: fresh symbols for sizes that only the function knows."""
+    if not isinstance(type, t.TensorType) or type.shape is None or own.isdisjoint(symbols_in(type)):
+        return type
+    sizes = [Dim.symbol(fresh_symbol()) if isinstance(s, Dim) and s.symbols() & own else s for s in type.shape]
+    return t.TensorType(type.dtype, tuple(sizes))
 
 
 def _looped(

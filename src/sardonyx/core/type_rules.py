@@ -31,6 +31,7 @@ _UINTS = frozenset((*t.UINTS, *t.INTS))
 _OPERAND_TYPES: dict[str, frozenset[DType]] = {
     **dict.fromkeys(("neg", "abs", "add", "sub", "mul", "div", "pow"), _NUMBERS),
     **dict.fromkeys(("sign", "floor", "ceil", "round", "rem"), _REAL),
+    "erf": frozenset(t.FLOATS),
     **dict.fromkeys(("max", "min", "less"), _REAL | {t.BOOL}),
     **dict.fromkeys(("and", "or", "xor", "not"), _BITS),
     **dict.fromkeys(("shift_left", "shift_right"), _UINTS),
@@ -202,9 +203,10 @@ def _contract(
 def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size, high: Size) -> Size:
     """How many windows fit along an axis; a window reaches over ``dilation*(window-1)+1`` elements."""
     room = size + low + high - (dilation * (window - 1) + 1)
-    if isinstance(room, int):
-        return max(room // stride + 1, 0)
-    return floor_div(room, stride) + 1
+    count = floor_div(room, stride) + 1
+    if isinstance(count, int) and count < 0:
+        raise ShapeError(f"a window of {window} (dilated by {dilation}) is wider than the {size} + {low} + {high} there.")
+    return count
 
 
 @type_rule("convolve")

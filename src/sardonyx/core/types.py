@@ -30,7 +30,10 @@ UINT8, UINT16, UINT32, UINT64 = DType.UINT8, DType.UINT16, DType.UINT32, DType.U
 COMPLEX64, COMPLEX128 = DType.COMPLEX64, DType.COMPLEX128
 
 FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
-FLOATS = (DOUBLE, FLOAT, FLOAT16, BFLOAT16, *FLOAT8, DType.FLOAT8E8M0, DType.FLOAT4E2M1)
+FLOATS = (
+    *(DOUBLE, FLOAT, FLOAT16, BFLOAT16, *FLOAT8, DType.FLOAT8E8M0),
+    *(DType.FLOAT6E2M3, DType.FLOAT6E3M2, DType.FLOAT4E2M1),
+)
 INTS = (INT64, INT32, INT16, INT8, DType.INT4, DType.INT2)
 UINTS = (UINT64, UINT32, UINT16, UINT8, DType.UINT4, DType.UINT2)
 ALL_DTYPES = (*FLOATS, *INTS, *UINTS, BOOL, COMPLEX64, COMPLEX128, STRING)
@@ -114,6 +117,12 @@ class SequenceType(NamedTuple):
 
     element: Type
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SequenceType) and self.element == other.element
+
+    def __hash__(self) -> int:
+        return hash(("sequence", self.element))
+
     def __str__(self) -> str:
         return f"sequence({self.element})"
 
@@ -122,6 +131,12 @@ class OptionalType(NamedTuple):
     """A value of a type, or none."""
 
     element: Type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OptionalType) and self.element == other.element
+
+    def __hash__(self) -> int:
+        return hash(("optional", self.element))
 
     def __str__(self) -> str:
         return f"optional({self.element})"
