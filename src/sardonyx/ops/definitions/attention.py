@@ -88,33 +88,24 @@ def attention(
         q, k, v = split_heads(q, q_num_heads), split_heads(k, kv_num_heads), split_heads(v, kv_num_heads)
     elif opset >= 25 and (q_num_heads is not None or kv_num_heads is not None):
         raise InvalidModelError("Attention on four axes takes no `q_num_heads` and `kv_num_heads`.")
-    if (past_key is None) != (past_value is None) or (past_key is not None and nonpad_kv_seqlen is not None):
-        raise InvalidModelError("Attention takes `past_key` with `past_value`, and without `nonpad_kv_seqlen`.")
     past: Size = 0
-    if past_key is not None and past_value is not None:
+    if past_key is not None and past_value is not None and nonpad_kv_seqlen is None:
         past, k, v = past_key.shape[2], L.concat([past_key, k], 2), L.concat([past_value, v], 2)
-    queries, keys = q.shape[2], k.shape[2]
-    offset = L.size_tensor([past], ())
-    bias = None if attn_mask is None else _bias(attn_mask, keys, q.dtype, padded=opset >= 24)
-    allowed: Tensor | None = None
-    if nonpad_kv_seqlen is not None:
-        ends = L.unsqueeze(nonpad_kv_seqlen, [1, 2, 3])
-        offset = ends - L.size_tensor([queries], ())
-        allowed = L.iota((1, 1, 1, keys), 3) < ends
-    allowed = _both(allowed, _window(queries, keys, offset, left_window_size, right_window_size))
-    if is_causal:
-        allowed = _both(allowed, _window(queries, keys, offset, -1, 0))
+    elif past_key is not None or past_value is not None:
+        raise InvalidModelError("Attention takes `past_key` with `past_value`, and without `nonpad_kv_seqlen`.")
+    bias = None if attn_mask is None else _bias(attn_mask, k.shape[2], q.dtype, padded=opset >= 24)
+    allowed = _allowed(q.shape[2], k.shape[2], past, nonpad_kv_seqlen, is_causal, left_window_size, right_window_size)
     if allowed is not None:
         bias = L.where(allowed, L.constant(0, q.dtype) if bias is None else bias, -math.inf)
     raw = scaled_scores(q, repeat_heads(k, q.shape[1]), scale)
     capped = softcap * L.tanh(raw / softcap) if softcap else raw
     scores = capped if bias is None else capped + bias
-    probabilities = _softmax(scores, bias, q.dtype if softmax_precision is None else DType(softmax_precision))
-    probabilities = L.cast(probabilities, q.dtype)
-    y = L.matmul(probabilities, repeat_heads(v, q.shape[1]), q.dtype)
+    weights = _softmax(scores, bias, q.dtype if softmax_precision is None else DType(softmax_precision))
+    weights = L.cast(weights, q.dtype)
+    y = L.matmul(weights, repeat_heads(v, q.shape[1]), q.dtype)
     if not 0 <= qk_matmul_output_mode <= 3:
         raise InvalidModelError(f"`qk_matmul_output_mode` is 0 to 3, not {qk_matmul_output_mode}.")
-    return join_heads(y) if packed else y, k, v, (raw, capped, scores, probabilities)[qk_matmul_output_mode]
+    return join_heads(y) if packed else y, k, v, (raw, capped, scores, weights)[qk_matmul_output_mode]
 
 
 def _bias(mask: Tensor, keys: Size, dtype: DType, *, padded: bool) -> Tensor:
@@ -128,17 +119,24 @@ def _bias(mask: Tensor, keys: Size, dtype: DType, *, padded: bool) -> Tensor:
     return L.pad(mask, (0,) * mask.rank, (*(0,) * (mask.rank - 1), missing), -math.inf)
 
 
-def _window(queries: Size, keys: Size, offset: Tensor, left: int, right: int) -> Tensor | None:
-    """Which keys are at most so far before and after the query's position, its number plus ``offset``."""
+def _allowed(
+    queries: Size, keys: Size, past: Size, ends: Tensor | None, causal: int, left: int, right: int
+) -> Tensor | None:
+    """Which keys each query may attend: those that are no padding, not after it, and near enough; None for all."""
     if left < -1 or right < -1:
         raise InvalidModelError(f"a window reaches -1 (without end), 0 or more to a side, not {min(left, right)}.")
-    distance = L.iota((queries, keys), 1) - L.iota((queries, keys), 0) - offset
-    before = distance >= -left if left >= 0 else None
-    return _both(before, distance <= right if right >= 0 else None)
-
-
-def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return b if a is None else a if b is None else a & b
+    offset, allowed = L.size_tensor([past], ()), None
+    if ends is not None:
+        ends = L.unsqueeze(ends, [1, 2, 3])
+        offset, allowed = ends - L.size_tensor([queries], ()), L.iota((1, 1, 1, keys), 3) < ends
+    if not causal and left < 0 and right < 0:
+        return allowed
+    # How far a key lies after the query, whose position is its number plus the offset.
+    after = L.iota((queries, keys), 1) - L.iota((queries, keys), 0) - offset
+    for wanted, found in ((causal, after <= 0), (left >= 0, after >= -left), (right >= 0, after <= right)):
+        if wanted:
+            allowed = found if allowed is None else allowed & found
+    return allowed
 
 
 def _softmax(scores: Tensor, bias: Tensor | None, dtype: DType) -> Tensor:
