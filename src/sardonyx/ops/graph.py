@@ -426,11 +426,10 @@ def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
     if isinstance(type, ir.TensorType):
         if shape is None:
             return TensorType(DType(type.dtype), None)
-        sizes = [
-            size if isinstance(size, int) else unknown_size() if size.value is None else as_dim(size.value)
-            for size in shape
-        ]
-        return TensorType(DType(type.dtype), tuple(sizes))
+        sizes = [size if isinstance(size, int) else as_dim(size.value) if size.value else -1 for size in shape]
+        # Some exporters write -1 for a size that is open.
+        open_sizes = [unknown_size() if isinstance(size, int) and size < 0 else size for size in sizes]
+        return TensorType(DType(type.dtype), tuple(open_sizes))
     if isinstance(type, model_types.MapType):
         return MapType(DType(type.key_type), core_type(type.value_type, ir.Shape(())))
     raise UnsupportedError(f"values of type {type} cannot be computed with.")

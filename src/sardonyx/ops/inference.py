@@ -263,10 +263,9 @@ def claimed_type(value: ir.Value) -> Type | None:
         return None
     sizes: list[Size] = []
     for axis, size in enumerate(value.shape):
-        if isinstance(size, int):
-            sizes.append(size)
-        else:
-            sizes.append(as_dim(size.value) if size.value else Dim.symbol(f"?{value.name}.{axis}"))
+        known = size if isinstance(size, int) else as_dim(size.value) if size.value else -1
+        # Some exporters write -1 for a size that is open.
+        sizes.append(Dim.symbol(f"?{value.name}.{axis}") if isinstance(known, int) and known < 0 else known)
     return TensorType(DType(value.type.dtype), tuple(sizes))
 
 

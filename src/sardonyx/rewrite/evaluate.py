@@ -1,12 +1,14 @@
 """Evaluation: run a model on numpy inputs, behind one small interface.
 
-Folding and verification need answers from a trusted engine, and care only about
-``evaluate(model, feeds)``. ONNX Runtime answers first, with its graph optimizations off so
-that it is an independent witness; what it refuses goes to ``onnx.reference``.
+Verification needs answers from a trusted engine, and cares only about ``evaluate(model, feeds)``.
+Where ONNX Runtime is installed it answers first, with its graph optimizations off: it is quick, and
+an independent witness. What it refuses, and everything where it is not installed, goes to the
+reference provider (:mod:`sardonyx.ops.reference`).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from sardonyx.errors import EvaluationError
+from sardonyx.core.run_context import RunContext
+from sardonyx.errors import EvaluationError, SardonyxError
+from sardonyx.model import load
+from sardonyx.ops.reference import ReferenceModel
 
 Feeds = Mapping[str, Any]
 Answers = dict[str, Any]
@@ -78,28 +83,20 @@ class OnnxRuntimeRunner:
 
 
 class ReferenceRunner:
-    """``onnx.reference``: slow, and newer than any engine."""
+    """The reference provider: every operator by its definition, on numpy."""
 
-    name = "onnx.reference"
+    name = "reference"
 
     def __init__(self, model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> None:
-        from onnx.reference import ReferenceEvaluator
-
-        if isinstance(model, bytes):
-            model = onnx.load_from_string(model)
-        elif not isinstance(model, onnx.ModelProto):
-            model = onnx.load(os.fspath(model))
-        self._evaluator = ReferenceEvaluator(model)
-        self._outputs = [o.name for o in model.graph.output]
+        self._model = ReferenceModel(load(model))
 
     def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> Answers:
         """Run once; see ``Runner.run``."""
-        names = list(self._outputs if outputs is None else outputs)
+        names = list(self._model.output_names if outputs is None else outputs)
         try:
-            with np.errstate(all="ignore"):
-                return dict(zip(names, self._evaluator.run(names, _readable(feeds)), strict=True))
-        except Exception as error:  # every operator of the reference raises what it likes
-            raise EvaluationError(f"onnx.reference could not run the model: {error}") from error
+            return dict(zip(names, self._model.run(names, _readable(feeds), RunContext()), strict=True))
+        except SardonyxError as error:
+            raise EvaluationError(f"the reference provider could not run the model: {error}") from error
 
 
 def runner(model: onnx.ModelProto | bytes | str | os.PathLike[str], *, threads: int = 1) -> Runner:
@@ -109,14 +106,17 @@ def runner(model: onnx.ModelProto | bytes | str | os.PathLike[str], *, threads: 
         EvaluationError: no engine accepts it; holds each engine's reason.
     """
     reasons: list[str] = []
-    try:
-        return OnnxRuntimeRunner(model, threads=threads)
-    except Exception as error:  # the binding raises a dozen unrelated classes
-        reasons.append(f"onnxruntime: {error}")
+    if importlib.util.find_spec("onnxruntime") is None:
+        reasons.append("onnxruntime: not installed (extra: onnxruntime)")
+    else:
+        try:
+            return OnnxRuntimeRunner(model, threads=threads)
+        except Exception as error:  # the binding raises a dozen unrelated classes
+            reasons.append(f"onnxruntime: {error}")
     try:
         return ReferenceRunner(model)
-    except Exception as error:  # likewise
-        reasons.append(f"onnx.reference: {error}")
+    except SardonyxError as error:
+        reasons.append(f"reference: {error}")
     where = str(model) if isinstance(model, (str, Path)) else ""
     raise EvaluationError("no evaluator accepts the model (" + "; ".join(reasons) + ")", where=where)
 
@@ -137,5 +137,5 @@ def evaluate(
             raise
         try:
             return ReferenceRunner(model).run(feeds, outputs)
-        except Exception as error:
-            raise EvaluationError(f"{refusal}; onnx.reference: {error}") from error
+        except SardonyxError as error:
+            raise EvaluationError(f"{refusal}; reference: {error}") from error

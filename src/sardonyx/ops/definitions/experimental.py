@@ -1,0 +1,63 @@
+"""Operators that ONNX 1.0 called experimental and dropped by 1.5; files of those days hold them, and engines run them.
+
+Source: the documentation of ONNX 1.0 to 1.4, *Affine* to *ScaledTanh*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError
+from sardonyx.ops.registry import operator
+
+
+@operator("Affine", since=1)
+def affine(x: Tensor, *, alpha: float = 1.0, beta: float = 0.0) -> Tensor:
+    return x * alpha + beta
+
+
+@operator("ImageScaler", since=1)
+def image_scaler(x: Tensor, *, scale: float = 1.0, bias: Sequence[float] = ()) -> Tensor:
+    """Images [N, C, H, W] scaled, with a bias a channel."""
+    scaled = x * scale
+    return scaled + L.reshape(L.constant(list(bias), x.dtype), (len(bias), 1, 1)) if bias else scaled
+
+
+@operator("Crop", since=1)
+def crop(x: Tensor, *, border: Sequence[int], scale: Sequence[int] = ()) -> Tensor:
+    """Images without a border (left, top, right, bottom), or from left and top on of a size (height, width)."""
+    if len(border) != 4 or len(scale) not in (0, 2):
+        raise InvalidModelError("Crop has four borders, and no scale or two.")
+    left, top, right, bottom = border
+    rows = top + scale[0] if scale else x.shape[2] - bottom
+    columns = left + scale[1] if scale else x.shape[3] - right
+    return L.slice_(L.slice_(x, 2, top, rows), 3, left, columns)
+
+
+@operator("ParametricSoftplus", since=1)
+def parametric_softplus(x: Tensor, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    return alpha * L.log(L.exp(beta * x) + 1)
+
+
+@operator("ScaledTanh", since=1)
+def scaled_tanh(x: Tensor, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    return alpha * L.tanh(beta * x)
+
+
+@operator("GivenTensorFill", since=1)
+def given_tensor_fill(
+    shape: Tensor | None = None,
+    *,
+    values: Sequence[float] = (),
+    shape_: Sequence[int] = (),
+    input_as_shape: int = 0,
+    extra_shape: Sequence[int] = (),
+) -> Tensor:
+    """A tensor of these values; its shape is an attribute, that of the input, or what the input holds."""
+    found = L.constant(list(values), t.FLOAT)
+    if shape is None:
+        return L.reshape(found, shape_)
+    return L.reshape(found, [*(L.sizes(shape) if input_as_shape else shape.shape), *extra_shape])
