@@ -45,7 +45,8 @@ class Operator:
         since: The first version of the domain that it is right for.
         definition: The function over Core.
         inputs: Names of the inputs, without the variadic one.
-        required: How many of them must be given.
+        required: Positions of those that must be given: without a default, and not annotated with ``| None``.
+        positional: How many have no default.
         variadic: Whether any number may follow.
         attributes: Attributes with their defaults; ``REQUIRED`` without.
         given: Which of ``GIVEN`` the definition takes.
@@ -59,7 +60,8 @@ class Operator:
     since: int
     definition: Definition
     inputs: tuple[str, ...]
-    required: int
+    required: tuple[int, ...]
+    positional: int
     variadic: bool
     attributes: Mapping[str, Any]
     given: frozenset[str]
@@ -81,11 +83,10 @@ class Operator:
         Returns:
             The results, at least ``outputs`` of them.
         """
-        if len(inputs) < self.required or any(value is None for value in inputs[: self.required]):
-            missing = [
-                name for i, name in enumerate(self.inputs[: self.required]) if i >= len(inputs) or inputs[i] is None
-            ]
+        if missing := [self.inputs[i] for i in self.required if i >= len(inputs) or inputs[i] is None]:
             raise InvalidModelError(f"{self.name} lacks its input {', '.join(missing)}.")
+        if len(inputs) < len(self.inputs):
+            inputs = [*inputs, *[None] * (self.positional - len(inputs))]
         if len(inputs) > len(self.inputs) and not self.variadic:
             raise InvalidModelError(f"{self.name} takes {len(self.inputs)} inputs, and {len(inputs)} are given.")
         options: dict[str, Any] = {**self.rounded, **attributes}
@@ -204,7 +205,9 @@ def _restored(function: Callable[..., Any], present: tuple[bool, ...]) -> Callab
 
 
 def _described(definition: Definition, name: str, since: int, domain: str) -> Operator:
-    inputs, variadic, required = [], False, 0
+    inputs: list[str] = []
+    required: list[int] = []
+    variadic, positional = False, 0
     attributes: dict[str, Any] = {}
     given = set()
     for parameter in inspect.signature(definition).parameters.values():
@@ -218,15 +221,19 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             raise RuleError(f"the definition of {name} names its attributes one by one, not as **{parameter.name}.")
         else:
+            if parameter.default is inspect.Parameter.empty:
+                positional = len(inputs) + 1
+                if "None" not in str(parameter.annotation):
+                    required.append(len(inputs))
             inputs.append(parameter.name)
-            required += parameter.default is inspect.Parameter.empty
     return Operator(
         domain=canonical(domain),
         name=name,
         since=since,
         definition=definition,
         inputs=tuple(inputs),
-        required=required,
+        required=tuple(required),
+        positional=positional,
         variadic=variadic,
         attributes=attributes,
         given=frozenset(given),

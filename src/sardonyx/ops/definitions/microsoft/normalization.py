@@ -1,0 +1,107 @@
+"""Normalizations with what ONNX Runtime joins to them: a residual, embeddings, an activation.
+
+Source: ONNX Runtime's contrib operators, *SkipLayerNormalization*, *SkipSimplifiedLayerNormalization*,
+*EmbedLayerNormalization*, *GroupNorm*; *SimplifiedLayerNormalization*, which it puts into the default domain.
+"""
+
+from __future__ import annotations
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import ShapeError
+from sardonyx.ops.definitions.normalization import layer_normalization
+from sardonyx.ops.registry import operator
+
+DOMAIN = "com.microsoft"
+
+
+@operator("SimplifiedLayerNormalization", since=1)
+def simplified_layer_normalization(
+    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Over the root of the mean square of the axes from ``axis`` on."""
+    wide = L.cast(x, DType(stash_type))
+    over = range(L.normalized_axis(axis, x.rank), x.rank)
+    inverse = 1 / L.sqrt(L.reduce_mean(wide * wide, over, keepdims=True) + epsilon)
+    return L.cast(wide * inverse, scale.dtype) * scale, inverse
+
+
+@operator("SkipLayerNormalization", since=1, domain=DOMAIN)
+def skip_layer_normalization(
+    x: Tensor,
+    skip: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Tensor, ...]:
+    summed = _residual(x, skip, bias)
+    return *layer_normalization(summed, gamma, beta, axis=-1, epsilon=epsilon), summed
+
+
+@operator("SkipSimplifiedLayerNormalization", since=1, domain=DOMAIN)
+def skip_simplified_layer_normalization(
+    x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-12
+) -> tuple[Tensor, ...]:
+    summed = _residual(x, skip, bias)
+    y, inverse = simplified_layer_normalization(summed, gamma, epsilon=epsilon)
+    return y, L.zeros_like(inverse), inverse, summed
+
+
+def _residual(x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
+    """Their sum; a skip without a batch, or with one of 1, is for every image."""
+    if skip.rank not in (x.rank, x.rank - 1):
+        raise ShapeError(f"a skip of {skip.rank} axes does not fit an input of {x.rank}.")
+    summed = x + skip
+    return summed if bias is None else summed + bias
+
+
+@operator("EmbedLayerNormalization", since=1, domain=DOMAIN)
+def embed_layer_normalization(
+    input_ids: Tensor,
+    segment_ids: Tensor | None,
+    word_embedding: Tensor,
+    position_embedding: Tensor,
+    segment_embedding: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    *,
+    epsilon: float = 1e-12,
+    mask_index_type: int = 1,
+) -> tuple[Tensor, ...]:
+    """Embeddings of word, place and segment summed and normalized; how many tokens of each row the mask keeps."""
+    places = L.arange(input_ids.shape[1], t.INT32) if position_ids is None else position_ids
+    summed = L.take(word_embedding, input_ids, 0) + L.take(position_embedding, places, 0)
+    if segment_ids is not None and segment_embedding is not None:
+        summed = summed + L.take(segment_embedding, segment_ids, 0)
+    y = layer_normalization(summed, gamma, beta, axis=-1, epsilon=epsilon)[0]
+    kept = L.full((input_ids.shape[0],), 0, t.INT32) if mask is None else L.reduce_sum(L.cast(mask, t.INT32), [1])
+    return y, kept, summed
+
+
+@operator("GroupNorm", since=1, domain=DOMAIN)
+def group_norm(
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    *,
+    activation: int,
+    channels_last: int = 1,
+    epsilon: float = 1e-5,
+    groups: int,
+) -> Tensor:
+    """Channels normalized in groups, scaled, and with ``activation`` 1 through SiLU; in float32."""
+    wide = L.cast(x if channels_last else L.permute(x, [0, 2, 3, 1]), t.FLOAT)
+    n, h, w, c = wide.shape
+    grouped = L.reshape(wide, (n, h, w, groups, c // groups))
+    mean = L.reduce_mean(grouped, [1, 2, 4], keepdims=True)
+    centred = grouped - mean
+    variance = L.reduce_mean(centred * centred, [1, 2, 4], keepdims=True)
+    y = L.reshape(centred / L.sqrt(variance + epsilon), wide.shape) * L.cast(gamma, t.FLOAT) + L.cast(beta, t.FLOAT)
+    y = L.cast(y * L.sigmoid(y) if activation else y, x.dtype)
+    return y if channels_last else L.permute(y, [0, 3, 1, 2])
