@@ -394,6 +394,18 @@ def test_no_proof_where_a_difference_passes_the_limits() -> None:
     assert isinstance(dim_max(x, b), Dim)
 
 
+@pytest.mark.parametrize("text", ["min(512, a)", "min(2, a, b + 2)", "max(0, min(1, a) + a - 1)"])
+def test_broadcasting_leaves_out_what_must_be_equal(text: str) -> None:
+    assert broadcast(Dim.parse(text), a) is a
+
+
+def test_broadcasting_keeps_what_may_be_1_alone() -> None:
+    for text in ("min(1, a)", "min(b, a)", "max(1, a - 1)"):
+        size = Dim.parse(text)
+        found = broadcast(size, a)
+        assert isinstance(found, Dim) and found.atom is not None and found.atom.kind == "broadcast"
+
+
 def test_broadcasting_is_not_a_maximum() -> None:
     size = broadcast(a, b)
     assert [evaluate(size, {"a": x, "b": y}) for x, y in ((0, 1), (1, 0), (1, 1), (1, 7), (7, 7))] == [0, 0, 1, 7, 7]

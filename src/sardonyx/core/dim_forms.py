@@ -251,9 +251,42 @@ def broadcast(sizes: Iterable[Size], proof: Bounds) -> Size:
                 )
     if decided:
         return decided[0]
-    if len(operands) < 2:
-        return operands[0] if operands else 1
-    return atom_dim("broadcast", tuple(operands))
+    kept: list[Size] = []
+    for size in operands:
+        if not any(_covers(other, size, proof) for other in kept):
+            kept = [other for other in kept if not _covers(size, other, proof)] + [size]
+    if len(kept) < 2:
+        return kept[0] if kept else 1
+    return atom_dim("broadcast", tuple(kept))
+
+
+def _covers(size: Size, other: Size, proof: Bounds) -> bool:
+    """Whether two sizes that broadcast together are equal, and the first is the simpler: the other may be left out.
+
+    ``min(n, 512)`` is 1 exactly where ``n`` is; elsewhere they broadcast where they are equal.
+    """
+    if not isinstance(size, Dim) or not isinstance(other, Dim):
+        return False
+    atom = other.atom
+    if atom is not None and atom.kind == "min" and size in atom.args:
+        return all(arg is size or (proof.lower(arg) or 0) >= 2 for arg in atom.args)
+    return size.depth <= other.depth and _agree(size, other, proof)
+
+
+def _agree(a: Dim, b: Dim, proof: Bounds) -> bool:
+    """Whether the sizes are equal: in general, or where their one symbol is 0 and where it is more."""
+    if proof.equal(a, b) is True:
+        return True
+    names = a.symbols() | b.symbols()
+    if len(names) != 1:
+        return False
+    (name,) = names
+    at_zero = [substituted(dim, {name: 0}, names, proof, {}) for dim in (a, b)]
+    positive = Bounds({name: (1, None)})
+    return (
+        at_zero[0] == at_zero[1]
+        and positive.equal(*(substituted(dim, {}, names, positive, {}) for dim in (a, b))) is True
+    )
 
 
 # Walking.
