@@ -48,6 +48,29 @@ def test_operator_that_is_missing(target: str) -> None:
     assert found[0].command.startswith("sardonyx ")
 
 
+@pytest.mark.parametrize(
+    ("node", "opset", "command"),
+    [
+        ("y = LSTM (x, w, r)", 13, "sardonyx optimize MODEL.onnx -o MODEL.repaired.onnx"),
+        (
+            "y = ImageScaler <scale = 2.0> (x)",
+            12,
+            "sardonyx convert-opset MODEL.onnx --opset 12 -o MODEL.repaired.onnx",
+        ),
+        ("y = ai.onnx.ml.Scaler (x)", 13, ""),
+        ("y = own.Sharpen (x)", 13, ""),
+    ],
+    ids=["standard", "experimental", "machine learning", "custom"],
+)
+def test_only_what_can_be_written_otherwise_has_a_command(node: str, opset: int, command: str) -> None:
+    proto = parser.parse_model(
+        f'<ir_version: 7, opset_import: ["" : {opset}, "ai.onnx.ml" : 2, "own" : 1]>'
+        f" g (float[2, 3, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[a, b, c] y) {{ {node} }}"
+    )
+    found = [item for item in check(proto, target="ort-mobile") if item.code == "target-operator"]
+    assert [item.command for item in found] == [command]
+
+
 def test_operator_in_a_body_and_in_a_function() -> None:
     body = parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 17, "l" : 1]> g (float[2, 2] x, bool c) => (float y) {

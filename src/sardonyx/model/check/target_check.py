@@ -18,6 +18,7 @@ from sardonyx.model.check.skeleton import without_weights
 from sardonyx.model.check.targets import Entry, Range, Target
 
 _ElementTypes = Mapping[str, str]
+_WRITTEN_OTHERWISE = ("", "com.microsoft")
 _OPTIMIZER_TARGETS = ("onnxruntime", "tensorrt", "openvino")
 
 
@@ -86,7 +87,7 @@ def _check_node(
         rest = f"; {target.fallback} runs it instead" if target.fallback else ""
         inside = f" (nor {missing}, of which it is composed)" if missing else ""
         reason = f"{what} does not run {qualified(domain, node.op_type)}{more}{inside}{rest}."
-        yield finding("target-operator", reason, scope.at(node), command=_legalize(target, commands))
+        yield finding("target-operator", reason, scope.at(node), command=_legalize(scope, node, target, commands))
         return
     refused = [_refused_types(node, schema, types, entry, target.casts) for entry in fitting]
     if all(refused):
@@ -94,7 +95,8 @@ def _check_node(
             return
         reason = f"{what} does not run it with {', '.join(refused[0])}."
         half = any("float16" in text for text in refused[0])
-        yield finding("target-type", reason, scope.at(node), command="" if half else _legalize(target, commands))
+        command = "" if half else _legalize(scope, node, target, commands)
+        yield finding("target-type", reason, scope.at(node), command=command)
         return
     if target.narrowed:
         narrowed = sorted({types[name] for name in node.input if types.get(name) in target.casts})
@@ -225,8 +227,16 @@ def _type_text(element: int) -> str:
     return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else ""
 
 
-def _legalize(target: Target, commands: Commands) -> str:
-    return commands.optimize(target=target.name) if target.name in _OPTIMIZER_TARGETS else commands.simplify()
+def _legalize(scope: Scope, node: onnx.NodeProto, target: Target, commands: Commands) -> str:
+    """The command that writes the node as others; empty for operators that nothing else stands for."""
+    domain = canonical_domain(node.domain)
+    if domain not in _WRITTEN_OTHERWISE:
+        return ""
+    version = scope.opsets.get("", 0)
+    if not domain and version and not defs.has(node.op_type, max_inclusive_version=version):
+        # Operators of ONNX's early days that no operator set has: conversion, to the same set too, writes them out.
+        return commands.convert_opset(_nearest(version, target.opsets.get("", (None, None))))
+    return commands.optimize(target=target.name if target.name in _OPTIMIZER_TARGETS else "")
 
 
 def _within(value: int, limits: Range) -> bool:
