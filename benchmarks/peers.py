@@ -39,8 +39,7 @@ def sardonyx(verify: bool = False) -> Optimizer:
     import sardonyx
 
     def run(source: Path, result: Path) -> None:
-        optimized = sardonyx.optimize(sardonyx.load(source), verify=verify)
-        sardonyx.save(optimized.model, result)
+        sardonyx.optimize(source, verify=verify).save(result)
 
     return run
 

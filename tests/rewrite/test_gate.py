@@ -268,7 +268,7 @@ def test_onnxruntimes_own_fusions_are_counted_where_it_runs_a_model_on_no_inputs
     scaled = LAYER_NORM.replace("y = Div(d, r)", "z = Div(d, r) w = Mul(z, g) y = Add(w, b)")
     scaled = scaled.replace("float eps", f"float[8] g = {EIGHT}, float[8] b = {EIGHT}, float eps")
     model = model_io.from_proto(parser.parse_model(scaled))
-    with gate.Gate(targets.profile("onnxruntime"), model, Count.of(model)) as judged:
+    with gate.Gate(targets.profile("onnxruntime"), lambda: model, Count.of(model)) as judged:
         judged.only_counts, judged._reason = True, "it runs on none of the inputs drawn"
         assert judged.fault(model) is None
         assert "LayerNormalization 1 → 1" in judged.text

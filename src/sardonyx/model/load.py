@@ -65,13 +65,25 @@ def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) ->
         TextFormatError: A text form does not parse.
         InvalidModelError: The graph breaks ONNX's rules so that it cannot be held, as where two values have one name.
     """
+    return read(source)[0]
+
+
+def read(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model,
+) -> tuple[ir.Model, onnx.ModelProto | None]:
+    """Reads a model as `load` does, and gives the message it was read from too.
+
+    The message lacks the contents that stayed in the file, and shares small tensors with the Model: it holds good until
+    either is changed. It is None for a Model, and for a message of the caller's.
+    """
     if isinstance(source, ir.Model):
-        return source
+        return source, None
     if isinstance(source, onnx.ModelProto):
-        return from_proto(source)
+        return from_proto(source), None
     if isinstance(source, bytes):
         if (format := _text_format(source[:_SNIFFED], "")) is not None:
-            return from_proto(_parse_text(source, format, "the text given"))
+            proto = _parse_text(source, format, "the text given")
+            return from_proto(proto), proto
         return _read(memoryview(source), "", None, None)
     path = Path(source)
     file = MappedFile(path)
@@ -80,7 +92,7 @@ def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) ->
     format = _text_format(bytes(contents[:_SNIFFED]), path.suffix.lower())
     if format is not None:
         proto = _parse_text(bytes(contents), format, str(path))
-        return _build(proto, _Tensors(str(path), folder=folder), compare_all=False)
+        return _build(proto, _Tensors(str(path), folder=folder), compare_all=False), proto
     return _read(contents, str(path), file, folder)
 
 
@@ -109,7 +121,9 @@ def _has_unknown_fields(proto: onnx.ModelProto) -> bool:
     return bool(copy.ByteSize() != size)
 
 
-def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None) -> ir.Model:
+def _read(
+    contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None
+) -> tuple[ir.Model, onnx.ModelProto]:
     """Reads a binary model from a buffer, which is that of ``file`` where that is given."""
     if not contents:
         raise ModelFileError("is empty.", where=origin)
@@ -131,7 +145,7 @@ def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Fo
             remedy="Give the path of an .onnx file.",
         )
     tensors = _Tensors(origin, token, payloads, contents, file, folder, owned=True)
-    return _build(proto, tensors, compare_all=unknown)
+    return _build(proto, tensors, compare_all=unknown), proto
 
 
 def _parse(serialized: bytes, origin: str) -> onnx.ModelProto:

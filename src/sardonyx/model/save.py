@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model.external import write_all
 from sardonyx.model.reader import collector_paused
-from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor
+from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, contents_of
 from sardonyx.model.wire import RAW_DATA, Payload, put_back
 from sardonyx.model.writer import Placement, Writer, write_contents
 
@@ -143,7 +143,7 @@ class _Part:
         if isinstance(tensor, MappedTensor):
             tensor.file.copy_to(descriptor, tensor.payload.start, tensor.payload.length)
             return
-        contents = tensor.tobytes()
+        contents = contents_of(tensor)
         if len(contents) != self.length:
             raise ModelFileError(
                 f"holds {len(contents):,} bytes, and its shape {tensor.shape} of type {tensor.dtype} needs"

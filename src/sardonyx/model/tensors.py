@@ -24,6 +24,8 @@ from sardonyx.model.wire import RAW_DATA, Payload
 MAX_PROTO_BYTES = 2**31 - 1
 """The largest serialized protobuf message."""
 
+KEPT_BYTES = 4096
+"""Arrays of tensors in messages are kept up to this size, for rules ask for small ones over and over."""
 
 _COMPLEX = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
 # Which types each field of TensorProto may hold (onnx.proto, message TensorProto).
@@ -104,6 +106,15 @@ def attach(tensor: ir.ExternalTensor) -> MappedTensor:
     detached = DetachedTensor(head, str(tensor.location), tensor.offset or 0, length, tensor.dtype)
     detached.base_dir = tensor.base_dir
     return detached.attached()
+
+
+def contents_of(tensor: ir.TensorProtocol) -> bytes | memoryview:
+    """The contents of a tensor as ``raw_data`` holds them; a view, not a copy, where they stand so in memory."""
+    if type(tensor) is ir.Tensor and tensor.dtype.bitwidth >= 8 and isinstance(tensor.raw, np.ndarray):
+        array = tensor.raw
+        if array.flags.c_contiguous and (array.itemsize == 1 or array.dtype.newbyteorder("<") == array.dtype):
+            return array.reshape(-1).view(np.uint8).data
+    return tensor.tobytes()
 
 
 def metadata_of(proto: onnx.TensorProto) -> dict[str, str] | None:
@@ -253,10 +264,11 @@ class ProtoTensor(serde.TensorProtoTensor):
         owned: Whether the message is ours to rename; a caller's message is copied first.
     """
 
-    __slots__ = ("_dtype", "_owned", "_shape")
+    __slots__ = ("_array", "_dtype", "_owned", "_shape")
 
     def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, owned: bool) -> None:
         super().__init__(proto)
+        self._array: npt.NDArray[Any] | None = None
         self._dtype = dtype
         self._shape = ir.Shape(proto.dims, frozen=True)
         self._owned = owned
@@ -291,11 +303,16 @@ class ProtoTensor(serde.TensorProtoTensor):
         Raises:
             ModelFileError: The message does not hold the contents that its shape and type need.
         """
+        if self._array is not None:
+            return self._array
         self._check_contents()
         try:
             array: npt.NDArray[Any] = super().numpy()
         except (ValueError, AssertionError) as error:
             raise ModelFileError(f"cannot be read: {error}", where=f"tensor '{self.name}'") from error
+        if array.nbytes <= KEPT_BYTES:
+            array.flags.writeable = False
+            self._array = array
         return array
 
     def tobytes(self) -> bytes:

@@ -7,7 +7,7 @@ messages in memory, skeletons without weights, and files whose contents are stre
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import onnx
 import onnx_ir as ir
@@ -322,7 +322,7 @@ def write_node_head(node: ir.Node, message: onnx.NodeProto, explicit: frozenset[
 def write_attribute_head(attribute: ir.Attr, message: onnx.AttributeProto) -> None:
     """Writes all of an attribute but its value."""
     message.name = attribute.name
-    message.type = cast(onnx.AttributeProto.AttributeType, attribute.type.value)
+    message.type = attribute.type  # type: ignore[assignment]
     if attribute.doc_string is not None:
         message.doc_string = attribute.doc_string
 

@@ -8,7 +8,6 @@ and forbid just that one (``limit``, ``banned``).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,14 +17,12 @@ import onnx_ir as ir
 
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
 from sardonyx.rewrite.names import Names, node_label, node_names, value_names
+from sardonyx.rewrite.rule_index import RuleIndex
 from sardonyx.rewrite.sizes import Sizes
-
-STANDARD = ("", "ai.onnx")
-
-REACH = 10
-"""Steps downstream of a change at which rules are tried again: the deepest pattern reaches up so far."""
+from sardonyx.rewrite.worklist import Worklist
 
 
 @dataclass(frozen=True)
@@ -195,76 +192,95 @@ class Engine:
         self.origin: dict[ir.Node, tuple[str, ...]] = {}
         self.names = Names(value_names(model))
         self.node_names = Names(node_names(model))
-        self.opset_imports: dict[str, int] = dict(model.graph.opset_imports)
-        self._imports: MutableMapping[str, int] = model.graph.opset_imports
-        self.in_function = False
+        self.opset_imports: dict[str, int]
+        self._imports: MutableMapping[str, int]
+        self.in_function: bool
         self.memo: dict[Any, Any] = {}
         """For rules: facts worth computing once. A fact about a value object stays true."""
+        self.refinements = 0
+        """How often more became known of values than patches say."""
         self.learned: set[ir.Value] = set()
         """Values that replaced ones of which less was known: what reads them may be inferred anew."""
         self.interface_changed = False
         """Whether a pass whose purpose it is has changed the types that the file declared of inputs or outputs."""
         self._sizes: dict[int, Sizes] = {}
-        self._queue: deque[ir.Node] = deque()
-        self._queued: set[ir.Node] = set()
         self._dead_graphs: set[ir.Graph] = set()
-        self._changed: dict[ir.Node, None] = {}
         self._unread: list[ir.Value] = []
-        self._budget = 20_000 + 100 * sum(1 for _ in model.graph.all_nodes())
+        self._worklists: dict[ir.Graph, Worklist] = {}
+        self._worklist = self._of_root(model.graph)
+        nodes = [node for root in self.roots() for node in facts.nodes_of(root)]
+        self.operators = {node.op_type for node in nodes}
+        """Types of all operators that the model has, or had: what is not here is nowhere in it."""
+        self._flat = not any(facts.bodies(node) for node in nodes)
+        self._budget = 20_000 + 100 * len(nodes)
 
     # -- running -------------------------------------------------------------------------------
 
-    def run(self, rules: Iterable[Rule]) -> bool:
+    def run(self, rules: Sequence[Rule], *, on_changes: bool = False) -> bool:
         """Apply node rules until none fires anywhere; returns whether anything changed.
+
+        Args:
+            rules: The rules.
+            on_changes: Whether to begin only where something changed since the last run with the same rules.
 
         Raises:
             LimitReached: ``settings.limit`` patches have been applied.
             PatchFailed: a rule gave an impossible result.
             RulesUndoEachOther: rules fire without end.
         """
-        index: dict[str, list[Rule]] = {}
-        for rule in rules:
-            if rule.label in self.settings.off or (rule.targets and self.settings.target not in rule.targets):
-                continue
-            for root in rule.roots:
-                index.setdefault(root, []).append(rule)
+        allowed = [
+            rule
+            for rule in rules
+            if rule.label not in self.settings.off and (not rule.targets or self.settings.target in rule.targets)
+        ]
         start = len(self.applied)
         for graph in self.roots():
-            self._run_graph(graph, index)
+            if not (on_changes and self._worklist.complete):
+                self._worklist.restart(facts.nodes_of(graph))
+            self._run_graph(allowed)
         return len(self.applied) > start
 
     def roots(self) -> Iterator[ir.Graph]:
         """The main graph, then each model-local function's body, with its operator sets in force."""
-        self._enter(self.model.graph.opset_imports, in_function=False)
-        yield self.model.graph
+        yield self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
         for function in self.model.functions.values():
-            self._enter(function.opset_imports, in_function=True)
-            yield function.graph
-        self._enter(self.model.graph.opset_imports, in_function=False)
+            yield self._enter(function.graph, function.opset_imports, in_function=True)
+        self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
 
-    def _enter(self, imports: MutableMapping[str, int], *, in_function: bool) -> None:
+    def _enter(self, graph: ir.Graph, imports: MutableMapping[str, int], *, in_function: bool) -> ir.Graph:
         self._imports, self.opset_imports, self.in_function = imports, _normal_imports(imports), in_function
+        self._worklist = self._of_root(graph)
+        return graph
 
-    def _run_graph(self, graph: ir.Graph, index: Mapping[str, Sequence[Rule]]) -> None:
-        everywhere = index.get("*", ())
-        # What sweeps left in the queue may be of another root, where constants and operator sets are others.
-        self._queue.clear()
-        self._queued.clear()
-        self._enqueue(facts.nodes_of(graph))
-        self._changed.clear()
-        while self._queue:
-            while self._queue:
-                node = self._queue.popleft()
-                self._queued.discard(node)
-                if not self.alive(node):
-                    continue
-                rules = index.get(node.op_type, ()) if node.domain in STANDARD else ()
-                site = Site(self, node)
-                for rule in (*rules, *everywhere) if everywhere else rules:
-                    if self._try(rule, site) and not self.alive(node):
-                        break
-            self._enqueue(self._downstream(list(self._changed), REACH))
-            self._changed.clear()
+    def _of_root(self, graph: ir.Graph) -> Worklist:
+        return self._worklists.setdefault(graph, Worklist(self.alive))
+
+    def _run_graph(self, rules: Sequence[Rule]) -> None:
+        index = RuleIndex(rules, self.operators)
+        for node in self._worklist.drain():
+            if index.outdated(self.operators):
+                index = RuleIndex(rules, self.operators)
+            site = Site(self, node)
+            for rule in index.rules_for(node):
+                if self._try(rule, site) and not self.alive(node):
+                    break
+
+    def graphs(self, root: ir.Graph) -> list[ir.Graph]:
+        """A graph and all bodies in it, outer before inner."""
+        return [root] if self._flat else list(facts.graphs_of(root))
+
+    def _note_operators(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            self.operators.add(node.op_type)
+            for body in facts.bodies(node):
+                self._flat = False
+                self.operators.update(inner.op_type for inner in facts.nodes_of(body))
+
+    def tell(self, values: Sequence[ir.Value]) -> None:
+        """Have rules tried again around values of the main graph of which more has become known."""
+        self.refinements += 1
+        around = [value.producer() for value in values] + [use.node for value in values for use in value.uses()]
+        self._of_root(self.model.graph).touch(dict.fromkeys(node for node in around if node is not None))
 
     def alive(self, node: ir.Node) -> bool:
         """Whether the node is still part of the model."""
@@ -430,7 +446,8 @@ class Engine:
         )
         touched.update((p, None) for v in self._unread if (p := v.producer()) is not None)
         self._unread.clear()
-        self._enqueue_around(touched)
+        self._note_operators(touched)
+        self._worklist.touch(touched)
 
     def _insert(self, graph: ir.Graph, nodes: Sequence[ir.Node], patch: Patch, root: ir.Node) -> None:
         if not nodes:
@@ -599,35 +616,6 @@ class Engine:
             removed.append(self._discard(node))
             stack.extend(p for v in (*inputs, *captured) if (p := v.producer()) is not None)
         return removed
-
-    # -- scheduling ----------------------------------------------------------------------------
-
-    def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
-        for node in nodes:
-            if node not in self._queued:
-                self._queued.add(node)
-                self._queue.append(node)
-
-    def _enqueue_around(self, touched: Iterable[ir.Node]) -> None:
-        """Revisit the neighbourhood of a change: two steps down (patterns reach up), one step up (readers changed)."""
-        front = [n for n in touched if self.alive(n)]
-        self._changed.update(dict.fromkeys(front))
-        self._enqueue(front)
-        for node in front:
-            self._enqueue(p for v in node.inputs if v is not None and (p := v.producer()) is not None and self.alive(p))
-        self._enqueue(self._downstream(front[:64], 2))
-
-    def _downstream(self, nodes: list[ir.Node], steps: int) -> list[ir.Node]:
-        """The nodes that read, over at most so many steps, what these produce; these first."""
-        found = {n: None for n in nodes if self.alive(n)}
-        front = list(found)
-        for _ in range(steps):
-            readers = {use.node: None for n in front for v in n.outputs for use in v.uses() if use.node not in found}
-            front = [n for n in readers if self.alive(n)]
-            if not front:
-                break
-            found.update(dict.fromkeys(front))
-        return list(found)
 
 
 def _told(error: Exception) -> str:

@@ -7,7 +7,7 @@ rewrite, because a rewrite replaces values only by equal ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ import onnx
 import onnx_ir as ir
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+STANDARD = ("", "ai.onnx")
+"""The names of the default domain."""
 
 SMALL = 4096
 """Elements up to which a constant is cheap enough to look at."""
@@ -24,10 +27,10 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor behind a constant value: an initializer that no caller may override, or a ``Constant`` node."""
     if value is None:
         return None
-    if value.is_initializer():
-        return None if value.is_graph_input() else value.const_value
     node = value.producer()
-    if node is None or node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+    if node is None:
+        return value.const_value if value.is_initializer() and not value.is_graph_input() else None
+    if node.op_type != "Constant" or node.domain not in STANDARD:
         return None
     return _constant_node_tensor(node)
 
@@ -162,7 +165,7 @@ def unused(value: ir.Value) -> bool:
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
     """Whether ``node`` is one of these standard operators."""
-    return node is not None and node.op_type in op_types and node.domain in ("", "ai.onnx")
+    return node is not None and node.op_type in op_types and node.domain in STANDARD
 
 
 @functools.cache
@@ -204,35 +207,41 @@ def refers_to_function_attribute(node: ir.Node) -> bool:
     return any(a.is_ref() for a in node.attributes.data.values())
 
 
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+@functools.cache
+def _never_holds_bodies(op_type: str) -> bool:
+    return op_type not in ("If", "Loop", "Scan", "SequenceMap") and bool(onnx.defs.has(op_type))
+
+
+def bodies(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs held by a node's attributes (If, Loop, Scan, SequenceMap, custom ones)."""
-    # `.data` is the plain dict: its values come five times faster than the view's, and this is asked of every node.
+    # This is asked of every node over and over: a standard operator that takes no graph is let go at once.
+    if _never_holds_bodies(node.op_type) and node.domain in STANDARD:
+        return ()
+    held: list[ir.Graph] = []
     for attr in node.attributes.data.values():
-        if attr.type is _GRAPH or attr.type is _GRAPHS:
-            if attr.is_ref():
-                continue
-            if attr.type is _GRAPH:
-                yield attr.as_graph()
-            else:
-                yield from attr.as_graphs()
+        if attr.is_ref():
+            continue
+        if attr.type is _GRAPH:
+            held.append(attr.as_graph())
+        elif attr.type is _GRAPHS:
+            held.extend(attr.as_graphs())
+    return held
 
 
 def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
     """All nodes of a graph in order, each before those of its bodies."""
     for node in graph:
         yield node
-        if node.attributes:
-            for body in bodies(node):
-                yield from nodes_of(body)
+        for body in bodies(node):
+            yield from nodes_of(body)
 
 
 def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all bodies in it, outer before inner."""
     yield graph
     for node in graph:
-        if node.attributes:
-            for body in bodies(node):
-                yield from graphs_of(body)
+        for body in bodies(node):
+            yield from graphs_of(body)
 
 
 RANDOM = frozenset(

@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -84,7 +86,7 @@ class Outcome:
 
 def hold(
     profile: Profile,
-    original: ir.Model | Path,
+    original: Callable[[], ir.Model | Path],
     before: Count,
     attempt: Attempt,
     inputs: Mapping[str, Any] | None = None,
@@ -93,7 +95,7 @@ def hold(
 
     Args:
         profile: The target.
-        original: The model before any rewrite, or the file that holds it.
+        original: Gives the model before any rewrite, or the file that holds it; asked where it has to be looked at.
         before: Its size.
         attempt: The result, which may be made again.
         inputs: Real inputs to measure on; drawn when None.
@@ -164,10 +166,14 @@ class Gate:
     """
 
     def __init__(
-        self, profile: Profile, original: ir.Model | Path, before: Count, inputs: Mapping[str, Any] | None = None
+        self,
+        profile: Profile,
+        original: Callable[[], ir.Model | Path],
+        before: Count,
+        inputs: Mapping[str, Any] | None = None,
     ) -> None:
         self._profile = profile
-        self._original = original
+        self._witness = original
         self._before = before
         self._inputs = inputs
         self._reason = ""
@@ -177,16 +183,23 @@ class Gate:
         self.only_counts = not (profile.installed and profile.engine in ENGINES)
 
     def __enter__(self) -> Self:
-        """Make the files to measure."""
-        self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-gate-")
-        self._place = Path(self._folder.name)
+        """Begin; files are made where something has to be measured."""
+        self._folders = ExitStack()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Remove the files."""
-        self._folder.cleanup()
+        self._folders.close()
+
+    @cached_property
+    def _place(self) -> Path:
+        return Path(self._folders.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-gate-")))
+
+    @cached_property
+    def _original(self) -> ir.Model | Path:
+        return self._witness()
 
     def fault(self, result: ir.Model) -> str | None:
         """Why the result does not pass; None where it does."""
@@ -200,7 +213,8 @@ class Gate:
     def larger(self, result: ir.Model) -> str | None:
         """Why the result is too large; None where it is not."""
         count = Count.of(result)
-        if count.nodes <= self._before.nodes and count.weight_bytes <= self._before.weight_bytes:
+        # Without more nodes or more than a little more weights there is no need to count every byte.
+        if count.nodes <= self._before.nodes and count.weight_bytes <= self._before.weight_bytes + LARGER // 2:
             return None
         if self._bytes is None:
             self._bytes = stored_bytes(self._model())

@@ -6,6 +6,7 @@ values of the ``onnx_ir`` model in place. ``infer_node`` does the same for one n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
@@ -17,9 +18,10 @@ from sardonyx import model as model_io
 from sardonyx.core.dim import Size, dim_min
 from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.model.types import write_type
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import MADE_UP, Sizes, at_least, equal, parsed, product, quotient
-from sardonyx.rewrite.structure import require_structure
+from sardonyx.rewrite.structure import plainly_sound, require_structure
 
 FAR = 1 << 30
 """Slice ends from here on mean the end of the axis."""
@@ -45,7 +47,9 @@ ELEMENTWISE = frozenset(
 InputShapes = Mapping[str, Sequence[int | str | None]]
 
 
-def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) -> None:
+def infer_shapes(
+    model: ir.Model, *, input_shapes: InputShapes | None = None, message: onnx.ModelProto | None = None
+) -> None:
     """Annotate every value of ``model`` (bodies too) with its type and shape, in place.
 
     Sizes that no operator rule can tell get a name of their own (``?1``, ``?2``, …), so that two
@@ -54,6 +58,7 @@ def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) ->
     Args:
         model: The model to annotate.
         input_shapes: Shapes to give to graph inputs first: int, dimension name, or None for unknown.
+        message: The very model as the message it was read from, weights or not, where that is at hand; made when None.
 
     Raises:
         ShapeError: ``input_shapes`` names no input, or has another rank than declared.
@@ -61,8 +66,10 @@ def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) ->
     """
     if input_shapes:
         override_input_shapes(model, input_shapes)
-    skeleton = model_io.to_proto(model, weights=False)
-    require_structure(skeleton)
+        message = None
+    skeleton = message or model_io.to_proto(model, weights=False)
+    if not plainly_sound(model):
+        require_structure(skeleton)
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
     except (InferenceError, RuntimeError, ValueError):
@@ -80,7 +87,7 @@ def infer_shapes(model: ir.Model, *, input_shapes: InputShapes | None = None) ->
     refine(model, Sizes(model.graph.opset_imports.get("", 1)))
 
 
-def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> set[ir.Value]:
+def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> list[ir.Value]:
     """Tell sizes that operator inference left open, from shape arithmetic, and carry them on; name what stays open.
 
     One pass in topological order: a node is inferred again only where the pass told more of its inputs.
@@ -93,11 +100,18 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> s
     Returns:
         The values of which more is known now.
     """
-    told: set[ir.Value] = set()
+    told: dict[ir.Value, None] = {}
     dirty: set[ir.Value] = set(changed)
     imports = {("" if d == "ai.onnx" else d): v for d, v in model.graph.opset_imports.items()}
+    whole: dict[int, ir.Shape] = {}
     for node in facts.nodes_of(model.graph):
-        outputs = [v for v in node.outputs if v.name and not all_told(v.shape) and _is_tensor(v)]
+        outputs = []
+        for value in node.outputs:
+            shape = value.shape
+            if shape is not None and id(shape) not in whole and all_told(shape):
+                whole[id(shape)] = shape
+            if id(shape) not in whole and value.name and _is_tensor(value):
+                outputs.append(value)
         if not outputs:
             continue
         before = [v.shape for v in outputs]
@@ -110,11 +124,11 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> s
                 renewed = False
             dims = dims or _named(node, output)
             if dims is not None and (output.shape is None or dims != [_plain(dim) for dim in output.shape]):
-                output.shape = ir.Shape(dims)
+                output.shape = _shape(tuple(dims))
         found = [v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape]
-        told.update(found)
+        told.update(dict.fromkeys(found))
         dirty.update(found)
-    return told
+    return list(told)
 
 
 def _named(node: ir.Node, output: ir.Value) -> list[int | str | None] | None:
@@ -354,7 +368,13 @@ def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
         dims = [_more_telling(new, was) for new, was in zip(dims, claimed, strict=True)]
         if dims == claimed:
             return
-    value.shape = ir.Shape(dims)
+    value.shape = _shape(tuple(dims))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shape(dims: tuple[int | str | None, ...]) -> ir.Shape:
+    """The shape, one object for all values that have it: models have many values and few shapes."""
+    return ir.Shape(dims, frozen=True)
 
 
 def _more_telling(new: int | str | None, was: int | str | None) -> int | str | None:
@@ -365,15 +385,27 @@ def _more_telling(new: int | str | None, was: int | str | None) -> int | str | N
     return was
 
 
+@functools.lru_cache(maxsize=1024)
+def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@functools.lru_cache(maxsize=16)
+def _imports(versions: tuple[tuple[str, int], ...]) -> tuple[onnx.OperatorSetIdProto, ...]:
+    return tuple(onnx.helper.make_opsetid(domain, version) for domain, version in versions)
+
+
 def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int) -> None:
     """Annotate the outputs of one new node from its inputs' types; leaves them unknown where nothing can be said."""
     if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or any(
         a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
     ):
         return
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset_imports.get(node.domain, 1), node.domain)
-    except onnx.defs.SchemaError:
+    schema = _schema(node.op_type, opset_imports.get(node.domain, 1), node.domain)
+    if schema is None:
         return
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -382,8 +414,8 @@ def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int)
             continue
         if value.type is None:
             return
-        info = ir.serde.serialize_value(value)
-        types[value.name] = info.type
+        types[value.name] = message = onnx.TypeProto()
+        write_type(value.type, value.shape, message)
         if value.const_value is not None and value.is_initializer() and value.const_value.size <= 64:
             data[value.name] = ir.serde.serialize_tensor(value.const_value)
     try:
@@ -392,7 +424,7 @@ def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int)
             ir.serde.serialize_node(node),
             types,
             data,
-            opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opset_imports.items()],
+            opset_imports=list(_imports(tuple(opset_imports.items()))),
             ir_version=ir_version,
         )
     except (InferenceError, ValidationError, RuntimeError, ValueError, KeyError):

@@ -27,6 +27,7 @@ import enum
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -379,6 +380,8 @@ class Rule:
         default: Whether a run without a list of passes includes it.
         targets: Targets it is meant for; empty for all.
         description: First line of its docstring.
+        after: Sets of operators, each of which must have made an input of the root; ``CONSTANT`` for a weight.
+        among: Sets of operators, of each of which the model must have one.
     """
 
     name: str
@@ -391,12 +394,17 @@ class Rule:
     default: bool
     targets: frozenset[str]
     description: str
+    after: tuple[frozenset[str], ...] = ()
+    among: tuple[frozenset[str], ...] = ()
 
-    @property
+    @cached_property
     def label(self) -> str:
         """``pass/rule``, or just the pass where both are named alike."""
         return self.name if self.name == self.function else f"{self.name}/{self.function}"
 
+
+CONSTANT = "Constant"
+"""In a rule's ``after``: an input that is constant, be it a weight or made by a ``Constant`` node."""
 
 REGISTRY: dict[str, list[Rule]] = {}
 """Every rule loaded so far, by pass name, in order of definition."""
@@ -407,6 +415,8 @@ def rule(
     *,
     exactness: Exactness,
     on: str | Iterable[str] | None = None,
+    after: str | Iterable[str] = (),
+    among: str | Iterable[str] = (),
     emits: str | Iterable[str] = "ai.onnx",
     opset: int = 1,
     default: bool = True,
@@ -419,6 +429,9 @@ def rule(
         exactness: What the rule promises of the outputs.
         on: For a node rule, its root operators (``"*"``: every node). Without it the function
             is a pattern rule: it is called once, with variables, and gives a ``Rewrite``.
+        after: For a node rule that fires only behind certain operators: one of them must have made an input of the
+            root (``CONSTANT``: an input is constant). What a pattern asks for is read off the pattern.
+        among: For a node rule whose root says little: operators of which the model must have one.
         emits: Domain or domains of the operators it may make.
         opset: The lowest opset of the default domain at which the rule may fire.
         default: Whether it runs when no passes are named.
@@ -435,11 +448,13 @@ def rule(
             raise RuleError("a rule needs a docstring: it is its description", where=where)
         if on is None:
             rewrite = _trace(function)
-            roots: frozenset[str] = frozenset(rewrite.pattern.op_types)
+            roots = frozenset(rewrite.pattern.op_types)
             apply: Callable[[Site], Result] = rewrite.apply
+            behind, needed = _makers(rewrite.pattern), _operators(rewrite.pattern)
         else:
-            roots = frozenset((on,) if isinstance(on, str) else on)
+            roots = _names(on)
             apply = function
+            behind, needed = (tuple(names for names in (_names(those),) if names) for those in (after, among))
         made = Rule(
             name=name,
             function=where,
@@ -451,12 +466,32 @@ def rule(
             default=default,
             targets=frozenset(targets),
             description=lines[0],
+            after=behind,
+            among=needed,
         )
         known = REGISTRY.setdefault(name, [])
         known[:] = [old for old in known if old.function != where] + [made]
         return made
 
     return register
+
+
+def _names(given: str | Iterable[str]) -> frozenset[str]:
+    return frozenset((given,) if isinstance(given, str) else given)
+
+
+def _makers(pattern: Expr) -> tuple[frozenset[str], ...]:
+    """What must have made the inputs of a pattern's root."""
+    sets = [frozenset(arg.op_types) for arg in pattern.args if isinstance(arg, Expr)]
+    if any(isinstance(arg, (int, float)) for arg in pattern.args):
+        sets.append(frozenset({CONSTANT}))
+    return tuple(dict.fromkeys(sets))
+
+
+def _operators(pattern: Expr) -> tuple[frozenset[str], ...]:
+    """The operators of a pattern, root excepted: one of each set must be there for it to match."""
+    inner = [arg for arg in pattern.args if isinstance(arg, Expr)]
+    return tuple(dict.fromkeys(names for arg in inner for names in (frozenset(arg.op_types), *_operators(arg))))
 
 
 def _trace(function: Callable[..., Any]) -> Rewrite:

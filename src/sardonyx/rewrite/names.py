@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -17,7 +17,7 @@ class Names:
         taken: Names in use, once for each thing that has the name (bodies may repeat each other's).
     """
 
-    def __init__(self, taken: Iterator[str]) -> None:
+    def __init__(self, taken: Iterable[str]) -> None:
         self._taken: Counter[str] = Counter(taken)
         self._next: dict[str, int] = {}
 
@@ -48,18 +48,18 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
         stack.extend(body for node in graph for body in facts.bodies(node))
 
 
-def value_names(model: ir.Model) -> Iterator[str]:
+def value_names(model: ir.Model) -> list[str]:
     """The name of every value of every graph; an initializer that is also an input counts once."""
+    names: list[str] = []
     for graph in _graphs(model):
-        yield from {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
-        for node in graph:
-            yield from (v.name for v in node.outputs if v.name)
+        names += {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+        names += [v.name for node in graph for v in node.outputs if v.name]
+    return names
 
 
-def node_names(model: ir.Model) -> Iterator[str]:
+def node_names(model: ir.Model) -> list[str]:
     """The name of every node that has one."""
-    for graph in _graphs(model):
-        yield from (node.name for node in graph if node.name)
+    return [node.name for graph in _graphs(model) for node in graph if node.name]
 
 
 def node_label(node: ir.Node) -> str:

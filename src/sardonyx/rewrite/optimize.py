@@ -15,6 +15,8 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import OptionError
+from sardonyx.model.load import read
+from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import gate, pipeline, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther, Settings
 from sardonyx.rewrite.language import Rule
@@ -96,16 +98,17 @@ def optimize(
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
     unlists = any(each.rule.name == "eliminate_initializer_from_inputs" for each in selection.sweeps)
-    original = _Original(model, input_shapes, opset, profile, unlists=unlists)
-    if inputs is not None:
-        _require_inputs(original.model, inputs)
-    report = Report.begin(original.model, original.bytes, profile.name)
-    attempt = _Attempt(original, selection, Settings(target=profile.name, operators=profile.operators))
-    attempt.transform()
+    with collector_paused():
+        original = _Original(model, input_shapes, opset, profile, unlists=unlists)
+        if inputs is not None:
+            _require_inputs(original.model, inputs)
+        report = Report.begin(original.model, original.bytes, profile.name)
+        attempt = _Attempt(original, selection, Settings(target=profile.name, operators=profile.operators))
+        attempt.transform()
     seconds = time.perf_counter() - started
     with Verifier(original.witness(), inputs=inputs) if verify else nullcontext() as verifier:
         verdict = attempt.prove(verifier)
-        held = gate.hold(profile, original.witness(), report.before, attempt, inputs)
+        held = gate.hold(profile, original.witness, report.before, attempt, inputs)
         if held.changed:
             verdict = attempt.prove(verifier)
     pipeline.finish(attempt.engine, selection)
@@ -148,9 +151,9 @@ class _Attempt:
 
     def _transformed(self, settings: Settings) -> tuple[ir.Model, Engine]:
         while True:
-            work = self._original.fresh()
+            work, message = self._original.fresh()
             try:
-                return work, pipeline.transform(work, self._selection, settings)
+                return work, pipeline.transform(work, self._selection, settings, message)
             except PatchFailed as error:
                 self._dropped.append(Dropped(error.rule, error.site, str(error)))
                 self._ban(error.rule, error.site)
@@ -175,7 +178,7 @@ class _Attempt:
 
     def give_up(self) -> None:
         """Take the original as it was."""
-        self.model = self._original.fresh()
+        self.model, _ = self._original.fresh()
         self.engine = Engine(self.model, self._settings)
 
     def prove(self, verifier: Verifier | None) -> Verdict:
@@ -241,14 +244,14 @@ class _Original:
         self._profile = profile
         self.converted = ""
         self._untouched = True
-        self.model = self._prepare()
+        self.model, self._message = self._prepare()
         self.bytes = self._path.stat().st_size if self._path is not None else _size(self.model)
 
-    def _prepare(self) -> ir.Model:
+    def _prepare(self) -> tuple[ir.Model, onnx.ModelProto | None]:
         if isinstance(self._source, onnx.ModelProto):
             # A message in memory may be nested deeper than any file, and than what reads it can follow.
             require_structure(self._source)
-        model = model_io.load(self._source)
+        model, message = read(self._source)
         if model is self._source:
             model = model.clone()
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
@@ -260,27 +263,31 @@ class _Original:
             pipeline.free_initializers(model)
             if self._unlists and lists_weights_by_habit(model):
                 unlist_weights(model.graph)
-            model = convert_opset(model, wanted)
+            model, message = convert_opset(model, wanted), None
             self._changed = True
             self.converted = f"opset {version} → {wanted}"
         if self._input_shapes:
             from sardonyx.rewrite.reshape_inputs import set_input_shapes
 
             set_input_shapes(model, self._input_shapes)
-        return model
+            message = None
+        return model, message
 
-    def fresh(self) -> ir.Model:
-        """A model to rewrite: the one at hand the first time, and then another, read again (faster than a clone)."""
-        if self._untouched:
-            self._untouched = False
-            return self.model
-        self.model = self._prepare()
-        return self.model
+    def fresh(self) -> tuple[ir.Model, onnx.ModelProto | None]:
+        """A model to rewrite: the one at hand the first time, and then another, read again (faster than a clone).
+
+        With it comes the message that it was read from, where there is one that says the same.
+        """
+        if not self._untouched:
+            self.model, self._message = self._prepare()
+        self._untouched = False
+        message, self._message = self._message, None
+        return self.model, message
 
     def witness(self) -> ir.Model | Path:
         """What verification runs: the file itself where it is what was asked for."""
         binary = self._path is not None and not self._changed and self._path.suffix == ".onnx"
-        return self._path if binary and self._path is not None else self._prepare()
+        return self._path if binary and self._path is not None else self._prepare()[0]
 
 
 def _size(model: ir.Model) -> int:

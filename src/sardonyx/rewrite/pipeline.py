@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import OptionError
@@ -81,17 +82,20 @@ def select(
     return Selection(tuple(picked), tuple(s for s in SWEEPS.values() if chosen(s.rule)))
 
 
-def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
+def transform(
+    model: ir.Model, selection: Selection, settings: Settings, message: onnx.ModelProto | None = None
+) -> Engine:
     """Rewrite ``model`` in place to the fixed point of the selection; the engine returned holds the record.
 
     Passes that change what callers see are left to ``finish``.
     The result depends only on the arguments: running again with ``settings.limit`` gives the
-    model as it was after that many patches.
+    model as it was after that many patches. ``message`` is the model as it was read, where that is at hand.
     """
-    free_initializers(model)
+    freed = free_initializers(model)
     interface = _Interface(model)
-    open_negative_sizes(model)
+    opened = open_negative_sizes(model)
     with collector_paused():
+        inference.infer_shapes(model, message=None if freed or opened else message)
         engine = _to_fixed_point(model, selection, settings)
     inference.forget_made_up(model)
     if not engine.interface_changed:
@@ -153,25 +157,40 @@ def _settle(engine: Engine, step: Selection) -> None:
         engine.sizes.forget_unknown()
 
 
-def free_initializers(model: ir.Model) -> None:
+def free_initializers(model: ir.Model) -> bool:
     """Before IR version 4 every initializer had to be a graph input, which says nothing of it: they become constants.
 
     From version 4 on, an initializer that is also an input is one that callers may override, and stays so.
+    Returns whether the model was of such a version.
     """
     if model.ir_version >= 4:
-        return
+        return False
     for value in [v for v in model.graph.inputs if v.is_initializer()]:
         model.graph.inputs.remove(value)
     model.ir_version = 4
+    return True
 
 
-def open_negative_sizes(model: ir.Model) -> None:
-    """A negative size in a declared shape, as some exporters write an unknown one, tells nothing."""
+def open_negative_sizes(model: ir.Model) -> bool:
+    """A negative size in a declared shape, as some exporters write an unknown one, tells nothing.
+
+    Returns whether there was one.
+    """
+    found = False
+    plain: dict[int, ir.Shape] = {}
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        values = [*graph.inputs, *(value for node in graph.all_nodes() for value in node.outputs)]
+        values = [*graph.inputs, *(value for node in facts.nodes_of(graph) for value in node.outputs)]
         for value in values:
-            if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
-                value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in value.shape])
+            shape = value.shape
+            # Values of one shape share it as they come from a file.
+            if shape is None or id(shape) in plain:
+                continue
+            if any(isinstance(dim, int) and dim < 0 for dim in shape):
+                value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in shape])
+                found = True
+            else:
+                plain[id(shape)] = shape
+    return found
 
 
 class _Interface:
@@ -211,7 +230,6 @@ def _declared(value: ir.Value) -> bool:
 
 
 def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
-    inference.infer_shapes(model)
     engine = Engine(model, settings)
     try:
         for each in selection.sweeps:
@@ -220,7 +238,7 @@ def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -
         engine.learned.clear()
         stable = False
         for _ in range(ROUNDS):
-            fired = engine.run(selection.rules)
+            fired = engine.run(selection.rules, on_changes=True)
             if stable and not fired:
                 break
             swept = [each.run(engine) for each in selection.sweeps if not (each.early or each.late)]
@@ -229,6 +247,7 @@ def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -
             engine.learned.clear()
             if told:
                 engine.sizes.forget_unknown()
+                engine.tell(told)
             stable = not told and not any(swept)
             if stable and not fired:
                 break

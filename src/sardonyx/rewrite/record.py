@@ -122,7 +122,8 @@ class Report:
         self.after = Count.of(model)
         self.applied = list(engine.applied)
         self.dropped = list(dropped)
-        values = set(value_names(model))
+        waiting = any(reason.startswith(NEEDS_OPSET) for reason in engine.refused.values())
+        values = set(value_names(model)) if waiting else set()
         self.refused = [
             (rule, site, reason)
             for (rule, site), reason in engine.refused.items()

@@ -161,7 +161,7 @@ def _of_constant(tensor: ir.TensorProtocol) -> Elements | None:
         return None
     if tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL):
         return None
-    return len(tensor.shape), tuple(int(x) for x in tensor.numpy().reshape(-1))
+    return len(tensor.shape), tuple(map(int, tensor.numpy().reshape(-1).tolist()))
 
 
 # -- one function an operator: (sizes, node, output) -> elements ---------------------------------

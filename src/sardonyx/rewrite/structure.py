@@ -10,10 +10,13 @@ import functools
 from collections.abc import Iterable
 
 import onnx
+import onnx_ir as ir
 
 from sardonyx.errors import InvalidModelError
 from sardonyx.model.check.functions import check_functions
+from sardonyx.model.check.scopes import MAX_DEPTH
 from sardonyx.model.check.structure import check_values
+from sardonyx.rewrite import facts
 
 FATAL = frozenset(
     {
@@ -69,3 +72,31 @@ def _fewest(op_type: str, version: int) -> tuple[int, int]:
     except onnx.defs.SchemaError:
         return 0, 0
     return schema.min_input, schema.min_output
+
+
+def plainly_sound(model: ir.Model) -> bool:
+    """Whether one look shows that ``require_structure`` would find nothing: the common case, told cheaply.
+
+    So it is where there are no functions, every value is defined before it is read, standard operators have the inputs
+    and outputs they need, and bodies end in good time.
+    """
+    opset = model.graph.opset_imports.get("", 1)
+    return not model.functions and _reads_only_known(model.graph, opset, set(), 1)
+
+
+def _reads_only_known(graph: ir.Graph, opset: int, known: set[ir.Value | None], depth: int) -> bool:
+    if depth > MAX_DEPTH:
+        return False
+    known.update((None, *graph.inputs, *graph.initializers.values()))
+    for node in graph:
+        if not known.issuperset(node.inputs):
+            return False
+        if node.domain in facts.STANDARD:
+            inputs, outputs = _fewest(node.op_type, opset)
+            if len(node.inputs) < inputs or len(node.outputs) < outputs:
+                return False
+        for body in facts.bodies(node):
+            if not _reads_only_known(body, opset, known, depth + 1):
+                return False
+        known.update(node.outputs)
+    return all(value in known and value.graph is graph for value in graph.outputs)

@@ -35,6 +35,12 @@ class Sweep:
         before = len(engine.applied)
         if self.rule.label in engine.settings.off:
             return False
+        if self.rule.roots and engine.operators.isdisjoint(self.rule.roots):
+            return False
+        # A sweep is a function of the model: where it found nothing, it finds nothing until something changes.
+        state = (before, engine.refinements)
+        if engine.memo.get(("searched", self.rule.label)) == state:
+            return False
         for graph in engine.roots():
             found = self.find(engine, graph)
             while True:
@@ -47,6 +53,8 @@ class Sweep:
                     break
                 if engine.alive(node):
                     engine.apply(self.rule, Site(engine, node), result)
+        if len(engine.applied) == before:
+            engine.memo["searched", self.rule.label] = state
         return len(engine.applied) > before
 
 
@@ -58,12 +66,22 @@ def sweep(
     name: str,
     *,
     exactness: Exactness,
+    on: Iterable[str] = (),
     default: bool = True,
     targets: Iterable[str] = (),
     early: bool = False,
     late: bool = False,
 ) -> Callable[[Finder], Sweep]:
     """Register a generator ``(engine, graph) -> (node, result)…`` as the pass ``name``.
+
+    Args:
+        name: The pass.
+        exactness: What it promises of the outputs.
+        on: Operators of which the model must have one for the sweep to find anything; none: it always looks.
+        default: Whether it runs when no passes are named.
+        targets: Targets it is restricted to.
+        early: See ``Sweep``.
+        late: See ``Sweep``.
 
     Raises:
         RuleError: the function has no docstring (it is the pass's description).
@@ -77,7 +95,7 @@ def sweep(
         contract = Rule(
             name=name,
             function=where,
-            roots=frozenset(),
+            roots=frozenset(on),
             apply=lambda site: None,
             exactness=exactness,
             emits=("ai.onnx",),

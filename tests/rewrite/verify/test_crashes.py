@@ -6,9 +6,11 @@ import os
 import signal
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from sardonyx import model as model_io
+from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.verify import Verifier
 from sardonyx.rewrite.verify.client import Verifier as Client
 from tests.rewrite.models import info, model, node
@@ -79,3 +81,16 @@ def test_memory_beyond_the_bound_is_a_reason() -> None:
         verdict = verifier.judge(model_io.from_proto(huge), exact=True)
     assert verdict.status == "not proved" and "ConstantOfShape" in verdict.reason
     assert verdict.peak_bytes < 1 << 30
+
+
+def test_a_loop_that_doubles_its_state_ends_within_a_gigabyte() -> None:
+    hostile = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n] x) => (float[m] y) <int64 runs = {40}> {
+          y = Loop <body = b (int64 i, bool go, float[k] state) => (bool on, float[k2] twice) {
+            on = Identity (go)
+            twice = Concat <axis = 0> (state, state)
+          }> (runs, , x)
+        }""")
+    verdict = optimize(hostile).report.verdict
+    assert verdict.status == "not proved"
+    assert 0 < verdict.peak_bytes < 1 << 30

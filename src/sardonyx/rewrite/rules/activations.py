@@ -108,7 +108,7 @@ _GELU_ARGUMENTS: dict[str, tuple[dict[tuple[int, ...], float], str | None]] = {
 }
 
 
-@rule("fuse_gelu", on=ROOTS, exactness=REASSOCIATES, opset=20)
+@rule("fuse_gelu", on=ROOTS, among=("Erf", "Tanh"), exactness=REASSOCIATES, opset=20)
 def gelu(s: Site) -> Result:
     """Half of x · (1 + erf(x/√2)), and its approximation by tanh, in any order of products and sums, are Gelu."""
     for found in gated(s, *_GELU_ARGUMENTS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -94,7 +94,7 @@ def copied(
 
 def renamed(engine: Engine, clone: ir.Graph) -> None:
     """Give the nodes, results and weights of a copy, and of the bodies in it, names that are free."""
-    for graph in graphs_within(clone):
+    for graph in facts.graphs_of(clone):
         for name in list(graph.initializers):
             value = graph.initializers.pop(name)
             value.name = engine.names.fresh(name)
@@ -277,11 +277,3 @@ def content(tensor: ir.TensorProtocol) -> Hashable:
     else:
         data = tensor.tobytes()
     return "content", tensor.dtype, tuple(tensor.shape), hashlib.blake2b(data, digest_size=16).digest()
-
-
-def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """The graph and every body in it, outermost first."""
-    yield graph
-    for node in graph:
-        for body in facts.bodies(node):
-            yield from graphs_within(body)

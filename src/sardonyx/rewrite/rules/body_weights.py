@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Result
-from sardonyx.rewrite.rules.bodies import content, graphs_within, substitute
+from sardonyx.rewrite.rules.bodies import content, substitute
 from sardonyx.rewrite.sweep import sweep
 
 
@@ -19,7 +19,7 @@ def weights_of_several_bodies(engine: Engine, graph: ir.Graph) -> Iterator[tuple
     """A weight that several bodies hold is held once, by the graph around them."""
     if engine.in_function:
         return
-    bodies = list(graphs_within(graph))[1:]
+    bodies = engine.graphs(graph)[1:]
     equal: dict[Hashable, list[ir.Value]] = defaultdict(list)
     by_shape: dict[Hashable, list[ir.Value]] = defaultdict(list)
     for body in bodies:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Refusal, Result, rule
+from sardonyx.rewrite.language import CONSTANT, EXACT, REASSOCIATES, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import ConstantOfShape
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import again
@@ -52,6 +52,10 @@ def keeps_shape(s: Site, x: ir.Value | None, others: Iterable[ir.Value | None]) 
         if not all(size == 1 or equal(size, have) is True for size, have in zip(shape, tail, strict=True)):
             return False
     return True
+
+
+REPEATING = (CONSTANT, "ConstantOfShape", "Expand", "Reshape", "Unsqueeze", "Where", *_COMPARISONS)
+"""What may have made a tensor that ``repeated`` knows."""
 
 
 def repeated(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
@@ -103,7 +107,7 @@ def filled(shape: Sequence[int], number: object, kind: ir.DataType) -> np.ndarra
     return ConstantOfShape(np.array(shape, np.int64), value=ir.AttrTensor("value", ir.Tensor(one)))
 
 
-@rule("eliminate_nop_expand", on=BROADCASTING, exactness=EXACT)
+@rule("eliminate_nop_expand", on=BROADCASTING, after="Expand", exactness=EXACT)
 def expand_before_broadcast(s: Site) -> Result:
     """Expand before an operator that broadcasts to the same shape anyway."""
     return _without_expand(s)

@@ -87,7 +87,7 @@ def _well_scaled(a: np.ndarray, b: np.ndarray, result: np.ndarray) -> bool:
     return not (tiny & (result != 0)).any()
 
 
-@rule("fuse_consecutive_adds", on=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_consecutive_adds", on=("Add", "Sub"), after=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
 def add_of_add(s: Site) -> Result:
     """(x + c₁) + c₂, and all that − makes of it, is one sum or difference."""
     chain = _chain(s, "Add", "Sub")
@@ -116,7 +116,7 @@ def _rounds(array: np.ndarray | None) -> bool:
     return bool((np.abs(array) >= 2.0 ** (np.finfo(array.dtype).nmant - 4)).any())
 
 
-@rule("fuse_consecutive_muls", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_consecutive_muls", on=("Mul", "Div"), after=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
 def mul_of_mul(s: Site) -> Result:
     """(x · c₁) · c₂, and all that ÷ makes of it among floats, is one product or quotient."""
     chain = _chain(s, "Mul", "Div")
@@ -145,7 +145,7 @@ def _ratio(a: np.ndarray, b: np.ndarray, under: bool, divides: bool) -> np.ndarr
     return np.asarray((1 / wide[0] if under else wide[0]) * (1 / wide[1] if divides else wide[1]))
 
 
-@rule("fuse_linear_chain", on=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_linear_chain", on=("Add", "Sub"), after="Mul", exactness=REASSOCIATES, opset=7)
 def scale_between_shifts(s: Site) -> Result:
     """(x ± a) · b ± c is x · b + (±a · b ± c)."""
     last = _affine(s.node)

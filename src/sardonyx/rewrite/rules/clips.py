@@ -111,13 +111,13 @@ def _as_clip(s: Site, x: ir.Value, low: float | None, high: float | None) -> Res
     return Clip(x, *bounds)
 
 
-@rule("fuse_consecutive_clips", on=("Relu", "Clip"), exactness=EXACT)
+@rule("fuse_consecutive_clips", on=("Relu", "Clip"), after=LIMITS, exactness=EXACT)
 def clip_of_clip(s: Site) -> Result:
     """Relu and Clip of a Relu or Clip are one Clip."""
     return _merged(s, exactly=True)
 
 
-@rule("fuse_consecutive_clips", on=LIMITS, exactness=REASSOCIATES)
+@rule("fuse_consecutive_clips", on=LIMITS, after=LIMITS, exactness=REASSOCIATES)
 def min_of_max(s: Site) -> Result:
     """Max and Min with numbers, and Relu or Clip beside them, are one Clip; zeros may take the other sign."""
     return _merged(s, exactly=False)

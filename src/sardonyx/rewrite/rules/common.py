@@ -63,12 +63,12 @@ def unlist_weights(graph: ir.Graph) -> list[ir.Value]:
     return listed
 
 
-@sweep("extract_constant_to_initializer", exactness=EXACT, early=True)
+@sweep("extract_constant_to_initializer", exactness=EXACT, on=("Constant",), early=True)
 def constants_to_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Constant nodes become initializers, all at once."""
     if engine.in_function:
         return
-    for inner in list(facts.graphs_of(graph)):
+    for inner in engine.graphs(graph):
         found = [n for n in inner if facts.is_op(n, "Constant") and facts.constant_tensor(n.outputs[0]) is not None]
         plain = [n for n in found if not n.outputs[0].is_graph_output()]
         if plain:
@@ -96,7 +96,7 @@ def _extracted(engine: Engine, graph: ir.Graph, constants: list[ir.Node]) -> Pat
 @sweep("eliminate_deadend", exactness=EXACT)
 def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Nodes whose outputs nothing reads."""
-    for inner in reversed(list(facts.graphs_of(graph))):
+    for inner in reversed(engine.graphs(graph)):
         for node in reversed(inner):
             if all(facts.unused(v) for v in node.outputs):
                 yield node, Patch(remove=[node])
@@ -105,64 +105,93 @@ def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Resul
 @sweep("eliminate_unused_initializer", exactness=EXACT)
 def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Weights that nothing reads."""
-    for inner in facts.graphs_of(graph):
+    for inner in engine.graphs(graph):
         dead = [v for v in inner.initializers.values() if facts.unused(v) and not v.is_graph_input()]
         for value in dead:
             del inner.initializers[value.name]  # type: ignore[arg-type]
     yield from ()
 
 
-Kind = tuple[ir.DataType, tuple[object, ...]]
-"""Element type and shape: what weights have in common before their contents are looked at."""
+Likeness = tuple[ir.DataType, tuple[object, ...], bytes]
+"""Element type, shape and a glimpse of the contents: what equal weights have in common."""
 
 
 @sweep("eliminate_duplicate_initializer", exactness=EXACT)
 def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Equal weights are stored once."""
-    yield from _duplicates(graph, ChainMap(), engine.memo.setdefault("digests", {}))
+    yield from _duplicates(graph, ChainMap(), engine.memo.setdefault("contents", _Contents()))
 
 
 def _duplicates(
-    graph: ir.Graph, outer: ChainMap[Kind, list[ir.Value]], digests: dict[ir.Value, bytes]
+    graph: ir.Graph, outer: ChainMap[Likeness, list[ir.Value]], contents: _Contents
 ) -> Iterator[tuple[ir.Node, Result]]:
     seen = outer.new_child()
     for value in list(graph.initializers.values()):
         tensor = facts.constant_tensor(value)
         if tensor is None or value.is_graph_output() or not value.uses():
             continue
-        kind = (tensor.dtype, tuple(tensor.shape))
-        alike = seen.get(kind, [])
-        first = next((v for v in alike if _equal_contents(v, value, digests)), None)
+        likeness = contents.likeness(value, tensor)
+        alike = seen.get(likeness, [])
+        first = next((v for v in alike if contents.equal(v, value)), None)
         if first is not None:
             yield next(iter(value.uses())).node, Patch({value: first})
             if not value.uses():
                 del graph.initializers[str(value.name)]
-        elif kind in seen.maps[0]:
+        elif likeness in seen.maps[0]:
             alike.append(value)
         else:
-            seen[kind] = [*alike, value]
+            seen[likeness] = [*alike, value]
     for node in graph:
         for body in facts.bodies(node):
-            yield from _duplicates(body, seen, digests)
+            yield from _duplicates(body, seen, contents)
 
 
-def _equal_contents(a: ir.Value, b: ir.Value, digests: dict[ir.Value, bytes]) -> bool:
-    return _digest(a, digests) == _digest(b, digests)
+class _Contents:
+    """What tells the contents of weights apart: a glimpse first, and a digest of all only where glimpses agree."""
 
+    def __init__(self) -> None:
+        self._likeness: dict[ir.Value, Likeness] = {}
+        self._digests: dict[ir.Value, bytes] = {}
 
-def _digest(value: ir.Value, digests: dict[ir.Value, bytes]) -> bytes:
-    """What tells contents apart: themselves where they are small, else a hash, computed once."""
-    known = digests.get(value)
-    if known is not None:
+    def likeness(self, value: ir.Value, tensor: ir.TensorProtocol) -> Likeness:
+        """What the weight has in common with any that equals it."""
+        known = self._likeness.get(value)
+        if known is None:
+            known = self._likeness[value] = (tensor.dtype, tuple(tensor.shape), _glimpse(tensor))
         return known
-    tensor = facts.constant_tensor(value)
-    assert tensor is not None
+
+    def equal(self, a: ir.Value, b: ir.Value) -> bool:
+        """Whether two weights of one likeness are equal in every bit."""
+        dtype, _, glimpse = self._likeness[a]
+        if len(glimpse) < GLIMPSE and dtype != ir.DataType.STRING:
+            return True
+        return self._digest(a) == self._digest(b)
+
+    def _digest(self, value: ir.Value) -> bytes:
+        known = self._digests.get(value)
+        if known is None:
+            known = self._digests[value] = hashlib.blake2b(_bytes(value.const_value), digest_size=16).digest()
+        return known
+
+
+GLIMPSE = 64
+"""Bytes, or a little more, that are compared first; what has fewer is compared whole."""
+
+
+def _glimpse(tensor: ir.TensorProtocol) -> bytes:
+    """The beginning, middle and end of a tensor's contents; all of them where that is no more."""
     if tensor.dtype == ir.DataType.STRING:
-        content = repr(tensor.numpy().tolist()).encode()
-    else:
-        content = tensor.tobytes()
-    digests[value] = content if len(content) <= 64 else hashlib.blake2b(content, digest_size=16).digest()
-    return digests[value]
+        return b""
+    flat = tensor.numpy().reshape(-1)
+    if flat.nbytes < GLIMPSE:
+        return flat.tobytes()
+    part, middle = -(-GLIMPSE // (3 * flat.itemsize)), flat.size // 2
+    return b"".join(piece.tobytes() for piece in (flat[:part], flat[middle : middle + part], flat[-part:]))
+
+
+def _bytes(tensor: ir.TensorProtocol | None) -> bytes:
+    assert tensor is not None
+    return repr(tensor.numpy().tolist()).encode() if tensor.dtype == ir.DataType.STRING else tensor.tobytes()
 
 
 @sweep("eliminate_common_subexpression", exactness=EXACT)
@@ -187,7 +216,10 @@ def _equal_nodes(graph: ir.Graph, outer: MutableMapping[Hashable, ir.Node]) -> I
 
 def _expression_key(node: ir.Node) -> Hashable | None:
     """What decides a node's outputs; None where that is more than its inputs and attributes."""
-    if node.op_type == "Constant" or not facts.is_pure(node) or any(True for _ in facts.bodies(node)):
+    if any(v is not None and len(v.uses()) < 2 for v in node.inputs):
+        # An equal node would read the same values.
+        return None
+    if node.op_type == "Constant" or not facts.is_pure(node) or facts.bodies(node):
         return None
     inputs: list[int] = [0 if v is None else id(v) for v in node.inputs]
     if node.op_type in COMMUTATIVE:

@@ -31,7 +31,7 @@ def concat_of_little(s: Site) -> Result:
     return Concat(*full, axis=axis)
 
 
-@rule("fuse_consecutive_concats", on="Concat", exactness=EXACT)
+@rule("fuse_consecutive_concats", on="Concat", after="Concat", exactness=EXACT)
 def concat_of_concat(s: Site) -> Result:
     """Concat of Concats along the same axis is one Concat."""
     axis = axis_of(s, s.node)

@@ -9,16 +9,17 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import STANDARD, Engine, captured_values
+from sardonyx.rewrite.engine import Engine, captured_values
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Result
-from sardonyx.rewrite.rules.bodies import branches, graphs_within, immovable, passed_on, release_outputs, splice
+from sardonyx.rewrite.rules.bodies import branches, immovable, passed_on, release_outputs, splice
 from sardonyx.rewrite.sweep import sweep
 
 FARTHEST = 256
 """Nodes between two Ifs that are looked at to see whether the two can be one."""
 
 
-@sweep("propagate_if_condition", exactness=EXACT)
+@sweep("propagate_if_condition", exactness=EXACT, on=("If",))
 def known_inside(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Inside of a branch, its If's condition, and what follows from it, is a constant."""
     if not engine.in_function:
@@ -95,10 +96,10 @@ def _equality(node: ir.Node) -> dict[ir.Value, np.ndarray]:
     return {}
 
 
-@sweep("fuse_ifs_with_same_condition", exactness=EXACT)
+@sweep("fuse_ifs_with_same_condition", exactness=EXACT, on=("If",))
 def same_condition(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Ifs of one graph on the same condition, or on one and its negation, become one If."""
-    for inner in list(graphs_within(graph)):
+    for inner in list(facts.graphs_of(graph)):
         groups: dict[ir.Value, list[tuple[ir.Node, bool]]] = {}
         for node in inner:
             if facts.is_op(node, "If") and branches(node) is not None and node.inputs[0] is not None:
@@ -157,7 +158,7 @@ def _merged(engine: Engine, first: ir.Node, second: ir.Node, alike: bool) -> Res
 def _append(engine: Engine, first: ir.Node, mine: ir.Graph, its: ir.Graph) -> None:
     """Put the nodes and outputs of ``its`` at the end of ``mine``, a branch of ``first``."""
     outputs = release_outputs(its)
-    inside = set(graphs_within(its))
+    inside = set(facts.graphs_of(its))
     for value, made in zip(first.outputs, mine.outputs, strict=True):
         for use in tuple(value.uses()):
             if use.node.graph in inside:

@@ -14,7 +14,6 @@ from sardonyx.rewrite.rules.bodies import (
     Numbers,
     adopted,
     branches,
-    graphs_within,
     immovable,
     rebuilt,
     release_outputs,
@@ -140,10 +139,10 @@ def _outside(value: ir.Value, body: ir.Graph) -> Operand:
     return value
 
 
-@sweep("eliminate_if_with_equal_branches", exactness=EXACT)
+@sweep("eliminate_if_with_equal_branches", exactness=EXACT, on=("If",))
 def equal_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """If whose branches compute the same becomes either of them; what both compute is computed once, before it."""
-    for inner in list(graphs_within(graph)):
+    for inner in list(facts.graphs_of(graph)):
         for node in [n for n in inner if facts.is_op(n, "If")]:
             both = branches(node) if engine.alive(node) else None
             if both is None:
@@ -217,7 +216,7 @@ def _may_move(node: ir.Node, bound: set[ir.Value]) -> bool:
         bool(node.outputs)
         and not facts.is_op(node, "Identity", "Constant")
         and facts.is_pure(node)
-        and not any(True for _ in facts.bodies(node))
+        and not facts.bodies(node)
         and not any(value in bound for value in node.outputs)
     )
 

@@ -284,7 +284,7 @@ def same_in_every_run(s: Site) -> Result:
             or not facts.is_pure(node)
             or facts.is_op(node, "Constant", "Identity")
             or captured
-            or any(True for _ in facts.bodies(node))
+            or facts.bodies(node)
             or any(v in outputs for v in node.outputs)
             or any(v in inside for v in node.inputs if v is not None)
         ):

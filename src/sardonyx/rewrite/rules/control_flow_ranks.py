@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Dim, Size
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import STANDARD, Engine
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Result
-from sardonyx.rewrite.rules.bodies import branches, graphs_within
+from sardonyx.rewrite.rules.bodies import branches
 from sardonyx.rewrite.rules.control_flow_if import known_condition, taken
 from sardonyx.rewrite.rules.ranks import output_rank, surely_fails
 from sardonyx.rewrite.sizes import Sizes
@@ -84,10 +85,10 @@ class Supposition(Sizes):
                 self._ranks[output] = rank
 
 
-@sweep("eliminate_impossible_branch", exactness=EXACT)
+@sweep("eliminate_impossible_branch", exactness=EXACT, on=("If",))
 def impossible_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """If takes the branch that is left where the other leads to a rank that no run survives."""
-    for inner in list(graphs_within(graph)):
+    for inner in list(facts.graphs_of(graph)):
         order: _Order | None = None
         for node in [n for n in inner if facts.is_op(n, "If")]:
             if not engine.alive(node) or node.inputs[0] is None or not _open(node):

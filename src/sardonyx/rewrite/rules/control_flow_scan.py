@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.engine import STANDARD, Site
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import immovable, release_outputs, splice
 from sardonyx.rewrite.rules.carried import Carried, carried

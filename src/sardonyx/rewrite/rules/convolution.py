@@ -50,16 +50,20 @@ def scaled_weight(node: ir.Node, scale: np.ndarray) -> np.ndarray | None:
     weight = facts.constant(node.inputs[1])
     if weight is None:
         return None
-    wide = np.float64 if weight.dtype != np.float64 else np.longdouble
     if node.op_type == "Conv":
-        factor = scale.reshape((-1,) + (1,) * (weight.ndim - 1)).astype(wide)
-        return np.asarray(np.multiply(weight.astype(wide), factor), weight.dtype)
+        return _product(weight, scale.reshape((-1,) + (1,) * (weight.ndim - 1)))
     group = node.attributes["group"].as_int() if "group" in node.attributes else 1
     # ConvTranspose: [in, out / group, …]; input channel i belongs to group i // (in / group).
-    per_group = scale.reshape(group, weight.shape[1]).astype(wide)
-    factor = np.repeat(per_group, weight.shape[0] // group, axis=0)
-    spread = factor.reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))
-    return np.asarray(np.multiply(weight.astype(wide), spread), weight.dtype)
+    factor = np.repeat(scale.reshape(group, weight.shape[1]), weight.shape[0] // group, axis=0)
+    return _product(weight, factor.reshape(weight.shape[:2] + (1,) * (weight.ndim - 2)))
+
+
+def _product(weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """The product in the weight's type; halves are multiplied in a wider one, by pieces and not as a wide copy."""
+    factor = factor.astype(weight.dtype if weight.dtype.itemsize > 2 else np.float64)
+    product = np.empty(weight.shape, weight.dtype)
+    np.multiply(weight, factor, out=product, casting="unsafe")
+    return product
 
 
 def rebuilt(node: ir.Node, weight: np.ndarray | ir.Value, bias: np.ndarray | ir.Value | None) -> Expr:
@@ -125,7 +129,7 @@ def norm_factors(s: Site, channels: int | None) -> tuple[np.ndarray, np.ndarray]
     return scale, beta - mean * scale
 
 
-@rule("fuse_add_bias_into_conv", on=("Add", "Sub", "Sum"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_add_bias_into_conv", on=("Add", "Sub", "Sum"), after=CONVOLUTIONS, exactness=REASSOCIATES, opset=7)
 def bias(s: Site) -> Result:
     """Adding one number a channel to a convolution is its bias."""
     if len(s.node.inputs) != 2:
@@ -154,7 +158,7 @@ def bias(s: Site) -> Result:
     return None
 
 
-@rule("fuse_add_bias_into_conv", on="Add", exactness=REASSOCIATES, opset=7)
+@rule("fuse_add_bias_into_conv", on="Add", after=CONVOLUTIONS, exactness=REASSOCIATES, opset=7)
 def bias_beside_open_weight(s: Site) -> Result:
     """Adding one constant a channel to a convolution without bias, whose weight is not constant, is its bias."""
     found = _open_convolution(s)
@@ -231,7 +235,7 @@ def scale_after(s: Site) -> Result:
     return None
 
 
-@rule("fuse_preceding_mul_into_conv", on="Conv", exactness=REASSOCIATES, opset=7)
+@rule("fuse_preceding_mul_into_conv", on="Conv", after="Mul", exactness=REASSOCIATES, opset=7)
 def scale_before(s: Site) -> Result:
     """A convolution of a tensor multiplied by one number a channel is a convolution with a scaled weight."""
     multiply = s.producer(0, "Mul")
@@ -356,7 +360,7 @@ def _padded(s: Site, operators: str, most: float | None = None) -> tuple[ir.Node
     return pad, [o + a for o, a in zip(old, [*begins[2:], *ends[2:]], strict=True)]
 
 
-@rule("fuse_pad_into_conv", on="Conv", exactness=REASSOCIATES)
+@rule("fuse_pad_into_conv", on="Conv", after="Pad", exactness=REASSOCIATES)
 def pad_before_conv(s: Site) -> Result:
     """Padding with zeros before a convolution is the convolution's own padding."""
     found = _padded(s, "convolution")

@@ -24,7 +24,7 @@ from sardonyx.rewrite.language import (
     rule,
 )
 from sardonyx.rewrite.notation import Abs, Add, Div, Mul, Neg, Not, Reciprocal, Sub
-from sardonyx.rewrite.rules.broadcasting import filled, keeps_shape, repeated
+from sardonyx.rewrite.rules.broadcasting import REPEATING, filled, keeps_shape, repeated
 
 UNITS: dict[str, Any] = {
     "Add": 0,
@@ -78,19 +78,19 @@ def _keeps_signed_zero(op_type: str, number: object, kind: ir.DataType) -> bool:
     return negative == (op_type == "Add")
 
 
-@rule("eliminate_nop_with_unit", on=UNITS, exactness=EXACT)
+@rule("eliminate_nop_with_unit", on=UNITS, after=REPEATING, exactness=EXACT)
 def neutral_operand(s: Site) -> Result:
     """Operators with the operand that changes nothing: x + −0.0, x − 0, x·1, x/1, x¹, And true, Or false."""
     return _unit(s, exactly=True)
 
 
-@rule("eliminate_nop_with_unit", on=("Add", "Sub"), exactness=REASSOCIATES)
+@rule("eliminate_nop_with_unit", on=("Add", "Sub"), after=REPEATING, exactness=REASSOCIATES)
 def neutral_but_for_the_sign_of_zero(s: Site) -> Result:
     """Adding 0.0: where x is −0.0, the result keeps its sign."""
     return _unit(s, exactly=False)
 
 
-@rule("eliminate_absorbing_element", on=ABSORBERS, exactness=EXACT, opset=9)
+@rule("eliminate_absorbing_element", on=ABSORBERS, after=REPEATING, exactness=EXACT, opset=9)
 def absorbing_operand(s: Site) -> Result:
     """Integers times 0, And with false, Or with true: the result is known without the other operand."""
     for x, operand in _operands(s):

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import evaluate, facts, inference
-from sardonyx.rewrite.engine import STANDARD, Engine
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sweep import sweep
@@ -71,15 +72,11 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
     known: set[ir.Value] = set()
     group: list[ir.Node] = []
     for node in facts.nodes_of(graph):
-        if not node.inputs and node.op_type == "Constant":
+        if not node.inputs or not all(v is None or v in known or facts.is_constant(v) for v in node.inputs):
             continue
         if node.domain not in STANDARD or node.op_type in KEPT or not facts.is_pure(node):
             continue
-        if any(True for _ in facts.bodies(node)) or facts.refers_to_function_attribute(node):
-            continue
-        if not all(v is None or v in known or facts.is_constant(v) for v in node.inputs):
-            continue
-        if not node.inputs and node.op_type not in ("Range",):
+        if facts.bodies(node) or facts.refers_to_function_attribute(node):
             continue
         reason = _objection(engine, node, known)
         if reason is not None:

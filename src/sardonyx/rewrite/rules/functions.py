@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import STANDARD, Engine
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.rules.bodies import Numbers, release_outputs, renamed, splice
 from sardonyx.rewrite.sweep import sweep
@@ -47,7 +48,7 @@ def _inline(engine: Engine, graph: ir.Graph, wanted: Wanted) -> Iterator[tuple[i
 
 
 def _call_inlined(engine: Engine, root: ir.Graph, node: ir.Node, function: ir.Function) -> Result:
-    if any(True for _ in facts.bodies(node)):
+    if facts.bodies(node):
         return Refusal("it is called with a graph as an attribute")
     if (domain := _foreign(engine, function)) is not None:
         return Refusal(f"the function is written for another version of '{domain or 'ai.onnx'}'")

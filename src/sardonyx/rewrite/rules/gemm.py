@@ -66,7 +66,7 @@ def transposed_operand(s: Site) -> Result:
     )
 
 
-@rule("fuse_add_into_gemm", on=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_add_into_gemm", on=("Add", "Sub"), after="Gemm", exactness=REASSOCIATES, opset=7)
 def bias_of_gemm(s: Site) -> Result:
     """What is added to a Gemm is its C, or is added to its C where both are constant."""
     for index in (0, 1) if s.node.op_type == "Add" else (0,):

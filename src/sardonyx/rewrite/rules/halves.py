@@ -39,7 +39,7 @@ def _halves(graph: ir.Graph) -> Halves:
     predicted: dict[ir.Node, None] = {}
     prepared: dict[ir.Node, None] = {}
     for node in graph:
-        pure = facts.is_pure(node) and not any(True for _ in facts.bodies(node))
+        pure = facts.is_pure(node) and not facts.bodies(node)
         if pure and not any(value in changing for value in _read(node)):
             prepared[node] = None
         else:

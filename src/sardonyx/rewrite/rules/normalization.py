@@ -185,7 +185,7 @@ def layer_normalization(s: Site) -> Result:
     return LayerNormalization(middle.x, ones, axis=-last, epsilon=found.epsilon)
 
 
-@rule("fuse_layer_normalization", on="Add", exactness=REASSOCIATES, opset=17)
+@rule("fuse_layer_normalization", on="Add", after="Mul", exactness=REASSOCIATES, opset=17)
 def layer_normalization_as_line(s: Site) -> Result:
     """TensorFlow's x·w + (b − mean·w) with w = g / √(variance + ε) is LayerNormalization."""
     for index in (0, 1):
@@ -315,7 +315,7 @@ def _normalization(s: Site) -> tuple[ir.Node, ir.Value | None] | None:
     return None
 
 
-@rule("fuse_scale_into_normalization", on="Mul", exactness=REASSOCIATES, opset=7)
+@rule("fuse_scale_into_normalization", on="Mul", after=NORMALIZATIONS, exactness=REASSOCIATES, opset=7)
 def scale_of_normalization(s: Site) -> Result:
     """A factor for each normalized element (or channel) after a normalization is part of its scale."""
     found = _normalization(s)
@@ -336,7 +336,7 @@ def scale_of_normalization(s: Site) -> Result:
     return _with_parameters(node, (scale * factor).astype(scale.dtype), None if old is None else old * factor)
 
 
-@rule("fuse_bias_into_normalization", on="Add", exactness=REASSOCIATES, opset=7)
+@rule("fuse_bias_into_normalization", on="Add", after=NORMALIZATIONS, exactness=REASSOCIATES, opset=7)
 def bias_of_normalization(s: Site) -> Result:
     """A term for each normalized element (or channel) after a normalization is part of its bias."""
     found = _normalization(s)

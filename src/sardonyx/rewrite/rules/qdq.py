@@ -168,7 +168,7 @@ def _bounds(s: Site, node: ir.Node) -> tuple[float, float] | None:
     return found[0], found[1]
 
 
-@sweep("fold_quantized_weights", exactness=EXACT)
+@sweep("fold_quantized_weights", exactness=EXACT, on=("QuantizeLinear",))
 def quantized_weights(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """QuantizeLinear of a weight is the quantized weight."""
     if engine.in_function:

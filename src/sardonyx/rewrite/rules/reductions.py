@@ -76,7 +76,7 @@ def reduce_squeeze(s: Site) -> Result:
     return _reduce(s, node, along, keepdims=False)
 
 
-@rule("fuse_consecutive_reduce_unsqueeze", on=FAMILY, exactness=EXACT)
+@rule("fuse_consecutive_reduce_unsqueeze", on=FAMILY, after=REDUCTIONS, exactness=EXACT)
 def reduce_reshape(s: Site) -> Result:
     """Reduction whose result is reshaped to what keeping, or dropping, its axes gives."""
     node, between = s.producer(0, *REDUCTIONS), s.input(0)

@@ -65,7 +65,7 @@ def shape_kept(s: Site) -> Result:
     return s.input(0) if same_dims(s, s.input(0), s.output) else None
 
 
-@rule("fuse_consecutive_reshapes", on=FAMILY, exactness=EXACT, opset=5)
+@rule("fuse_consecutive_reshapes", on=FAMILY, after=FAMILY, exactness=EXACT, opset=5)
 def reshape_of_reshape(s: Site) -> Result:
     """Reshape, Flatten, Squeeze or Unsqueeze of another of these is one Reshape."""
     inner, between = s.producer(0, *FAMILY), s.input(0)
@@ -89,7 +89,7 @@ def reshape_of_reshape(s: Site) -> Result:
     return Refusal("more than one size of the result is open")
 
 
-@rule("eliminate_consecutive_idempotent_ops", on="Reshape", exactness=EXACT, opset=5)
+@rule("eliminate_consecutive_idempotent_ops", on="Reshape", after="Reshape", exactness=EXACT, opset=5)
 def reshape_twice(s: Site) -> Result:
     """Reshape of a Reshape to a shape that takes nothing from its input."""
     inner = s.producer(0, "Reshape")

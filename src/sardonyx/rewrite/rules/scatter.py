@@ -47,7 +47,7 @@ def _constant_subgraph(value: ir.Value) -> list[ir.Node] | None:
         if ready:
             order[node] = None
             continue
-        if not facts.is_pure(node) or any(True for _ in facts.bodies(node)):
+        if not facts.is_pure(node) or facts.bodies(node):
             return None
         stack.append((node, True))
         for v in node.inputs:

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import STANDARD, Engine, Site
+from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape, Shape
 from sardonyx.rewrite.sizes import RULES, Elements, Sizes, at_least, equal

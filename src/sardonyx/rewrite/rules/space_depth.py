@@ -30,7 +30,7 @@ def _parts(s: Site) -> tuple[ir.Value, tuple[int, ...], tuple[int, ...], tuple[i
     return source, before, six, tuple(perm), after
 
 
-@rule("fuse_depth_to_space", on="Reshape", exactness=EXACT, opset=11)
+@rule("fuse_depth_to_space", on="Reshape", after="Transpose", exactness=EXACT, opset=11)
 def reshape_transpose_reshape(s: Site) -> Result:
     """Reshape, Transpose and Reshape are one DepthToSpace or SpaceToDepth, where they move square blocks."""
     parts = _parts(s)

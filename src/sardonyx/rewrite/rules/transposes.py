@@ -38,7 +38,7 @@ def merged_axes(before: Sequence[Size], after: Sequence[Size]) -> list[list[int]
     return groups if at == len(before) else None
 
 
-@rule("fuse_reshapes_around_transpose", on=FAMILY, exactness=EXACT)
+@rule("fuse_reshapes_around_transpose", on=FAMILY, after="Transpose", exactness=EXACT)
 def transpose_of_merged_axes(s: Site) -> Result:
     """A Transpose of axes merged before it and split again after it is a Transpose of the axes themselves."""
     turned = s.producer(0, "Transpose")

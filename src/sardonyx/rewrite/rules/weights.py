@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import STANDARD, Engine
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import APPROXIMATES, EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.sweep import sweep
 

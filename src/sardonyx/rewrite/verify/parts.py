@@ -99,7 +99,7 @@ def describe_opaque(model: ir.Model, nodes: Sequence[ir.Node]) -> list[Opaque]:
         Opaque(
             label=f"{node_label(node)} ({node.domain + '::' if node.domain else ''}{node.op_type})",
             signature=_signature(node),
-            bodies=any(True for _ in facts.bodies(node)) or node.op_identifier() in model.functions,
+            bodies=bool(facts.bodies(node)) or node.op_identifier() in model.functions,
             kinds=tuple(None if facts.unused(v) else _kind(node, v) for v in node.outputs),
         )
         for node in nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Reference:
         folder: Where variants of it may be written.
         given: A file of pickled inputs by name, or None to draw them.
         seed: Decides what is drawn.
+        prepare: Called with the original, its shapes inferred, before it is run.
 
     Attributes:
         opaque: The nodes taken as given; where there are some, all that is compared lies around them.
@@ -42,7 +43,9 @@ class Reference:
         notes: What a reader of the proof should know.
     """
 
-    def __init__(self, path: Path, folder: Path, given: str | None, seed: int) -> None:
+    def __init__(
+        self, path: Path, folder: Path, given: str | None, seed: int, prepare: Callable[[ir.Model], None]
+    ) -> None:
         self.path = path
         self.folder = folder
         self.samples: list[Sample] = []
@@ -52,6 +55,7 @@ class Reference:
         self.seconds = 0.0
         self._compared: tuple[Sequence[str], list[Mapping[str, Any]]] | None = None
         model = self._annotated()
+        prepare(model)
         try:
             if given is not None:
                 self._run_given(Path(given))

@@ -7,7 +7,6 @@ It is a process of its own so that an engine that crashes or eats memory takes n
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 from pathlib import Path
@@ -15,26 +14,16 @@ from typing import Any
 
 from sardonyx.errors import SardonyxError
 from sardonyx.rewrite.verify.judging import judge
+from sardonyx.rewrite.verify.memory import limit_memory
 from sardonyx.rewrite.verify.reference import Reference
-
-SPARE_BYTES = 12 << 30
-"""Address space beyond four times the model's file that running it may take."""
-
-
-def limit_memory(path: str) -> None:
-    """Let allocations fail before the machine has none left; a tighter limit that is inherited stays."""
-    wanted = SPARE_BYTES + 4 * Path(path).stat().st_size
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    bounds = [max(wanted, 2 << 30), max(machine, 4 << 30)] + ([hard] if hard != resource.RLIM_INFINITY else [])
-    resource.setrlimit(resource.RLIMIT_AS, (min(bounds), hard))
 
 
 def answer_to(request: dict[str, Any], reference: Reference | None) -> tuple[dict[str, Any], Reference | None]:
     """The answer to one request, and the reference to keep."""
     if request["do"] == "reference":
-        limit_memory(request["path"])
-        reference = Reference(Path(request["path"]), Path(request["folder"]), request.get("inputs"), request["seed"])
+        reference = Reference(
+            Path(request["path"]), Path(request["folder"]), request.get("inputs"), request["seed"], limit_memory
+        )
         return reference.as_dict(), reference
     assert reference is not None
     return judge(reference, Path(request["path"]), exact=request["exact"]), reference
