@@ -124,3 +124,14 @@ def test_a_loop_without_iterations_whose_body_needs_values_gives_no_rows() -> No
             more = Identity(go)  x = SequenceAt(s, i)  d = Neg(x) }>(n, ) }"""
     (y,) = run(text, n=np.array(0), s=[])
     assert y.shape == (0, 3) and y.dtype == np.float32
+
+
+def test_an_optional_may_be_carried_into_a_body_that_gives_its_element() -> None:
+    text = """g (int64 n, optional(seq(float[K])) o) => (seq(float[K]) y) {
+        y = Loop<body = b (int64 i, bool go, optional(seq(float[K])) a) => (bool more, seq(float[K]) d) {
+            more = Identity(go)  has = OptionalHasElement(a)
+            s = If<then_branch = t () => (seq(float[K]) p) { p = OptionalGetElement(a) },
+                   else_branch = e () => (seq(float[K]) p) { p = SequenceEmpty() }>(has)
+            x = Constant<value_floats = [1.0]>()  d = SequenceInsert(s, x) }>(n, , o) }"""
+    assert len(run(text, opset=18, n=np.array(2), o=None)[0]) == 2
+    assert len(run(text, opset=18, n=np.array(2), o=[np.zeros(3, np.float32)])[0]) == 3

@@ -122,3 +122,12 @@ def test_what_does_not_fit_is_refused(
         arrays[position] = array
     with pytest.raises(error):
         eager("RNN", arrays, outputs=2, **attributes)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_all_sizes_may_be_open(op: str) -> None:
+    x, w, r = layer(op, 1, states=False, lengths=None)[:3]
+    g = GATES[op]
+    found = eager(op, [x, w, r], outputs=2, hidden_size=H)
+    assert_equal(traced(op, [x, w, r], ["S B I", f"D {g}*H I", f"D {g}*H H"], outputs=2), found)
+    assert_equal(traced(op, [x, w, r], ["S B I", "D G I", "D G H"], outputs=2, hidden_size=H), found)

@@ -23,6 +23,7 @@ from sardonyx.core.graph import (
     fresh_symbol,
     interned,
     require_tensor,
+    symbols_in,
 )
 from sardonyx.core.numpy_rules import NUMPY_RULES
 from sardonyx.core.run_context import COUNTED, RunContext, current_run
@@ -147,7 +148,8 @@ def apply_any(op: str, *operands: Value, **params: Any) -> Value:
     run = current_run()
     if run is not None:
         return _computed(run, op, type, operands, params)  # type: ignore[arg-type]
-    if op == "random" or not all(map(_is_small, (type, *(operand.type for operand in operands)))):
+    small = all(map(_is_small, (type, *(operand.type for operand in operands))))
+    if op == "random" or not small or any(symbols_in(params)):
         return record(op, operands, params, type)
     with np.errstate(all="ignore"):
         found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)

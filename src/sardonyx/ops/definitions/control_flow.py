@@ -13,7 +13,7 @@ from sardonyx.core.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.core.types import OptionalType, TensorType, Type
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.ops.definitions.sequences import as_optional
+from sardonyx.ops.definitions.sequences import as_optional, optional_element
 from sardonyx.ops.graph import Body
 from sardonyx.ops.registry import operator
 
@@ -25,32 +25,39 @@ def if_(condition: Tensor, *, then_branch: Body, else_branch: Body) -> tuple[Val
 
 @operator("Loop", since=1)
 def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: Value, body: Body) -> tuple[Value, ...]:
+    size = len(state)
+    if body.input_count != 2 + size or body.output_count < 1 + size:
+        raise InvalidModelError(
+            f"a body of {body.input_count} inputs and {body.output_count} outputs does not fit {size} carried values."
+        )
+
     def once(i: Tensor, *carried: Value) -> tuple[Tensor | None, list[Value], list[Value]]:
-        given = map(_as_declared, (i, L.constant(True), *carried), body.input_types)
-        going, *rest = body(*given)
+        going, *rest = body(*map(_number, (i, L.constant(True)), body.input_types), *carried)
         # Without a condition to begin with, that of the body does not count.
         again = None if condition is None else L.reshape(going, ())  # type: ignore[arg-type]
-        return again, rest[: len(state)], rest[len(state) :]
+        return again, list(map(_as_declared, rest[:size], body.input_types[2:])), rest[size:]
 
-    if body.input_count != 2 + len(state) or body.output_count < 1 + len(state):
-        raise InvalidModelError(
-            f"a body of {body.input_count} inputs and {body.output_count} outputs does not fit {len(state)} carried "
-            "values."
-        )
     most = None if count is None else L.reshape(count, ())
     going = None if condition is None else L.reshape(condition, ())
-    declared = [type for type in body.output_types[1 + len(state) :] if type is not None]
-    rows = declared if len(declared) == body.output_count - 1 - len(state) else None
-    final, collected = L.loop(most, going, state, once, rows)
-    return *final, *collected
+    initial = list(map(_as_declared, state, body.input_types[2:]))
+    declared = [type for type in body.output_types[1 + size :] if type is not None]
+    rows = declared if len(declared) == body.output_count - 1 - size else None
+    final, collected = L.loop(most, going, initial, once, rows)
+    return *map(_as_declared, final, body.output_types[1:]), *collected
+
+
+def _number(value: Tensor, declared: Type | None) -> Tensor:
+    """A scalar, with as many axes as a body declares of it."""
+    shape = declared.shape if isinstance(declared, TensorType) else None
+    return L.reshape(value, (1,) * len(shape or ()))
 
 
 def _as_declared(value: Value, declared: Type | None) -> Value:
-    """A value in the form in which a body takes it: a number with one axis, an optional."""
+    """A carried value with an optional around it, or without, as it is declared."""
     if isinstance(declared, OptionalType) and not isinstance(value.type, OptionalType):
         return as_optional(value)
-    if isinstance(value, Tensor) and isinstance(declared, TensorType) and declared.shape and value.shape == ():
-        return L.reshape(value, (1,) * len(declared.shape))
+    if isinstance(value.type, OptionalType) and declared is not None and not isinstance(declared, OptionalType):
+        return optional_element(value)
     return value
 
 

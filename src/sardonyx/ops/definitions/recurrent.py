@@ -115,7 +115,8 @@ class _Layer:
         """What the hidden state adds to a range of gates: from [batch, hidden] to [batch, gates * hidden]."""
         r, b = L.entry(self.r, direction), L.entry(self.b, direction)
         begin, end = first * self.hidden, (self.gates if limit is None else limit) * self.hidden
-        r, b = L.slice_(r, 0, begin, end), L.slice_(b, 0, r.shape[0] + begin, r.shape[0] + end)
+        after = self.gates * self.hidden
+        r, b = L.slice_(r, 0, begin, end), L.slice_(b, 0, after + begin, after + end)
         return lambda h: L.matmul(h, L.swap_axes(r, 0, 1)) + b
 
     def run(self, cell: Callable[[int], Cell]) -> tuple[Tensor, ...]:
@@ -130,7 +131,7 @@ class _Layer:
     def _through_time(self, direction: int, cell: Cell) -> tuple[Tensor, State]:
         w, b = L.entry(self.w, direction), L.entry(self.b, direction)
         x = _reversed(self.x, self.lengths) if self.backward[direction] else self.x
-        inputs = L.matmul(x, L.swap_axes(w, 0, 1)) + L.slice_(b, 0, 0, w.shape[0])
+        inputs = L.matmul(x, L.swap_axes(w, 0, 1)) + L.slice_(b, 0, 0, self.gates * self.hidden)
 
         def step(i: Tensor, *state: Tensor) -> tuple[None, State, State]:
             new = cell(L.take(inputs, i, 0), state)

@@ -208,6 +208,14 @@ def optional_get_element(x: Any) -> tuple[Any]:
     return (x,)
 
 
+_get_element = HostFunction("OptionalGetElement", _get_element_types, optional_get_element)
+
+
+def optional_element(value: Value) -> Value:
+    """What an optional holds."""
+    return host(_get_element, value)[0]
+
+
 def _has_element_types(x: Type | None = None) -> tuple[Type]:
     return (TensorType(t.BOOL, ()),)
 

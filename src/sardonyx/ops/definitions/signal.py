@@ -13,7 +13,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import dim_max, floor_div
 from sardonyx.core.language import Size, Tensor
 from sardonyx.core.types import DType
-from sardonyx.errors import ExecutionError, InvalidModelError, ShapeError
+from sardonyx.errors import ExecutionError, InvalidModelError, NeedsValueError, ShapeError
 from sardonyx.ops.registry import operator
 
 
@@ -38,6 +38,8 @@ def _size(x: Tensor | None) -> Size | None:
 
 def _transform(x: Tensor, length: Size | None, axis: int, inverse: int, onesided: int) -> Tensor:
     axis = L.normalized_axis(axis, x.rank)
+    if not isinstance(x.shape[-1], int):
+        raise NeedsValueError("whether a signal is real or complex is only known at run time.", value=x)
     if axis == x.rank - 1 or x.shape[-1] not in (1, 2):
         raise ShapeError(f"{x.type} holds no pairs along its last axis to transform axis {axis} of.")
     if onesided and (x.shape[-1] == 2) != bool(inverse):
