@@ -174,9 +174,14 @@ def test_casts_to_eight_bits_saturate(dtype: DType) -> None:
     np.testing.assert_array_equal(cast(x, dtype, saturate=0).astype(float), [kept, -kept, kept, math.nan])
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2FNUZ])
-def test_infinity_was_no_number_of_some_before_version_24(dtype: DType) -> None:
-    assert np.isnan(cast(np.array([math.inf], np.float32), dtype, opset=23).astype(float)).all()
+def test_casts_to_four_bits_saturated_before_version_24() -> None:
+    x = np.array([-9.5, -8, 7.9, 9, 20], np.float32)
+    assert cast(x, DType.INT4, opset=23).astype(int).tolist() == [-8, -8, 7, 7, 7]
+    assert cast(x, DType.UINT4, opset=21).astype(int).tolist() == [0, 0, 7, 9, 15]
+    assert cast(x, DType.INT4).astype(int).tolist() == [7, -8, 7, -7, 4]
+    nan = np.array([math.nan], np.float32)
+    assert cast(nan, DType.FLOAT4E2M1, opset=23).astype(float).tolist() == [6]
+    assert cast(nan, DType.FLOAT4E2M1).astype(float).tolist() == [0]
 
 
 @pytest.mark.parametrize(("mode", "power"), [("up", 4.0), ("down", 2.0), ("nearest", 4.0)])

@@ -101,14 +101,13 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 @operator("Mod", since=10)
-def mod(a: Tensor, b: Tensor, *, fmod: int = 0, opset: int) -> Tensor:
+def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+    """Floats without ``fmod`` are described since version 28 alone, and computed so before: as the first data were."""
     if fmod:
         return L.remainder(a, b)
-    if not t.is_float(a.dtype):
-        return L.floor_mod(a, b)
-    if opset < 28:
-        raise InvalidModelError("Mod of floating-point numbers needs fmod=1.")
     left = L.floor_mod(a, b)
+    if not t.is_float(a.dtype):
+        return left
     return L.where(L.equal(left, 0), L.where(b < 0, -0.0, L.zero(b.dtype)), left)
 
 

@@ -125,6 +125,18 @@ def cast_to_name(x: Tensor, *, to: str) -> Tensor:
     return L.cast(x, _element_type(to))
 
 
+def _saturated(x: Tensor, dtype: DType) -> Tensor:
+    """What 4 bits cannot hold is left open by the standard: its own data saturate up to version 23, and wrap since."""
+    match dtype:
+        case DType.INT4:
+            return L.clip(x, -8, 7)
+        case DType.UINT4:
+            return L.clip(x, 0, 15)
+        case DType.FLOAT4E2M1:
+            return L.where(L.is_nan(x), 6, x)
+    return x
+
+
 def _element_type(wanted: int | str) -> DType:
     """The element type of a number, or of a name in any case."""
     name = wanted.upper() if isinstance(wanted, str) else None
@@ -142,9 +154,8 @@ def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "
 def _converted(x: Tensor, dtype: DType, saturate: bool, rounding: str, opset: int) -> Tensor:
     if rounding not in ("up", "down", "nearest"):
         raise InvalidModelError(f"there is no round_mode {rounding!r}.", remedy="There are up, down and nearest.")
-    if opset < 24 and dtype in (DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2FNUZ) and t.is_float(x.dtype):
-        # Up to version 23 infinity was no number of these, also where it saturated.
-        x = L.where(L.is_infinite(x), math.nan, x)
+    if opset < 24 and t.is_float(x.dtype):
+        x = _saturated(x, dtype)
     return L.cast(x, dtype, saturate=saturate, rounding=rounding)
 
 
