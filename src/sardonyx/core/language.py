@@ -611,12 +611,13 @@ def reverse(x: Tensor, axes: Sequence[int]) -> Tensor:
     return apply("reverse", x, axes=normalized_axes(axes, x.rank)) if len(axes) else x
 
 
-def gather_nd(x: Tensor, indices: Tensor, batch: int = 0) -> Tensor:
-    """Elements, or rows, at index vectors: the last axis of ``indices``. Negative ones count from the end."""
+def gather_nd(x: Tensor, indices: Tensor, batch: int = 0, *, from_end: bool = True) -> Tensor:
+    """Elements, or rows, at index vectors: the last axis of ``indices``. Negative ones count from the end, or fail."""
     depth = indices.shape[-1]
     if not isinstance(depth, int):
         raise NeedsValueError("the length of index vectors is computed from data.", value=indices)
-    return apply("gather", x, _from_front(indices, x.shape[batch : batch + depth]), batch=batch)
+    at = _from_front(indices, x.shape[batch : batch + depth]) if from_end else indices
+    return apply("gather", x, at, batch=batch)
 
 
 def _from_front(indices: Tensor, limits: Sequence[Size]) -> Tensor:
@@ -661,13 +662,21 @@ def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, axis: int, kin
     return apply("scatter", x, _along(indices, axis, x.shape[axis]), updates, kind=kind, batch=0)
 
 
-def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, kind: ScatterKind = "set", batch: int = 0) -> Tensor:
-    """``x`` with updates at index vectors."""
+def scatter_nd(
+    x: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    kind: ScatterKind = "set",
+    batch: int = 0,
+    *,
+    from_end: bool = True,
+) -> Tensor:
+    """``x`` with updates at index vectors; negative ones count from the end, or fail."""
     depth = indices.shape[-1]
     if not isinstance(depth, int):
         raise NeedsValueError("the length of index vectors is computed from data.", value=indices)
-    limits = x.shape[batch : batch + depth]
-    return apply("scatter", x, _from_front(indices, limits), updates, kind=kind, batch=batch)
+    at = _from_front(indices, x.shape[batch : batch + depth]) if from_end else indices
+    return apply("scatter", x, at, updates, kind=kind, batch=batch)
 
 
 # Reductions.
@@ -812,9 +821,8 @@ def _diagonal(x: Tensor, letters: str) -> tuple[Tensor, str]:
         while letters.count(letter) > 1:
             a, b = letters.index(letter), letters.rindex(letter)
             first = permute(x, [a, b, *(i for i in range(x.rank) if i not in (a, b))])
-            along = arange(first.shape[1])
-            beside = broadcast_to(arange(first.shape[0]), (first.shape[1],))
-            x = apply("gather", first, concat([unsqueeze(beside, [-1]), unsqueeze(along, [-1])], -1), batch=0)
+            along = [unsqueeze(arange(size), [-1]) for size in first.shape[:2]]  # Joined: of one size.
+            x = apply("gather", first, concat(along, -1), batch=0)
             letters = letter + "".join(c for i, c in enumerate(letters) if i not in (a, b))
     return x, letters
 
@@ -865,7 +873,7 @@ def convolve(
     """A convolution of [N, C, *spatial] with [M, C/groups, *kernel] to [N, M, *spatial]."""
     n = len(strides)
     channels, features = x.shape[1], w.shape[0]
-    if not isinstance(features, int) or features % groups:
+    if not isinstance(features, int) or groups < 1 or features % groups:
         raise ShapeError(f"{features} features are no multiple of {groups} groups.")
     if channels != w.shape[1] * groups and isinstance(channels, int) and isinstance(w.shape[1], int):
         raise ShapeError(

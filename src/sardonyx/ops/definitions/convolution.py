@@ -54,8 +54,8 @@ def _kernel(x: Tensor, w: Tensor, declared: Sequence[int] | None) -> Sequence[Si
 
 def over_channels(parameter: Tensor, x: Tensor) -> Tensor:
     """A number for each channel, beside the channels of ``x`` (its second axis)."""
-    if parameter.rank != 1:
-        raise ShapeError(f"there is one number a channel: a tensor of one axis, not of {parameter.rank}.")
+    if parameter.rank != 1 or x.rank < 2:
+        raise ShapeError(f"{parameter.type} does not fit {x.type}: it has one axis, a number for each channel.")
     return L.reshape(L.broadcast_to(parameter, (x.shape[1],)), (x.shape[1], *(1,) * (x.rank - 2)))
 
 
@@ -144,6 +144,8 @@ def conv_transpose(
     kernel, n = _kernel(x, w, kernel_shape), x.rank - 2
     strides, dilations = per_axis(strides, n, "strides"), per_axis(dilations, n, "dilations")
     extra = tuple(output_padding or (0,) * n)
+    if len(extra) != n:
+        raise InvalidModelError(f"output_padding of {list(extra)} does not fit {n} spatial axes.")
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     full = [(size - 1) * s + r for size, s, r in zip(x.shape[2:], strides, reach, strict=True)]
     cut = _cut(x.shape[2:], [f + e for f, e in zip(full, extra, strict=True)], strides, output_shape, pads, auto_pad)
@@ -189,7 +191,7 @@ def _split(total: Size, auto_pad: str) -> tuple[Size, Size]:
 def _turned(w: Tensor, groups: int) -> Tensor:
     """Weights [C, M/groups, *kernel] as those of the convolution: [M, C/groups, *kernel], back to front."""
     channels, features, *kernel = w.shape
-    if isinstance(channels, int) and channels % groups:
+    if groups < 1 or (isinstance(channels, int) and channels % groups):
         raise ShapeError(f"{channels} channels are no multiple of {groups} groups.")
     each = floor_div(channels, groups)
     grouped = L.swap_axes(L.reshape(w, (groups, each, features, *kernel)), 1, 2)
@@ -213,7 +215,7 @@ def deformable_conv(
 ) -> Tensor:
     """Each element of a window is read at its place moved by an offset; the window's weights then sum what was read."""
     over = windows(x.shape[2:], _kernel(x, w, kernel_shape), strides, dilations, pads, "NOTSET")
-    (batch, channels), out, n = x.shape[:2], offset.shape[2:], x.rank - 2
+    (batch, channels), out, n = x.shape[:2], over.counts(x.shape[2:]), x.rank - 2
     images, places = batch * offset_group, L.product(over.kernel)
     offsets = L.reshape(offset, (images, places, n, *out))
     where = [
@@ -244,7 +246,8 @@ def causal_conv_with_state(
     if activation not in ("none", "silu", "swish"):
         raise InvalidModelError(f"there is no activation {activation!r}.", remedy="There are: none, silu, swish.")
     before = weight.shape[2] - 1
-    state = L.full((*x.shape[:2], before), 0, x.dtype) if past_state is None else past_state
+    shape = (*x.shape[:2], before)
+    state = L.full(shape, 0, x.dtype) if past_state is None else L.reshape(past_state, shape)
     seen = L.concat([state, x], 2)
     y = conv(seen, weight, bias, group=weight.shape[0])  # type: ignore[arg-type]
     wide = L.cast(y, t.FLOAT)

@@ -6,9 +6,11 @@ Source: ONNX Operators, *GridSample*, *AffineGrid*; Jaderberg et al., Spatial Tr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, equal
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sampling import (
@@ -81,7 +83,9 @@ def _in_pixels(x: Tensor, size: Size, mode: str, padding_mode: str, align_corner
 
 @operator("AffineGrid", since=20)
 def affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
-    image = L.sizes(size, "the size of the image")[2:]
+    batch, _, *image = L.sizes(size, "the size of the image")
+    if theta.rank != 3 or theta.shape[1:] != (len(image), len(image) + 1) or equal(batch, theta.shape[0]) is False:
+        raise ShapeError(f"affine maps of {theta.type} do not fit images of {len(image)} axes, {batch} of them.")
     wide = L.widened(theta)
     along = [_regular(image, axis, bool(align_corners), wide.dtype) for axis in reversed(range(len(image)))]
     points = L.concat([L.unsqueeze(part, [-1]) for part in (*along, L.ones_like(along[0]))], -1)
@@ -89,7 +93,7 @@ def affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tenso
     return L.cast(L.reshape(L.einsum("nij,pj->npi", wide, places), (theta.shape[0], *image, len(image))), theta.dtype)
 
 
-def _regular(image: tuple[Size, ...], axis: int, align_corners: bool, dtype: t.DType) -> Tensor:
+def _regular(image: Sequence[Size], axis: int, align_corners: bool, dtype: t.DType) -> Tensor:
     """Coordinates of -1 to 1 along an axis: of its outer pixels' centres, or of their edges."""
     place, count = L.iota(image, axis, dtype), L.number(image[axis], dtype)
     return (

@@ -162,7 +162,7 @@ def group_normalization_by_group(
 def _grouped(x: Tensor, groups: int) -> Tensor:
     """[N, groups, the elements of each]."""
     channels = x.shape[1]
-    if isinstance(channels, int) and channels % groups:
+    if groups < 1 or (isinstance(channels, int) and channels % groups):
         raise ShapeError(f"{channels} channels are no multiple of {groups} groups.")
     return L.reshape(x, (x.shape[0], groups, floor_div(channels, groups) * L.product(x.shape[2:])))
 
@@ -172,6 +172,8 @@ def local_response_normalization(
     x: Tensor, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> Tensor:
     """The region of a channel begins ``(size-1)/2`` before it, rounded down, and ends as far after it, rounded up."""
+    if size < 1 or x.rank < 2:
+        raise InvalidModelError(f"a region of {size} channels does not fit {x.type}.")
     wide, n = L.widened(x), x.rank - 1
     padding = [((size - 1) // 2, size // 2), *[(0, 0)] * (n - 1)]
     squares = L.reduce_window("add", wide * wide, (size, *(1,) * (n - 1)), strides=(1,) * n, padding=padding)

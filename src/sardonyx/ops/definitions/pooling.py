@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import Size, floor_div
+from sardonyx.core.dim import Size, at_least, floor_div
 from sardonyx.core.language import Tensor
 from sardonyx.errors import ShapeError
 from sardonyx.ops.definitions.windows import Windows, explicit_padding, per_axis, windows
@@ -133,9 +133,11 @@ def max_unpool(
     axes = zip(x.shape[2:], kernel_shape, per_axis(strides, n, "strides"), explicit_padding(pads, n), strict=True)
     full = (*x.shape[:2], *((size - 1) * stride - low - high + k for size, k, stride, (low, high) in axes))
     nothing = L.full((L.product(full),), 0, x.dtype)
-    y = L.scatter_elements(nothing, L.reshape(indices, (L.product(x.shape),)), L.reshape(x, (L.product(x.shape),)), 0)
-    y = L.reshape(y, full)
+    vectors, values = L.reshape(indices, (L.product(x.shape), 1)), L.reshape(x, (L.product(x.shape),))
+    y = L.reshape(L.scatter_nd(nothing, vectors, values, from_end=False), full)
     if output_shape is None:
         return y
     wanted = L.sizes(output_shape, "the output shape")
+    if len(wanted) != y.rank or any(at_least(size, old) is False for size, old in zip(wanted, full, strict=True)):
+        raise ShapeError(f"an output shape of {', '.join(map(str, wanted))} does not hold {y.type}.")
     return L.pad(y, [0] * y.rank, [size - old for size, old in zip(wanted, full, strict=True)])

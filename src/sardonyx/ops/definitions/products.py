@@ -68,6 +68,8 @@ def _explicit(equation: str, ranks: Sequence[int]) -> str:
     spans = [
         rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
     ]
+    if set(left + right) - set(string.ascii_letters + ",."):
+        raise InvalidModelError(f"{equation!r} has other symbols than letters, commas, an arrow and ellipses.")
     unused = [c for c in string.ascii_letters if c not in letters]
     if min(spans) < 0 or max(spans) > len(unused):
         raise ShapeError(f"{equation!r} does not fit operands of ranks {list(ranks)}.")

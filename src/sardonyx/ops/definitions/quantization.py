@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
+from sardonyx.core.dim import ceil_div, equal
 from sardonyx.core.language import Tensor
 from sardonyx.core.types import DType
 from sardonyx.errors import InvalidModelError, ShapeError
@@ -28,6 +29,8 @@ def quantize_linear(
     dtype = DType(output_dtype) if output_dtype else t.UINT8 if y_zero_point is None else y_zero_point.dtype
     if y_zero_point is not None and y_zero_point.dtype != dtype:
         raise InvalidModelError(f"output_dtype is {dtype.name}, and the zero point is {y_zero_point.dtype.name}.")
+    if (not t.is_integer(dtype) and (not t.is_float(dtype) or dtype.bitwidth > 8)) or dtype.bitwidth > 16:
+        raise InvalidModelError(f"nothing is quantized to {dtype.name.lower()}.")
     divided_as = DType(precision) if precision else y_scale.dtype
     scale = L.cast(spread_over(x, y_scale, axis, block_size), divided_as)
     zero_point = None if y_zero_point is None else spread_over(x, y_zero_point, axis, block_size)
@@ -62,6 +65,8 @@ def spread_over(x: Tensor, parameter: Tensor, axis: int, block_size: int) -> Ten
         return parameter if x.rank else L.reshape(parameter, ())
     if parameter.rank == x.rank and block_size > 0:
         axis = L.normalized_axis(axis, x.rank)
+        if equal(ceil_div(x.shape[axis], block_size), parameter.shape[axis]) is False:
+            raise ShapeError(f"{x.type} has other blocks of {block_size} along axis {axis} than {parameter.type}.")
         return L.slice_(L.repeat(parameter, axis, block_size), axis, 0, x.shape[axis])
     if parameter.rank != 1:
         raise ShapeError(f"scales of {parameter.type} with blocks of {block_size} do not fit {x.type}.")

@@ -15,7 +15,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError
+from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sampling import interpolated, pixels_or_border, weighted
 from sardonyx.ops.registry import operator
 
@@ -25,6 +25,8 @@ def max_roi_pool(
     x: Tensor, rois: Tensor, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
 ) -> tuple[Value, ...]:
     """Regions are rows (image, x1, y1, x2, y2); a bin outside of the image gives 0."""
+    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5 or len(pooled_shape) != 2:
+        raise ShapeError(f"regions of {rois.type} in {x.type}: rows of 5, images, and a height and a width are needed.")
     height, width = x.shape[2:]
 
     def pooled(i: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
@@ -69,12 +71,14 @@ def roi_align(
     """``max`` is over the corners of each sample's cell, times their weights: so the first implementation had it."""
     if mode.lower() not in ("avg", "max"):
         raise InvalidModelError(f"there is no mode {mode!r}.", remedy="There are: avg, max.")
+    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4:
+        raise ShapeError(f"regions of {rois.type} in {x.type}: rows of 4, and images are needed.")
     half_pixel = coordinate_transformation_mode.lower() == "half_pixel"
     ends = L.cast(rois, t.FLOAT) * spatial_scale - (0.5 if half_pixel else 0)
     x1, y1, x2, y2 = (L.take(ends, L.constant(c, t.INT64), 1) for c in range(4))
     rows = _samples(y1, y2, output_height, sampling_ratio, x.shape[2], half_pixel).at([3, 4])
     columns = _samples(x1, x2, output_width, sampling_ratio, x.shape[3], half_pixel).at([1, 2])
-    image = L.reshape(L.cast(batch_indices, t.INT64), (batch_indices.shape[0], *(1,) * 4))
+    image = L.reshape(L.cast(batch_indices, t.INT64), (rois.shape[0], *(1,) * 4))
     wide = L.widened(x)
     pixels, place = pixels_or_border(wide, image), [rows.place, columns.place]
     value = interpolated(pixels, place) if mode.lower() == "avg" else L.maximum(*weighted(pixels, place))

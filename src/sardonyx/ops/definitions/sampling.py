@@ -47,7 +47,7 @@ def pixels_or_border(x: Tensor, image: Tensor | None = None) -> Pixels:
             nearest = [image, *nearest]
         shape = L.broadcast_shapes(*(index.shape for index in nearest))
         vectors = L.concat([L.unsqueeze(L.broadcast_to(index, shape), [-1]) for index in nearest], -1)
-        return L.gather_nd(by_place, vectors, batch=1 if image is None else 0)
+        return L.gather_nd(by_place, vectors, batch=1 if image is None else 0, from_end=False)
 
     return at
 

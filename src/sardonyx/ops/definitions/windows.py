@@ -32,6 +32,14 @@ class Windows(NamedTuple):
     padding: Padding
     declared: Padding
 
+    def counts(self, sizes: Sequence[Size]) -> tuple[Size, ...]:
+        """How many windows there are over axes of ``sizes``."""
+        axes = zip(sizes, self.kernel, self.strides, self.dilations, self.padding, strict=True)
+        return tuple(
+            floor_div(size + low + high - dilation * (kernel - 1) - 1, stride) + 1
+            for size, kernel, stride, dilation, (low, high) in axes
+        )
+
 
 def windows(
     sizes: Sequence[Size],
@@ -48,6 +56,8 @@ def windows(
         InvalidModelError: An attribute has another length than there are axes, or a number that is out of its range.
     """
     n = len(sizes)
+    if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise InvalidModelError(f"there is no auto_pad {auto_pad!r}.")
     if len(kernel) != n or any(isinstance(size, int) and size < 1 for size in kernel):
         raise InvalidModelError(f"a kernel of {', '.join(map(str, kernel))} does not fit {n} spatial axes.")
     strides, dilations = per_axis(strides, n, "strides"), per_axis(dilations, n, "dilations")
