@@ -205,7 +205,9 @@ def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size
     room = size + low + high - (dilation * (window - 1) + 1)
     count = floor_div(room, stride) + 1
     if isinstance(count, int) and count < 0:
-        raise ShapeError(f"a window of {window} (dilated by {dilation}) is wider than the {size} + {low} + {high} there.")
+        raise ShapeError(
+            f"a window of {window} (dilated by {dilation}) is wider than the {size} + {low} + {high} there."
+        )
     return count
 
 

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from sardonyx.core.graph import Value
 from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.tensor import constant
-from sardonyx.core.types import DType
+from sardonyx.core.types import STRING, DType, dtype_of
 from sardonyx.errors import UnsupportedError
-from sardonyx.ops.graph import Frame, Preparer, call_step, node_label
+from sardonyx.ops.graph import Frame, Preparer, array_constant, call_step, node_label
 
 
 def evaluate_nodes(
@@ -56,7 +55,8 @@ def evaluate_nodes(
 def _constant(value: ir.Value, array: np.ndarray | None) -> Value:
     if array is None:
         raise UnsupportedError("the value is not known.", where=value.name or "")
-    return constant(array, None if value.dtype is None else DType(value.dtype))
+    dtype = DType(value.dtype) if value.dtype is not None else STRING if array.dtype.kind in "OSU" else dtype_of(array)
+    return array_constant(array, dtype, value.name or "")
 
 
 def _found(value: Value | None) -> Value:

@@ -398,12 +398,20 @@ def tensor_constant(tensor: ir.TensorProtocol) -> Value:
     Raises:
         InvalidModelError: A string in it is not UTF-8.
     """
-    array, dtype = tensor.numpy(), DType(tensor.dtype)
+    return array_constant(tensor.numpy(), DType(tensor.dtype), tensor.name or "")
+
+
+def array_constant(array: np.ndarray, dtype: DType, where: str) -> Value:
+    """An array as a known value; strings may come as bytes.
+
+    Raises:
+        InvalidModelError: A string in it is not UTF-8.
+    """
     if dtype == STRING:
         try:
             words = [word.decode() if isinstance(word, bytes) else str(word) for word in array.ravel().tolist()]
         except UnicodeDecodeError as error:
-            raise InvalidModelError("a string is not UTF-8.", where=tensor.name or "") from error
+            raise InvalidModelError("a string is not UTF-8.", where=where) from error
         array = np.array(words, object).reshape(array.shape)
     return constant(array, dtype)
 

@@ -441,7 +441,7 @@ class Engine:
                 site=label,
                 removed=tuple(node_label(n) for n in removed),
                 added=tuple(node_label(n) for n in nodes),
-                exactness=rule.exactness.value,
+                exactness=(patch.exactness or rule.exactness).value,
             )
         )
         touched.update((p, None) for v in self._unread if (p := v.producer()) is not None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import evaluate, facts, inference
+from sardonyx.errors import SardonyxError
+from sardonyx.ops.evaluation import evaluate_nodes
+from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
-from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sweep import sweep
 
@@ -22,9 +22,23 @@ KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
 SPLAT_BYTES = 128
 """Bytes up to which a ConstantOfShape is folded: its node costs about as much, and says the same in less."""
 
-UNSUPPORTED = frozenset(
-    {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4", "float4_e2m1fn"}
-)
+ROUNDED_ONCE = frozenset(
+    {
+        "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape",
+        "DepthToSpace", "Div", "Equal", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
+        "GreaterOrEqual", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero",
+        "Not", "OneHot", "Or", "Pad", "Reciprocal", "Relu", "Reshape", "Round", "ScatterElements", "ScatterND", "Shape",
+        "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Tile", "TopK", "Transpose",
+        "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
+    }
+)  # fmt: skip
+"""Operators whose floats every engine computes to the same bits: moved, compared, or rounded once as IEEE 754 says."""
+
+MEMORY = 1 << 30
+"""Most bytes alive at a time while constants are computed."""
+
+SECONDS = 60.0
+"""Most seconds that one group of constants may take."""
 
 
 @sweep("fold_constants", exactness=EXACT)
@@ -48,10 +62,10 @@ def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
         assert producer is not None
         if found is None or producer.graph is None:
             continue
-        yield producer, _replaced(engine, value, found)
+        yield producer, _replaced(engine, value, found, inside)
 
 
-def _replaced(engine: Engine, value: ir.Value, array: np.ndarray) -> Result:
+def _replaced(engine: Engine, value: ir.Value, array: np.ndarray, group: set[ir.Node]) -> Result:
     producer = value.producer()
     assert producer is not None
     if value.dtype is not None and value.dtype != ir.DataType.STRING and array.dtype != value.dtype.numpy():
@@ -64,7 +78,23 @@ def _replaced(engine: Engine, value: ir.Value, array: np.ndarray) -> Result:
     nodes: list[ir.Node] = []
     assert producer.graph is not None
     constant = engine.new_constant(tensor, producer.graph, f"{value.name}_folded", nodes)
-    return Patch({value: constant}, nodes=nodes)
+    exact = _bits_are_given(producer, group)
+    return Patch({value: constant}, nodes=nodes, exactness=None if exact else REASSOCIATES)
+
+
+def _bits_are_given(node: ir.Node, group: set[ir.Node]) -> bool:
+    """Whether every engine computes the same bits for the node, and for all of the group that it reads."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        each = waiting.pop()
+        floats = [v for v in each.outputs if v.dtype is None or v.dtype.is_floating_point()]
+        if floats and each.op_type not in ROUNDED_ONCE:
+            return False
+        readers = [v.producer() for v in each.inputs if v is not None]
+        new = [source for source in readers if source in group and source not in seen]
+        seen.update(new)
+        waiting.extend(new)
+    return True
 
 
 def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
@@ -100,8 +130,6 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
             if not all(v is None or facts.is_constant(v) for v in node.inputs):
                 return "the size of its result is not known yet"
             return "the size of its result cannot be told"
-        if kind.name.lower() in UNSUPPORTED:
-            return f"numpy holds no {kind.name}"
         if shape is None:
             source = facts.static_shape(node.inputs[0]) or (0,)
             shape = (len(source) + 1, int(np.prod(source, dtype=object)))
@@ -125,10 +153,10 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
 
 
 def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]) -> Mapping[ir.Value, np.ndarray]:
-    """The frontier's values, from one run over the whole group; node by node where an engine refuses it whole."""
+    """The frontier's values; node by node where one of the group has no result, so that the others do."""
     try:
         return evaluate_constants(engine, group, frontier)
-    except EvaluationError as error:
+    except SardonyxError as error:
         if len(group) == 1:
             engine.refused[("fold_constants", node_label(group[0]))] = str(error)
             return {}
@@ -137,7 +165,7 @@ def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Va
         if all(v is None or v in answers or facts.is_constant(v) for v in node.inputs):
             try:
                 answers.update(evaluate_constants(engine, [node], [v for v in node.outputs if v.name], answers))
-            except EvaluationError as error:
+            except SardonyxError as error:
                 engine.refused[("fold_constants", node_label(node))] = str(error)
     return {v: answers[v] for v in frontier if v in answers}
 
@@ -151,61 +179,13 @@ def evaluate_constants(
     """The values of ``outputs``, from ``nodes`` run on constants (and on what is ``known`` besides).
 
     Raises:
-        EvaluationError: no engine runs the nodes.
+        UnsupportedError: An operator has no definition here, or an input is not constant.
+        ExecutionError: A node has no result for these values.
+        ResourceError: It takes too much memory or time.
     """
-    inside = {v for node in nodes for v in node.outputs}
-    inputs = list({v: None for node in nodes for v in node.inputs if v is not None and v not in inside})
-    # Sibling bodies may use one name for different values: here each value gets a name of its own.
-    names = {v: f"v{i}" for i, v in enumerate([*inputs, *(v for node in nodes for v in node.outputs)])}
-    feeds = {names[v]: _fed(known[v] if known and v in known else facts.constant(v), nodes[0]) for v in inputs}
-    proto = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            [_renamed(node, names) for node in nodes],
-            "constants",
-            [_info(names[v], feeds[names[v]]) for v in inputs],
-            [onnx.helper.make_value_info(names[v], _type(v)) for v in outputs],
-        ),
-        opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in engine.opset_imports.items()],
-        ir_version=min(engine.model.ir_version, 13),
-    )
-    if len(nodes) == 1:
-        answers = evaluate.evaluate(proto, feeds)
-    else:
-        run = evaluate.runner(proto)
-        if run.name != evaluate.OnnxRuntimeRunner.name:
-            # The reference rounds in its own way: it is asked for the node that needs it, not for its neighbours.
-            raise EvaluationError("ONNX Runtime refuses the nodes as a whole", where=node_label(nodes[0]))
-        answers = run.run(feeds)
-    return {v: np.asarray(answers[names[v]]) for v in outputs}
 
+    def tensor(value: ir.Value) -> np.ndarray | None:
+        return known[value] if known and value in known else facts.constant(value)
 
-def _renamed(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
-    proto = ir.serde.serialize_node(node)
-    proto.name = ""
-    proto.input[:] = ["" if v is None else names[v] for v in node.inputs]
-    proto.output[:] = [names[v] if v.name else "" for v in node.outputs]
-    return proto
-
-
-def _fed(array: np.ndarray | None, node: ir.Node) -> np.ndarray:
-    """An input as engines take it: strings as text, for bytes are read beyond their end."""
-    if array is None:
-        raise EvaluationError("an input is not constant", where=node_label(node))
-    if array.dtype.kind not in "OUS":
-        return array
-    try:
-        words = [word.decode() if isinstance(word, bytes) else str(word) for word in array.reshape(-1).tolist()]
-    except UnicodeDecodeError as error:
-        raise EvaluationError("a string is not UTF-8", where=node_label(node)) from error
-    return np.array(words, object).reshape(array.shape)
-
-
-def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    kind = onnx.TensorProto.STRING if array.dtype.kind in "OUS" else int(ir.DataType.from_numpy(array.dtype))
-    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
-
-
-def _type(value: ir.Value) -> onnx.TypeProto:
-    kind = facts.dtype(value)
-    assert kind is not None
-    return onnx.helper.make_tensor_type_proto(int(kind), None)
+    imports = {("" if domain == "ai.onnx" else domain): version for domain, version in engine.opset_imports.items()}
+    return evaluate_nodes(nodes, outputs, tensor, imports, max_memory=MEMORY, timeout=SECONDS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import EvaluationError
+from sardonyx.errors import SardonyxError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine, Site
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
@@ -183,7 +183,7 @@ def quantized_weights(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node
     for node in nodes:
         try:
             array = evaluate_constants(engine, [node], node.outputs)[node.outputs[0]]
-        except EvaluationError as error:
+        except SardonyxError as error:
             engine.refused[("fold_quantized_weights", node_label(node))] = str(error)
             continue
         assert node.graph is not None

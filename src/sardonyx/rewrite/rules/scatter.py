@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import EvaluationError
+from sardonyx.errors import SardonyxError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine, Site
 from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
@@ -29,7 +29,7 @@ def peek(engine: Engine, value: ir.Value | None) -> np.ndarray | None:
         nodes = _constant_subgraph(value)
         try:
             memo[value] = evaluate_constants(engine, nodes, [value])[value] if nodes else None
-        except EvaluationError:
+        except SardonyxError:
             memo[value] = None
     return memo[value]
 
