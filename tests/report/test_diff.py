@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -130,3 +131,16 @@ def test_any_source_is_taken() -> None:
 def test_a_file_that_is_no_model(tmp_path: object) -> None:
     with pytest.raises(sardonyx.SardonyxError):
         diff(b"not a model", model(BASE))
+
+
+def test_sparse_constants_are_compared_by_contents() -> None:
+    def sparse(element: float) -> onnx.ModelProto:
+        values = onnx.numpy_helper.from_array(np.array([element, 2.0], np.float32), "v")
+        places = onnx.numpy_helper.from_array(np.array([0, 3]))
+        constant = onnx.SparseTensorProto(values=values, indices=places, dims=[4])
+        proto = model('<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Add(x, c) }')
+        proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], sparse_value=constant))
+        return proto
+
+    assert not diff(sparse(1.0), sparse(1.0))
+    assert diff(sparse(1.0), sparse(3.0))

@@ -8,6 +8,7 @@ import pytest
 
 import sardonyx
 from sardonyx import demo
+from sardonyx.errors import EvaluationError
 from sardonyx.report import latency, tables
 from sardonyx.report.scene import Box, draw
 
@@ -78,6 +79,18 @@ def test_latency_is_of_pairs_on_given_inputs() -> None:
 def test_latency_draws_inputs_that_run() -> None:
     found = latency.measure([demo.path("digits_detector")] * 2, budget=0.05)
     assert set(found.sizes) == {"batch", "height", "width"}
+
+
+def test_latency_in_a_process_of_its_own_outlives_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = demo.path("digits_classifier")
+    feeds = {"image": demo.inputs("digits_classifier")["image"][:4]}
+    found = latency.measure_apart([path, path], feeds=feeds, budget=0.05)
+    assert found.sizes == {"batch": 4}
+    assert found.runs == len(found.times[0]) == len(found.times[1]) >= 5
+    (tmp_path / "onnxruntime.py").write_text("import os\nos.abort()\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EvaluationError, match="ended with code -6"):
+        latency.measure_apart([path, path], feeds=feeds, budget=0.05)
 
 
 @pytest.mark.parametrize(

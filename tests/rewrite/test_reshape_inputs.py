@@ -222,3 +222,11 @@ def test_an_unknown_size_written_as_a_negative_number_gets_a_name() -> None:
         value.shape = ir.Shape([-1, 6])
     sardonyx.set_input_shapes(changed, {"x": ["N", 6]})
     assert answers(changed, x=drawn(3, 6))["y"].shape == (3, 6)
+
+
+def test_outputs_of_operators_that_inference_does_not_know_keep_their_rank() -> None:
+    changed = model("(float[1, 6] x) => (float[1, 6] y) { y = own.Sharpen(x) }")
+    changed.graph.opset_imports["own"] = 1
+    sardonyx.set_batch(changed, "N")
+    shape = changed.graph.outputs[0].shape
+    assert shape is not None and len(shape) == 2

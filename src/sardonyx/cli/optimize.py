@@ -137,6 +137,6 @@ def _latency(
         return "switched off"
     with progress("measuring", quiet=quiet):
         try:
-            return latency.measure([before, after], feeds=feeds)
+            return latency.measure_apart([before, after], feeds=feeds)
         except EvaluationError as error:
             return str(error)

@@ -356,6 +356,9 @@ class SparseTensor(ir.LazyTensor):
         self.indices = indices
         self.head = head
 
+    def __repr__(self) -> str:
+        return f"SparseTensor<{self.dtype},{self.shape}>({self.values.size} elements, name={self.name!r})"
+
     def _dense(self) -> ir.TensorProtocol:
         where = f"sparse tensor '{self.name}'"
         dims = self.shape.numpy()

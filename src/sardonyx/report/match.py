@@ -182,8 +182,8 @@ def _equal(left: ir.Attr, right: ir.Attr) -> bool:
         return left.is_ref() and right.is_ref() and left.ref_attr_name == right.ref_attr_name
     if left.type != right.type:
         return False
-    if left.type == ir.AttributeType.TENSOR:
-        x, y = left.as_tensor(), right.as_tensor()
+    if left.type in (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR):
+        x, y = left.value, right.value
         return x.dtype == y.dtype and tuple(x.shape) == tuple(y.shape) and same_contents(x, y)
     return bool(left.value == right.value) or repr(left.value) == repr(right.value)
 

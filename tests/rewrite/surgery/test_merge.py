@@ -145,3 +145,10 @@ def test_refusals(change: tuple[str, str], links: dict[str, str] | None, error: 
 def test_one_model_is_too_few() -> None:
     with pytest.raises(OptionError):
         sardonyx.merge([model(FIRST)])
+
+
+def test_an_input_that_is_an_output_is_passed_on_under_its_name() -> None:
+    through = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] h) => (float[N, 2] h) {}'
+    joined = sardonyx.merge([model(FIRST), sardonyx.rename(model(through), {"h": "same"})], {"h": "same"})
+    got = run(joined, x=X)
+    np.testing.assert_array_equal(got["same"], np.maximum(X + W, 0))

@@ -185,6 +185,10 @@ def _take_functions(first: ir.Model, second: ir.Model) -> None:
         first.functions[function.identifier()] = function
 
 
+_IDENTITY = 13
+"""The operator set of the Identity nodes of a model that imports none of ONNX's own."""
+
+
 def _feed(second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
     """Lets the readers of inputs read the values that feed them; ``pairs`` are (input, what feeds it)."""
     graph = second.graph
@@ -192,12 +196,23 @@ def _feed(second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
         if entry.is_initializer():
             del graph.initializers[str(entry.name)]
         graph.inputs.remove(entry)
+        if entry.is_graph_output():
+            _pass_on(graph, entry)
         for use in list(entry.uses()):
             use.node.replace_input_with(use.idx, source)
-        for each in graphs_of(second):
-            for index, output in enumerate(each.outputs):
-                if output is entry:
-                    each.outputs[index] = source
+
+
+def _pass_on(graph: ir.Graph, entry: ir.Value) -> None:
+    """Makes an output that is an input the output of an Identity, which keeps its name."""
+    node = ir.Node("", "Identity", [entry])
+    output = node.outputs[0]
+    output.name, output.type, output.shape = entry.name, entry.type, entry.shape
+    entry.name = None
+    for index, value in enumerate(graph.outputs):
+        if value is entry:
+            graph.outputs[index] = output
+    graph.append(node)
+    graph.opset_imports.setdefault("", _IDENTITY)
 
 
 def _tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
