@@ -62,9 +62,12 @@ def test_strings_are_folded() -> None:
     assert evaluate.evaluate(model_io.to_proto(loaded), {})["y"].tolist() == ["a", "ü"] * 2
 
 
-def test_bfloat16_is_left_as_it_is() -> None:
-    proto = constants(node("Neg", ["k"], ["last"]), kind=TensorProto.BFLOAT16, k=np.zeros(3, ml_dtypes.bfloat16))
-    assert "Neg" in operators(folded(proto)[0])
+def test_bfloat16_is_folded() -> None:
+    proto = constants(node("Neg", ["k"], ["last"]), kind=TensorProto.BFLOAT16, k=np.ones(3, ml_dtypes.bfloat16))
+    loaded, _ = folded(proto)
+    assert "Neg" not in operators(loaded)
+    (found,) = [v.const_value for v in loaded.graph.initializers.values() if v.const_value is not None]
+    assert found.dtype == TensorProto.BFLOAT16 and found.numpy().astype(np.float32).tolist() == [-1, -1, -1]
 
 
 def test_what_grows_beyond_the_bound_is_left_and_told() -> None:

@@ -25,7 +25,8 @@ SPLAT_BYTES = 128
 ROUNDED_ONCE = frozenset(
     {
         "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape",
-        "DepthToSpace", "Div", "Equal", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
+        "DepthToSpace", "Div", "Equal", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements",
+        "GatherND", "Greater",
         "GreaterOrEqual", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero",
         "Not", "OneHot", "Or", "Pad", "Reciprocal", "Relu", "Reshape", "Round", "ScatterElements", "ScatterND", "Shape",
         "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Tile", "TopK", "Transpose",
