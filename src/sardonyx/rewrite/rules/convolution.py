@@ -134,27 +134,35 @@ def bias(s: Site) -> Result:
     """Adding one number a channel to a convolution is its bias."""
     if len(s.node.inputs) != 2:
         return None
-    for index in (0, 1) if s.node.op_type != "Sub" else (0,):
+    found = _with_numbers(s, (0, 1) if s.node.op_type != "Sub" else (0,), "what is added")
+    if not isinstance(found, tuple):
+        return found
+    conv, added = found
+    if s.node.op_type == "Sub":
+        added = -added
+    old = bias_of(conv)
+    total = added if old is None else (old.astype(np.float64) + added).astype(old.dtype)
+    weight = conv.inputs[1]
+    assert weight is not None
+    return rebuilt(conv, weight, np.ascontiguousarray(total))
+
+
+def _with_numbers(s: Site, places: Sequence[int], what: str) -> tuple[ir.Node, np.ndarray] | Refusal | None:
+    """A convolution that only this node reads, as one of the operands at ``places``, and the other operand.
+
+    The other one has to be a constant of one number a channel; ``what`` it is, is told where it is not.
+    """
+    for index in places:
         conv = sole_convolution(s, index)
-        if conv is None:
+        if conv is None or (isinstance(conv, Refusal) and not facts.is_constant(s.input(1 - index))):
             continue
         if isinstance(conv, Refusal):
-            if facts.is_constant(s.input(1 - index)):
-                return conv
-            continue
+            return conv
         channels, weight_shape = output_channels(conv), facts.static_shape(conv.inputs[1])
         if channels is None or weight_shape is None:
             return Refusal("the convolution's weight has no known shape")
-        added = per_channel(s.input(1 - index), channels, len(weight_shape))
-        if added is None:
-            return Refusal("what is added is not one number a channel")
-        if s.node.op_type == "Sub":
-            added = -added
-        old = bias_of(conv)
-        total = added if old is None else (old.astype(np.float64) + added).astype(old.dtype)
-        weight = conv.inputs[1]
-        assert weight is not None
-        return rebuilt(conv, weight, np.ascontiguousarray(total))
+        numbers = per_channel(s.input(1 - index), channels, len(weight_shape))
+        return Refusal(f"{what} is not one number a channel") if numbers is None else (conv, numbers)
     return None
 
 
@@ -208,31 +216,20 @@ def _open_convolution(s: Site) -> tuple[ir.Node, ir.Value, int] | Refusal | None
 @rule("fuse_mul_into_conv", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
 def scale_after(s: Site) -> Result:
     """Multiplying a convolution by one number a channel scales its weight and bias."""
-    for index in (0, 1) if s.node.op_type == "Mul" else (0,):
-        conv = sole_convolution(s, index)
-        if conv is None:
-            continue
-        if isinstance(conv, Refusal):
-            if facts.is_constant(s.input(1 - index)):
-                return conv
-            continue
-        channels, weight_shape = output_channels(conv), facts.static_shape(conv.inputs[1])
-        if channels is None or weight_shape is None:
-            return Refusal("the convolution's weight has no known shape")
-        factor = per_channel(s.input(1 - index), channels, len(weight_shape))
-        if factor is None:
-            return Refusal("the factor is not one number a channel")
-        wide = factor.astype(np.float64)
-        if s.node.op_type == "Div":
-            with np.errstate(divide="ignore"):
-                wide = 1.0 / wide
-        if not np.isfinite(wide).all():
-            return Refusal("the factor is not finite")
-        weight = scaled_weight(conv, wide)
-        old = bias_of(conv)
-        assert weight is not None
-        return rebuilt(conv, weight, None if old is None else (old.astype(np.float64) * wide).astype(old.dtype))
-    return None
+    found = _with_numbers(s, (0, 1) if s.node.op_type == "Mul" else (0,), "the factor")
+    if not isinstance(found, tuple):
+        return found
+    conv, factor = found
+    wide = factor.astype(np.float64)
+    if s.node.op_type == "Div":
+        with np.errstate(divide="ignore"):
+            wide = 1.0 / wide
+    if not np.isfinite(wide).all():
+        return Refusal("the factor is not finite")
+    weight = scaled_weight(conv, wide)
+    old = bias_of(conv)
+    assert weight is not None
+    return rebuilt(conv, weight, None if old is None else (old.astype(np.float64) * wide).astype(old.dtype))
 
 
 @rule("fuse_preceding_mul_into_conv", on="Conv", after="Mul", exactness=REASSOCIATES, opset=7)
