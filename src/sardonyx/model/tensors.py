@@ -160,6 +160,11 @@ class MappedTensor(ir.ExternalTensor):
         self.payload = payload
         self.head = head
 
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the contents."""
+        return self.payload.length
+
     def contents(self) -> memoryview:
         """The contents as bytes, not copied."""
         start = self.payload.start
@@ -264,13 +269,14 @@ class ProtoTensor(serde.TensorProtoTensor):
         owned: Whether the message is ours to rename; a caller's message is copied first.
     """
 
-    __slots__ = ("_array", "_dtype", "_owned", "_shape")
+    __slots__ = ("_array", "_dtype", "_owned", "_shape", "_size")
 
     def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, owned: bool) -> None:
         super().__init__(proto)
         self._array: npt.NDArray[Any] | None = None
         self._dtype = dtype
         self._shape = ir.Shape(proto.dims, frozen=True)
+        self._size = math.prod(proto.dims)
         self._owned = owned
 
     @property
@@ -296,6 +302,11 @@ class ProtoTensor(serde.TensorProtoTensor):
     def shape(self) -> ir.Shape:  # type: ignore[override]
         """Shape; all sizes are known."""
         return self._shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._size
 
     def numpy(self) -> npt.NDArray[Any]:
         """The tensor as an array.

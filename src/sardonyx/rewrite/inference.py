@@ -18,7 +18,8 @@ from sardonyx import model as model_io
 from sardonyx.core.dim import Size, dim_min
 from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.model.types import write_type
+from sardonyx.model.types import DATA_TYPES, write_type
+from sardonyx.model.writer import node_message
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import MADE_UP, Sizes, at_least, equal, parsed, product, quotient
 from sardonyx.rewrite.structure import plainly_sound, require_structure
@@ -349,7 +350,7 @@ def _bodies(node: ir.Node, proto: onnx.NodeProto) -> Iterator[tuple[ir.Graph, on
 def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
     if value.type is None:
         try:
-            value.type = ir.serde.deserialize_type_proto_for_type(proto)
+            value.type = _type(proto)
         except ir.serde.SerdeError as error:
             raise InvalidModelError(
                 "is of an element type that does not exist",
@@ -369,6 +370,12 @@ def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
         if dims == claimed:
             return
     value.shape = _shape(tuple(dims))
+
+
+def _type(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
+    if proto.HasField("tensor_type") and not proto.denotation:
+        return ir.TensorType(DATA_TYPES[proto.tensor_type.elem_type])
+    return ir.serde.deserialize_type_proto_for_type(proto)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -421,7 +428,7 @@ def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int)
     try:
         outputs = onnx.shape_inference.infer_node_outputs(
             schema,
-            ir.serde.serialize_node(node),
+            node_message(node),
             types,
             data,
             opset_imports=list(_imports(tuple(opset_imports.items()))),
