@@ -373,8 +373,9 @@ def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
 
 
 def _type(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
-    if proto.HasField("tensor_type") and not proto.denotation:
-        return ir.TensorType(DATA_TYPES[proto.tensor_type.elem_type])
+    dtype = DATA_TYPES.get(proto.tensor_type.elem_type) if proto.HasField("tensor_type") else None
+    if dtype is not None and not proto.denotation:
+        return ir.TensorType(dtype)
     return ir.serde.deserialize_type_proto_for_type(proto)
 
 
