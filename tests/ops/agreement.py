@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import helper
 
 from sardonyx.core import types as t
@@ -133,6 +134,34 @@ def model_of(
 def by_session(model: onnx.ModelProto, arrays: Sequence[np.ndarray | None]) -> list[Any]:
     """The outputs of a model of one node, by the reference session."""
     return Session(model).run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
+
+
+def by_onnxruntime(model: onnx.ModelProto, arrays: Sequence[np.ndarray | None]) -> list[Any]:
+    """The outputs of a model of one node, by ONNX Runtime without optimization."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found: list[Any] = session.run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
+    return found
+
+
+def assert_agrees(
+    name: str,
+    arrays: Sequence[np.ndarray | None],
+    shapes: Sequence[str | None],
+    *,
+    opset: int,
+    outputs: int = 1,
+    rtol: float = 1e-4,
+    **attributes: Any,
+) -> None:
+    """An operator traced at open sizes equals what runs at once, bit for bit, and that equals ONNX Runtime."""
+    found = eager(name, arrays, opset=opset, outputs=outputs, **attributes)
+    assert_equal(traced(name, arrays, shapes, opset=opset, outputs=outputs, **attributes), found)
+    wanted = by_onnxruntime(model_of(name, arrays, opset=opset, outputs=outputs, **attributes), arrays)
+    for a, b in zip(found, wanted, strict=True):
+        assert_equal([a], [b], rtol=rtol, atol=rtol * float(np.nanmax(np.abs(b.astype(np.float64)), initial=1e-3)))
 
 
 def assert_equal(
