@@ -4,6 +4,7 @@ A definition's signature is the operator's: positional parameters are inputs (``
 left out, ``*xs`` where there may be any number), keyword-only parameters are attributes with the standard's defaults.
 Three keyword-only names are no attributes, and given by whoever calls: ``opset`` (the version of the operator's domain
 that the model imports), ``outputs`` (how many results are asked for) and ``identity`` (the node, for random numbers).
+An attribute whose name is taken, by these, an input or Python, is written with an underscore after it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Operator:
         attributes: Attributes with their defaults; ``REQUIRED`` without.
         given: Which of ``GIVEN`` the definition takes.
         rounded: Defaults that are no float32, as all attributes are: the nearest ones.
+        renamed: Parameters of attributes whose name is taken, by that name: with an underscore after it.
         host_reason: Why it is a host operator; empty for one over Core.
         user: Whether it is defined outside of the library.
     """
@@ -66,6 +68,7 @@ class Operator:
     attributes: Mapping[str, Any]
     given: frozenset[str]
     rounded: Mapping[str, float]
+    renamed: Mapping[str, str]
     host_reason: str = ""
     user: bool = False
 
@@ -90,6 +93,9 @@ class Operator:
         if len(inputs) > len(self.inputs) and not self.variadic:
             raise InvalidModelError(f"{self.name} takes {len(self.inputs)} inputs, and {len(inputs)} are given.")
         options: dict[str, Any] = {**self.rounded, **attributes}
+        for name, parameter in self.renamed.items():
+            if name in options:
+                options[parameter] = options.pop(name)
         for name in self.given:
             options[name] = opset if name == "opset" else outputs if name == "outputs" else identity
         found = self.definition(*inputs, **options)
@@ -209,6 +215,7 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
     required: list[int] = []
     variadic, positional = False, 0
     attributes: dict[str, Any] = {}
+    renamed: dict[str, str] = {}
     given = set()
     for parameter in inspect.signature(definition).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -217,7 +224,10 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
             if parameter.name in GIVEN:
                 given.add(parameter.name)
             else:
-                attributes[parameter.name.removesuffix("_")] = parameter.default
+                attribute = parameter.name.removesuffix("_")
+                attributes[attribute] = parameter.default
+                if attribute != parameter.name:
+                    renamed[attribute] = parameter.name
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             raise RuleError(f"the definition of {name} names its attributes one by one, not as **{parameter.name}.")
         else:
@@ -238,6 +248,7 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
         attributes=attributes,
         given=frozenset(given),
         rounded={name: float(np.float32(value)) for name, value in attributes.items() if isinstance(value, float)},
+        renamed=renamed,
         user=not definition.__module__.startswith("sardonyx.ops."),
     )
 

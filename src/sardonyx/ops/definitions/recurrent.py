@@ -48,10 +48,14 @@ def _activated(form: _Form, scales: Sequence[float], clip: float | None, x: Tens
     return form.compute(x if clip is None else L.clip(x, -clip, clip), *scales)
 
 
-def _activations(
+def activation_functions(
     names: Sequence[str], alpha: Sequence[float], beta: Sequence[float], clip: float | None
 ) -> Iterator[Callable[[Tensor], Tensor]]:
-    """The activations by name; each takes the next scaling values if it has such."""
+    """The activations by name; each takes the next scaling values if it has such.
+
+    Raises:
+        InvalidModelError: There is no such activation, or one lacks a scaling value.
+    """
     alphas, betas = iter(alpha), iter(beta)
     for name in names:
         form = _FORMS.get(name.lower())
@@ -64,8 +68,8 @@ def _activations(
         yield functools.partial(_activated, form, scales, clip)
 
 
-class _Layer:
-    """What the three layers share: weights by direction, and the way through time.
+class Layer:
+    """What the layers share: weights by direction, and the way through time.
 
     Args:
         x: [sequence, batch, input], or [batch, sequence, input] by ``layout``.
@@ -117,7 +121,15 @@ class _Layer:
         begin, end = first * self.hidden, (self.gates if limit is None else limit) * self.hidden
         after = self.gates * self.hidden
         r, b = L.slice_(r, 0, begin, end), L.slice_(b, 0, after + begin, after + end)
-        return lambda h: L.matmul(h, L.swap_axes(r, 0, 1)) + b
+        return lambda h: self.hidden_product(h, r, direction) + b
+
+    def input_product(self, x: Tensor, w: Tensor, direction: int) -> Tensor:
+        """What the input adds to the gates."""
+        return L.matmul(x, L.swap_axes(w, 0, 1))
+
+    def hidden_product(self, h: Tensor, r: Tensor, direction: int) -> Tensor:
+        """What the hidden state adds to the gates of ``r``."""
+        return L.matmul(h, L.swap_axes(r, 0, 1))
 
     def run(self, cell: Callable[[int], Cell]) -> tuple[Tensor, ...]:
         """The hidden states at every step, and the last states, in the layout asked for."""
@@ -131,7 +143,7 @@ class _Layer:
     def _through_time(self, direction: int, cell: Cell) -> tuple[Tensor, State]:
         w, b = L.entry(self.w, direction), L.entry(self.b, direction)
         x = _reversed(self.x, self.lengths) if self.backward[direction] else self.x
-        inputs = L.matmul(x, L.swap_axes(w, 0, 1)) + L.slice_(b, 0, 0, self.gates * self.hidden)
+        inputs = self.input_product(x, w, direction) + L.slice_(b, 0, 0, self.gates * self.hidden)
 
         def step(i: Tensor, *state: Tensor) -> tuple[None, State, State]:
             new = cell(L.take(inputs, i, 0), state)
@@ -185,9 +197,9 @@ def rnn(
     layout: int = 0,
     output_sequence: int = 0,
 ) -> tuple[Tensor, ...]:
-    functions = list(_activations(activations, activation_alpha, activation_beta, clip))
-    layer = _Layer(x, w, r, b, sequence_lens, [initial_h], gates=1, direction=direction, layout=layout,
-                   hidden_size=hidden_size)  # fmt: skip
+    functions = list(activation_functions(activations, activation_alpha, activation_beta, clip))
+    layer = Layer(x, w, r, b, sequence_lens, [initial_h], gates=1, direction=direction, layout=layout,
+                  hidden_size=hidden_size)  # fmt: skip
 
     def cell(d: int) -> Cell:
         f, recurrence = functions[d], layer.recurrence(d)
@@ -215,9 +227,9 @@ def gru(
     linear_before_reset: int = 0,
     output_sequence: int = 0,
 ) -> tuple[Tensor, ...]:
-    functions = list(_activations(activations, activation_alpha, activation_beta, clip))
-    layer = _Layer(x, w, r, b, sequence_lens, [initial_h], gates=3, direction=direction, layout=layout,
-                   hidden_size=hidden_size)  # fmt: skip
+    functions = list(activation_functions(activations, activation_alpha, activation_beta, clip))
+    layer = Layer(x, w, r, b, sequence_lens, [initial_h], gates=3, direction=direction, layout=layout,
+                  hidden_size=hidden_size)  # fmt: skip
 
     def cell(d: int) -> Cell:
         f, g = functions[2 * d : 2 * d + 2]
@@ -257,9 +269,16 @@ def lstm(
     layout: int = 0,
     output_sequence: int = 0,
 ) -> tuple[Tensor, ...]:
-    functions = list(_activations(activations, activation_alpha, activation_beta, clip))
-    layer = _Layer(x, w, r, b, sequence_lens, [initial_h, initial_c], gates=4, direction=direction, layout=layout,
-                   hidden_size=hidden_size)  # fmt: skip
+    layer = Layer(x, w, r, b, sequence_lens, [initial_h, initial_c], gates=4, direction=direction, layout=layout,
+                  hidden_size=hidden_size)  # fmt: skip
+    functions = activation_functions(activations, activation_alpha, activation_beta, clip)
+    return lstm_of(layer, list(functions), p, input_forget)
+
+
+def lstm_of(
+    layer: Layer, functions: Sequence[Callable[[Tensor], Tensor]], p: Tensor | None, input_forget: int
+) -> tuple[Tensor, ...]:
+    """The results of an LSTM: three activations a direction, and the peepholes."""
     peepholes = None if p is None else L.of_shape(p, (len(layer.backward), 3 * layer.hidden), "P")
 
     def cell(d: int) -> Cell:

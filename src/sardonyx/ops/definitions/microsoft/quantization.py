@@ -1,0 +1,261 @@
+"""Operators on tensors of 8-bit integers that each have a scale and a zero point: ONNX Runtime's *QLinear* operators.
+
+Source: ONNX Runtime's contrib operators, *QuantizeLinear* to *QLinearSoftmax*, *NhwcMaxPool*. Each is its operator on
+the real numbers that the integers stand for, in float32, rounded to even in the units of the result's scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.language import Tensor
+from sardonyx.core.types import DType
+from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.ops.definitions import activations, pooling, quantization
+from sardonyx.ops.definitions.products import shifted
+from sardonyx.ops.registry import find, operator
+
+DOMAIN = "com.microsoft"
+
+
+@operator("QuantizeLinear", since=1, domain=DOMAIN)
+def quantize_linear(x: Tensor, y_scale: Tensor, y_zero_point: Tensor | None = None, *, axis: int = 1) -> Tensor:
+    return quantization.quantize_linear(x, y_scale, y_zero_point, axis=axis)
+
+
+@operator("DequantizeLinear", since=1, domain=DOMAIN)
+def dequantize_linear(x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None = None, *, axis: int = 1) -> Tensor:
+    return quantization.dequantize_linear(x, x_scale, x_zero_point, axis=axis)
+
+
+def one_number(parameter: Tensor, what: str) -> Tensor:
+    """A scale or zero point that is for a whole tensor, as a scalar.
+
+    Raises:
+        ShapeError: There are more of them.
+    """
+    if any(isinstance(size, int) and size != 1 for size in parameter.shape):
+        raise ShapeError(f"{what} is one number for the whole tensor, not {parameter.type}.")
+    return L.reshape(parameter, ())
+
+
+def _real(x: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    """The real numbers that the integers stand for."""
+    zero_point = None if zero_point is None else one_number(zero_point, "a zero point")
+    return quantization.dequantize_linear(x, one_number(scale, "a scale"), zero_point)
+
+
+def _quantized(x: Tensor, scale: Tensor, zero_point: Tensor | None, like: Tensor) -> Tensor:
+    """The integers that stand for real numbers, of the element type of ``like``."""
+    zero_point = L.zero(like.dtype) if zero_point is None else one_number(zero_point, "a zero point")
+    return quantization.rounded_to(x / one_number(scale, "a scale"), zero_point, like.dtype)
+
+
+def _through(
+    compute: Callable[[Tensor], Tensor],
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None,
+) -> Tensor:
+    """A function of the real numbers."""
+    return _quantized(compute(_real(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+
+
+def _rounded_last(units: Tensor, zero_point: Tensor | None, dtype: DType) -> Tensor:
+    """Numbers in units of the scale moved by the zero point, then rounded: an odd one decides halves the other way."""
+    moved = units if zero_point is None else units + L.cast(one_number(zero_point, "a zero point"), t.FLOAT)
+    return quantization.rounded_to(moved, None, dtype)
+
+
+@operator("QLinearAdd", since=1, domain=DOMAIN)
+def quantized_add(
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero_point: Tensor | None,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero_point: Tensor | None,
+    c_scale: Tensor,
+    c_zero_point: Tensor | None = None,
+) -> Tensor:
+    total = _real(a, a_scale, a_zero_point) + _real(b, b_scale, b_zero_point)
+    return _rounded_last(total / one_number(c_scale, "a scale"), c_zero_point, a.dtype)
+
+
+@operator("QLinearMul", since=1, domain=DOMAIN)
+def quantized_mul(
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero_point: Tensor | None,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero_point: Tensor | None,
+    c_scale: Tensor,
+    c_zero_point: Tensor | None = None,
+) -> Tensor:
+    x, y = L.cast(shifted(a, a_zero_point), t.FLOAT), L.cast(shifted(b, b_zero_point), t.FLOAT)
+    ratio = one_number(a_scale, "a scale") * one_number(b_scale, "a scale") / one_number(c_scale, "a scale")
+    return _rounded_last(x * y * ratio, c_zero_point, a.dtype)
+
+
+@operator("QLinearSigmoid", since=1, domain=DOMAIN)
+def quantized_sigmoid(
+    x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor, y_zero_point: Tensor | None = None
+) -> Tensor:
+    return _through(activations.sigmoid, x, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+@operator("QLinearLeakyRelu", since=1, domain=DOMAIN)
+def quantized_leaky_relu(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    *,
+    alpha: float = 0.01,
+) -> Tensor:
+    return _through(
+        lambda real: activations.leaky_relu(real, alpha=alpha), x, x_scale, x_zero_point, y_scale, y_zero_point
+    )
+
+
+@operator("QLinearSoftmax", since=1, domain=DOMAIN)
+def quantized_softmax(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    *,
+    axis: int = -1,
+    opset_: int,
+) -> Tensor:
+    """The softmax of a version of ``ai.onnx``: before 13, over all axes from ``axis`` on."""
+    softmax = find("", "Softmax", opset_)
+    if softmax is None:
+        raise InvalidModelError(f"there is no Softmax in version {opset_} of ai.onnx.")
+    return _through(lambda real: softmax.definition(real, axis=axis), x, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+@operator("QLinearReduceMean", since=1, domain=DOMAIN)
+def quantized_mean(
+    data: Tensor,
+    data_scale: Tensor,
+    data_zero_point: Tensor | None,
+    reduced_scale: Tensor,
+    reduced_zero_point: Tensor | None = None,
+    *,
+    axes: Sequence[int],
+    keepdims: int,
+) -> Tensor:
+    return _through(
+        lambda real: L.reduce_mean(real, axes or None, bool(keepdims)),
+        data, data_scale, data_zero_point, reduced_scale, reduced_zero_point,
+    )  # fmt: skip
+
+
+@operator("QLinearWhere", since=1, domain=DOMAIN)
+def quantized_where(
+    condition: Tensor,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    y: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    z_scale: Tensor,
+    z_zero_point: Tensor,
+) -> Tensor:
+    chosen = L.where(condition, _real(x, x_scale, x_zero_point), _real(y, y_scale, y_zero_point))
+    return _quantized(chosen, z_scale, z_zero_point, x)
+
+
+@operator("QLinearConcat", since=1, domain=DOMAIN)
+def quantized_concat(y_scale: Tensor, y_zero_point: Tensor, *inputs: Tensor, axis: int) -> Tensor:
+    """Each of the tensors to join is followed by its scale and its zero point."""
+    if not inputs or len(inputs) % 3:
+        raise InvalidModelError(f"QLinearConcat joins tensors of three inputs each, and {len(inputs)} are given.")
+    parts = [_real(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
+    return _quantized(L.concat(parts, axis), y_scale, y_zero_point, y_zero_point)
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """[batch, *spatial, channels] to [batch, channels, *spatial]."""
+    return L.permute(x, [0, x.rank - 1, *range(1, x.rank - 1)])
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """[batch, channels, *spatial] to [batch, *spatial, channels]."""
+    return L.permute(x, [0, *range(2, x.rank), 1])
+
+
+def over_images(compute: Callable[[Tensor], Tensor], x: Tensor, last: int) -> Tensor:
+    """A function of images with their channels first, of such whose channels may come ``last``."""
+    return channels_last(compute(channels_first(x))) if last else compute(x)
+
+
+@operator("QLinearAveragePool", since=1, domain=DOMAIN)
+def quantized_average_pool(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    def pool(real: Tensor) -> Tensor:
+        return pooling.average_pool(
+            real, auto_pad=auto_pad, ceil_mode=ceil_mode, count_include_pad=count_include_pad,
+            kernel_shape=kernel_shape, pads=pads, strides=strides,
+        )  # fmt: skip
+
+    mean = over_images(pool, _real(x, x_scale, x_zero_point), channels_last)
+    return _rounded_last(mean / one_number(y_scale, "a scale"), y_zero_point, x.dtype)
+
+
+@operator("QLinearGlobalAveragePool", since=1, domain=DOMAIN)
+def quantized_global_average_pool(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    *,
+    channels_last: int = 0,
+) -> Tensor:
+    """The sum is formed of integers."""
+    spatial = range(1, x.rank - 1) if channels_last else range(2, x.rank)
+    total = L.reduce_sum(shifted(x, one_number(x_zero_point, "a zero point")), spatial, keepdims=True)
+    count = L.number(L.product([x.shape[axis] for axis in spatial]), t.FLOAT)
+    factor = one_number(x_scale, "a scale") / (one_number(y_scale, "a scale") * count)
+    return quantization.rounded_to(L.cast(total, t.FLOAT) * factor, one_number(y_zero_point, "a zero point"), x.dtype)
+
+
+@operator("NhwcMaxPool", since=1, domain=DOMAIN)
+def channels_last_max_pool(
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    y = pooling.max_pool(
+        channels_first(x), auto_pad=auto_pad, ceil_mode=ceil_mode, dilations=dilations, kernel_shape=kernel_shape,
+        pads=pads, strides=strides, outputs=1,
+    )  # fmt: skip
+    return channels_last(y[0])
