@@ -130,7 +130,7 @@ MODES = ("nearest", "linear", "cubic")
 
 
 @pytest.mark.parametrize(
-    ("mode", "padding", "align"), itertools.product(MODES, ("zeros", "border", "reflection"), (0, 1))
+    ("mode", "padding", "align"), list(itertools.product(MODES, ("zeros", "border", "reflection"), (0, 1)))
 )
 @pytest.mark.parametrize("n", [2, 3])
 def test_grid_sample(n: int, mode: str, padding: str, align: int) -> None:
