@@ -37,7 +37,8 @@ class Value:
         operands: The values that it reads.
         params: Its parameters by name: numbers, texts, sizes, element types, functions, and tuples of them.
         type: Its type.
-        level: The nesting of the innermost function whose inputs it depends on; ``CLOSED`` without any.
+        level: The nesting of the innermost function whose inputs it depends on through its operands; ``CLOSED``
+            without any: it is of constants and sizes alone, and can be computed wherever its symbols are known.
         definers: The values that define symbols which occur in its parameters or type.
         origin: The ONNX name that it carries, empty without one; no part of its identity.
         bound: The ``bind`` values that read its elements: alive as long as it is.
@@ -186,9 +187,11 @@ class Scope:
         self.values: set[Value] = set()
 
     def add(self, value: Value) -> None:
-        """Take in a value, unless it was made around."""
+        """Take in a value, unless it was made around or is of a function inside."""
+        if value.level > self.level:
+            return
         scope: Scope | None = self
-        while scope is not None:
+        while scope is not None and scope.level >= value.level:
             if value in scope.values:
                 return
             scope = scope.around
@@ -227,9 +230,14 @@ def interned(
         found = _values.get(full)
         if found is None:
             found = _values[full] = make(op, operands, params, type, level, definers_of((params, type)))
-    if found.level != CLOSED and (inner := scope.get()) is not None:
-        inner.add(found)
+    noted(found)
     return found  # type: ignore[return-value]
+
+
+def noted(value: Value) -> None:
+    """Count a value among those of the function that is being traced."""
+    if value.level != CLOSED and (inner := scope.get()) is not None:
+        inner.add(value)
 
 
 def function(name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> Function:

@@ -12,7 +12,7 @@ from typing import Any
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Value, define, fresh_symbol, interned, symbols_in
 from sardonyx.core.run_context import current_run
-from sardonyx.core.tensor import get, known
+from sardonyx.core.tensor import get, known, level_of
 from sardonyx.core.type_rules import TYPE_RULES
 from sardonyx.core.types import TensorType, TupleType, Type, dtype_of
 
@@ -58,8 +58,7 @@ def host(function: HostFunction, *operands: Value, **attributes: Any) -> tuple[V
     params["symbols"] = tuple(
         dict.fromkeys(set(symbols_in(type)) - set(symbols_in(tuple(operand.type for operand in operands))))
     )
-    level = max([operand.level for operand in operands], default=0)
-    value = interned(Value, "host", operands, params, type, level, (function, params["attributes"]))
+    value = interned(Value, "host", operands, params, type, level_of(operands), (function, params["attributes"]))
     for symbol in value.params["symbols"]:
         define(symbol, value)
     return tuple(get(value, i) for i in range(len(type.results)))

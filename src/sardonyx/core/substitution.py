@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.graph import Function, Value, define, defined_by, fresh_symbol, function, interned, symbols_in
+from sardonyx.core.graph import Function, Value, define, defined_by, fresh_symbol, function, interned, noted, symbols_in
 from sardonyx.core.tensor import bind, function_input, level_of
 from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, TupleType
 
@@ -51,6 +51,7 @@ class _Substitution:
     ) -> None:
         self._new = dict(values)
         self._sizes = dict(sizes)
+        self._given = frozenset(sizes)
         self._level = level
         self._inside = inside
 
@@ -61,7 +62,8 @@ class _Substitution:
             value, ready = waiting.pop()
             if value in self._new:
                 continue
-            needed = [v for v in (*value.operands, *value.definers) if v not in self._new]
+            definers = [v for v in value.definers if not self._given.issuperset(defined_by(v))]
+            needed = [v for v in (*value.operands, *definers) if v not in self._new]
             if not self._inside(value) or value.op in ("constant", "input"):
                 self._new[value] = value
             elif needed and not ready:
@@ -75,6 +77,7 @@ class _Substitution:
         operands = tuple([self._new[operand] for operand in value.operands])
         params = {name: self._part(param) for name, param in value.params.items()}
         if operands == value.operands and all(params[name] is param for name, param in value.params.items()):
+            noted(value)
             return value
         made = self._bound(value, operands[0]) if value.op == "bind" else self._recorded(value, operands, params)
         made.origin = made.origin or value.origin
@@ -92,7 +95,7 @@ class _Substitution:
             self._sizes.update(zip(own, map(Dim.symbol, names), strict=True))
             params = {name: self._part(param) for name, param in value.params.items()} | {"symbols": names}
         type_ = self._part(value.type)
-        level = level_of(operands, (params, type_))
+        level = level_of(operands)
         made = interned(type(value), value.op, operands, params, type_, level, tuple(params.values()))
         for symbol in defined_by(made):
             define(symbol, made)

@@ -19,7 +19,6 @@ from sardonyx.core.graph import (
     CLOSED,
     Value,
     define,
-    definers_of,
     fresh_symbol,
     interned,
     require_tensor,
@@ -159,12 +158,12 @@ def apply_any(op: str, *operands: Value, **params: Any) -> Value:
 def record(op: str, operands: tuple[Value, ...], params: dict[str, Any], type: Type) -> Value:
     """Record a primitive in the graph, whatever is known of its operands."""
     make = Tensor if isinstance(type, TensorType) else Value
-    return interned(make, op, operands, params, type, level_of(operands, (params, type)), tuple(params.values()))
+    return interned(make, op, operands, params, type, level_of(operands), tuple(params.values()))
 
 
-def level_of(operands: Sequence[Value], parts: Any) -> int:
-    """The level of a value with these operands, and with these parameters and this type."""
-    return max([value.level for value in (*operands, *definers_of(parts))], default=CLOSED)
+def level_of(operands: Sequence[Value]) -> int:
+    """The level of a value with these operands."""
+    return max([value.level for value in operands], default=CLOSED)
 
 
 _VIEWS = frozenset(("reshape", "permute"))
@@ -285,8 +284,7 @@ def size_tensor(sizes: Sequence[Size], shape: tuple[int, ...] | None = None, dty
         return constant(np.array(sizes, np.int64).reshape(shape), dtype)
     type = TensorType(dtype, shape)
     params = {"sizes": sizes, "shape": shape, "dtype": dtype}
-    level = max([value.level for value in definers_of(sizes)], default=CLOSED)
-    return interned(Tensor, "dims", (), params, type, level, (sizes, shape, dtype))
+    return interned(Tensor, "dims", (), params, type, CLOSED, (sizes, shape, dtype))
 
 
 def _folded_sizes(op: str, type: Type, operands: tuple[Value, ...], params: dict[str, Any]) -> Value | None:

@@ -78,9 +78,27 @@ def trace_closed(name: str, body: Traced, types: Sequence[Type]) -> tuple[Functi
     return function(name, [*inputs, *outside], closed, level), tuple(captured)
 
 
+def inline(inner: Function, arguments: Sequence[Value]) -> list[Value]:
+    """The results of a function as values of the function being traced, of arguments of the types it takes."""
+    sizes: dict[str, Size] = {}
+    for declared, given in zip(inner.inputs, arguments, strict=True):
+        if isinstance(declared.type, t.TensorType) and isinstance(given.type, t.TensorType):
+            for old, new in zip(declared.type.shape or (), given.type.shape or (), strict=True):
+                if isinstance(old, Dim) and old.atom is not None and old.atom.kind == "symbol":
+                    sizes.setdefault(old.atom.name, new)
+    around = scope.get()
+    return substituted(
+        inner.results,
+        dict(zip(inner.inputs, arguments, strict=True)),
+        {name: size for name, size in sizes.items() if size is not Dim.symbol(name)},
+        level=CLOSED if around is None else around.level,
+        inside=set(inner.values).__contains__,
+    )
+
+
 def _is_inside(value: Value, inner: Scope) -> bool:
     """Whether the value belongs to the function: made there, or of constants and sizes alone."""
-    return value in inner.values or value.level == CLOSED or value.op == "dims"
+    return value in inner.values or value.level == CLOSED
 
 
 def _captures(results: Sequence[Value], inner: Scope) -> list[Value]:
@@ -153,7 +171,7 @@ def _recorded(op: str, operands: tuple[Value, ...], params: dict[str, Any], type
     new = tuple(symbol for symbol in new if definer(symbol) is None)
     full = {**params, "results": tuple(types), "symbols": new}
     type = TYPE_RULES[op](*[operand.type for operand in operands], **full)
-    level = level_of(operands, (full, type))
+    level = level_of(operands)
     value = interned(Value, op, operands, full, type, level, tuple(full.values()))
     for symbol in new:
         define(symbol, value)
