@@ -1,0 +1,136 @@
+"""Attention of grouped queries with a cache, as exporters of language models write it.
+
+Source: ONNX Runtime's contrib operators, *GroupQueryAttention*; Ainslie et al. (2023, grouped queries), Su et al.
+(2021, rotary positions).
+"""
+
+from __future__ import annotations
+
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import dim_max, floor_div
+from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError, UnsupportedError
+from sardonyx.ops.definitions.attention import join_heads, repeat_heads, rotary_embedding, scaled_scores, split_heads
+from sardonyx.ops.definitions.microsoft.attention import lowest
+from sardonyx.ops.definitions.microsoft.normalization import simplified_layer_normalization
+from sardonyx.ops.registry import operator
+
+DOMAIN = "com.microsoft"
+
+
+@operator("GroupQueryAttention", since=1, domain=DOMAIN)
+def group_query_attention(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
+    seqlens_k: Tensor,
+    total_sequence_length: Tensor,
+    cos_cache: Tensor | None = None,
+    sin_cache: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    head_sink: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    q_norm_weight: Tensor | None = None,
+    k_norm_weight: Tensor | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-6,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = -1,
+    softcap: float = 0.0,
+    v_quant_type: str = "NONE",
+) -> tuple[Tensor, ...]:
+    """Every sequence ends at ``seqlens_k`` + 1; where the queries are all there is, nothing was before them."""
+    if {k_quant_type, v_quant_type} != {"NONE"} or sliding_window_cache:
+        raise UnsupportedError("GroupQueryAttention with a quantized or sliding cache is not defined.")
+    q, k, v = _by_head(query, key, value, num_heads, kv_num_heads)
+    if q_norm_weight is not None and k_norm_weight is not None:
+        q, _ = simplified_layer_normalization(q, q_norm_weight, epsilon=qk_norm_epsilon)
+        k, _ = simplified_layer_normalization(k, k_norm_weight, epsilon=qk_norm_epsilon)
+    total, count = L.one_size(total_sequence_length, "total_sequence_length"), q.shape[2]
+    ends = L.cast(seqlens_k, t.INT64) + 1
+    past = L.where(L.equal(L.number(count), L.number(total)), 0, ends - L.number(count))
+    if do_rotary:
+        if cos_cache is None or sin_cache is None:
+            raise InvalidModelError("GroupQueryAttention with rotary positions needs `cos_cache` and `sin_cache`.")
+        places = _positions(position_ids, past, count, first=L.equal(L.number(count), L.number(total)))
+        q, k = (_turned(x, cos_cache, sin_cache, places, rotary_interleaved) for x in (q, k))
+    keys, values = (_cached(cache, new, past, total) for cache, new in ((past_key, k), (past_value, v)))
+    allowed = _allowed(past, ends, count, total, causal, local_window_size)
+    scores = scaled_scores(q, repeat_heads(L.slice_(keys, 2, 0, total), num_heads), scale or None)
+    scores = softcap * L.tanh(scores / softcap) if softcap else scores
+    scores = scores if attention_bias is None else scores + attention_bias
+    masked = L.where(allowed, scores, lowest(q.dtype))
+    sink = L.full((num_heads,), 0, q.dtype) if head_sink is None and smooth_softmax == 1 else head_sink
+    weights = L.cast(_softmax(L.widened(masked), sink), q.dtype)
+    y = L.matmul(weights, repeat_heads(L.slice_(values, 2, 0, total), num_heads))
+    return join_heads(y), keys, values, weights if qk_output == 2 else L.where(allowed, scores, 0)
+
+
+def _by_head(
+    query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, kv_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, [batch, heads, sequence, size]; they may lie side by side in one tensor."""
+    if key is None or value is None:
+        size = floor_div(query.shape[-1], heads + 2 * kv_heads)
+        a, b, c = (size * count for count in (heads, heads + kv_heads, heads + 2 * kv_heads))
+        query, key, value = L.slice_(query, -1, 0, a), L.slice_(query, -1, a, b), L.slice_(query, -1, b, c)
+    return split_heads(query, heads), split_heads(key, kv_heads), split_heads(value, kv_heads)
+
+
+def _positions(given: Tensor | None, past: Tensor, count: L.Size, first: Tensor) -> Tensor:
+    """The position of every query, [batch, queries]; of those given, a first step reads the first one alone."""
+    steps = L.iota((1, count), 1)
+    if given is None:
+        return L.unsqueeze(past, [1]) + steps
+    start = L.slice_(L.slice_(given, 0, 0, 1), 1, 0, 1)
+    return L.where(first, start + steps, given)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: int) -> Tensor:
+    places = L.broadcast_to(places, (x.shape[0], x.shape[2]))
+    return rotary_embedding(x, cos, sin, places, interleaved=interleaved, rotary_embedding_dim=2 * cos.shape[1])  # type: ignore[arg-type]
+
+
+def _cached(cache: Tensor | None, new: Tensor, past: Tensor, total: L.Size) -> Tensor:
+    """New entries after the ``past`` ones of each sequence, [batch, heads, all, size]; 0 where there are none."""
+    joined = new if cache is None else L.concat([cache, new], 2)
+    before: L.Size = 0 if cache is None else cache.shape[2]
+    places = L.iota((1, dim_max(before, total)), 1)
+    past = L.unsqueeze(past, [1])
+    from_ = L.where(places < past, places, places - past + L.number(before))
+    there = places < past + L.number(new.shape[2])
+    picked = L.gather_nd(L.swap_axes(joined, 1, 2), L.unsqueeze(L.where(there, from_, 0), [-1]), batch=1)
+    return L.where(L.unsqueeze(there, [1, 3]), L.swap_axes(picked, 1, 2), 0)
+
+
+def _allowed(past: Tensor, ends: Tensor, count: L.Size, total: L.Size, causal: int, window: int) -> Tensor:
+    """Which keys each query may attend, [batch, 1, queries, keys]."""
+    keys = L.iota((1, 1, 1, total), 3)
+    allowed = keys < L.unsqueeze(ends, [1, 2, 3])
+    place = L.unsqueeze(past, [1, 2, 3]) + L.iota((1, 1, count, 1), 2)
+    if causal:
+        allowed = allowed & (keys <= place)
+    return allowed & (keys > place - window) if window > 0 else allowed
+
+
+def _softmax(scores: Tensor, sink: Tensor | None) -> Tensor:
+    """The softmax over keys; a sink is a score of each head that takes a part and gives nothing."""
+    if sink is None:
+        return L.softmax(scores)
+    column = L.broadcast_to(L.reshape(L.cast(sink, scores.dtype), (sink.shape[0], 1, 1)), (*scores.shape[:-1], 1))
+    return L.slice_(L.softmax(L.concat([scores, column], -1)), -1, 0, scores.shape[-1])
