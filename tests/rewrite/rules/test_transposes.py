@@ -26,6 +26,9 @@ def merged_and_split(g: GraphMaker) -> None:
             ((a * b * c, d), [1, 0], (d, a, b, c)),
             ((a, 1, b * c, d), [0, 3, 1, 2], (a, d, b, c)),
             ((a * c, b, d), [0, 2, 1], (a, c, d, b)),
+            ((a, b * c, d), [1, 0, 2], (b, c, a, d)),
+            ((a, b * c, d), [1, 2, 0], (b, 1, c, d, a)),
+            ((a * b, c * d), [1, 0], (c, d, a * b)),
         ]
     )
     first = g.node("Reshape", x, g.ints(*merged), allowzero=1 if g.opset >= 14 else None)
@@ -33,6 +36,24 @@ def merged_and_split(g: GraphMaker) -> None:
     turned = g.node("Transpose", first, perm=perm)
     g.read_again(turned, 0.1)
     g.output(g.node("Reshape", turned, g.ints(*back), allowzero=1 if g.opset >= 14 else None))
+
+
+@generator("fuse_reshapes_around_transpose/transpose_before_split")
+def split_behind(g: GraphMaker) -> None:
+    """Heads that join the batch and part from it again, as PyTorch's attention has them."""
+    length, batch, heads, width = (g.int(1, 3) for _ in range(4))
+    shape = (length, batch, heads * width)
+    x = g.input(shape, dims=("L", "B", heads * width) if g.chance(0.5) else None, dynamic=False)
+    flat = g.node("Reshape", x, g.ints(0, -1, width))
+    g.read_again(flat, 0.05)
+    turned = g.node("Transpose", flat, perm=g.pick([[1, 0, 2], [1, 2, 0], [0, 1, 2]]))
+    if g.chance():
+        parts = [g.node("Shape", x, start=1, end=2), g.ints(heads), g.ints(-1), g.ints(g.pick([width, length]))]
+        target = g.node("Concat", *parts, axis=0)
+    else:
+        target = g.ints(batch, heads, *g.pick([(length, width), (width, length), (-1, 1)]))
+    g.opset = g.pick([17, 18, 21])
+    g.output(g.node("Reshape", turned, target))
 
 
 def _factor(g: GraphMaker, x: str, dtype: str) -> str:
@@ -74,7 +95,15 @@ def scaled_layers(g: GraphMaker) -> None:
     g.output(g.node("Identity", _factor(g, y, dtype)))
 
 
-@pytest.mark.parametrize("label", ["fuse_reshapes_around_transpose", "fuse_scales_of_matmul", "fuse_scale_into_weight"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "fuse_reshapes_around_transpose",
+        "fuse_reshapes_around_transpose/transpose_before_split",
+        "fuse_scales_of_matmul",
+        "fuse_scale_into_weight",
+    ],
+)
 def test_outputs_stay_equal(label: str) -> None:
     run_many(label, 200)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
-from sardonyx.rewrite.notation import Transpose
+from sardonyx.rewrite.notation import Reshape, Transpose
 from sardonyx.rewrite.rules.reshapes import FAMILY
+from sardonyx.rewrite.rules.shape_arithmetic import constant_target
 from sardonyx.rewrite.sizes import equal, product
 
 
@@ -59,3 +62,32 @@ def transpose_of_merged_axes(s: Site) -> Result:
     if not all(equal(before[axis], size) is True for axis, size in zip(order, after, strict=True)):
         return Refusal("the axes are split otherwise than they were merged")
     return source if order == sorted(order) else Transpose(source, perm=order)
+
+
+@rule("fuse_reshapes_around_transpose", on=FAMILY, exactness=EXACT, opset=5)
+def transpose_before_split(s: Site) -> Result:
+    """Axes that a change of shape splits behind a Transpose are split before it, where another shape is made anyway."""
+    turned = s.producer(0, "Transpose")
+    earlier = None if turned is None else turned.inputs[0]
+    maker = None if earlier is None else earlier.producer()
+    if turned is None or earlier is None or maker is None:
+        return None
+    if maker.graph is not s.node.graph or not facts.is_op(maker, *FAMILY):
+        return None
+    source = maker.inputs[0]
+    before, between, after = s.sizes.dims(source), s.sizes.dims(turned.outputs[0]), s.sizes.dims(s.output)
+    if source is None or before is None or between is None or after is None:
+        return None
+    if not facts.used_once(earlier) or not facts.used_once(turned.outputs[0]):
+        return Refusal("a tensor in between has other readers")
+    groups = merged_axes(after, between)
+    if groups is None:
+        return Refusal("the axes are not only split behind the Transpose")
+    perm = s.attr("perm", node=turned) or tuple(reversed(range(len(between))))
+    order = [axis for place in range(len(perm)) for axis in groups[perm.index(place)]]
+    target = constant_target([after[axis] for axis in order], before)
+    if target is None:
+        return Refusal("more than one size of the shape before the Transpose is open")
+    return Transpose(
+        Reshape(source, np.array(target, np.int64)), perm=[order.index(axis) for axis in range(len(after))]
+    )
