@@ -54,6 +54,24 @@ def shuffled_channels(g: GraphMaker) -> None:
             g.output(g.node("Gather", y, g.ints(index), axis=0))
 
 
+@generator("eliminate_transpose_before_gather/gather_of_turned")
+def turned_parts(g: GraphMaker) -> None:
+    shape = g.shape(g.int(2, 4))
+    rank, x = len(shape), g.input(shape, dynamic=g.chance(0.3))
+    first = g.int(0, rank - 1)
+    perm = [first, *(axis for axis in range(rank) if axis != first)] if g.chance(0.7) else g.permutation(rank)
+    turned = g.node("Transpose", x, perm=perm)
+    g.read_again(turned, 0.1)
+    for _ in range(g.int(1, 3)):
+        axis = 0 if g.chance(0.8) else g.axis(rank)
+        size = shape[perm[axis]]
+        if size:
+            index = g.int(-size, size - 1)
+            g.output(g.node("Gather", turned, g.const(np.array(index)), axis=g.pick([axis, axis % rank - rank])))
+    if not g._outputs:
+        g.output(turned)
+
+
 @generator("fuse_depth_to_space")
 def pixel_blocks(g: GraphMaker) -> None:
     n, c, block, h, w = g.int(1, 2), g.int(1, 2), g.int(1, 3), g.int(1, 3), g.int(1, 3)
@@ -98,6 +116,7 @@ LABELS = [
     "fuse_slice_into_fill/split_of_fill",
     "fuse_consecutive_gathers",
     "eliminate_transpose_before_gather",
+    "eliminate_transpose_before_gather/gather_of_turned",
     "fuse_depth_to_space",
     "eliminate_nop_monotone_argmax",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -113,6 +115,31 @@ def gather_of_shuffled(s: Site) -> Result:
         return Refusal("the gathered axis lies within one of the result's axes")
     target = (*out[:axis], shape[perm[0]], *out[axis:])
     return Gather(Reshape(turned.inputs[0], np.array(target, np.int64)), s.input(1), axis=axis)
+
+
+@rule("eliminate_transpose_before_gather", on="Gather", exactness=EXACT)
+def gather_of_turned(s: Site) -> Result:
+    """Gather of one index along the axis that alone a Transpose moves takes it where the axis was before."""
+    turned, value = s.producer(0, "Transpose"), s.input(0)
+    perm = None if turned is None else s.attr("perm", node=turned)
+    if turned is None or value is None or perm is None:
+        return None
+    if value.is_graph_output() or not all(_takes_moved(s, use.node, perm) for use in value.uses()):
+        return Refusal("the transposed tensor has other readers, or more than the gathered axis is moved")
+    axis = axis_of(s, s.node)
+    assert axis is not None
+    return Gather(turned.inputs[0], s.input(1), axis=int(perm[axis]))
+
+
+def _takes_moved(s: Site, node: ir.Node, perm: Sequence[int]) -> bool:
+    """Whether a node gathers one index along an axis without which a Transpose by ``perm`` would move nothing."""
+    if not facts.is_op(node, "Gather") or facts.rank(node.inputs[1]) != 0 or node.graph is not s.node.graph:
+        return False
+    axis = axis_of(s, node)
+    if axis is None or not 0 <= axis < len(perm):
+        return False
+    rest = [each for place, each in enumerate(perm) if place != axis]
+    return rest == sorted(rest)
 
 
 def _producer(node: ir.Node, op_type: str) -> ir.Node | None:
