@@ -141,7 +141,7 @@ def _keys(s: Site, turned: ir.Value) -> Expr | ir.Value | None:
     return node.inputs[0] if order == [0, 1, 2, 3] else Transpose(node.inputs[0], perm=order)
 
 
-@rule("fuse_attention", on="MatMul", exactness=APPROXIMATES, opset=23)
+@rule("fuse_attention", on="MatMul", after="Softmax", exactness=APPROXIMATES, opset=23)
 def attention(s: Site) -> Result:
     """softmax(scale · q·kᵀ + mask) · v is Attention, also where -10000 or less is written for masked scores."""
     found = scores(s, s.input(0))
@@ -158,7 +158,7 @@ def attention(s: Site) -> Result:
     return Attention(found.q, keys, s.input(1), *([] if mask is None else [mask]), scale=found.scale)
 
 
-@rule("fuse_scale_into_attention", on="Attention", exactness=REASSOCIATES, opset=23)
+@rule("fuse_scale_into_attention", on="Attention", after=("Mul", "Div"), exactness=REASSOCIATES, opset=23)
 def scale_of_attention(s: Site) -> Result:
     """A number that q or k is multiplied by before Attention is part of its scale."""
     width = facts.dim_at(s.input(0), -1)
@@ -184,6 +184,7 @@ def scale_of_attention(s: Site) -> Result:
 @rule(
     "fuse_multi_head_attention",
     on="Reshape",
+    after="Transpose",
     exactness=REASSOCIATES,
     opset=7,
     emits="com.microsoft",
@@ -208,7 +209,7 @@ def multi_head_attention(s: Site) -> Result:
     return operator(queries[0], keys[0], values[0], num_heads=queries[1], scale=found.scale)
 
 
-@rule("fuse_rotary_embedding", on="Add", exactness=REASSOCIATES, opset=23)
+@rule("fuse_rotary_embedding", on="Add", after="Mul", exactness=REASSOCIATES, opset=23)
 def rotary_embedding(s: Site) -> Result:
     """The sum x · cos + (−x₂, x₁) · sin, with x in halves and caches of two equal halves, is RotaryEmbedding."""
     products = [made_by(s, value, "Mul") for value in s.node.inputs]

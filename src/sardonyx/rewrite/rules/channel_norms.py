@@ -13,6 +13,9 @@ from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.normalization import centered, divided_by_spread, made_by, trailing
 from sardonyx.rewrite.rules.polynomials import read_outside
 
+INVERSES = ("Sqrt", "Pow", "Reciprocal", "Div")
+"""What makes the divisor, or the factor, of a normalization."""
+
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
 
@@ -30,7 +33,7 @@ def _turned(s: Site, op_type: str, x: ir.Value, axes: tuple[int, ...], epsilon: 
     return Transpose(normalized, perm=[order.index(axis) for axis in range(rank)])
 
 
-@rule("fuse_layer_normalization", on=("Div", "Mul"), exactness=REASSOCIATES, opset=17)
+@rule("fuse_layer_normalization", on=("Div", "Mul"), after=INVERSES, exactness=REASSOCIATES, opset=17)
 def layer_normalization_of_channels(s: Site) -> Result:
     """(x − mean) / √(variance + ε) over axes that are not the last is LayerNormalization between two Transposes."""
     found = divided_by_spread(s)
@@ -43,7 +46,7 @@ def layer_normalization_of_channels(s: Site) -> Result:
     return _turned(s, "LayerNormalization", middle.x, found.axes, found.epsilon)
 
 
-@rule("fuse_rms_normalization", on=("Div", "Mul"), exactness=REASSOCIATES, opset=23)
+@rule("fuse_rms_normalization", on=("Div", "Mul"), after=INVERSES, exactness=REASSOCIATES, opset=23)
 def rms_normalization_of_channels(s: Site) -> Result:
     """The quotient x / √(mean(x²) + ε) over axes that are not the last is RMSNormalization between two Transposes."""
     found = divided_by_spread(s)
@@ -61,7 +64,7 @@ def _is_other(x: ir.Value, axes: tuple[int, ...]) -> bool:
     return rank is None or trailing(axes, rank) is not None
 
 
-@rule("fuse_scale_into_normalization", on=("Mul", "Add"), exactness=EXACT, opset=17)
+@rule("fuse_scale_into_normalization", on=("Mul", "Add"), after="Transpose", exactness=EXACT, opset=17)
 def parameter_behind_transpose(s: Site) -> Result:
     """A factor or term behind the Transpose of a normalization moves before it, where it becomes a parameter."""
     for index in (0, 1):

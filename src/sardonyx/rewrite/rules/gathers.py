@@ -117,7 +117,7 @@ def gather_of_shuffled(s: Site) -> Result:
     return Gather(Reshape(turned.inputs[0], np.array(target, np.int64)), s.input(1), axis=axis)
 
 
-@rule("eliminate_transpose_before_gather", on="Gather", exactness=EXACT)
+@rule("eliminate_transpose_before_gather", on="Gather", after="Transpose", exactness=EXACT)
 def gather_of_turned(s: Site) -> Result:
     """Gather of one index along the axis that alone a Transpose moves takes it where the axis was before."""
     turned, value = s.producer(0, "Transpose"), s.input(0)

@@ -54,7 +54,7 @@ def heads_joined_after(s: Site) -> ir.Value | None:
     return turned.inputs[0] if all(equal(apart[axis], joined[axis]) is True for axis in (0, 1)) else None
 
 
-@rule("fuse_heads_into_attention", on="Reshape", exactness=REASSOCIATES, opset=23)
+@rule("fuse_heads_into_attention", on="Reshape", after="Transpose", exactness=REASSOCIATES, opset=23)
 def heads_of_attention(s: Site) -> Result:
     """Attention between Reshapes and Transposes that part and join its heads does so by itself."""
     node = made_by(s, heads_joined_after(s), "Attention")
@@ -137,7 +137,7 @@ def _repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
     return source if same else None
 
 
-@rule("fuse_repeated_heads_into_attention", on="Attention", exactness=REASSOCIATES, opset=23)
+@rule("fuse_repeated_heads_into_attention", on="Attention", after="Reshape", exactness=REASSOCIATES, opset=23)
 def grouped_queries(s: Site) -> Result:
     """Keys and values whose heads are repeated for groups of queries go into Attention as they are."""
     k, v = _repeated_heads(s, s.input(1)), _repeated_heads(s, s.input(2))

@@ -64,7 +64,7 @@ def transpose_of_merged_axes(s: Site) -> Result:
     return source if order == sorted(order) else Transpose(source, perm=order)
 
 
-@rule("fuse_reshapes_around_transpose", on=FAMILY, exactness=EXACT, opset=5)
+@rule("fuse_reshapes_around_transpose", on=FAMILY, after="Transpose", exactness=EXACT, opset=5)
 def transpose_before_split(s: Site) -> Result:
     """Axes that a change of shape splits behind a Transpose are split before it, where another shape is made anyway."""
     turned = s.producer(0, "Transpose")
