@@ -281,7 +281,7 @@ def defined_by(value: Value) -> tuple[str, ...]:
 def symbols_in(part: Any) -> Iterator[str]:
     """The symbols in sizes anywhere in a parameter or a type; of a function, those that it does not define."""
     if isinstance(part, Dim):
-        yield from part.symbols()
+        yield from sorted(part.symbols(), key=lambda name: (len(name), name))
     elif isinstance(part, Function):
         yield from part.free_symbols
     elif isinstance(part, (tuple, TensorType, SequenceType, OptionalType, MapType, TupleType)):
