@@ -221,3 +221,46 @@ def test_a_table_of_which_scores_count_is_the_mask() -> None:
 def test_attention_needs_opset_23() -> None:
     engine = transformed(_SELF_ATTENTION.format(mask="", masked="m = Identity(s)"), opset=22, **_NUMBERS)
     assert "needs opset 23" in engine.refused.values()
+
+
+def test_rotated_queries_and_grouped_keys_are_one_attention() -> None:
+    """A LLaMA's block: keys and values of 2 heads, repeated for 4 heads of queries, with what is rotated."""
+    text = """g (float[1, L, 32] q, float[1, L, 16] k, float[1, L, 16] v, float[1, L, 4] angle) => (float[1, L, 32] y) {
+        cos = Cos(angle)
+        sin = Sin(angle)
+        qp = Reshape(q, four)
+        qh = Transpose<perm = [0, 2, 1, 3]>(qp)
+        qr = RotaryEmbedding(qh, cos, sin)
+        kp = Reshape(k, two)
+        kh = Transpose<perm = [0, 2, 1, 3]>(kp)
+        kr = RotaryEmbedding(kh, cos, sin)
+        ku = Unsqueeze(kr, axis)
+        ke = Expand(ku, twice)
+        kn = Reshape(ke, joined)
+        kt = Transpose<perm = [0, 1, 3, 2]>(kn)
+        vp = Reshape(v, two)
+        vh = Transpose<perm = [0, 2, 1, 3]>(vp)
+        vu = Unsqueeze(vh, axis)
+        ve = Expand(vu, twice)
+        vn = Reshape(ve, joined)
+        d = MatMul(qr, kt)
+        s = Mul(d, scale)
+        p = Softmax(s)
+        o = MatMul(p, vn)
+        t = Transpose<perm = [0, 2, 1, 3]>(o)
+        y = Reshape(t, join)
+    }"""
+    numbers = {
+        "four": np.array([0, 0, 4, 8]),
+        "two": np.array([0, 0, 2, 8]),
+        "axis": np.array([2]),
+        "twice": np.array([1, 2, 2, 1, 8]),
+        "joined": np.array([0, 4, -1, 8]),
+        "scale": np.float32(8**-0.5),
+        "join": np.array([0, 0, 32]),
+    }
+    engine = transformed(text, opset=23, **numbers)
+    operators = [node.op_type for node in engine.model.graph]
+    assert sorted(operators) == ["Attention", "Cos", "RotaryEmbedding", "RotaryEmbedding", "Sin"]
+    (node,) = (node for node in engine.model.graph if node.op_type == "Attention")
+    assert (node.attributes["q_num_heads"].value, node.attributes["kv_num_heads"].value) == (4, 2)

@@ -83,6 +83,8 @@ def transpose_before_split(s: Site) -> Result:
     groups = merged_axes(after, between)
     if groups is None:
         return Refusal("the axes are not only split behind the Transpose")
+    if not any(sum(after[axis] != 1 for axis in group) > 1 for group in groups):
+        return None
     perm = s.attr("perm", node=turned) or tuple(reversed(range(len(between))))
     order = [axis for place in range(len(perm)) for axis in groups[perm.index(place)]]
     target = constant_target([after[axis] for axis in order], before)
