@@ -1,4 +1,4 @@
-"""What the standard lets an operator take: element types of inputs, checked before a definition is called."""
+"""What an operator may be given: element types of inputs, checked before a definition is called."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import onnx
 from sardonyx.core.graph import Value
 from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import TypeMismatchError
+from sardonyx.ops.contributed import CONTRIBUTED
+from sardonyx.ops.registry import find
 
 
 def type_text(type: Type) -> str:
@@ -30,15 +32,21 @@ class Signature:
     """The inputs that one version of an operator takes.
 
     Args:
-        schema: The standard's description.
+        name: The operator.
+        inputs: Of each its name, its type variable, and the types that it may have.
+        variadic: Whether the last one may occur any number of times.
+        mixed: Whether these may have different types.
+
+    Attributes:
+        inputs: As given.
     """
 
-    def __init__(self, schema: onnx.defs.OpSchema) -> None:
-        self.name = schema.name
-        self._inputs = [(i.name, i.type_str, frozenset(t.replace(" ", "") for t in i.types)) for i in schema.inputs]
-        last = schema.inputs[-1] if schema.inputs else None
-        self._variadic = last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-        self._mixed = self._variadic and last is not None and not last.is_homogeneous
+    def __init__(
+        self, name: str, inputs: Sequence[tuple[str, str, frozenset[str]]], *, variadic: bool, mixed: bool
+    ) -> None:
+        self.name = name
+        self.inputs = inputs
+        self._variadic, self._mixed = variadic, mixed
         self._accepted: set[tuple[Type | None, ...]] = set()
 
     def check(self, inputs: Sequence[Value | None]) -> None:
@@ -52,16 +60,16 @@ class Signature:
             return
         bound: dict[str, tuple[str, str]] = {}
         for position, type in enumerate(key):
-            if type is None or not self._inputs:
+            if type is None or not self.inputs:
                 continue
-            name, variable, allowed = self._inputs[min(position, len(self._inputs) - 1)]
+            name, variable, allowed = self.inputs[min(position, len(self.inputs) - 1)]
             text = type_text(type)
             if text not in allowed:
                 raise TypeMismatchError(
                     f"{self.name} does not take {text} as its input {name!r}.",
                     remedy=f"It takes {', '.join(sorted(allowed))}.",
                 )
-            free = self._mixed and position >= len(self._inputs) - 1
+            free = self._mixed and position >= len(self.inputs) - 1
             first = bound.setdefault(variable, (name, text))
             if first[1] != text and not free:
                 raise TypeMismatchError(
@@ -76,8 +84,34 @@ def _sizeless(type: Type) -> Type:
 
 @functools.cache
 def signature(domain: str, name: str, opset: int) -> Signature | None:
-    """The signature of an operator at a version of its domain; None where the standard does not know it."""
+    """The signature of an operator at a version of its domain; None where neither it nor ONNX Runtime has one."""
+    if name in CONTRIBUTED.get(domain, ()):
+        return _contributed(domain, name)
     try:
-        return Signature(onnx.defs.get_schema(name, opset, domain))
+        schema = onnx.defs.get_schema(name, opset, domain)
     except onnx.defs.SchemaError:
         return None
+    last = schema.inputs[-1] if schema.inputs else None
+    variadic = last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return Signature(
+        name,
+        [(i.name, i.type_str, frozenset(t.replace(" ", "") for t in i.types)) for i in schema.inputs],
+        variadic=variadic,
+        mixed=variadic and last is not None and not last.is_homogeneous,
+    )
+
+
+def _contributed(domain: str, name: str) -> Signature:
+    """The signature of an operator of ONNX Runtime, from its line."""
+    words, *variables = CONTRIBUTED[domain][name].split("; ")
+    types = {variable: allowed.split() for variable, allowed in (text.split(": ") for text in variables)}
+    kinds = words.removesuffix("...").split()
+    definition = find(domain, name, 1)
+    assert definition is not None
+    names = definition.inputs if len(kinds) == len(definition.inputs) else (*definition.inputs, "inputs")
+    inputs = [
+        (given, kind, frozenset(f"tensor({each})" for each in types.get(kind, [kind])))
+        for given, kind in zip(names, kinds, strict=True)
+    ]
+    variadic = words.endswith("...")
+    return Signature(name, inputs, variadic=variadic, mixed=variadic)

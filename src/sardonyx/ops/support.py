@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from sardonyx.ops.registry import Operator, all_operators
+from sardonyx.ops.signatures import signature
 
 _NO_SUITE_CASE = frozenset(
     {"ConcatFromSequence", "GlobalLpPool", "MaxRoiPool", "Multinomial", "RandomNormal", "RandomNormalLike",
@@ -32,7 +33,7 @@ class Support:
         domain: The operator's domain; ``ai.onnx`` written out.
         name: Its name.
         versions: Versions of the domain that changed it; of definitions here where the standard has none.
-        dtypes: Element types that its inputs may have at the newest version; empty where the standard does not say.
+        dtypes: Element types that its inputs may have at the newest version; empty where nobody says.
         definition: ``core``, or ``host`` for Python over numpy.
         reason: Why it is a host operator; empty otherwise.
         tested: What it is compared with.
@@ -72,13 +73,14 @@ def _row(definitions: list[Operator], schemas: list[onnx.defs.OpSchema]) -> Supp
         domain=domain or "ai.onnx",
         name=name,
         versions=tuple(sorted(schema.since_version for schema in schemas)) or tuple(d.since for d in definitions),
-        dtypes=_dtypes(max(schemas, key=lambda schema: schema.since_version)) if schemas else (),
+        dtypes=_dtypes(newest, max((schema.since_version for schema in schemas), default=1)),
         definition="host" if newest.host_reason else "core",
         reason=newest.host_reason,
         tested=tested,
     )
 
 
-def _dtypes(schema: onnx.defs.OpSchema) -> tuple[str, ...]:
-    names = {text[7:-1] for given in schema.inputs for text in given.types if text.startswith("tensor(")}
-    return tuple(sorted(names))
+def _dtypes(operator: Operator, version: int) -> tuple[str, ...]:
+    found = None if operator.user else signature(operator.domain, operator.name, version)
+    taken = () if found is None else [text for _, _, allowed in found.inputs for text in allowed]
+    return tuple(sorted({text[7:-1] for text in taken if text.startswith("tensor(")}))
