@@ -1,4 +1,7 @@
-"""What the tests of operator families share: an operator run at once, traced at open sizes, and run by others."""
+"""What the tests of operator families share: an operator run at once, traced at open sizes, and run by others.
+
+An attribute whose name a parameter here has is given with an underscore after it.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,8 @@ def _applied(
 ) -> tuple[Value | None, ...]:
     operator = find(domain, name, opset)
     assert operator is not None, name
-    return operator(values, attributes, opset=opset, outputs=outputs, identity="node")[:outputs]
+    plain = {key.removesuffix("_"): value for key, value in attributes.items()}
+    return operator(values, plain, opset=opset, outputs=outputs, identity="node")[:outputs]
 
 
 def model_of(
@@ -119,7 +123,8 @@ def model_of(
 ) -> onnx.ModelProto:
     """A model of one node; inputs ``i0``, ``i1`` …, outputs ``o0`` …, of open sizes."""
     names = ["" if array is None else f"i{i}" for i, array in enumerate(arrays)]
-    node = helper.make_node(name, names, [f"o{i}" for i in range(outputs)], domain=domain, **attributes)
+    node = helper.make_node(name, names, [f"o{i}" for i in range(outputs)], domain=domain)
+    node.attribute.extend(helper.make_attribute(key.removesuffix("_"), value) for key, value in attributes.items())
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), [None] * a.ndim)
         for n, a in zip(names, arrays, strict=True)

@@ -22,7 +22,7 @@ DOMAIN = "com.microsoft"
 
 @operator("QuantizeLinear", since=1, domain=DOMAIN)
 def quantize_linear(x: Tensor, y_scale: Tensor, y_zero_point: Tensor | None = None, *, axis: int = 1) -> Tensor:
-    return quantization.quantize_linear(x, y_scale, y_zero_point, axis=axis)
+    return quantization.quantize_linear(L.cast(x, t.FLOAT), L.cast(y_scale, t.FLOAT), y_zero_point, axis=axis)
 
 
 @operator("DequantizeLinear", since=1, domain=DOMAIN)
