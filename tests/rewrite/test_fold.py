@@ -66,8 +66,8 @@ def test_bfloat16_is_folded() -> None:
     proto = constants(node("Neg", ["k"], ["last"]), kind=TensorProto.BFLOAT16, k=np.ones(3, ml_dtypes.bfloat16))
     loaded, _ = folded(proto)
     assert "Neg" not in operators(loaded)
-    (found,) = [v.const_value for v in loaded.graph.initializers.values() if v.const_value is not None]
-    assert found.dtype == TensorProto.BFLOAT16 and found.numpy().astype(np.float32).tolist() == [-1, -1, -1]
+    found = [v.const_value.numpy() for v in loaded.graph.initializers.values() if v.const_value is not None]
+    assert any(array.dtype == ml_dtypes.bfloat16 and (array.astype(np.float32) == -1).all() for array in found)
 
 
 def test_what_grows_beyond_the_bound_is_left_and_told() -> None:
