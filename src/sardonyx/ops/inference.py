@@ -19,7 +19,7 @@ from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, sizes_of
 from sardonyx.core.trace import nested
 from sardonyx.core.types import DType, TensorType, Type
-from sardonyx.errors import SardonyxError, ShapeError, UnsupportedError
+from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, UnsupportedError
 from sardonyx.ops.graph import (
     Frame,
     PreparedGraph,
@@ -115,7 +115,12 @@ class Inference:
             return self._remembered(step, inputs, frame, level)
         except SardonyxError as error:
             self.refusals[step.node] = error
-            return ()
+        except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+            # What a definition trips over in a model that is wrong is told of the node, as in a run.
+            self.refusals[step.node] = InvalidModelError(
+                f"{error.__class__.__name__}: {error}", where=node_label(step.node)
+            )
+        return ()
 
     def _remembered(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         attributes = tuple(step.attributes.items())

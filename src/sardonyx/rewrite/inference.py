@@ -1,25 +1,25 @@
-"""Shape inference behind one small interface: ``onnx.shape_inference`` with data propagation.
+"""Shape inference behind one small interface: operators traced on types (:mod:`sardonyx.ops.inference`).
 
-The model goes to it as a skeleton (weights left out), and what it infers is written onto the
-values of the ``onnx_ir`` model in place. ``infer_node`` does the same for one new node.
+What is inferred is written onto the values of the ``onnx_ir`` model in place, sizes as numbers or as texts of
+expressions. ``infer_node`` does the same for one new node, and ``refine`` goes on as rewriting tells more.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
-from onnx.checker import ValidationError
-from onnx.shape_inference import InferenceError
 
 from sardonyx import model as model_io
-from sardonyx.core.dim import Size, dim_min
+from sardonyx.core.dim import Dim, Size, dim_min
 from sardonyx.core.dim import symbols as algebra_symbols
-from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.model.types import DATA_TYPES, write_type
-from sardonyx.model.writer import node_message
+from sardonyx.core.graph import DEFINED
+from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError
+from sardonyx.model import types as model_types
+from sardonyx.ops import inference as operator_inference
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import MADE_UP, Sizes, at_least, equal, parsed, product, quotient
 from sardonyx.rewrite.structure import plainly_sound, require_structure
@@ -68,23 +68,15 @@ def infer_shapes(
     if input_shapes:
         override_input_shapes(model, input_shapes)
         message = None
-    skeleton = message or model_io.to_proto(model, weights=False)
+    if not model.graph.opset_imports:
+        raise InvalidModelError(
+            "it imports no operator sets, so that its types cannot be inferred.",
+            where=model.graph.name or "the model",
+            remedy="`sardonyx check` says what is wrong with it.",
+        )
     if not plainly_sound(model):
-        require_structure(skeleton)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
-    except (InferenceError, RuntimeError, ValueError):
-        # Data propagation raises on a model whose claims it cannot follow; without it the plain
-        # inference still annotates what it can, and `check` is where the user hears of the fault.
-        try:
-            inferred = onnx.shape_inference.infer_shapes(skeleton)
-        except (InferenceError, RuntimeError, ValueError) as error:
-            raise InvalidModelError(
-                f"its types cannot be inferred: {error}",
-                where=model.graph.name or "the model",
-                remedy="`sardonyx check` says what is wrong with it.",
-            ) from error
-    annotate(model.graph, inferred.graph)
+        require_structure(message or model_io.to_proto(model, weights=False))
+    annotate(operator_inference.infer(model))
     refine(model, Sizes(model.graph.opset_imports.get("", 1)))
 
 
@@ -321,62 +313,51 @@ def override_input_shapes(model: ir.Model, input_shapes: InputShapes) -> None:
                 output.shape = None
 
 
-def annotate(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
-    """Copy the types and shapes of ``inferred`` onto the values of ``graph`` and of its bodies."""
-    infos = {info.name: info.type for info in inferred.value_info}
-    infos.update((info.name, info.type) for info in inferred.output)
-    for node, proto in zip(graph, inferred.node, strict=True):
-        for output in node.outputs:
-            if output.name and (found := infos.get(output.name)) is not None:
-                _annotate_value(output, found)
-        if any(a.HasField("g") or a.graphs for a in proto.attribute):
-            for body, body_proto in _bodies(node, proto):
-                for value, info in zip(body.inputs, body_proto.input, strict=True):
-                    _annotate_value(value, info.type)
-                annotate(body, body_proto)
+def annotate(inferred: operator_inference.Inference) -> None:
+    """Write what was inferred onto the values; a size that only the run tells is named by where it occurs first."""
+    names: dict[str, Size] = {}
+    for value in inferred.known:
+        found = inferred.type(value)
+        # Inputs and initializers are as they are declared; those of bodies are declared by nobody.
+        if found is not None and (value.producer() is not None or value.type is None):
+            _annotate_value(value, found, names)
 
 
-def _bodies(node: ir.Node, proto: onnx.NodeProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
-    for attribute in proto.attribute:
-        mine = node.attributes.get(attribute.name)
-        if mine is None:
-            continue
-        if mine.type == ir.AttributeType.GRAPH:
-            yield mine.as_graph(), attribute.g
-        elif mine.type == ir.AttributeType.GRAPHS:
-            yield from zip(mine.as_graphs(), attribute.graphs, strict=True)
-
-
-def _annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
+def _annotate_value(value: ir.Value, found: Type, names: dict[str, Size]) -> None:
     if value.type is None:
-        try:
-            value.type = _type(proto)
-        except ir.serde.SerdeError as error:
-            raise InvalidModelError(
-                "is of an element type that does not exist",
-                where=f"tensor '{value.name}'",
-                remedy="`sardonyx check` says what is wrong with it.",
-            ) from error
-    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        value.type = ir_type(found)
+    if not isinstance(found, TensorType) or found.shape is None:
         return
-    dims: list[int | str | None] = [
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in proto.tensor_type.shape.dim
-    ]
-    old = value.shape
-    if old is not None and len(old) == len(dims):
-        # What the file claims and what is inferred are merged; a number beats a name, a name beats nothing.
-        claimed = [_plain(dim) for dim in old]
-        dims = [_more_telling(new, was) for new, was in zip(dims, claimed, strict=True)]
-        if dims == claimed:
-            return
-    value.shape = _shape(tuple(dims))
+    dims = tuple(
+        [
+            size if isinstance(size, int) else _named_size(size, value, axis, names)
+            for axis, size in enumerate(found.shape)
+        ]
+    )
+    if value.shape is None or [_plain(dim) for dim in value.shape] != list(dims):
+        value.shape = _shape(dims)
 
 
-def _type(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
-    dtype = DATA_TYPES.get(proto.tensor_type.elem_type) if proto.HasField("tensor_type") else None
-    if dtype is not None and not proto.denotation:
-        return ir.TensorType(dtype)
-    return ir.serde.deserialize_type_proto_for_type(proto)
+def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -> str:
+    unnamed = [symbol for symbol in size.symbols() if symbol.startswith(DEFINED)]
+    for symbol in unnamed:
+        if symbol not in names:
+            names[symbol] = Dim.symbol(f"?{value.name}.{axis}" + f".{symbol[1:]}" * (len(unnamed) > 1))
+    return str(size.substitute(names) if unnamed else size)
+
+
+def ir_type(found: Type) -> ir.TypeProtocol:
+    """A Core type as a type of the model; sizes are kept apart there."""
+    match found:
+        case TensorType():
+            return ir.TensorType(ir.DataType(found.dtype))
+        case SequenceType():
+            return ir.SequenceType(ir_type(found.element))
+        case OptionalType():
+            return ir.OptionalType(ir_type(found.element))
+        case MapType():
+            return model_types.MapType(ir.DataType(found.key), ir_type(found.value))
+    raise AssertionError(f"no value of a model is {found}")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -385,58 +366,22 @@ def _shape(dims: tuple[int | str | None, ...]) -> ir.Shape:
     return ir.Shape(dims, frozen=True)
 
 
-def _more_telling(new: int | str | None, was: int | str | None) -> int | str | None:
-    if isinstance(new, int) or was is None:
-        return new
-    if isinstance(was, str) and was.startswith(MADE_UP) and new is not None:
-        return new
-    return was
-
-
-@functools.lru_cache(maxsize=1024)
-def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
-@functools.lru_cache(maxsize=16)
-def _imports(versions: tuple[tuple[str, int], ...]) -> tuple[onnx.OperatorSetIdProto, ...]:
-    return tuple(onnx.helper.make_opsetid(domain, version) for domain, version in versions)
-
-
 def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int) -> None:
     """Annotate the outputs of one new node from its inputs' types; leaves them unknown where nothing can be said."""
-    if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or any(
-        a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
-    ):
+    if any(True for _ in facts.bodies(node)):
         return
-    schema = _schema(node.op_type, opset_imports.get(node.domain, 1), node.domain)
-    if schema is None:
-        return
-    types: dict[str, onnx.TypeProto] = {}
-    data: dict[str, onnx.TensorProto] = {}
-    for value in node.inputs:
-        if value is None or not value.name:
-            continue
-        if value.type is None:
-            return
-        types[value.name] = message = onnx.TypeProto()
-        write_type(value.type, value.shape, message)
-        if value.const_value is not None and value.is_initializer() and value.const_value.size <= 64:
-            data[value.name] = ir.serde.serialize_tensor(value.const_value)
+    imports = {("" if domain == "ai.onnx" else domain): version for domain, version in opset_imports.items()}
     try:
-        outputs = onnx.shape_inference.infer_node_outputs(
-            schema,
-            node_message(node),
-            types,
-            data,
-            opset_imports=list(_imports(tuple(opset_imports.items()))),
-            ir_version=ir_version,
-        )
-    except (InferenceError, ValidationError, RuntimeError, ValueError, KeyError):
-        return
-    for output in node.outputs:
-        if output.name and (found := outputs.get(output.name)) is not None:
-            _annotate_value(output, found)
+        types = operator_inference.infer_node(node, imports, _known)
+    except SardonyxError:
+        return  # It may stand in a graph that is being built; what is wrong with it shows in the check of the whole.
+    names: dict[str, Size] = {}
+    for output, found in zip(node.outputs, types, strict=False):
+        if output.name and found is not None:
+            _annotate_value(output, found, names)
+
+
+def _known(value: ir.Value) -> operator_inference.Known:
+    if value.const_value is not None and value.is_initializer():
+        return operator_inference.initial(value)
+    return operator_inference.claimed_type(value)

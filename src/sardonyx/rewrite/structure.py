@@ -16,6 +16,7 @@ from sardonyx.errors import InvalidModelError
 from sardonyx.model.check.functions import check_functions
 from sardonyx.model.check.scopes import MAX_DEPTH
 from sardonyx.model.check.structure import check_values
+from sardonyx.model.types import DATA_TYPES
 from sardonyx.rewrite import facts
 
 FATAL = frozenset(
@@ -41,6 +42,13 @@ def require_structure(model: onnx.ModelProto) -> None:
         for finding in check(model):
             if finding.severity == "error" and finding.code in FATAL:
                 raise InvalidModelError(finding.reason, where=str(finding.where), remedy=finding.remedy)
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type not in DATA_TYPES:
+            raise InvalidModelError(
+                "is of an element type that does not exist.",
+                where=f"tensor '{value.name}'",
+                remedy="`sardonyx check` says what is wrong with it.",
+            )
     _require_arity(model.graph.node, model.opset_import)
     for function in model.functions:
         _require_arity(function.node, function.opset_import)
@@ -77,11 +85,12 @@ def _fewest(op_type: str, version: int) -> tuple[int, int]:
 def plainly_sound(model: ir.Model) -> bool:
     """Whether one look shows that ``require_structure`` would find nothing: the common case, told cheaply.
 
-    So it is where there are no functions, every value is defined before it is read, standard operators have the inputs
-    and outputs they need, and bodies end in good time.
+    So it is where there are no functions, the interface is typed, every value is defined before it is read, standard
+    operators have the inputs and outputs they need, and bodies end in good time.
     """
     opset = model.graph.opset_imports.get("", 1)
-    return not model.functions and _reads_only_known(model.graph, opset, set(), 1)
+    typed = all(value.type is not None for value in (*model.graph.inputs, *model.graph.outputs))
+    return typed and not model.functions and _reads_only_known(model.graph, opset, set(), 1)
 
 
 def _reads_only_known(graph: ir.Graph, opset: int, known: set[ir.Value | None], depth: int) -> bool:
