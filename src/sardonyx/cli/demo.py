@@ -13,6 +13,7 @@ from rich.text import Text
 
 from sardonyx import demo
 from sardonyx.cli.output import AsJson, console, print_json, progress
+from sardonyx.errors import EvaluationError, MissingDependencyError
 from sardonyx.report import latency, tables
 from sardonyx.report.scene import Box, draw
 from sardonyx.report.summary import Summary, summary
@@ -37,7 +38,7 @@ class _Run:
     report: Report
     before: Summary
     after: Summary
-    latency: latency.Latency
+    latency: latency.Latency | str
     answers: dict[str, Any]
 
 
@@ -82,16 +83,24 @@ def _run(name: str) -> _Run:
         path = Path(folder) / f"{name}.onnx"
         result.save(path)
         feeds = demo.inputs(name)
-        timing = latency.measure([demo.path(name), path], feeds=feeds)
-        before, after = (summary(each, sizes=timing.sizes) for each in (demo.path(name), path))
+        timing = _latency([demo.path(name), path], feeds)
+        sizes = None if isinstance(timing, str) else timing.sizes
+        before, after = (summary(each, sizes=sizes) for each in (demo.path(name), path))
         return _Run(name, result.report, before, after, timing, evaluate(path, feeds))
+
+
+def _latency(paths: list[Path], feeds: dict[str, Any]) -> latency.Latency | str:
+    try:
+        return latency.measure(paths, feeds=feeds)
+    except (EvaluationError, MissingDependencyError) as error:
+        return str(error)
 
 
 def _plain(run: _Run) -> dict[str, Any]:
     return {
         "nodes": [run.before.nodes, run.after.nodes],
         "file_bytes": [run.before.file_bytes, run.after.file_bytes],
-        "latency": run.latency.as_dict(),
+        "latency": run.latency if isinstance(run.latency, str) else run.latency.as_dict(),
         "verdict": run.report.verdict.as_dict(),
     }
 

@@ -7,6 +7,7 @@ cannot tell; where the two contradict each other, tracing is right and the confl
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -39,8 +40,11 @@ UNNAMED = ("?", "unk__")
 Known: TypeAlias = "Value | Type | None"
 """What is known of a value: itself (a small constant, sizes), its type, or nothing."""
 
-_OPERAND = 1 << 16
-"""Where the positions of traced operands begin: apart from those of a body's inputs."""
+_positions = itertools.count(1 << 16)
+"""Positions of traced operands: apart from those of a body's inputs, and one for each value of a model.
+
+What a definition reads off an operand at run time (a size) is thereby told apart from what it reads off another.
+"""
 _REMEMBERED = 1 << 15
 
 _traced: dict[tuple[Any, ...], tuple[Known, ...]] = {}
@@ -78,6 +82,7 @@ class Inference:
         self.known = known
         self.conflicts: list[Conflict] = []
         self.refusals: dict[ir.Node, SardonyxError] = {}
+        self._operands: dict[ir.Value | None, int] = {}
 
     def type(self, value: ir.Value) -> Type | None:
         """The type of a value; None where it is not known."""
@@ -139,9 +144,18 @@ class Inference:
         return found
 
     def _apply(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
-        operands = [_operand(known, level, position) for position, known in enumerate(inputs)]
+        operands = [
+            known if known is None or isinstance(known, Value) else self._operand(value, known, level)
+            for value, known in zip(step.node.inputs, inputs, strict=True)
+        ]
         attributes = attributes_in(step, frame, self._body)
         return [_abstract(result) for result in apply_operator(step, operands, attributes)]
+
+    def _operand(self, value: ir.Value | None, known: Type, level: int) -> Value:
+        """The value as a traced operand: of its type, and like no other."""
+        if value not in self._operands:
+            self._operands[value] = next(_positions)
+        return function_input(level, self._operands[value], known)
 
     def _body(self, graph: PreparedGraph, arguments: Sequence[Value | None], around: Frame) -> tuple[Value, ...]:
         """Call a body: what it gives, as traced values of the function that is being traced."""
@@ -151,17 +165,19 @@ class Inference:
             self.known[value] = _abstract(argument)
         self.graph(graph, Frame(around), level)
         results = []
-        for position, value in enumerate(graph.outputs):
-            result = _operand(self.known.get(value), level, _OPERAND + position)
-            if result is None:
+        for value in graph.outputs:
+            known = self.known.get(value)
+            if known is None:
                 raise UnsupportedError("the type of a body's output is not known.", where=value.name or "")
-            results.append(result)
+            results.append(known if isinstance(known, Value) else self._operand(value, known, level))
         return tuple(results)
 
     def _call(self, step: Step, function: PreparedGraph, inputs: Sequence[Known], frame: Frame) -> Sequence[Known]:
         """Call a function of the model. Its values are told apart by call; what stays is what the last one gave."""
         attributes = {**function.defaults, **attributes_in(step, frame, self._body)}
         before = {output: self.known.get(output) for each in function.steps for output in each.node.outputs}
+        for value in (*function.inputs, *before):
+            self._operands.pop(value, None)  # In every call they are other values.
         self.known.update(zip(function.inputs, [*inputs, *[None] * len(function.inputs)], strict=False))
         with nested() as deeper:
             level = deeper - 1
@@ -228,12 +244,6 @@ def _more_telling(inferred: Size, claimed: Size) -> Size:
 
 def _type_of(known: Known) -> Type | None:
     return known.type if isinstance(known, Value) else known
-
-
-def _operand(known: Known, level: int, position: int) -> Value | None:
-    if known is None or isinstance(known, Value):
-        return known
-    return function_input(level, _OPERAND + position, known)
 
 
 def _abstract(result: Value | None) -> Known:
