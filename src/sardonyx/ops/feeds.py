@@ -47,6 +47,8 @@ def as_value(fed: Any, declared: Type | None, name: str) -> Value:
     dtype = dtype_of(array) if array.dtype != object else None
     if dtype is None:
         flat = [w.decode() if isinstance(w, bytes) else w for w in array.ravel().tolist()]
+        if other := next((w for w in flat if not isinstance(w, str)), None):
+            raise FeedError(f"an array of numbers or texts is needed, not of {type(other).__name__}.", where=name)
         words = np.empty(len(flat), object)
         words[:] = flat
         return constant(words.reshape(array.shape), STRING)

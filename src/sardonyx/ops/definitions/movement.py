@@ -191,8 +191,8 @@ def tile(x: Tensor, repeats: Tensor) -> Tensor:
 
 @operator("Tile", since=1)
 def tile_axis(x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
-    along = L.normalized_axes(L.static(axis, "the axis of Tile"), x.rank)
-    count = L.one_size(tiles, "the number of tiles")
+    along = L.normalized_axes(L.static(L.cast(axis, t.INT64), "the axis of Tile"), x.rank)
+    count = L.one_size(L.cast(tiles, t.INT64), "the number of tiles")
     return tile(x, L.size_tensor([count if i in along else 1 for i in range(x.rank)]))
 
 
