@@ -145,7 +145,7 @@ def test_open_sizes_are_expressions(
         ("Reshape", [X, ints(-1, -1)], {}, "-1 occurs 2 times"),
         ("Reshape", [X, ints(-2, 12)], {}, "negative size"),
         ("Reshape", [X, ints(2, 3, 4, 0)], {}, "has rank 3"),
-        ("Reshape", [X[:0], ints(0, -1)], {"allowzero": 1}, "divided by 0"),
+        ("Reshape", [X[:0], ints(0, -1)], {"allowzero": 1}, "what is left has no answer"),
         ("Transpose", [X], {"perm": [0, 1]}, "no order"),
         ("Squeeze", [X, ints(0)], {}, "cannot be squeezed"),
         ("Unsqueeze", [X, ints(0, 0)], {}, "occurs twice"),

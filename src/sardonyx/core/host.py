@@ -11,7 +11,7 @@ from typing import Any
 
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Value, define, fresh_symbol, interned, symbols_in
-from sardonyx.core.run_context import current_run
+from sardonyx.core.run_context import RunContext, current_run
 from sardonyx.core.tensor import get, known, level_of
 from sardonyx.core.type_rules import TYPE_RULES
 from sardonyx.core.types import TensorType, TupleType, Type, dtype_of
@@ -48,10 +48,13 @@ def unknown_size() -> Dim:
 
 def host(function: HostFunction, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
     """Call a host function: at once where all operands are known inside a run, and recorded otherwise."""
-    if current_run() is not None:
+    run = current_run()
+    if run is not None:
         types = function.type_rule(*[operand.type for operand in operands], **attributes)
+        for type in types:
+            run.reserve((type.nbytes or 0) if isinstance(type, TensorType) else 0, function.name)
         found = function.compute(*[operand.known for operand in operands], **attributes)
-        return tuple(known(value, actual_type(value, type)) for value, type in zip(found, types, strict=True))
+        return tuple(_counted(run, value, type) for value, type in zip(found, types, strict=True))
     params: dict[str, Any] = {"function": function, "attributes": tuple(attributes.items())}
     type = TYPE_RULES["host"](*[operand.type for operand in operands], **params)
     assert isinstance(type, TupleType)
@@ -62,6 +65,14 @@ def host(function: HostFunction, *operands: Value, **attributes: Any) -> tuple[V
     for symbol in value.params["symbols"]:
         define(symbol, value)
     return tuple(get(value, i) for i in range(len(type.results)))
+
+
+def _counted(run: RunContext, result: Any, declared: Type) -> Value:
+    """A result as a known value; an array counts toward the limit on memory."""
+    value = known(result, actual_type(result, declared))
+    if isinstance(declared, TensorType) and result.base is None:
+        run.track(value, result.nbytes)
+    return value
 
 
 def actual_type(value: Any, declared: Type) -> Type:

@@ -90,6 +90,7 @@ __all__ = [
     "normalized_axis",
     "not_equal",
     "number",
+    "of_rank",
     "of_shape",
     "one_size",
     "ones_like",
@@ -229,6 +230,17 @@ def normalized_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ShapeError(f"an axis occurs twice in {list(axes)}.")
     return found
+
+
+def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
+    """The tensor itself, which must have so many axes.
+
+    Raises:
+        ShapeError: It has another rank.
+    """
+    if x.rank != rank:
+        raise ShapeError(f"{what} has {rank} axes, and {x.type} was given.")
+    return x
 
 
 def of_shape(x: Tensor, shape: Sequence[Size], what: str) -> Tensor:
@@ -649,7 +661,7 @@ def _along(indices: Tensor, axis: int, limit: Size) -> Tensor:
 
 def gather_elements(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """At every place of ``indices``, the element of ``x`` there but for ``axis``, where the index says."""
-    axis = normalized_axis(axis, x.rank)
+    axis, indices = normalized_axis(axis, x.rank), of_rank(indices, x.rank, "the tensor of indices")
     return apply("gather", x, _along(indices, axis, x.shape[axis]), batch=0)
 
 
@@ -658,7 +670,7 @@ ScatterKind = Literal["set", "add", "mul", "min", "max"]
 
 def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, axis: int, kind: ScatterKind = "set") -> Tensor:
     """``x`` with updates at the places that ``gather_elements`` would read."""
-    axis = normalized_axis(axis, x.rank)
+    axis, indices = normalized_axis(axis, x.rank), of_rank(indices, x.rank, "the tensor of indices")
     return apply("scatter", x, _along(indices, axis, x.shape[axis]), updates, kind=kind, batch=0)
 
 

@@ -358,6 +358,8 @@ def _reduce_window(
 ) -> Any:
     shape, wide = _shape(type), _widened(x, _ACCUMULATOR)
     out = shape[len(shape) - len(window) :]
+    if 0 in shape:
+        return np.empty(shape, numpy_dtype(type.dtype))
     if kind.startswith("arg"):
         return chosen(wide, kind == "argmax", window, strides, padding, dilation, out)
     identity = identity_of(kind, wide.dtype)

@@ -8,6 +8,7 @@ Sizes that are tensors (``Shape``, and arithmetic on it) stay sizes: see :mod:`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -29,7 +30,7 @@ from sardonyx.core.run_context import COUNTED, RunContext, current_run
 from sardonyx.core.size_rules import SIZE_RULES, Sized
 from sardonyx.core.type_rules import TYPE_RULES
 from sardonyx.core.types import DType, Shape, TensorType, Type, dtype_of, numpy_dtype
-from sardonyx.errors import ShapeError
+from sardonyx.errors import ResourceError, ShapeError
 
 FOLDED_ELEMENTS = 1 << 12
 """Most elements of a value that is computed while tracing."""
@@ -170,10 +171,29 @@ _VIEWS = frozenset(("reshape", "permute"))
 """Primitives that take no memory of their own. What is broadcast does not either, but whoever reads it does."""
 
 
+def _require_indexable(shape: tuple[int, ...]) -> None:
+    """An array without elements has sizes all the same, and numpy bounds their product."""
+    if math.prod(filter(None, shape)) >= 1 << 58:
+        raise ResourceError(f"an array of {list(shape)} has sizes that none can have.", remedy="Give smaller sizes.")
+
+
+_PADDING = frozenset(("convolve", "reduce_window"))
+"""Primitives that copy their operand to put padding around it."""
+
+
+def _padded_bytes(type: Any, padding: Sequence[tuple[int, int]]) -> int:
+    """Bytes of an operand with padding around its last axes."""
+    kept = len(type.shape) - len(padding)
+    sizes = [size + max(low, 0) + max(high, 0) for size, (low, high) in zip(type.shape[kept:], padding, strict=True)]
+    return math.prod((*type.shape[:kept], *sizes)) * numpy_dtype(type.dtype).itemsize  # type: ignore[no-any-return]
+
+
 def _computed(run: RunContext, op: str, type: TensorType, operands: Sequence[Value], params: dict[str, Any]) -> Tensor:
     nbytes = type.nbytes
+    if nbytes == 0:
+        _require_indexable(type.shape)  # type: ignore[arg-type]
     if nbytes is not None and op not in _VIEWS:
-        run.reserve(nbytes, op)
+        run.reserve(nbytes if op not in _PADDING else nbytes + _padded_bytes(operands[0].type, params["padding"]), op)
     if op == "random":
         params = {**params, "run": run.number}
     found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)

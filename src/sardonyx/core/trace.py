@@ -28,7 +28,7 @@ from sardonyx.core.graph import (
     scope,
     symbols_in,
 )
-from sardonyx.core.run_context import current_run, tracing
+from sardonyx.core.run_context import COUNTED, current_run, tracing
 from sardonyx.core.substitution import substituted
 from sardonyx.core.tensor import Tensor, apply, constant, function_input, get, level_of, sizes_of
 from sardonyx.core.type_rules import TYPE_RULES, same_type
@@ -283,6 +283,12 @@ def _outside(type: Type, own: frozenset[str]) -> Type:
     return t.TensorType(type.dtype, tuple(sizes))
 
 
+def _uncounted_bytes(value: Value) -> int:
+    """About what a value takes that is too small to count by itself: there may be many of them."""
+    nbytes = value.type.nbytes if isinstance(value.type, t.TensorType) else None
+    return 512 + (nbytes if nbytes is not None and nbytes < COUNTED else 0)
+
+
 def _looped(
     count: Tensor, go: Tensor, carried: Sequence[Value], body: LoopBody, rows: Sequence[Type] | None
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -290,12 +296,14 @@ def _looped(
     assert run is not None
     state: tuple[Value, ...] = tuple(carried)
     collected: list[Sequence[Value]] = []
-    going, most, done = bool(go.known), int(count.known), 0
+    going, most, done, held = bool(go.known), int(count.known), 0, 0
     while going and done < most:
         run.check_iterations(done)
         again, after, scanned = body(constant(done, t.INT64), *state)
         state = tuple(after)
         collected.append(scanned)
+        held += sum(map(_uncounted_bytes, scanned))
+        run.reserve(held, "what a loop collects")
         going = True if again is None else bool(again.known)
         done += 1
     if not collected:

@@ -74,6 +74,12 @@ def _same_shapes(what: str, a: Shape, b: Shape) -> None:
         raise ShapeError(f"{what} need equal shapes, and have {shape_text(a)} and {shape_text(b)}.")
 
 
+def _require_sizes(shape: Shape) -> None:
+    for size in shape:
+        if size.__class__ is int and size < 0:
+            raise ShapeError(f"{shape_text(shape)} has a negative size.")
+
+
 def shape_text(shape: Sequence[Size]) -> str:
     """The sizes for a message."""
     return "[" + ", ".join(map(str, shape)) + "]"
@@ -267,6 +273,7 @@ def _reduce_window(
 @type_rule("reshape")
 def _reshape(x: Type, *, shape: Shape) -> Type:
     dtype, old = _tensor(x)
+    _require_sizes(shape)
     if not same_size(product(old), product(shape)):
         raise ShapeError(f"{shape_text(old)} has other elements than {shape_text(shape)}: they cannot be reshaped.")
     return TensorType(dtype, shape)
@@ -288,6 +295,7 @@ def _permute(x: Type, *, axes: tuple[int, ...]) -> Type:
 @type_rule("broadcast")
 def _broadcast(x: Type, *, shape: Shape) -> Type:
     dtype, old = _tensor(x)
+    _require_sizes(shape)
     if len(old) != len(shape):
         raise ShapeError(f"{shape_text(old)} has another rank than {shape_text(shape)}.")
     for size, target in zip(old, shape, strict=True):
@@ -390,6 +398,7 @@ def _reverse(x: Type, *, axes: tuple[int, ...]) -> Type:
 @type_rule("iota")
 def _iota(*, shape: Shape, axis: int, dtype: DType) -> Type:
     _axis(axis, len(shape))
+    _require_sizes(shape)
     return TensorType(dtype, shape)
 
 
@@ -465,6 +474,9 @@ def _determinant(x: Type) -> Type:
 
 @type_rule("random")
 def _random(*, kind: str, shape: Shape, dtype: DType, seed: float | None, identity: str) -> Type:
+    _require_sizes(shape)
+    if seed is not None and not math.isfinite(seed):
+        raise ShapeError(f"random numbers are drawn from a seed of {seed}.", remedy="Give a number.")
     return TensorType(dtype, shape)
 
 

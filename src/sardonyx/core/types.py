@@ -13,7 +13,7 @@ import numpy as np
 from onnx_ir import DataType
 
 from sardonyx.core.dim import Dim, Size
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import InvalidModelError, UnsupportedError
 
 DType: TypeAlias = DataType
 """An ONNX element type."""
@@ -70,6 +70,19 @@ def is_integer(dtype: DType) -> bool:
 def numpy_dtype(dtype: DType) -> np.dtype:
     """Return the numpy form of an element type; strings are objects."""
     return _NUMPY[dtype]
+
+
+def element_type(wanted: int | str) -> DType:
+    """Return the element type of a number of the standard, or of a name in any case.
+
+    Raises:
+        InvalidModelError: There is none.
+    """
+    name = wanted.upper() if isinstance(wanted, str) else None
+    found = next((dtype for dtype in ALL_DTYPES if name == dtype.name or wanted == dtype.value), None)
+    if found is None:
+        raise InvalidModelError(f"there is no element type {wanted!r}.")
+    return found
 
 
 def dtype_of(array: np.ndarray) -> DType:

@@ -17,7 +17,7 @@ from sardonyx.core.graph import Value
 from sardonyx.core.host import unknown_size
 from sardonyx.core.tensor import constant
 from sardonyx.core.types import STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
-from sardonyx.errors import ExecutionError, InvalidModelError, SardonyxError, UnsupportedError
+from sardonyx.errors import ExecutionError, InvalidModelError, ResourceError, SardonyxError, UnsupportedError
 from sardonyx.model import types as model_types
 from sardonyx.ops import registry
 from sardonyx.ops.registry import Operator, canonical
@@ -29,6 +29,16 @@ def node_label(node: ir.Node) -> str:
     name = node.name or next((f"-> {output.name}" for output in node.outputs if output.name), "")
     domain = f"{node.domain}." if canonical(node.domain) else ""
     return f"node {name} ({domain}{node.op_type})"
+
+
+def _call_label(node: ir.Node, inputs: Sequence[Value | None]) -> str:
+    """A node for messages, with the types of what it is given."""
+    given = [
+        f"{tensor.name}: {value.type}"
+        for tensor, value in zip(node.inputs, inputs, strict=False)
+        if tensor is not None and value is not None
+    ]
+    return node_label(node) + (f", given {', '.join(given)}" if given else "")
 
 
 Caller = Callable[["PreparedGraph", Sequence[Value | None], "Frame"], tuple[Value, ...]]
@@ -81,7 +91,13 @@ class Body:
         self.output_types = [declared_type(value) for value in graph.outputs]
 
     def __call__(self, *arguments: Value | None) -> tuple[Value, ...]:
-        """What the body gives for these inputs."""
+        """What the body gives for these inputs.
+
+        Raises:
+            InvalidModelError: It takes another number of them.
+        """
+        if len(arguments) != self.input_count:
+            raise InvalidModelError(f"a body takes {self.input_count} inputs, and {len(arguments)} are given.")
         return self._call(self._graph, arguments, self._frame)
 
 
@@ -178,16 +194,21 @@ class PreparedGraph:
 def call_step(step: Step, frame: Frame) -> None:
     """Compute a node in a frame; errors name it."""
     node = step.node
+    inputs: list[Value | None] = []
     try:
         inputs = [None if value is None else frame.find(value) for value in node.inputs]
-        results = _results(step, inputs, frame)
+        results = _results(step, list(inputs), frame)
     except SardonyxError as error:
         if not error.where.startswith("node "):
-            error.where = node_label(node) + (f", {error.where}" if error.where else "")
+            error.where = _call_label(node, inputs) + (f", {error.where}" if error.where else "")
             error.args = (" ".join(part for part in (f"{error.where}: {error.problem}", error.remedy) if part),)
         raise
-    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
-        raise ExecutionError(f"{type(error).__name__}: {error}", where=node_label(node)) from error
+    except MemoryError as error:
+        raise ResourceError("the machine has no memory left for it.", where=_call_label(node, inputs)) from error
+    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise ExecutionError(
+            f"{node.op_type} has no result for these inputs and attributes.", where=_call_label(node, inputs)
+        ) from error
     for output, result in zip(node.outputs, results, strict=False):
         if output.name:
             frame.values[output] = result
@@ -383,6 +404,10 @@ def _attribute(attribute: ir.Attr) -> Any:
             return tensor_constant(value)
         case kinds.TENSORS:
             return [tensor_constant(tensor) for tensor in value]
+        case kinds.STRING if isinstance(value, bytes):
+            raise InvalidModelError(f"the attribute {attribute.name!r} is a text that is not UTF-8.")
+        case kinds.STRINGS if any(isinstance(text, bytes) for text in value):
+            raise InvalidModelError(f"the attribute {attribute.name!r} holds a text that is not UTF-8.")
         case kinds.INTS | kinds.FLOATS | kinds.STRINGS:
             return tuple(value)
         case kinds.TYPE_PROTO:

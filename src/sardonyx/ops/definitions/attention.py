@@ -23,7 +23,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     Raises:
         ShapeError: The last axis is no multiple of the heads.
     """
-    batch, sequence, hidden = x.shape
+    batch, sequence, hidden = L.of_rank(x, 3, "what is split into heads").shape
     if heads < 1 or (isinstance(hidden, int) and hidden % heads):
         raise ShapeError(f"an axis of {hidden} does not split into {heads} heads.")
     return L.swap_axes(L.reshape(x, (batch, sequence, heads, floor_div(hidden, heads))), 1, 2)
@@ -88,6 +88,7 @@ def attention(
         q, k, v = split_heads(q, q_num_heads), split_heads(k, kv_num_heads), split_heads(v, kv_num_heads)
     elif opset >= 25 and (q_num_heads is not None or kv_num_heads is not None):
         raise InvalidModelError("Attention on four axes takes no `q_num_heads` and `kv_num_heads`.")
+    q, k, v = (L.of_rank(x, 4, "an operand of attention") for x in (q, k, v))
     past: Size = 0
     if past_key is not None and past_value is not None and nonpad_kv_seqlen is None:
         past, k, v = past_key.shape[2], L.concat([past_key, k], 2), L.concat([past_value, v], 2)
@@ -100,7 +101,7 @@ def attention(
     raw = scaled_scores(q, repeat_heads(k, q.shape[1]), scale)
     capped = softcap * L.tanh(raw / softcap) if softcap else raw
     scores = capped if bias is None else capped + bias
-    weights = _softmax(scores, bias, q.dtype if softmax_precision is None else DType(softmax_precision))
+    weights = _softmax(scores, bias, q.dtype if softmax_precision is None else t.element_type(softmax_precision))
     weights = L.cast(weights, q.dtype)
     y = L.matmul(weights, repeat_heads(v, q.shape[1]), q.dtype)
     if not 0 <= qk_matmul_output_mode <= 3:
@@ -164,10 +165,11 @@ def rotary_embedding(
         if num_heads is None:
             raise InvalidModelError("RotaryEmbedding on three axes needs `num_heads`.")
         x = split_heads(x, num_heads)
+    x = L.of_rank(x, 4, "what is turned")
     turned = rotary_embedding_dim or x.shape[-1]
     half = floor_div(turned, 2)
     if position_ids is not None:
-        cos_cache, sin_cache = L.take(cos_cache, position_ids, 0), L.take(sin_cache, position_ids, 0)
+        cos_cache, sin_cache = (L.take(L.of_rank(c, 2, "a cache"), position_ids, 0) for c in (cos_cache, sin_cache))
     shape = (x.shape[0], x.shape[2], half)
     cos, sin = (L.unsqueeze(L.of_shape(c, shape, "a cache"), [1]) for c in (cos_cache, sin_cache))
     first, rest = L.slice_(x, -1, 0, turned), L.slice_(x, -1, turned, x.shape[-1])

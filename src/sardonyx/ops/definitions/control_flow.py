@@ -73,6 +73,8 @@ def scan(
 ) -> tuple[Value, ...]:
     state, scanned = _split(inputs, num_scan_inputs)
     outputs = body.output_count - len(state)
+    if outputs < 0:
+        raise InvalidModelError(f"a body of {body.output_count} outputs does not fit {len(state)} carried values.")
     axes, backward = _each(scan_input_axes, len(scanned)), _each(scan_input_directions, len(scanned))
     rows = [_first(x, axis) for x, axis in zip(scanned, axes, strict=True)]
     final, collected = _scanned(state, rows, backward, L.size_tensor([rows[0].shape[0]], ()), body)

@@ -46,10 +46,13 @@ def _kernel(x: Tensor, w: Tensor, declared: Sequence[int] | None) -> Sequence[Si
             f"a convolution of {x.rank} axes with weights of {w.rank}: both have two, and as many spatial ones."
         )
     kernel = w.shape[2:]
-    for size, given in zip(declared or (), kernel, strict=bool(declared)):
-        if isinstance(given, int) and size != given:
-            raise ShapeError(f"kernel_shape is {list(declared or ())}, and the weights have {list(kernel)}.")
+    if declared and (len(declared) != len(kernel) or any(map(_is_another, declared, kernel))):
+        raise ShapeError(f"kernel_shape is {list(declared)}, and the weights have {', '.join(map(str, kernel))}.")
     return declared or kernel
+
+
+def _is_another(size: int, given: Size) -> bool:
+    return isinstance(given, int) and size != given
 
 
 def over_channels(parameter: Tensor, x: Tensor) -> Tensor:
@@ -215,6 +218,8 @@ def deformable_conv(
 ) -> Tensor:
     """Each element of a window is read at its place moved by an offset; the window's weights then sum what was read."""
     over = windows(x.shape[2:], _kernel(x, w, kernel_shape), strides, dilations, pads, "NOTSET")
+    if group < 1 or offset_group < 1:
+        raise InvalidModelError(f"there are {group} groups and {offset_group} groups of offsets.")
     (batch, channels), out, n = x.shape[:2], over.counts(x.shape[2:]), x.rank - 2
     images, places = batch * offset_group, L.product(over.kernel)
     offsets = L.reshape(offset, (images, places, n, *out))
@@ -245,7 +250,7 @@ def causal_conv_with_state(
 ) -> tuple[Tensor, Tensor]:
     if activation not in ("none", "silu", "swish"):
         raise InvalidModelError(f"there is no activation {activation!r}.", remedy="There are: none, silu, swish.")
-    before = weight.shape[2] - 1
+    before = L.of_rank(weight, 3, "the weight").shape[2] - 1
     shape = (*x.shape[:2], before)
     state = L.full(shape, 0, x.dtype) if past_state is None else L.reshape(past_state, shape)
     seen = L.concat([state, x], 2)

@@ -6,6 +6,8 @@ threshold, and of equal scores the first box goes first.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sardonyx.core import types as t
@@ -32,6 +34,9 @@ def _types(
         raise ShapeError(
             f"boxes [batch, boxes, 4] and scores [batch, classes, boxes] are needed, not {boxes}, {scores}."
         )
+    for one in (most, iou_threshold, score_threshold):
+        if isinstance(one, TensorType) and not same_size(math.prod(one.shape or ()), 1):
+            raise ShapeError(f"the limit on boxes and the thresholds are one number each, and {one} was given.")
     return (TensorType(t.INT64, (unknown_size(), 3)),)
 
 

@@ -83,9 +83,10 @@ def _in_pixels(x: Tensor, size: Size, mode: str, padding_mode: str, align_corner
 
 @operator("AffineGrid", since=20)
 def affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
-    batch, _, *image = L.sizes(size, "the size of the image")
-    if theta.rank != 3 or theta.shape[1:] != (len(image), len(image) + 1) or equal(batch, theta.shape[0]) is False:
-        raise ShapeError(f"affine maps of {theta.type} do not fit images of {len(image)} axes, {batch} of them.")
+    shape = L.sizes(size, "a size of the images")
+    image, n = shape[2:], len(shape) - 2
+    if theta.rank != 3 or theta.shape[1:] != (n, n + 1) or n < 1 or equal(shape[0], theta.shape[0]) is False:
+        raise ShapeError(f"affine maps of {theta.type} do not fit images of {', '.join(map(str, shape))}.")
     wide = L.widened(theta)
     along = [_regular(image, axis, bool(align_corners), wide.dtype) for axis in reversed(range(len(image)))]
     points = L.concat([L.unsqueeze(part, [-1]) for part in (*along, L.ones_like(along[0]))], -1)

@@ -31,6 +31,8 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 @operator("GatherND", since=11)
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    if not 0 <= batch_dims < min(x.rank, indices.rank):
+        raise ShapeError(f"{x.type} and indices {indices.type} do not share {batch_dims} axes.")
     return L.gather_nd(x, indices, batch_dims)
 
 

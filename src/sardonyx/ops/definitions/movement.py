@@ -14,6 +14,7 @@ from sardonyx.core.dim import POSITIVE, Size, ceil_div, equal, floor_div
 from sardonyx.core.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, NeedsValueError, ShapeError
+from sardonyx.ops.definitions.windows import explicit_padding, per_axis
 from sardonyx.ops.registry import operator
 
 
@@ -48,6 +49,8 @@ def _reshaped(x: Tensor, wanted: Sequence[Size], allowzero: int) -> Tensor:
     open_axes = [i for i, size in enumerate(wanted) if isinstance(size, int) and size == -1]
     if len(open_axes) > 1:
         raise ShapeError(f"-1 occurs {len(open_axes)} times in the new shape {list(wanted)}.")
+    if open_axes and allowzero and 0 in wanted:
+        raise ShapeError(f"the new shape {list(wanted)} has 0 and -1, with `allowzero`: what is left has no answer.")
     for i in open_axes:
         # Copied sizes cancel out, so that those of 0 leave no question.
         total = L.product([size for axis, size in enumerate(x.shape) if axis not in copied])
@@ -128,7 +131,9 @@ def split(
 ) -> tuple[Tensor, ...]:
     if split is not None:
         return _parts(x, L.sizes(split, "a size of Split"), axis)
-    count = num_outputs or outputs
+    count = outputs if num_outputs is None else num_outputs
+    if count != outputs:
+        raise InvalidModelError(f"`num_outputs` of Split is {count}, and it has {outputs} outputs.")
     n = x.shape[L.normalized_axis(axis, x.rank)]
     part = ceil_div(n, count)
     return _parts(x, [part] * (count - 1) + [n - part * (count - 1)], axis)
@@ -201,7 +206,7 @@ def tile_axis(x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
 
 @operator("DepthToSpace", since=1)
 def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    n, c, h, w = _image_shape(x)
+    n, c, h, w = _image_shape(x, blocksize)
     b, depth = blocksize, floor_div(c, blocksize * blocksize)
     if _is_depth_first(mode):
         blocks = L.permute(L.reshape(x, (n, b, b, depth, h, w)), (0, 3, 4, 1, 5, 2))
@@ -212,7 +217,7 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 
 @operator("SpaceToDepth", since=1)
 def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    n, c, h, w = _image_shape(x)
+    n, c, h, w = _image_shape(x, blocksize)
     b = blocksize
     rows, columns = floor_div(h, b), floor_div(w, b)
     blocks = L.reshape(x, (n, c, rows, b, columns, b))
@@ -220,7 +225,9 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return L.reshape(L.permute(blocks, order), (n, c * b * b, rows, columns))
 
 
-def _image_shape(x: Tensor) -> tuple[Size, Size, Size, Size]:
+def _image_shape(x: Tensor, blocksize: int) -> tuple[Size, Size, Size, Size]:
+    if blocksize < 1:
+        raise InvalidModelError(f"`blocksize` is {blocksize}.", remedy="Blocks have one pixel or more.")
     if x.rank != 4:
         raise ShapeError(f"a tensor [N, C, H, W] is needed, and rank {x.rank} was given.")
     return x.shape  # type: ignore[return-value]
@@ -271,7 +278,10 @@ def col2im(
     """Every block is added to the padded image at its place; then the padding is cut off."""
     image, block = L.sizes(image_shape, "a size of the image"), L.sizes(block_shape, "a size of the block")
     n = len(image)
-    step, spread, around = strides or [1] * n, dilations or [1] * n, pads or [0] * (2 * n)
+    if len(block) != n or x.rank != 3:
+        raise ShapeError(f"blocks of {len(block)} axes and columns {x.type} make no image of {n} axes.")
+    step, spread = per_axis(strides, n, "strides"), per_axis(dilations, n, "dilations")
+    around = [size for both in zip(*explicit_padding(pads, n), strict=True) for size in both]
     padded = [image[i] + around[i] + around[n + i] for i in range(n)]
     counts = [floor_div(padded[i] - spread[i] * (block[i] - 1) - 1, step[i]) + 1 for i in range(n)]
     channels = floor_div(x.shape[1], L.product(block))

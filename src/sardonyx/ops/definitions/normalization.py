@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
+from sardonyx.core import types as t
 from sardonyx.core.dim import floor_div
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.convolution import over_channels
 from sardonyx.ops.registry import operator
@@ -123,7 +123,7 @@ def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: floa
 def layer_normalization(
     x: Tensor, scale: Tensor, b: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide = L.cast(x, DType(stash_type))
+    wide = L.cast(x, t.element_type(stash_type))
     mean, variance = _moments(wide, range(L.normalized_axis(axis, x.rank), x.rank))
     inverse = 1 / L.sqrt(variance + epsilon)
     y = L.cast((wide - mean) * inverse, x.dtype) * L.broadcast_to(scale, x.shape)
@@ -134,7 +134,7 @@ def layer_normalization(
 def rms_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
-    wide = L.cast(x, DType(stash_type))
+    wide = L.cast(x, t.element_type(stash_type))
     axes = range(L.normalized_axis(axis, x.rank), x.rank)
     normalized = wide / L.sqrt(L.reduce_mean(wide * wide, axes, keepdims=True) + epsilon)
     return L.cast(L.cast(normalized, x.dtype), scale.dtype) * L.broadcast_to(scale, x.shape)
@@ -144,7 +144,7 @@ def rms_normalization(
 def group_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Tensor:
-    groups = _grouped(L.cast(x, DType(stash_type)), num_groups)
+    groups = _grouped(L.cast(x, t.element_type(stash_type)), num_groups)
     y = L.cast(L.reshape(_standardized(groups, [2], epsilon), x.shape), x.dtype)
     return y * over_channels(scale, x) + over_channels(bias, x)
 

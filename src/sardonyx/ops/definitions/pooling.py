@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sardonyx.core import language as L
 from sardonyx.core.dim import Size, at_least, floor_div
 from sardonyx.core.language import Tensor
-from sardonyx.errors import ShapeError
+from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.windows import Windows, explicit_padding, per_axis, windows
 from sardonyx.ops.registry import operator
 
@@ -96,7 +96,13 @@ def lp_pool(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     over = windows(_spatial(x), kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    return L.cast(_pooled("add", L.abs_(L.widened(x)) ** p, over) ** (1 / p), x.dtype)
+    return L.cast(_pooled("add", L.abs_(L.widened(x)) ** _norm(p), over) ** (1 / p), x.dtype)
+
+
+def _norm(p: float) -> float:
+    if not p > 0:
+        raise InvalidModelError(f"there is no norm of p = {p}.", remedy="p is positive.")
+    return p
 
 
 @operator("GlobalMaxPool", since=1)
@@ -111,7 +117,7 @@ def global_average_pool(x: Tensor) -> Tensor:
 
 @operator("GlobalLpPool", since=1)
 def global_lp_pool(x: Tensor, *, p: float = 2) -> Tensor:
-    total = L.reduce_sum(L.abs_(L.widened(x)) ** p, range(2, x.rank), keepdims=True)
+    total = L.reduce_sum(L.abs_(L.widened(x)) ** _norm(p), range(2, x.rank), keepdims=True)
     return L.cast(total ** (1 / p), x.dtype)
 
 
@@ -130,6 +136,7 @@ def max_unpool(
     That is what ONNX's own case for it holds.
     """
     n = len(kernel_shape)
+    x = L.of_rank(x, n + 2, f"what is put back by a kernel of {n} axes")
     axes = zip(x.shape[2:], kernel_shape, per_axis(strides, n, "strides"), explicit_padding(pads, n), strict=True)
     full = (*x.shape[:2], *((size - 1) * stride - low - high + k for size, k, stride, (low, high) in axes))
     nothing = L.full((L.product(full),), 0, x.dtype)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import ShapeError
 from sardonyx.ops.definitions.attention import repeat_heads, scaled_scores
 from sardonyx.ops.graph import Body
@@ -26,8 +25,9 @@ def flex_attention(
     score_mod: Body | None = None,
     softmax_precision: int | None = None,
 ) -> Tensor:
+    q, k, v = (L.of_rank(x, 4, "an operand of attention") for x in (q, k, v))
     default = t.DOUBLE if q.dtype == t.DOUBLE else t.FLOAT
-    precision = default if softmax_precision is None else DType(softmax_precision)
+    precision = default if softmax_precision is None else t.element_type(softmax_precision)
     scores = L.cast(scaled_scores(q, repeat_heads(k, q.shape[1]), scale), precision)
     probabilities = L.softmax(_modified(scores, score_mod, "score_mod"))
     probabilities = L.cast(_modified(probabilities, prob_mod, "prob_mod"), q.dtype)

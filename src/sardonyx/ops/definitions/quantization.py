@@ -26,12 +26,12 @@ def quantize_linear(
     output_dtype: int = 0,
     precision: int = 0,
 ) -> Tensor:
-    dtype = DType(output_dtype) if output_dtype else t.UINT8 if y_zero_point is None else y_zero_point.dtype
+    dtype = t.element_type(output_dtype) if output_dtype else t.UINT8 if y_zero_point is None else y_zero_point.dtype
     if y_zero_point is not None and y_zero_point.dtype != dtype:
         raise InvalidModelError(f"output_dtype is {dtype.name}, and the zero point is {y_zero_point.dtype.name}.")
     if (not t.is_integer(dtype) and (not t.is_float(dtype) or dtype.bitwidth > 8)) or dtype.bitwidth > 16:
         raise InvalidModelError(f"nothing is quantized to {dtype.name.lower()}.")
-    divided_as = DType(precision) if precision else y_scale.dtype
+    divided_as = t.element_type(precision) if precision else y_scale.dtype
     scale = L.cast(spread_over(x, y_scale, axis, block_size), divided_as)
     zero_point = None if y_zero_point is None else spread_over(x, y_zero_point, axis, block_size)
     return rounded_to(L.cast(x, divided_as) / scale, zero_point, dtype, saturate=bool(saturate))
@@ -52,7 +52,7 @@ def dequantize_linear(
     if x_zero_point is not None:
         difference = difference - L.cast(spread_over(x, x_zero_point, axis, block_size), t.FLOAT)
     scale = L.cast(spread_over(x, x_scale, axis, block_size), t.FLOAT)
-    return L.cast(difference * scale, DType(output_dtype) if output_dtype else x_scale.dtype)
+    return L.cast(difference * scale, t.element_type(output_dtype) if output_dtype else x_scale.dtype)
 
 
 def spread_over(x: Tensor, parameter: Tensor, axis: int, block_size: int) -> Tensor:

@@ -27,7 +27,7 @@ def _uniform(shape: Sequence[Size], dtype: DType, low: float, high: float, seed:
 
 
 def _like(x: Tensor, dtype: int | None) -> DType:
-    found = x.dtype if dtype is None else DType(dtype)
+    found = x.dtype if dtype is None else t.element_type(dtype)
     if not t.is_float(found):
         raise InvalidModelError(
             f"random numbers of {found.name.lower()} are asked for.", remedy="Give a float `dtype`."
@@ -45,7 +45,7 @@ def random_normal(
     shape: Sequence[int],
     identity: str,
 ) -> Tensor:
-    return _normal(shape, DType(dtype), mean, scale, seed, identity)
+    return _normal(shape, t.element_type(dtype), mean, scale, seed, identity)
 
 
 @operator("RandomNormalLike", since=1)
@@ -71,7 +71,7 @@ def random_uniform(
     shape: Sequence[int],
     identity: str,
 ) -> Tensor:
-    return _uniform(shape, DType(dtype), low, high, seed, identity)
+    return _uniform(shape, t.element_type(dtype), low, high, seed, identity)
 
 
 @operator("RandomUniformLike", since=1)
@@ -90,7 +90,7 @@ def random_uniform_like(
 @operator("Bernoulli", since=15)
 def bernoulli(x: Tensor, *, dtype: int | None = None, seed: float | None = None, identity: str) -> Tensor:
     drawn = L.uniform(x.shape, t.DOUBLE, seed=seed, identity=identity) < L.cast(x, t.DOUBLE)
-    return L.cast(drawn, x.dtype if dtype is None else DType(dtype))
+    return L.cast(drawn, x.dtype if dtype is None else t.element_type(dtype))
 
 
 @operator("Multinomial", since=7)
@@ -103,7 +103,7 @@ def multinomial(
     total = L.slice_(ends, 1, x.shape[1] - 1, x.shape[1])
     drawn = total * L.uniform((x.shape[0], sample_size), t.DOUBLE, seed=seed, identity=identity)
     passed = L.unsqueeze(drawn, [2]) >= L.unsqueeze(ends, [1])
-    return L.cast(L.reduce_sum(L.cast(passed, t.INT64), [2]), DType(dtype))
+    return L.cast(L.reduce_sum(L.cast(passed, t.INT64), [2]), t.element_type(dtype))
 
 
 def _dropped(x: Tensor, ratio: Tensor, seed: float | None, identity: str) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,8 @@ class Layer:
         self.backward = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
         self.gates, self.layout = gates, layout
         x, *given = (v if v is None or not layout else L.swap_axes(v, 0, 1) for v in (x, *states))  # type: ignore[assignment]
-        (sequence, batch, inputs), hidden, directions = x.shape, r.shape[-1], len(self.backward)
+        sequence, batch, inputs = L.of_rank(x, 3, "X").shape
+        hidden, directions = L.of_rank(r, 3, "R").shape[-1], len(self.backward)
         self.x, self.hidden = x, hidden if hidden_size is None else hidden_size
         self.w = L.of_shape(w, (directions, gates * self.hidden, inputs), "W")
         self.r = L.of_shape(r, (directions, gates * self.hidden, self.hidden), "R")

@@ -20,7 +20,7 @@ _END = (1 << 31) - 1
 
 @operator("Slice", since=10)
 def slice_(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None) -> Tensor:
-    count = starts.shape[0]
+    count = L.of_rank(starts, 1, "what Slice starts at").shape[0]
     if not isinstance(count, int):
         raise NeedsValueError("the number of axes to slice is computed from data.", value=starts)
     along = L.normalized_axes(range(count) if axes is None else L.static(axes, "the axes of Slice"), x.rank)

@@ -63,7 +63,7 @@ def sequence_construct(*inputs: Array) -> tuple[list[Array]]:
 
 
 def _empty_types(*, dtype: int = int(t.FLOAT)) -> tuple[Type]:
-    return (SequenceType(TensorType(t.DType(dtype), None)),)
+    return (SequenceType(TensorType(t.element_type(dtype), None)),)
 
 
 @host_operator("SequenceEmpty", since=11, types=_empty_types, reason=_SEQUENCE)

@@ -12,7 +12,6 @@ from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import dim_max, floor_div
 from sardonyx.core.language import Size, Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import ExecutionError, InvalidModelError, NeedsValueError, ShapeError
 from sardonyx.ops.registry import operator
 
@@ -84,6 +83,7 @@ def stft(
 ) -> Tensor:  # fmt: skip
     given, step = _size(frame_length), _size(frame_step)
     assert step is not None
+    window = None if window is None else L.of_rank(window, 1, "the window")
     length = given if given is not None else window.shape[0] if window is not None else signal.shape[1]
     if step == 0:
         raise ExecutionError("frames step by 0.", remedy="Give a step of at least 1.")
@@ -107,7 +107,7 @@ def _window(name: str, *amplitudes: float) -> None:
         period = L.cast(L.size_tensor([count if periodic else count - 1], ()), t.DOUBLE)
         phase = L.arange(count, t.DOUBLE) * (2 * math.pi) / period
         terms = [amplitude * L.cos(i * phase) for i, amplitude in enumerate(amplitudes)]
-        return L.cast(sum(terms[1:], terms[0]), DType(output_datatype))
+        return L.cast(sum(terms[1:], terms[0]), t.element_type(output_datatype))
 
 
 _window("HannWindow", 0.5, -0.5)
@@ -139,4 +139,4 @@ def mel_weight_matrix(
     rising = L.where(L.equal(left, center), 1, (j - left) / (center - left))
     falling = (right - j) / (right - center)
     inside = L.where((j >= left) & (j <= center), rising, 0)
-    return L.cast(L.where((j >= center) & (j < right), falling, inside), DType(output_datatype))
+    return L.cast(L.where((j >= center) & (j < right), falling, inside), t.element_type(output_datatype))

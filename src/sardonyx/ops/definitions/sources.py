@@ -66,7 +66,7 @@ def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
     """``start + i*delta`` as long as it does not pass the limit; 16-bit floats are computed as ``stash_type``."""
     dtype = start.dtype
     if dtype in (t.FLOAT16, t.BFLOAT16):
-        start, limit, delta = (L.cast(x, _element_type(stash_type)) for x in (start, limit, delta))
+        start, limit, delta = (L.cast(x, t.element_type(stash_type)) for x in (start, limit, delta))
     start, limit, delta = (L.reshape(x, ()) for x in (start, limit, delta))
     if delta.is_constant and L.static_scalar(delta) == 0:
         raise ShapeError("a range has a step of 0.")
@@ -95,7 +95,7 @@ def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     if x.rank != 2:
         raise ShapeError(f"EyeLike is of a matrix, and rank {x.rank} was given.")
     on_diagonal = L.equal(L.iota(x.shape, 1) - L.iota(x.shape, 0), k)
-    return L.cast(on_diagonal, x.dtype if dtype is None else _element_type(dtype))
+    return L.cast(on_diagonal, x.dtype if dtype is None else t.element_type(dtype))
 
 
 @operator("OneHot", since=9)
@@ -117,12 +117,12 @@ def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1, o
 
 @operator("Cast", since=6)
 def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up", opset: int) -> Tensor:
-    return _converted(x, _element_type(to), bool(saturate), round_mode, opset)
+    return _converted(x, t.element_type(to), bool(saturate), round_mode, opset)
 
 
 @operator("Cast", since=1)
 def cast_to_name(x: Tensor, *, to: str) -> Tensor:
-    return L.cast(x, _element_type(to))
+    return L.cast(x, t.element_type(to))
 
 
 def _saturated(x: Tensor, dtype: DType) -> Tensor:
@@ -135,15 +135,6 @@ def _saturated(x: Tensor, dtype: DType) -> Tensor:
         case DType.FLOAT4E2M1:
             return L.where(L.is_nan(x), 6, x)
     return x
-
-
-def _element_type(wanted: int | str) -> DType:
-    """The element type of a number, or of a name in any case."""
-    name = wanted.upper() if isinstance(wanted, str) else None
-    found = next((dtype for dtype in t.ALL_DTYPES if name == dtype.name or wanted == dtype.value), None)
-    if found is None:
-        raise InvalidModelError(f"there is no element type {wanted!r}.")
-    return found
 
 
 @operator("CastLike", since=15)
@@ -161,7 +152,7 @@ def _converted(x: Tensor, dtype: DType, saturate: bool, rounding: str, opset: in
 
 @operator("BitCast", since=26)
 def bit_cast(x: Tensor, *, to: int) -> Tensor:
-    dtype = _element_type(to)
+    dtype = t.element_type(to)
     if dtype.bitwidth != x.dtype.bitwidth:
         raise TypeMismatchError(
             f"{x.dtype.name.lower()} has {x.dtype.bitwidth} bits, and {dtype.name.lower()} {dtype.bitwidth}.",

@@ -140,9 +140,11 @@ def tfidf_vectorizer(
     grams = _pool(tuple(pool_strings) or tuple(pool_int64s), ngram_counts)
     if len(ngram_indexes) != len(grams) or (weights and len(weights) != len(grams)):
         raise InvalidModelError(f"{len(grams)} n-grams have {len(ngram_indexes)} indexes and {len(weights)} weights.")
+    if min(ngram_indexes, default=0) < 0:
+        raise InvalidModelError(f"an n-gram has the column {min(ngram_indexes)}.")
     number = {gram: i for i, gram in enumerate(grams)}
     lengths = range(min_gram_length, max_gram_length + 1)
-    rows = x.reshape(-1, x.shape[-1] if x.ndim else 1)
+    rows = np.atleast_2d(x)
     found = np.zeros((len(rows), max(ngram_indexes, default=-1) + 1), np.float32)
     for row, tokens in zip(found, rows.tolist(), strict=True):
         counts = np.zeros(len(grams), np.float32)
@@ -161,7 +163,7 @@ def _pool(pool: Sequence[int | str], starts: Sequence[int]) -> list[tuple[int | 
     """The n-grams of a pool: all of length 1, then all of length 2 …, where each length starts."""
     grams = []
     for length, (begin, end) in enumerate(itertools.pairwise([*starts, len(pool)]), start=1):
-        if not 0 <= begin <= end or (end - begin) % length:
+        if not 0 <= begin <= end <= len(pool) or (end - begin) % length:
             raise InvalidModelError(f"elements {begin} to {end} of the pool are no n-grams of length {length}.")
         grams += [tuple(pool[i : i + length]) for i in range(begin, end, length)]
     return grams
@@ -169,8 +171,8 @@ def _pool(pool: Sequence[int | str], starts: Sequence[int]) -> list[tuple[int | 
 
 def _ngrams(tokens: Sequence[int | str], lengths: range, skips: int) -> Iterator[tuple[int | str, ...]]:
     """All n-grams of these lengths, of tokens that follow each other or lie up to ``skips`` apart."""
-    for length in lengths:
-        for step in range(1, 2 if length == 1 else skips + 2):
+    for length in range(max(lengths.start, 1), min(lengths.stop, len(tokens) + 1)):
+        for step in range(1, 2 if length == 1 else min(skips + 1, (len(tokens) - 1) // (length - 1)) + 1):
             reach = (length - 1) * step
             for begin in range(len(tokens) - reach):
                 yield tuple(tokens[begin : begin + reach + 1 : step])

@@ -9,7 +9,6 @@ from __future__ import annotations
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import ShapeError
 from sardonyx.ops.definitions.normalization import layer_normalization
 from sardonyx.ops.registry import operator
@@ -22,7 +21,7 @@ def simplified_layer_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, Tensor]:
     """Over the root of the mean square of the axes from ``axis`` on."""
-    wide = L.cast(x, DType(stash_type))
+    wide = L.cast(x, t.element_type(stash_type))
     over = range(L.normalized_axis(axis, x.rank), x.rank)
     inverse = 1 / L.sqrt(L.reduce_mean(wide * wide, over, keepdims=True) + epsilon)
     return L.cast(wide * inverse, scale.dtype) * scale, inverse

@@ -142,16 +142,23 @@ def _leaf_table(trees: Trees, targets: int, dtype: DType) -> tuple[Tensor, Tenso
 def _depth(trees: Trees) -> int:
     """The most steps from a root to a leaf, after checking that every path ends."""
     depth, level = 0, set(trees.roots)
+    if min(trees.features, default=0) < 0:
+        raise InvalidModelError(f"a node looks at the feature {min(trees.features)}, which is not there.")
     for node in level:
         _check_node(node, trees, "a tree")
+    reached = set(level)
     while level := {
         child for node in level if trees.modes[node] != LEAF for child in (trees.yes[node], trees.no[node])
     }:
         for node in level:
             _check_node(node, trees, "a node")
+        reached |= level
         depth += 1
         if depth > len(trees.modes):
             raise InvalidModelError("a path through a tree does not end: nodes form a cycle.")
+    lost = [node for node, mode in enumerate(trees.modes) if mode != LEAF and node not in reached]
+    if lost:
+        raise InvalidModelError(f"no root leads to node number {lost[0]}: nodes form a cycle, or a tree has two roots.")
     return depth
 
 
@@ -175,11 +182,11 @@ def _trees_by_id(
     weights: Sequence[tuple[int, int, int, float]],
 ) -> Trees:
     """Trees whose nodes are named by tree and node; weights are (tree, node, target, weight)."""
-    lists = {"nodes_nodeids": nodeids, "nodes_featureids": featureids, "nodes_values": values, "nodes_modes": modes,
-             "nodes_truenodeids": yes, "nodes_falsenodeids": no}  # fmt: skip
-    for name, given in lists.items():
-        if len(given) != len(treeids):
-            raise InvalidModelError(f"nodes_treeids has {len(treeids)} entries, and {name} {len(given)}.")
+    _require_one_length(
+        nodes_treeids=treeids, nodes_nodeids=nodeids, nodes_featureids=featureids, nodes_values=values,
+        nodes_modes=modes, nodes_truenodeids=yes, nodes_falsenodeids=no,
+        nodes_missing_value_tracks_true=missing or treeids,
+    )  # fmt: skip
     index = {place: i for i, place in enumerate(zip(treeids, nodeids, strict=True))}
     if len(index) != len(treeids):
         raise InvalidModelError("two nodes of a tree have one id.")
@@ -213,6 +220,14 @@ def _trees_by_id(
         weights=leaves,
         members={},
     )
+
+
+def _require_one_length(**attributes: Sequence[object]) -> None:
+    """Attributes that are columns of one table are of one length."""
+    (first, column), *others = attributes.items()
+    for name, other in others:
+        if len(other) != len(column):
+            raise InvalidModelError(f"{first} has {len(column)} entries, and {name} {len(other)}.")
 
 
 def _code(mode: str) -> int:
@@ -266,6 +281,9 @@ def tree_ensemble_regressor(
 ) -> Tensor:
     rows = _features(x)
     given = _numbers(target_weights, target_weights_as_tensor)
+    _require_one_length(
+        target_treeids=target_treeids, target_nodeids=target_nodeids, target_ids=target_ids, target_weights=given
+    )
     weights = list(zip(target_treeids, target_nodeids, target_ids, given, strict=True))
     _targets_checked(weights, n_targets)
     trees = _trees_by_id(
@@ -315,6 +333,9 @@ def tree_ensemble_classifier(
     rows, labels = _features(x), class_labels(classlabels_int64s, classlabels_strings)
     classes = len(classlabels_int64s) or len(classlabels_strings)
     given = _numbers(class_weights, class_weights_as_tensor)
+    _require_one_length(
+        class_treeids=class_treeids, class_nodeids=class_nodeids, class_ids=class_ids, class_weights=given
+    )
     weights = list(zip(class_treeids, class_nodeids, class_ids, given, strict=True))
     _targets_checked(weights, classes)
     trees = _trees_by_id(
@@ -365,18 +386,24 @@ def tree_ensemble(
         raise InvalidModelError("a leaf gives to a target, or a node has a mode, that there is not.")
     if not 0 <= aggregate_function < len(AGGREGATES) or not 0 <= post_transform < len(NAMES):
         raise InvalidModelError(f"there is no aggregate {aggregate_function} or post_transform {post_transform}.")
+    splits, weights = (tensor.known.ravel().tolist() for tensor in (nodes_splits, leaf_weights))
+    _require_one_length(
+        nodes_featureids=nodes_featureids, nodes_modes=modes, nodes_splits=splits, nodes_truenodeids=nodes_truenodeids,
+        nodes_trueleafs=nodes_trueleafs, nodes_falsenodeids=nodes_falsenodeids, nodes_falseleafs=nodes_falseleafs,
+        nodes_missing_value_tracks_true=nodes_missing_value_tracks_true or modes,
+    )  # fmt: skip
+    _require_one_length(leaf_targetids=leaf_targetids, leaf_weights=weights)
     members = [] if membership_values is None else membership_values.known.ravel().tolist()
     trees = Trees(
         roots=list(tree_roots),
         features=[*nodes_featureids, *[0] * leaves],
-        splits=[*nodes_splits.known.ravel().tolist(), *[0.0] * leaves],
+        splits=[*splits, *[0.0] * leaves],
         modes=[*modes, *[LEAF] * leaves],
         yes=_children(nodes_truenodeids, nodes_trueleafs, inner, leaves),
         no=_children(nodes_falsenodeids, nodes_falseleafs, inner, leaves),
         missing=[*map(bool, nodes_missing_value_tracks_true or [0] * inner), *[False] * leaves],
         weights=[
-            (inner + i, target, weight)
-            for i, (target, weight) in enumerate(zip(leaf_targetids, leaf_weights.known.ravel().tolist(), strict=True))
+            (inner + i, target, weight) for i, (target, weight) in enumerate(zip(leaf_targetids, weights, strict=True))
         ],
         members=_member_sets([i for i, mode in enumerate(modes) if mode == MEMBER], members),
     )
