@@ -156,8 +156,11 @@ def quantized(dtype: Any) -> list[Case]:
         Case("QuantizeLinear", [(f(B, S, 60) * 9).astype(np.float16), np.array(0.1, np.float16), z()]),
         Case("DequantizeLinear", [x, s(0.1), z()]),
         Case("DequantizeLinear", [x, positive(4), q(4, dtype=dtype)], {"axis": 1}),
-        *(Case(name, [x, s(0.1), z(), y, s(0.07), z(), s(0.09), z()], apart=fused) for name in ("QLinearAdd", "QLinearMul")),
-        *(Case(name, [x, s(0.25), z(), y, s(0.5), z(), s(0.5), z()]) for name in ("QLinearAdd", "QLinearMul")),
+        *(
+            Case(name, [x, s(a), z(), y, s(b), z(), s(c), z()], apart=reason)
+            for name in ("QLinearAdd", "QLinearMul")
+            for a, b, c, reason in [(0.1, 0.07, 0.09, fused), (0.25, 0.5, 0.5, "")]
+        ),
         Case("QLinearWhere", [y > 9, x, s(0.5), z(), x[::-1].copy(), s(0.2), z(), s(1.0), z()]),
         Case("QLinearWhere", [x > 9, x, s(0.1), z(), y, s(0.2), z(), s(0.1), z()]),
         Case("QLinearSigmoid", [x, s(0.05), z(), s(1 / 256), z()]),
