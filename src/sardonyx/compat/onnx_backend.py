@@ -26,7 +26,7 @@ class SardonyxBackendRep(BackendRep):
         """Run once.
 
         Args:
-            inputs: A value for each input in order, or by name.
+            inputs: Values by name, or in order: of the inputs that must be fed, or of all that are declared.
             **kwargs: None are taken.
 
         Returns:
@@ -39,8 +39,9 @@ class SardonyxBackendRep(BackendRep):
             raise UnsupportedError(f"there is no option {', '.join(kwargs)}.", where="run")
         if not isinstance(inputs, Mapping):
             values: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-            names = [value.name for value in self.session.model.graph.inputs]
-            inputs = dict(zip(names, values, strict=False))
+            needed = [info.name for info in self.session.get_inputs()]
+            declared = [str(value.name) for value in self.session.model.graph.inputs]
+            inputs = dict(zip(needed if len(values) <= len(needed) else declared, values, strict=False))
         return tuple(self.session.run(None, inputs))
 
 
