@@ -33,9 +33,8 @@ def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: V
 
     def once(i: Tensor, *carried: Value) -> tuple[Tensor | None, list[Value], list[Value]]:
         going, *rest = body(*map(_number, (i, L.constant(True)), body.input_types), *carried)
-        # Without a condition to begin with, that of the body does not count.
-        again = None if condition is None else L.reshape(going, ())  # type: ignore[arg-type]
-        return again, list(map(_as_declared, rest[:size], body.input_types[2:])), rest[size:]
+        assert isinstance(going, Tensor)
+        return _again(condition, L.reshape(going, ()), i), list(map(_as_declared, rest[:size], body.input_types[2:])), rest[size:]
 
     most = None if count is None else L.reshape(count, ())
     going = None if condition is None else L.reshape(condition, ())
@@ -44,6 +43,17 @@ def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: V
     rows = declared if len(declared) == body.output_count - 1 - size else None
     final, collected = L.loop(most, going, initial, once, rows)
     return *map(_as_declared, final, body.output_types[1:]), *collected
+
+
+def _again(condition: Tensor | None, going: Tensor, i: Tensor) -> Tensor | None:
+    """Whether to go on. Without a condition to begin with, that of the body does not count.
+
+    Engines differ there: some stop. So the count is said to be the number of iterations only where the body never asks
+    for an end; elsewhere the answer, though always yes, is one that only the run gives.
+    """
+    if condition is not None:
+        return going
+    return None if going.is_constant and bool(going.known) else i >= 0
 
 
 def _number(value: Tensor, declared: Type | None) -> Tensor:
