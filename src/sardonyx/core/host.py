@@ -26,16 +26,32 @@ class HostFunction:
             counted from data are ``unknown_size()``.
         compute: From the operands (arrays; lists for sequences; None or a value for optionals; dicts for maps) and the
             attributes to the results, a tuple of the same kinds.
+        domain: The domain of the operator ``name`` that it is the definition of.
+        since: The version of the domain that it is right for.
+        present: Which inputs of the operator the operands are; None for all.
+        given: Attributes of the function that are none of the operator.
     """
 
-    __slots__ = ("__weakref__", "compute", "name", "type_rule")
+    __slots__ = ("__weakref__", "compute", "domain", "given", "name", "present", "since", "type_rule")
 
     def __init__(
-        self, name: str, type_rule: Callable[..., tuple[Type, ...]], compute: Callable[..., tuple[Any, ...]]
+        self,
+        name: str,
+        type_rule: Callable[..., tuple[Type, ...]],
+        compute: Callable[..., tuple[Any, ...]],
+        *,
+        domain: str = "",
+        since: int = 1,
+        present: tuple[bool, ...] | None = None,
+        given: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self.type_rule = type_rule
         self.compute = compute
+        self.domain = domain
+        self.since = since
+        self.present = present
+        self.given = given
 
     def __repr__(self) -> str:
         return f"<host function {self.name}>"

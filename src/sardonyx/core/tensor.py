@@ -34,6 +34,8 @@ from sardonyx.errors import ResourceError, ShapeError
 
 FOLDED_ELEMENTS = 1 << 12
 """Most elements of a value that is computed while tracing."""
+REPEATED_ELEMENTS = 64
+"""Most elements of one that only repeats or counts: more is no constant worth keeping."""
 
 Scalar: TypeAlias = "bool | int | float | complex | np.generic"
 Operand: TypeAlias = "Tensor | Scalar"
@@ -148,8 +150,7 @@ def apply_any(op: str, *operands: Value, **params: Any) -> Value:
     run = current_run()
     if run is not None:
         return _computed(run, op, type, operands, params)  # type: ignore[arg-type]
-    small = all(map(_is_small, (type, *(operand.type for operand in operands))))
-    if op == "random" or not small or any(symbols_in(params)):
+    if not _is_folded(op, type, operands) or any(symbols_in(params)):
         return record(op, operands, params, type)
     with np.errstate(all="ignore"):
         found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
@@ -208,7 +209,14 @@ def _array(found: Any, type: Any) -> np.ndarray:
     return found if type.shape else np.asarray(found, numpy_dtype(type.dtype))
 
 
-def _is_small(type: Type) -> bool:
+def _is_folded(op: str, type: Type, operands: Sequence[Value]) -> bool:
+    """Whether a primitive of known values is computed while tracing."""
+    if op == "random" or not all(_is_small(operand.type) for operand in operands):
+        return False
+    return _is_small(type, REPEATED_ELEMENTS if op in ("broadcast", "iota") else FOLDED_ELEMENTS)
+
+
+def _is_small(type: Type, most: int = FOLDED_ELEMENTS) -> bool:
     if not isinstance(type, TensorType) or type.shape is None:
         return False
     count = 1
@@ -216,7 +224,7 @@ def _is_small(type: Type) -> bool:
         if not isinstance(size, int):
             return False
         count *= size
-    return count <= FOLDED_ELEMENTS
+    return count <= most
 
 
 # Known values.

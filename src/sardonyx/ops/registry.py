@@ -187,7 +187,13 @@ def host_operator(
             function = functions.get(present)
             if function is None:
                 function = functions[present] = HostFunction(
-                    name, _restored(types, present), _restored(definition, present)
+                    name,
+                    _restored(types, present),
+                    _restored(definition, present),
+                    domain=described.domain,
+                    since=since,
+                    present=present,
+                    given=described.given,
                 )
             return host(function, *[value for value in inputs if value is not None], **attributes)
 

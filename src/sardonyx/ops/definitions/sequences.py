@@ -95,7 +95,10 @@ def sequence_erase(sequence: Arrays, position: Array | None = None) -> tuple[lis
 
 
 def _at_types(sequence: SequenceType, position: Type) -> tuple[Type]:
-    return (_element(sequence),)
+    element = _element(sequence)
+    # Elements may differ in their sizes: those of the one taken are its own.
+    sizes = [size if isinstance(size, int) else unknown_size() for size in element.shape or ()]
+    return (element if element.shape is None else TensorType(element.dtype, tuple(sizes)),)
 
 
 @host_operator("SequenceAt", since=11, types=_at_types, reason=_SEQUENCE)
