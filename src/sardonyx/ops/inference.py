@@ -19,7 +19,7 @@ from sardonyx.core.graph import DEFINED, Value, symbols_in
 from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, sizes_of
 from sardonyx.core.trace import nested
-from sardonyx.core.types import DType, TensorType, Type
+from sardonyx.core.types import BOOL, DType, TensorType, Type
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, UnsupportedError
 from sardonyx.ops.graph import (
     Frame,
@@ -109,9 +109,13 @@ class Inference:
     def step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
         """What is known of a node's outputs; nothing where it cannot be traced."""
         inputs = [None if value is None else self.known.get(value) for value in step.node.inputs]
-        missing = [value for value, found in zip(step.node.inputs, inputs, strict=True) if value and found is None]
-        if missing or (step.operator is None and step.function is None):
-            return ()
+        if step.node.op_type == "If" and inputs[0] is None:
+            inputs = [TensorType(BOOL, ())]  # Its branches tell as much whatever the condition is.
+        unknown = any(
+            value is not None and found is None for value, found in zip(step.node.inputs, inputs, strict=True)
+        )
+        if unknown or (step.operator is None and step.function is None):
+            return self._element_types(step, inputs)
         try:
             if step.function is not None:
                 return self._call(step, step.function, inputs, frame)
@@ -125,7 +129,25 @@ class Inference:
             self.refusals[step.node] = InvalidModelError(
                 f"{error.__class__.__name__}: {error}", where=node_label(step.node)
             )
-        return ()
+        return self._element_types(step, inputs)
+
+    def _element_types(self, step: Step, inputs: Sequence[Known]) -> Sequence[Known]:
+        """What is known without shapes: of branches of different rank, of an operator of one element type."""
+        if step.node.op_type == "If" and step.bodies:
+            branches = [body for body in step.bodies.values() if isinstance(body, PreparedGraph)]
+            return [self._either(outputs) for outputs in zip(*(branch.outputs for branch in branches), strict=False)]
+        if step.signature is None:
+            return ()
+        return step.signature.element_types([_type_of(known) for known in inputs])
+
+    def _either(self, outputs: Sequence[ir.Value]) -> Known:
+        """The type of a value that is one of these."""
+        types = [self.type(output) for output in outputs]
+        first = types[0]
+        if not all(isinstance(each, TensorType) for each in types) or not isinstance(first, TensorType):
+            return None
+        same = all(isinstance(each, TensorType) and each.dtype == first.dtype for each in types)
+        return TensorType(first.dtype, None) if same else None
 
     def _remembered(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         attributes = tuple(step.attributes.items())

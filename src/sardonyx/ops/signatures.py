@@ -36,16 +36,24 @@ class Signature:
         inputs: Of each its name, its type variable, and the types that it may have.
         variadic: Whether the last one may occur any number of times.
         mixed: Whether these may have different types.
+        outputs: The type variable of each output.
 
     Attributes:
         inputs: As given.
     """
 
     def __init__(
-        self, name: str, inputs: Sequence[tuple[str, str, frozenset[str]]], *, variadic: bool, mixed: bool
+        self,
+        name: str,
+        inputs: Sequence[tuple[str, str, frozenset[str]]],
+        *,
+        variadic: bool,
+        mixed: bool,
+        outputs: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.inputs = inputs
+        self._outputs = outputs
         self._variadic, self._mixed = variadic, mixed
         self._accepted: set[tuple[Type | None, ...]] = set()
 
@@ -77,6 +85,15 @@ class Signature:
                 )
         self._accepted.add(key)
 
+    def element_types(self, inputs: Sequence[Type | None]) -> list[Type | None]:
+        """The types of the outputs that are of one type with an input that is known, without their shapes."""
+        bound = {
+            variable: _sizeless(type)
+            for (_, variable, _), type in zip(self.inputs, inputs, strict=False)
+            if isinstance(type, TensorType) and not self._mixed
+        }
+        return [bound.get(variable) for variable in self._outputs]
+
 
 def _sizeless(type: Type) -> Type:
     return TensorType(type.dtype, None) if isinstance(type, TensorType) else type
@@ -98,6 +115,7 @@ def signature(domain: str, name: str, opset: int) -> Signature | None:
         [(i.name, i.type_str, frozenset(t.replace(" ", "") for t in i.types)) for i in schema.inputs],
         variadic=variadic,
         mixed=variadic and last is not None and not last.is_homogeneous,
+        outputs=[o.type_str for o in schema.outputs],
     )
 
 

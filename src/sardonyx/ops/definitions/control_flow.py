@@ -34,7 +34,11 @@ def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: V
     def once(i: Tensor, *carried: Value) -> tuple[Tensor | None, list[Value], list[Value]]:
         going, *rest = body(*map(_number, (i, L.constant(True)), body.input_types), *carried)
         assert isinstance(going, Tensor)
-        return _again(condition, L.reshape(going, ()), i), list(map(_as_declared, rest[:size], body.input_types[2:])), rest[size:]
+        return (
+            _again(condition, L.reshape(going, ()), i),
+            list(map(_as_declared, rest[:size], body.input_types[2:])),
+            rest[size:],
+        )
 
     most = None if count is None else L.reshape(count, ())
     going = None if condition is None else L.reshape(condition, ())
