@@ -244,8 +244,10 @@ def test_known_sequences() -> None:
 
 
 def test_random_values_are_drawn_by_seed() -> None:
-    function = trace("f", lambda x: [L.uniform((3,), t.FLOAT, seed=2.0, identity=""), L.normal(x.shape, t.BFLOAT16, seed=None, identity="")],
-                     [TensorType(t.FLOAT, (N,))])  # fmt: skip
+    def f(x: L.Tensor) -> list[L.Tensor]:
+        return [L.uniform((3,), t.FLOAT, seed=2.0, identity=""), L.normal(x.shape, t.BFLOAT16, seed=None, identity="")]
+
+    function = trace("f", f, [TensorType(t.FLOAT, (N,))])
     first, second = on_reference(function, [np.ones(4, np.float32)])
     assert first.shape == (3,) and second.shape == (4,)
     assert second.dtype == t.numpy_dtype(t.BFLOAT16)

@@ -199,9 +199,14 @@ def test_what_does_not_parse_says_in_which_line(text: str, where: str) -> None:
     assert caught.value.where == where
 
 
-def test_what_is_not_legal_is_refused() -> None:
-    with pytest.raises(InvalidModelError, match=r"v0 \(sin\): it is float\[N\], and declared as float\[7\]|declared"):
+def test_a_type_that_is_not_the_rules_is_refused() -> None:
+    with pytest.raises(TextFormatError, match=r"sin gives float\[N\], and double\[N\] is written"):
         parse_function("f(x0: float[N]):\n  v0: double[N] = sin(x0)\n  return v0\n")
+
+
+def test_what_is_not_legal_is_refused() -> None:
+    with pytest.raises(InvalidModelError, match="no input binds Q"):
+        parse_function("f():\n  v0: int64[Q] = iota(shape=[Q], axis=0, dtype=int64)\n  return v0\n")
 
 
 def test_parts_between_commas() -> None:

@@ -22,8 +22,9 @@ from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.spec import check
 from sardonyx.core.tensor import Tensor, bind, constant, function_input, known, level_of
 from sardonyx.core.text import INFIX, PREFIX, SIZES, UNWRITTEN
+from sardonyx.core.type_rules import TYPE_RULES, same_type
 from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
-from sardonyx.errors import SardonyxError, TextFormatError
+from sardonyx.errors import SardonyxError, ShapeError, TextFormatError, TypeMismatchError
 
 _BY_SIGN = {sign: op for op, sign in INFIX.items()}
 _DTYPES = {dtype.name.lower(): dtype for dtype in t.ALL_DTYPES}
@@ -123,7 +124,7 @@ class _Reader:
             raise self.error("a value is expected: `name: type = expression`")
         try:
             values[name] = self._made(values, symbols, written, expression, indent, level)
-        except (ValueError, SyntaxError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, SyntaxError, KeyError, IndexError, TypeError, ShapeError, TypeMismatchError) as error:
             self._at = start
             raise self.error(f"{expression!r} does not parse ({error})") from error
         if comment:
@@ -179,6 +180,9 @@ class _Reader:
         if op == "host":
             given |= {"symbols": own}
         params = {name: given[name] for name in PRIMITIVES[op].params}
+        told = TYPE_RULES[op](*[operand.type for operand in operands], **params)
+        if told != type_ and (op not in ("cond", "loop", "host") or not same_type(told, type_)):
+            raise self.error(f"{op} gives {told}, and {type_} is written")
         key = (params["function"], params["attributes"]) if op == "host" else tuple(params.values())
         make = Tensor if isinstance(type_, TensorType) else Value
         made = interned(make, op, tuple(operands), params, type_, level_of(operands), key)
