@@ -35,24 +35,33 @@ def substituted(
         level: The nesting of the function that the results are in.
         inside: Whether a value may be built again; others stay as they are.
     """
-    return _Substitution(values, sizes or {}, level, inside).values_of(roots)
+    return Substitution(values, sizes or {}, level, inside).values_of(roots)
 
 
 def nested_at(inner: Function, level: int, sizes: Mapping[str, Size] | None = None) -> Function:
     """The function as one that lies in a function of ``level``, with sizes in place of symbols."""
     if inner.level > level and not (sizes and inner.free_symbols & sizes.keys()):
         return inner
-    return _Substitution({}, sizes or {}, level, _everything).function(inner)
+    return Substitution({}, sizes or {}, level, _everything).function(inner)
 
 
-class _Substitution:
+class Substitution:
+    """Values and functions built again.
+
+    Args:
+        values: By the value that each one replaces.
+        sizes: By symbol.
+        level: The nesting of the function that the results are in.
+        inside: Whether a value may be built again.
+    """
+
     def __init__(
         self, values: Mapping[Value, Value], sizes: Mapping[str, Size], level: int, inside: Callable[[Value], bool]
     ) -> None:
-        self._new = dict(values)
+        self.new = dict(values)
         self._sizes = dict(sizes)
         self._given = frozenset(sizes)
-        self._level = level
+        self.level = level
         self._inside = inside
 
     def values_of(self, roots: Sequence[Value]) -> list[Value]:
@@ -60,26 +69,27 @@ class _Substitution:
         waiting = [(root, False) for root in reversed(roots)]
         while waiting:
             value, ready = waiting.pop()
-            if value in self._new:
+            if value in self.new:
                 continue
             definers = [v for v in value.definers if not self._given.issuperset(defined_by(v))]
-            needed = [v for v in (*value.operands, *definers) if v not in self._new]
+            needed = [v for v in (*value.operands, *definers) if v not in self.new]
             if not self._inside(value) or value.op in ("constant", "input"):
-                self._new[value] = value
+                self.new[value] = value
             elif needed and not ready:
                 waiting.append((value, True))
                 waiting.extend((other, False) for other in reversed(needed))
             else:
-                self._new[value] = self._made(value)
-        return [self._new[root] for root in roots]
+                self.new[value] = self.made(value)
+        return [self.new[root] for root in roots]
 
-    def _made(self, value: Value) -> Value:
-        operands = tuple([self._new[operand] for operand in value.operands])
-        params = {name: self._part(param) for name, param in value.params.items()}
+    def made(self, value: Value) -> Value:
+        """The value built again of what its operands have become."""
+        operands = tuple([self.new[operand] for operand in value.operands])
+        params = {name: self.part(param) for name, param in value.params.items()}
         if operands == value.operands and all(params[name] is param for name, param in value.params.items()):
             noted(value)
             return value
-        made = self._bound(value, operands[0]) if value.op == "bind" else self._recorded(value, operands, params)
+        made = self._bound(value, operands[0]) if value.op == "bind" else self.recorded(value, operands, params)
         made.origin = made.origin or value.origin
         return made
 
@@ -88,20 +98,21 @@ class _Substitution:
         self._sizes[value.params["symbol"]] = size
         return next(other for other in operand.bound if other.params["symbol"] in size.symbols())
 
-    def _recorded(self, value: Value, operands: tuple[Value, ...], params: dict[str, Any]) -> Value:
+    def recorded(self, value: Value, operands: tuple[Value, ...], params: dict[str, Any]) -> Value:
+        """The primitive recorded of other operands, with symbols of its own where it defines some."""
         own = defined_by(value)
         if own:
             names = tuple(fresh_symbol() for _ in own)
             self._sizes.update(zip(own, map(Dim.symbol, names), strict=True))
-            params = {name: self._part(param) for name, param in value.params.items()} | {"symbols": names}
-        type_ = self._part(value.type)
+            params = {name: self.part(param) for name, param in value.params.items()} | {"symbols": names}
+        type_ = self.part(value.type)
         level = level_of(operands)
         made = interned(type(value), value.op, operands, params, type_, level, tuple(params.values()))
         for symbol in defined_by(made):
             define(symbol, made)
         return made
 
-    def _part(self, part: Any) -> Any:
+    def part(self, part: Any) -> Any:
         """A parameter or a type, with sizes in place of symbols and functions at their level."""
         if isinstance(part, Function):
             return self.function(part)
@@ -109,16 +120,16 @@ class _Substitution:
             return part
         if isinstance(part, Dim):
             return part.substitute(self._sizes)
-        inner = [self._part(each) for each in part]
+        inner = [self.part(each) for each in part]
         named = isinstance(part, (TensorType, SequenceType, OptionalType, MapType, TupleType))
         return type(part)(*inner) if named else tuple(inner)
 
     def function(self, inner: Function) -> Function:
         """A function that lies in the one at hand."""
-        if inner.level > self._level and not inner.free_symbols & self._sizes.keys():
+        if inner.level > self.level and not inner.free_symbols & self._sizes.keys():
             return inner
-        level = max(inner.level, self._level + 1)
-        inputs = [function_input(level, i, self._part(value.type)) for i, value in enumerate(inner.inputs)]
+        level = max(inner.level, self.level + 1)
+        inputs = [function_input(level, i, self.part(value.type)) for i, value in enumerate(inner.inputs)]
         own = set(inner.values)
-        body = _Substitution(dict(zip(inner.inputs, inputs, strict=True)), self._sizes, level, own.__contains__)
+        body = Substitution(dict(zip(inner.inputs, inputs, strict=True)), self._sizes, level, own.__contains__)
         return function(inner.name, inputs, body.values_of(inner.results), level)
