@@ -20,7 +20,7 @@ from sardonyx.core.types import STRING, DType, MapType, OptionalType, SequenceTy
 from sardonyx.errors import ExecutionError, InvalidModelError, ResourceError, SardonyxError, UnsupportedError
 from sardonyx.model import types as model_types
 from sardonyx.ops import registry
-from sardonyx.ops.registry import Operator, canonical
+from sardonyx.ops.registry import Between, Operator, canonical
 from sardonyx.ops.signatures import Signature, signature
 
 
@@ -114,9 +114,13 @@ class Step:
         bodies: Its graphs.
         references: Attributes that are those of the function around it, by name.
         outputs: How many results are asked for.
+        between: The graph around it, for an operator that asks for it.
     """
 
-    __slots__ = ("attributes", "bodies", "function", "node", "operator", "opset", "outputs", "references", "signature")
+    __slots__ = (
+        "attributes", "between", "bodies", "function", "node", "operator", "opset", "outputs", "references",
+        "signature",
+    )  # fmt: skip
 
     def __init__(self, node: ir.Node, opset: int, operator: Operator | None, signature: Signature | None) -> None:
         self.node = node
@@ -124,6 +128,7 @@ class Step:
         self.operator = operator
         self.signature = signature
         self.function: PreparedGraph | None = None
+        self.between: Between | None = None
         self.attributes: Mapping[str, Any] = {}
         self.bodies: dict[str, PreparedGraph | list[PreparedGraph]] = {}
         self.references: dict[str, str] = {}
@@ -161,6 +166,47 @@ class PreparedGraph:
                 found[value].origin = value.name or ""
             self._constants = found
         return self._constants
+
+    def between(self, given: Sequence[str], wanted: str) -> Callable[..., Value]:
+        """The function that computes a value of the graph from others.
+
+        Args:
+            given: Names of the values that it takes.
+            wanted: The name of the value that it gives.
+
+        Raises:
+            InvalidModelError: There is no value of a name, or the wanted one hangs on an input that is not given.
+        """
+        makers = {output: step for step in self.steps for output in step.node.outputs}
+        by_name = {value.name: value for value in (*self.inputs, *self.initializers, *makers)}
+        for name in (*given, wanted):
+            if name not in by_name:
+                raise InvalidModelError(f"the graph has no value {name!r}.")
+        inputs, result = [by_name[name] for name in given], by_name[wanted]
+        needed: set[Step] = set()
+        waiting = [result]
+        while waiting:
+            value = waiting.pop()
+            if value in inputs or value in self.initializers:
+                continue
+            if value not in makers:
+                raise InvalidModelError(f"{wanted!r} hangs on the input {value.name!r}, which is not given.")
+            if makers[value] not in needed:
+                needed.add(makers[value])
+                waiting.extend(_read_by(makers[value].node))
+
+        def compute(*arguments: Value) -> Value:
+            frame = Frame(None)
+            frame.values.update(self.constants)
+            frame.values.update(zip(inputs, arguments, strict=True))
+            for step in self.steps:
+                if step in needed:
+                    call_step(step, frame)
+            found = frame.find(result)
+            assert found is not None
+            return found
+
+        return compute
 
     def call(
         self,
@@ -249,7 +295,9 @@ def apply_operator(step: Step, inputs: list[Value | None], attributes: Mapping[s
     if step.references:
         step.operator.bound(attributes)
     identity = step.node.name or str(step.node.outputs[0].name)
-    return step.operator(inputs, attributes, opset=step.opset, outputs=step.outputs, identity=identity)
+    return step.operator(
+        inputs, attributes, opset=step.opset, outputs=step.outputs, identity=identity, between=step.between
+    )
 
 
 # Preparation.
@@ -277,7 +325,11 @@ class Preparer:
         steps = [self.step(node, imports) for node in graph]
         declared = graph.attributes.items() if isinstance(graph, ir.Function) else ()
         defaults = {name: _attribute(attribute) for name, attribute in declared if attribute.value is not None}
-        return PreparedGraph(graph, steps, defaults)
+        prepared = PreparedGraph(graph, steps, defaults)
+        for step in steps:
+            if step.operator is not None and "between" in step.operator.given:
+                step.between = prepared.between
+        return prepared
 
     def step(self, node: ir.Node, imports: Mapping[str, int]) -> Step:
         """Look up all that a node needs; ``imports`` are versions by domain, ``ai.onnx`` as the empty text.

@@ -2,8 +2,9 @@
 
 A definition's signature is the operator's: positional parameters are inputs (``Tensor | None = None`` where one may be
 left out, ``*xs`` where there may be any number), keyword-only parameters are attributes with the standard's defaults.
-Three keyword-only names are no attributes, and given by whoever calls: ``opset`` (the version of the operator's domain
-that the model imports), ``outputs`` (how many results are asked for) and ``identity`` (the node, for random numbers).
+Four keyword-only names are no attributes, and given by whoever calls: ``opset`` (the version of the operator's domain
+that the model imports), ``outputs`` (how many results are asked for), ``identity`` (the node, for random numbers) and
+``between`` (the graph around the node, as functions from some of its values to another).
 An attribute whose name is taken, by these, an input or Python, is written with an underscore after it.
 """
 
@@ -29,10 +30,13 @@ from sardonyx.errors import InvalidModelError, RuleError
 Definition = Callable[..., Any]
 F = TypeVar("F", bound=Definition)
 
+Between = Callable[[Sequence[str], str], Callable[..., Value]]
+"""From names of values around a node, to the function that computes one (the last name) from others (the first)."""
+
 REQUIRED = inspect.Parameter.empty
 """Stands for the default of an attribute that must be given."""
 
-GIVEN = ("opset", "outputs", "identity")
+GIVEN = ("opset", "outputs", "identity", "between")
 """Keyword-only parameters of a definition that are no attributes."""
 
 
@@ -80,6 +84,7 @@ class Operator:
         opset: int,
         outputs: int = 1,
         identity: str = "",
+        between: Between | None = None,
     ) -> tuple[Value | None, ...]:
         """Apply the operator; see :meth:`bound` for what it checks.
 
@@ -96,8 +101,8 @@ class Operator:
         for name, parameter in self.renamed.items():
             if name in options:
                 options[parameter] = options.pop(name)
-        for name in self.given:
-            options[name] = opset if name == "opset" else outputs if name == "outputs" else identity
+        offered = {"opset": opset, "outputs": outputs, "identity": identity, "between": between}
+        options.update((name, offered[name]) for name in self.given)
         found = self.definition(*inputs, **options)
         results = (found,) if isinstance(found, Value) else tuple(found)
         if len(results) < outputs:

@@ -1,0 +1,35 @@
+"""``Gradient``: derivatives of one value of the graph by others, from the gradient table of Core.
+
+Source: ONNX Operators, domain *ai.onnx.preview.training*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core import differentiation
+from sardonyx.core.graph import Value
+from sardonyx.core.interpreter import evaluate
+from sardonyx.core.language import Tensor
+from sardonyx.core.run_context import current_run, tracing
+from sardonyx.core.tensor import apply_any, get
+from sardonyx.core.trace import trace
+from sardonyx.errors import InvalidModelError
+from sardonyx.ops.registry import Between, operator
+
+
+@operator("Gradient", since=1, domain="ai.onnx.preview.training")
+def gradient(*inputs: Tensor, xs: Sequence[str], y: str, zs: Sequence[str] = (), between: Between) -> tuple[Value, ...]:
+    """The derivatives of the sum of ``y`` by each of ``xs``, at the values given for ``xs`` and ``zs``."""
+    if len(inputs) != len(xs) + len(zs):
+        raise InvalidModelError(
+            f"{len(xs)} values to differentiate by and {len(zs)} others are named, not {len(inputs)}."
+        )
+    compute = between([*xs, *zs], y)
+    with tracing():
+        traced = trace("Gradient", lambda *values: [compute(*values)], [x.type for x in inputs])
+        derived = differentiation.gradient(traced, range(len(xs)))
+    if current_run() is not None:
+        return tuple(evaluate(derived, inputs)[1:])
+    found = apply_any("call", *inputs, function=derived)
+    return tuple(get(found, 1 + i) for i in range(len(xs)))
