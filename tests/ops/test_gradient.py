@@ -46,3 +46,78 @@ def test_by_a_value_in_between() -> None:
 def test_what_it_hangs_on_must_be_given() -> None:
     with pytest.raises(InvalidModelError, match="hangs on the input 'b', which is not given"):
         session(xs=("a",)).run(None, {"a": A, "b": B})
+
+
+# Written in ONNX's text.
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>'
+
+
+def run(graph: str, **feeds: object) -> list[np.ndarray]:
+    return sardonyx.Session(onnx.parser.parse_model(f"{HEAD} {graph}")).run(
+        None, {k: np.asarray(v, np.float32) for k, v in feeds.items()}
+    )
+
+
+NETWORK = """g (float[N, 3] x, float[N, 2] label) => (float loss, float[3, 2] dw, float[2] db) <
+    float[3, 2] w = {0.1, -0.2, 0.3, 0.4, -0.5, 0.6}, float[2] b = {0.1, 0.2}
+  > {
+  product = MatMul (x, w)
+  logits = Add (product, b)
+  scores = LogSoftmax <axis = -1> (logits)
+  picked = Mul (scores, label)
+  total = ReduceSum <keepdims = 0> (picked)
+  loss = Neg (total)
+  dw, db = ai.onnx.preview.training.Gradient <xs = ["w", "b"], zs = ["x", "label"], y = "loss"> (w, b, x, label)
+}"""
+
+
+def test_of_a_loss_by_its_weights() -> None:
+    rng = np.random.default_rng(0)
+    x, label = rng.standard_normal((5, 3)).astype(np.float32), np.eye(2, dtype=np.float32)[[0, 1, 1, 0, 1]]
+    _, dw, db = run(NETWORK, x=x, label=label)
+    w, b = np.array([[0.1, -0.2], [0.3, 0.4], [-0.5, 0.6]]), np.array([0.1, 0.2])
+    scores = np.exp(x @ w + b)
+    residual = scores / scores.sum(-1, keepdims=True) - label
+    np.testing.assert_allclose(dw, x.T @ residual, rtol=1e-4)
+    np.testing.assert_allclose(db, residual.sum(0), rtol=1e-4)
+
+
+def test_at_other_values_than_those_of_the_graph() -> None:
+    (found,) = run(
+        """g (float x, float at) => (float d) {
+          y = Mul (x, x)
+          d = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (at)
+        }""",
+        x=2,
+        at=5,
+    )
+    assert found == 10
+
+
+def test_of_a_gradient() -> None:
+    """The second derivative of x**4 is 12 * x**2."""
+    first, second = run(
+        """g (float x) => (float d, float dd) {
+          s = Mul (x, x)
+          y = Mul (s, s)
+          d = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (x)
+          dd = ai.onnx.preview.training.Gradient <xs = ["x"], y = "d"> (x)
+        }""",
+        x=3,
+    )
+    assert (first, second) == (108, 108)
+
+
+def test_through_control_flow_that_sees_around() -> None:
+    graph = """g (float x, float[N] v) => (float d) {
+      zero = Constant <value = float {0}> ()
+      positive = Greater (x, zero)
+      y = If (positive) <
+        then_branch = a () => (float p) { q = Mul (x, x)  s = ReduceSum <keepdims = 0> (v)  p = Mul (q, s) },
+        else_branch = b () => (float n) { n = Neg (x) }
+      >
+      d = ai.onnx.preview.training.Gradient <xs = ["x"], zs = ["v"], y = "y"> (x, v)
+    }"""
+    assert run(graph, x=3, v=[1, 2]) == [18]
+    assert run(graph, x=-3, v=[1, 2]) == [-1]

@@ -189,9 +189,9 @@ class PreparedGraph:
             value = waiting.pop()
             if value in inputs or value in self.initializers:
                 continue
-            if value not in makers:
+            if value in self.inputs:
                 raise InvalidModelError(f"{wanted!r} hangs on the input {value.name!r}, which is not given.")
-            if makers[value] not in needed:
+            if value in makers and makers[value] not in needed:  # Others are of bodies.
                 needed.add(makers[value])
                 waiting.extend(_read_by(makers[value].node))
 
