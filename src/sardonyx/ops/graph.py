@@ -507,7 +507,7 @@ def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
     if isinstance(type, ir.SequenceType):
         return SequenceType(core_type(type.elem_type))
     if isinstance(type, ir.OptionalType):
-        return OptionalType(core_type(type.elem_type))
+        return OptionalType(core_type(type.elem_type, shape))
     if isinstance(type, ir.TensorType):
         if shape is None:
             return TensorType(DType(type.dtype), None)

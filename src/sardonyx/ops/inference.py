@@ -3,30 +3,37 @@
 A node is traced once for each combination of what is known of its inputs: their types, and the elements of small
 integer tensors (so that shape arithmetic stays an expression). What the file claims of a value is used where tracing
 cannot tell; where the two contradict each other, tracing is right and the conflict is kept.
+
+Core knows every rank and every axis, and a model may not: where the branches of an ``If`` give tensors of different
+rank, what comes after is traced at every rank, and where axes are computed from data at every choice of them; what
+holds in all cases that the operator takes is kept.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Dim, Size, as_dim, equal
 from sardonyx.core.graph import DEFINED, Value, symbols_in
 from sardonyx.core.run_context import tracing
-from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, sizes_of
+from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, size_tensor, sizes_of
 from sardonyx.core.trace import nested
-from sardonyx.core.types import BOOL, DType, TensorType, Type
-from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, UnsupportedError
+from sardonyx.core.type_rules import same_type
+from sardonyx.core.types import DType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.errors import InvalidModelError, NeedsValueError, SardonyxError, ShapeError, UnsupportedError
 from sardonyx.ops.graph import (
     Frame,
     PreparedGraph,
     Preparer,
     Step,
     apply_operator,
+    array_constant,
     attributes_in,
     core_type,
     node_label,
@@ -47,8 +54,17 @@ What a definition reads off an operand at run time (a size) is thereby told apar
 """
 _REMEMBERED = 1 << 15
 
-_traced: dict[tuple[Any, ...], tuple[Known, ...]] = {}
-"""Results of nodes by operator, attributes and what was known of their inputs; shared by all models."""
+_RANKS = range(7)
+"""Ranks at which a node is traced where that of an input is open."""
+_MOST_CHOICES = 64
+"""Most choices of axes that are tried."""
+
+_ASSUMED = tuple(tuple(Dim.symbol(f"{DEFINED}{mark}{axis}") for axis in _RANKS) for mark in "ab")
+"""Sizes of inputs of open rank: of as many inputs as are tried at all ranks."""
+
+_traced: dict[tuple[Any, ...], tuple[tuple[Known, ...], frozenset[str]]] = {}
+"""Results of nodes, and the sizes in them that only the run tells, by operator, attributes and what was known of the
+inputs; shared by all models."""
 
 
 class Conflict(NamedTuple):
@@ -83,6 +99,7 @@ class Inference:
         self.conflicts: list[Conflict] = []
         self.refusals: dict[ir.Node, SardonyxError] = {}
         self._operands: dict[ir.Value | None, int] = {}
+        self._opened = itertools.count()
 
     def type(self, value: ir.Value) -> Type | None:
         """The type of a value; None where it is not known."""
@@ -109,45 +126,67 @@ class Inference:
     def step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
         """What is known of a node's outputs; nothing where it cannot be traced."""
         inputs = [None if value is None else self.known.get(value) for value in step.node.inputs]
-        if step.node.op_type == "If" and inputs[0] is None:
-            inputs = [TensorType(BOOL, ())]  # Its branches tell as much whatever the condition is.
-        unknown = any(
-            value is not None and found is None for value, found in zip(step.node.inputs, inputs, strict=True)
-        )
-        if unknown or (step.operator is None and step.function is None):
-            return self._element_types(step, inputs)
+        missing = [value for value, found in zip(step.node.inputs, inputs, strict=True) if value and found is None]
+        if step.operator is None and step.function is None:
+            return ()
         try:
+            if missing:
+                return _types_by_signature(step, inputs)
             if step.function is not None:
                 return self._call(step, step.function, inputs, frame)
+            if "then_branch" in step.bodies and not step.node.domain:
+                return self._branches(step, inputs[0], frame)
             if step.bodies or step.references:
                 return self._apply(step, inputs, frame, level)
             return self._remembered(step, inputs, frame, level)
+        except NeedsValueError as error:
+            self.refusals[step.node] = error
+            return _types_by_signature(step, inputs)
         except SardonyxError as error:
             self.refusals[step.node] = error
-        except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
-            # What a definition trips over in a model that is wrong is told of the node, as in a run.
-            self.refusals[step.node] = InvalidModelError(
-                f"{error.__class__.__name__}: {error}", where=node_label(step.node)
-            )
-        return self._element_types(step, inputs)
+        return ()
 
-    def _element_types(self, step: Step, inputs: Sequence[Known]) -> Sequence[Known]:
-        """What is known without shapes: of branches of different rank, of an operator of one element type."""
-        if step.node.op_type == "If" and step.bodies:
-            branches = [body for body in step.bodies.values() if isinstance(body, PreparedGraph)]
-            return [self._either(outputs) for outputs in zip(*(branch.outputs for branch in branches), strict=False)]
-        if step.signature is None:
-            return ()
-        return step.signature.element_types([_type_of(known) for known in inputs])
+    def _traced(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
+        cases = _ranks(inputs)
+        try:
+            return self._in_all(step, inputs, cases, frame, level) if cases else self._apply(step, inputs, frame, level)
+        except NeedsValueError:
+            cases = _axes(step, inputs)
+            if cases is None:
+                raise
+            return self._in_all(step, inputs, cases, frame, level)
 
-    def _either(self, outputs: Sequence[ir.Value]) -> Known:
-        """The type of a value that is one of these."""
-        types = [self.type(output) for output in outputs]
-        first = types[0]
-        if not all(isinstance(each, TensorType) for each in types) or not isinstance(first, TensorType):
-            return None
-        same = all(isinstance(each, TensorType) and each.dtype == first.dtype for each in types)
-        return TensorType(first.dtype, None) if same else None
+    def _in_all(
+        self, step: Step, inputs: Sequence[Known], cases: Iterable[Sequence[Known]], frame: Frame, level: int
+    ) -> Sequence[Known]:
+        """What holds in every case that the operator takes; a case is what may be assumed of the inputs."""
+        found: Sequence[Known] | None = None
+        refusal: SardonyxError | None = None
+        for assumed in cases:
+            try:
+                results = self._apply(step, assumed, frame, level)
+            except UnsupportedError:
+                results = _types_by_signature(step, inputs)
+            except SardonyxError as error:
+                refusal = error
+                continue
+            found = results if found is None else [self._joined(a, b) for a, b in zip(found, results, strict=False)]
+        if found is None:
+            raise refusal or UnsupportedError("too many ranks or axes are open.", where=node_label(step.node))
+        return self._renamed(found, _new_symbols(found, inputs))
+
+    def _branches(self, step: Step, condition: Known, frame: Frame) -> Sequence[Known]:
+        """What both branches of an ``If`` give, or the one that its condition chooses; they may differ in rank."""
+        found = []
+        for name in ("then_branch", "else_branch"):
+            graph = step.bodies[name]
+            assert isinstance(graph, PreparedGraph)
+            with nested() as deeper:
+                self.graph(graph, Frame(frame), deeper - 1)
+            found.append([self.known.get(value) for value in graph.outputs])
+        if isinstance(condition, Value) and condition.is_constant:
+            return found[0 if condition.known.all() else 1]
+        return [self._joined(a, b) for a, b in zip(*found, strict=False)]
 
     def _remembered(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         attributes = tuple(step.attributes.items())
@@ -155,15 +194,18 @@ class Inference:
         try:
             found = _traced.get(key)
         except TypeError:  # An attribute that has no hash, such as a list of tensors.
-            return self._apply(step, inputs, frame, level)
+            return self._traced(step, inputs, frame, level)
         if found is None:
-            found = tuple(self._apply(step, inputs, frame, level))
-            given = set(symbols_in(tuple(_type_of(one) for one in inputs)))
-            if all(s in given or not s.startswith(DEFINED) for s in symbols_in(tuple(_type_of(one) for one in found))):
+            results = tuple(self._traced(step, inputs, frame, level))
+            new = _new_symbols(results, inputs)
+            # What is read off a value is the same whoever reads it: the next node is to find these very symbols.
+            if not new or _ranks(inputs) is not None:
                 if len(_traced) >= _REMEMBERED:
                     _traced.clear()
-                _traced[key] = found
-        return found
+                _traced[key] = results, new
+            return results
+        results, new = found
+        return self._renamed(results, new) if new else results
 
     def _apply(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         operands = [
@@ -171,7 +213,11 @@ class Inference:
             for value, known in zip(step.node.inputs, inputs, strict=True)
         ]
         attributes = attributes_in(step, frame, self._body)
-        return [_abstract(result) for result in apply_operator(step, operands, attributes)]
+        try:
+            return [_abstract(result) for result in apply_operator(step, operands, attributes)]
+        except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+            # What a definition trips over in a model that is wrong is told of the node, as in a run.
+            raise InvalidModelError(f"{error.__class__.__name__}: {error}", where=node_label(step.node)) from error
 
     def _operand(self, value: ir.Value | None, known: Type, level: int) -> Value:
         """The value as a traced operand: of its type, and like no other."""
@@ -209,6 +255,50 @@ class Inference:
             if earlier is not None and _type_of(earlier) != _type_of(self.known.get(output)):
                 self.known[output] = None
         return results
+
+    def _open_size(self) -> Dim:
+        """A size that only the run tells; named alike each time that a model is inferred, so that it is remembered."""
+        return Dim.symbol(f"{DEFINED}n{next(self._opened)}")
+
+    def _renamed(self, found: Sequence[Known], symbols: frozenset[str]) -> tuple[Known, ...]:
+        """The same of another node: with other symbols in place of these."""
+        names: dict[str, Size] = {symbol: self._open_size() for symbol in sorted(symbols)}
+
+        def sizes(shape: Iterable[Size]) -> tuple[Size, ...]:
+            return tuple([size if isinstance(size, int) else size.substitute(names) for size in shape])
+
+        def renamed(type: Type) -> Type:
+            match type:
+                case TensorType() if type.shape is not None:
+                    return TensorType(type.dtype, sizes(type.shape))
+                case SequenceType() | OptionalType():
+                    return type._replace(element=renamed(type.element))
+            return type
+
+        def each(known: Known) -> Known:
+            if isinstance(known, Value):
+                if known.op != "dims":
+                    return known
+                return size_tensor(sizes(known.params["sizes"]), known.params["shape"], known.params["dtype"])
+            return None if known is None else renamed(known)
+
+        return tuple(map(each, found))
+
+    def _joined(self, a: Known, b: Known) -> Known:
+        """What is known of a value that is one of two."""
+        if a is b or a is None or b is None:
+            return a if b is not None else None
+        first, second = _type_of(a), _type_of(b)
+        if not isinstance(first, TensorType) or not isinstance(second, TensorType):
+            return first if first is not None and second is not None and same_type(first, second) else None
+        if first.dtype != second.dtype:
+            return None
+        if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
+            return TensorType(first.dtype, None)
+        return TensorType(
+            first.dtype,
+            tuple([x if x == y else self._open_size() for x, y in zip(first.shape, second.shape, strict=True)]),
+        )
 
     def _merged(self, value: ir.Value, found: Known) -> Known:
         """What tracing found, completed by what the file claims."""
@@ -264,6 +354,63 @@ def _more_telling(inferred: Size, claimed: Size) -> Size:
     return inferred if equal(inferred, claimed) is False else claimed
 
 
+def _new_symbols(found: Sequence[Known], inputs: Sequence[Known]) -> frozenset[str]:
+    """The symbols of sizes that only the run tells, and that none of the inputs has."""
+    spoken = {symbol for symbol in symbols_in(tuple(map(_type_and_sizes, found))) if symbol.startswith(DEFINED)}
+    return frozenset(spoken.difference(symbols_in(tuple(map(_type_and_sizes, inputs))))) if spoken else frozenset()
+
+
+def _type_and_sizes(known: Known) -> tuple[Any, ...]:
+    return (known.type, sizes_of(known) if known.op == "dims" else ()) if isinstance(known, Value) else (known,)
+
+
+def _ranks(inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
+    """The inputs with every rank of those that leave it open; None where none does."""
+    positions = [i for i, known in enumerate(inputs) if isinstance(known, TensorType) and known.shape is None]
+    if not positions:
+        return None
+    if len(positions) > len(_ASSUMED):
+        return ()
+
+    def with_ranks(ranks: Sequence[int]) -> Sequence[Known]:
+        assumed = list(inputs)
+        for position, rank, sizes in zip(positions, ranks, _ASSUMED, strict=False):
+            type = inputs[position]
+            assert isinstance(type, TensorType)
+            assumed[position] = TensorType(type.dtype, sizes[:rank])
+        return assumed
+
+    return map(with_ranks, itertools.product(_RANKS, repeat=len(positions)))
+
+
+def _axes(step: Step, inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
+    """The inputs with every choice of axes that are computed from data; None where there are none, or too many."""
+    names = step.operator.inputs if step.operator is not None else ()
+    position = next((i for i, name in enumerate(names[: len(inputs)]) if name in ("axis", "axes")), None)
+    type = None if position is None else inputs[position]
+    if position is None or not isinstance(type, TensorType) or type.shape is None:
+        return None
+    shape = tuple([size for size in type.shape if isinstance(size, int)])
+    count = math.prod(shape)
+    rank = max(len(one.shape) for one in map(_type_of, inputs) if isinstance(one, TensorType) and one.shape is not None)
+    rank += count if step.node.op_type == "Unsqueeze" else 0
+    if len(shape) < len(type.shape) or math.perm(rank, count) > _MOST_CHOICES:
+        return None
+    return (
+        [
+            *inputs[:position],
+            array_constant(np.array(axes, np.int64).reshape(shape), type.dtype, ""),
+            *inputs[position + 1 :],
+        ]
+        for axes in itertools.permutations(range(rank), count)
+    )
+
+
+def _types_by_signature(step: Step, inputs: Sequence[Known]) -> Sequence[Known]:
+    """The element types that the standard gives the results, where tracing needs to know more than there is."""
+    return () if step.signature is None else step.signature.results([_type_of(known) for known in inputs])
+
+
 def _type_of(known: Known) -> Type | None:
     return known.type if isinstance(known, Value) else known
 
@@ -295,9 +442,9 @@ def claimed_type(value: ir.Value) -> Type | None:
     if value.type is None:
         return None
     if not isinstance(value.type, ir.TensorType):
-        return core_type(value.type)
+        return core_type(value.type, value.shape)
     if value.shape is None:
-        return None
+        return TensorType(DType(value.type.dtype), None)
     sizes: list[Size] = []
     for axis, size in enumerate(value.shape):
         known = size if isinstance(size, int) else as_dim(size.value) if size.value else -1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx
 
 from sardonyx.core.graph import Value
-from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.types import ALL_DTYPES, MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import TypeMismatchError
 from sardonyx.ops.contributed import CONTRIBUTED
 from sardonyx.ops.registry import find
@@ -36,7 +36,7 @@ class Signature:
         inputs: Of each its name, its type variable, and the types that it may have.
         variadic: Whether the last one may occur any number of times.
         mixed: Whether these may have different types.
-        outputs: The type variable of each output.
+        outputs: Of each result its type variable, and the types that it may have.
 
     Attributes:
         inputs: As given.
@@ -49,12 +49,12 @@ class Signature:
         *,
         variadic: bool,
         mixed: bool,
-        outputs: Sequence[str] = (),
+        outputs: Sequence[tuple[str, Sequence[str]]] = (),
     ) -> None:
         self.name = name
         self.inputs = inputs
-        self._outputs = outputs
         self._variadic, self._mixed = variadic, mixed
+        self._outputs = outputs
         self._accepted: set[tuple[Type | None, ...]] = set()
 
     def check(self, inputs: Sequence[Value | None]) -> None:
@@ -85,14 +85,26 @@ class Signature:
                 )
         self._accepted.add(key)
 
-    def element_types(self, inputs: Sequence[Type | None]) -> list[Type | None]:
-        """The types of the outputs that are of one type with an input that is known, without their shapes."""
-        bound = {
-            variable: _sizeless(type)
-            for (_, variable, _), type in zip(self.inputs, inputs, strict=False)
-            if isinstance(type, TensorType) and not self._mixed
-        }
-        return [bound.get(variable) for variable in self._outputs]
+    def results(self, inputs: Sequence[Type | None]) -> list[Type | None]:
+        """The types of the results as far as the standard's type variables tell them: tensors of open shape.
+
+        Args:
+            inputs: The types of the inputs; None for what is left out or not known.
+        """
+        bound: dict[str, Type] = {}
+        if self.inputs and not self._mixed:
+            for position, type in enumerate(inputs):
+                if type is not None:
+                    bound.setdefault(self.inputs[min(position, len(self.inputs) - 1)][1], _sizeless(type))
+        return [bound.get(variable) or _only_tensor(allowed) for variable, allowed in self._outputs]
+
+
+def _only_tensor(allowed: Sequence[str]) -> Type | None:
+    """The one tensor type that is allowed; None where there are others."""
+    return TensorType(_DTYPES[allowed[0]], None) if len(allowed) == 1 and allowed[0] in _DTYPES else None
+
+
+_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in ALL_DTYPES}
 
 
 def _sizeless(type: Type) -> Type:
@@ -115,7 +127,7 @@ def signature(domain: str, name: str, opset: int) -> Signature | None:
         [(i.name, i.type_str, frozenset(t.replace(" ", "") for t in i.types)) for i in schema.inputs],
         variadic=variadic,
         mixed=variadic and last is not None and not last.is_homogeneous,
-        outputs=[o.type_str for o in schema.outputs],
+        outputs=[(o.type_str, [t.replace(" ", "") for t in o.types]) for o in schema.outputs],
     )
 
 

@@ -24,9 +24,11 @@ def slice_(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, 
     if not isinstance(count, int):
         raise NeedsValueError("the number of axes to slice is computed from data.", value=starts)
     along = L.normalized_axes(range(count) if axes is None else L.static(axes, "the axes of Slice"), x.rank)
-    by = [1] * count if steps is None else L.static(steps, "a step of Slice")
     limits = [x.shape[axis] for axis in along]
-    return _sliced(x, _positions(starts, limits), _positions(ends, limits), along, by)
+    first, last = _positions(starts, limits), _positions(ends, limits)
+    if steps is not None and not steps.is_constant:
+        return _stepped(x, first, last, along, steps)
+    return _sliced(x, first, last, along, [1] * count if steps is None else L.static(steps))
 
 
 @operator("Slice", since=1)
@@ -81,6 +83,21 @@ def _sliced(
         last = dim_max(dim_min(end, x.shape[axis]), 0)
         length = dim_max(dim_min(last - start, last), 0)
         x = L.slice_(x, axis, last - length, last, abs(step))
+    return x
+
+
+def _stepped(x: Tensor, starts: Sequence[Size], ends: Sequence[Size], axes: Sequence[int], steps: Tensor) -> Tensor:
+    """The same by steps that are computed from data: the places are gathered."""
+    if steps.shape != (len(axes),):
+        raise ShapeError(f"{steps.type} does not tell a step for each of {len(axes)} axes.")
+    for i, (start, end, axis) in enumerate(zip(starts, ends, axes, strict=True)):
+        step, size = L.cast(L.entry(steps, i), t.INT64), x.shape[axis]
+        low, high, limit = (L.size_tensor([place], ()) for place in (start, end, size))
+        low = L.where(step < 0, L.minimum(low, limit - 1), L.maximum(low, 0))
+        high = L.where(step < 0, high, L.maximum(high, 0))
+        distance, by = L.where(step < 0, low - high, high - low), L.abs_(step)
+        count = L.one_size(L.maximum((distance + by - 1) / by, 0), "the length of a slice")
+        x = L.take(x, low + L.arange(count) * step, axis)
     return x
 
 
