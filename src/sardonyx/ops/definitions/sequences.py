@@ -13,6 +13,7 @@ import numpy as np
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
+from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Value
 from sardonyx.core.host import HostFunction, host, unknown_size
 from sardonyx.core.language import Tensor
@@ -122,10 +123,30 @@ _at = HostFunction("SequenceAt", _at_types, sequence_at)
 _length = HostFunction("SequenceLength", _length_types, sequence_length)
 
 
+def _split_types(x: TensorType, split: TensorType | None = None, *, axis: int, keepdims: int) -> tuple[Type]:
+    if split is not None or x.shape is None:
+        return (SequenceType(TensorType(x.dtype, None)),)
+    return (SequenceType(TensorType(x.dtype, (*x.shape[:axis], *[1][: keepdims != 0], *x.shape[axis + 1 :]))),)
+
+
+def _split_arrays(x: Array, split: Array | None = None, *, axis: int, keepdims: int) -> tuple[list[Array]]:
+    return (
+        split_to_sequence(
+            L.constant(x), split if split is None else L.constant(split), axis=axis, keepdims=keepdims
+        ).known,
+    )
+
+
+_split = HostFunction("SplitToSequence", _split_types, _split_arrays)
+
+
 @operator("SplitToSequence", since=11)
 def split_to_sequence(x: Tensor, split: Tensor | None = None, *, axis: int = 0, keepdims: int = 1) -> Value:
-    """The number of parts must be known: it is no part of a sequence's type."""
-    (size,) = L.static(L.size_tensor([x.shape[L.normalized_axis(axis, x.rank)]]), "the size of a split axis")
+    """The number of parts is no part of a sequence's type: where it is open, the host counts them."""
+    axis = L.normalized_axis(axis, x.rank)
+    size = x.shape[axis]
+    if isinstance(size, Dim) or (split is not None and not split.is_constant):
+        return host(_split, *[x] if split is None else [x, split], axis=axis, keepdims=keepdims)[0]
     sizes = [1] if split is None else L.static(split, "the sizes of parts")
     if split is None or split.rank == 0:
         if sizes[0] < 1:
