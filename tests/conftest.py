@@ -1,4 +1,4 @@
-"""What all tests share: a rule that a test makes is gone after it."""
+"""What all tests share: a rule or an operator that a test makes is gone after it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sardonyx.ops.registry import defined_by_users, remove
 from sardonyx.rewrite import rules
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
@@ -16,7 +17,10 @@ assert rules.__name__  # importing the package registers every rule of the libra
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     known, sweeps = {name: list(found) for name, found in REGISTRY.items()}, dict(SWEEPS)
+    operators = set(defined_by_users())
     yield
+    for domain, name in set(defined_by_users()) - operators:
+        remove(name, domain=domain)
     REGISTRY.clear()
     REGISTRY.update(known)
     SWEEPS.clear()

@@ -23,6 +23,7 @@ from sardonyx.cli.output import (
     written,
 )
 from sardonyx.errors import EvaluationError, VerificationError
+from sardonyx.ops.operators_file import load_operators
 from sardonyx.report import html, latency, tables
 from sardonyx.report.summary import Summary, summary
 from sardonyx.rewrite.optimize import optimize
@@ -54,6 +55,9 @@ def command(
     rules: Annotated[
         list[Path] | None, typer.Option(help="A Python file with rules of your own (repeatable).", show_default=False)
     ] = None,
+    operators: Annotated[
+        list[Path] | None, typer.Option(help="A Python file that defines operators (repeatable).", show_default=False)
+    ] = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Prove that the outputs are equal.")] = True,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3, writing nothing, unless proved.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say which near matches did not fire, and why.")] = False,
@@ -63,6 +67,8 @@ def command(
 ) -> None:
     """Rewrite a model to fewer, cheaper nodes, prove that it computes the same, and write standard ONNX."""
     feeds = read_inputs(inputs)
+    for file in operators or ():
+        load_operators(file)
     with progress("optimizing", quiet=as_json):
         result = optimize(
             model,

@@ -76,6 +76,11 @@ class Operator:
     host_reason: str = ""
     user: bool = False
 
+    @property
+    def draws(self) -> bool:
+        """Whether it asks for the node's identity: results may differ from node to node and from run to run."""
+        return "identity" in self.given
+
     def __call__(
         self,
         inputs: Sequence[Value | None],
@@ -142,6 +147,7 @@ _IGNORED = frozenset({"consumed_inputs"})
 """Attributes of the first versions that never had a meaning for results."""
 
 _operators: dict[tuple[str, str], list[Operator]] = {}
+_of_users: dict[tuple[str, str], list[Operator]] = {}
 _loading = threading.RLock()
 _loaded = False
 
@@ -168,7 +174,12 @@ def operator(name: str, *, since: int, domain: str = "") -> Callable[[F], F]:
 
 
 def host_operator(
-    name: str, *, since: int, types: Callable[..., tuple[Type, ...]], reason: str, domain: str = ""
+    name: str,
+    *,
+    since: int,
+    types: Callable[..., tuple[Type, ...]],
+    reason: str = "its author wrote it over numpy",
+    domain: str = "",
 ) -> Callable[[F], F]:
     """Register a definition over numpy, with a type rule: for strings, sequences, and results counted from data.
 
@@ -272,11 +283,14 @@ def canonical(domain: str) -> str:
 def _add(new: Operator) -> None:
     versions = _operators.setdefault((new.domain, new.name), [])
     versions[:] = sorted([*(old for old in versions if old.since != new.since), new], key=lambda o: o.since)
+    if new.user:
+        _of_users[new.domain, new.name] = [each for each in versions if each.user]
 
 
 def remove(name: str, *, domain: str = "") -> None:
     """Forget all definitions of an operator."""
     _operators.pop((canonical(domain), name), None)
+    _of_users.pop((canonical(domain), name), None)
 
 
 def find(domain: str, name: str, opset: int) -> Operator | None:
@@ -284,6 +298,11 @@ def find(domain: str, name: str, opset: int) -> Operator | None:
     load()
     right = [found for found in _operators.get((canonical(domain), name), ()) if found.since <= opset]
     return right[-1] if right else None
+
+
+def defined_by_users() -> Mapping[tuple[str, str], Sequence[Operator]]:
+    """The definitions from outside of the library, by domain and name."""
+    return _of_users
 
 
 def all_operators() -> Iterator[Operator]:

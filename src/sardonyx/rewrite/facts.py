@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.ops.registry import defined_by_users
+
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 STANDARD = ("", "ai.onnx")
@@ -250,10 +252,15 @@ RANDOM = frozenset(
 """Operators that draw: never folded, never merged, never run twice."""
 
 
+def is_users(node: ir.Node) -> bool:
+    """Whether a user defined the node's operator, in a domain that is not the standard's."""
+    return node.domain not in STANDARD and (node.domain, node.op_type) in defined_by_users()
+
+
 def is_pure(node: ir.Node) -> bool:
-    """Whether two runs of the node on equal inputs give equal outputs: a standard operator that draws nothing."""
+    """Whether two runs of the node on equal inputs give equal outputs: an operator that is known, and draws nothing."""
     if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in RANDOM:
-        return False
+        return is_users(node) and not any(each.draws for each in defined_by_users()[node.domain, node.op_type])
     if node.op_type == "Dropout":
         training = node.inputs[2] if len(node.inputs) > 2 else None
         return training is None or scalar(training) is False or scalar(training) == 0

@@ -89,7 +89,7 @@ def _bits_are_given(node: ir.Node, group: set[ir.Node]) -> bool:
     while waiting:
         each = waiting.pop()
         floats = [v for v in each.outputs if v.dtype is None or v.dtype.is_floating_point()]
-        if floats and each.op_type not in ROUNDED_ONCE:
+        if floats and (each.op_type not in ROUNDED_ONCE or each.domain not in STANDARD):
             return False
         readers = [v.producer() for v in each.inputs if v is not None]
         new = [source for source in readers if source in group and source not in seen]
@@ -105,7 +105,8 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
     for node in facts.nodes_of(graph):
         if not node.inputs or not all(v is None or v in known or facts.is_constant(v) for v in node.inputs):
             continue
-        if node.domain not in STANDARD or node.op_type in KEPT or not facts.is_pure(node):
+        known_here = node.domain in STANDARD or facts.is_users(node)
+        if not known_here or node.op_type in KEPT or not facts.is_pure(node):
             continue
         if facts.bodies(node) or facts.refers_to_function_attribute(node):
             continue

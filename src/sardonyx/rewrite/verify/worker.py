@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
 from sardonyx.rewrite.verify.judging import judge
@@ -18,15 +21,30 @@ from sardonyx.rewrite.verify.memory import limit_memory
 from sardonyx.rewrite.verify.reference import Reference
 
 
-def answer_to(request: dict[str, Any], reference: Reference | None) -> tuple[dict[str, Any], Reference | None]:
-    """The answer to one request, and the reference to keep."""
-    if request["do"] == "reference":
-        reference = Reference(
-            Path(request["path"]), Path(request["folder"]), request.get("inputs"), request["seed"], limit_memory
-        )
-        return reference.as_dict(), reference
-    assert reference is not None
-    return judge(reference, Path(request["path"]), exact=request["exact"]), reference
+class Judge:
+    """Answers requests about one original.
+
+    Args:
+        prepare: Called with the original, its shapes inferred, before it is run.
+    """
+
+    def __init__(self, prepare: Callable[[ir.Model], None]) -> None:
+        self._prepare = prepare
+        self._reference: Reference | None = None
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one request."""
+        try:
+            if request["do"] == "reference":
+                place, folder = Path(request["path"]), Path(request["folder"])
+                self._reference = Reference(place, folder, request.get("inputs"), request["seed"], self._prepare)
+                return self._reference.as_dict()
+            assert self._reference is not None
+            return judge(self._reference, Path(request["path"]), exact=request["exact"])
+        except SardonyxError as error:
+            return {"status": "error", "reason": str(error)}
+        except MemoryError:
+            return {"status": "error", "reason": "running it takes more memory than there is"}
 
 
 def peak_bytes() -> int:
@@ -41,14 +59,9 @@ def peak_bytes() -> int:
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    reference: Reference | None = None
+    child = Judge(limit_memory)
     for line in sys.stdin:
-        try:
-            answer, reference = answer_to(json.loads(line), reference)
-        except SardonyxError as error:
-            answer = {"status": "error", "reason": str(error)}
-        except MemoryError:
-            answer = {"status": "error", "reason": "running it takes more memory than there is"}
+        answer = child.answer(json.loads(line))
         answer["peak_bytes"] = peak_bytes()
         print(json.dumps(answer), flush=True)
 
