@@ -25,8 +25,16 @@ from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, size_tensor, sizes_of
 from sardonyx.core.trace import nested
 from sardonyx.core.type_rules import same_type
-from sardonyx.core.types import DType, OptionalType, SequenceType, TensorType, Type
-from sardonyx.errors import InvalidModelError, NeedsValueError, SardonyxError, ShapeError, UnsupportedError
+from sardonyx.core.types import DType, OptionalType, SequenceType, TensorType, Type, is_float
+from sardonyx.errors import (
+    InvalidModelError,
+    ModelFileError,
+    NeedsValueError,
+    SardonyxError,
+    ShapeError,
+    UnsupportedError,
+)
+from sardonyx.model.reader import collector_paused
 from sardonyx.ops.graph import (
     Frame,
     PreparedGraph,
@@ -53,6 +61,9 @@ _positions = itertools.count(1 << 16)
 What a definition reads off an operand at run time (a size) is thereby told apart from what it reads off another.
 """
 _REMEMBERED = 1 << 15
+
+_FEW = 16
+"""Most floats that are looked at: eight scales of a ``Resize`` and as many again."""
 
 _RANKS = range(7)
 """Ranks at which a node is traced where that of an input is open."""
@@ -111,6 +122,22 @@ class Inference:
         found = self.known.get(value)
         return sizes_of(found) if isinstance(found, Value) else None
 
+    def require_consistency(self, graph: ir.Graph) -> None:
+        """Refuse a model that contradicts itself.
+
+        Args:
+            graph: The main graph. What a node in a body refuses is no fault: the body may be one that never runs.
+
+        Raises:
+            ShapeError: The file declares a value otherwise than its node gives it.
+            SardonyxError: A node of the main graph does not take its inputs.
+        """
+        for conflict in self.conflicts:
+            raise conflict.error()
+        for node, refusal in self.refusals.items():
+            if node.graph is graph and not isinstance(refusal, UnsupportedError):
+                raise type(refusal)(refusal.problem, where=node_label(node), remedy=refusal.remedy)
+
     def graph(self, graph: PreparedGraph, frame: Frame, level: int) -> None:
         """Infer all values of a graph whose inputs are known, while tracing at ``level``."""
         for value in graph.initializers:
@@ -125,10 +152,14 @@ class Inference:
 
     def step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
         """What is known of a node's outputs; nothing where it cannot be traced."""
-        inputs = [None if value is None else self.known.get(value) for value in step.node.inputs]
-        missing = [value for value, found in zip(step.node.inputs, inputs, strict=True) if value and found is None]
         if step.operator is None and step.function is None:
             return ()
+        given = step.node.inputs
+        known = self.known
+        inputs = [None if value is None else known.get(value) for value in given]
+        missing = None in inputs and any(
+            value is not None and found is None for value, found in zip(given, inputs, strict=True)
+        )
         try:
             if missing:
                 return _types_by_signature(step, inputs)
@@ -329,11 +360,11 @@ def infer(model: ir.Model, input_types: Mapping[str, Type] | None = None) -> Inf
     """
     given = dict(input_types or {})
     imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
-    prepared = Preparer(model.functions).graph(model.graph, imports)
-    initializers = set(prepared.initializers)
-    inputs = [value for value in prepared.inputs if value not in initializers]
-    found = Inference({value: given.get(value.name or "") or claimed_type(value) for value in inputs})
-    with tracing(), nested() as level:
+    with collector_paused(), tracing(), nested() as level:
+        prepared = Preparer(model.functions).graph(model.graph, imports)
+        initializers = set(prepared.initializers)
+        inputs = [value for value in prepared.inputs if value not in initializers]
+        found = Inference({value: given.get(value.name or "") or claimed_type(value) for value in inputs})
         found.graph(prepared, Frame(None), level)
     return found
 
@@ -421,20 +452,33 @@ def _abstract(result: Value | None) -> Known:
         return None
     if result.op == "dims":
         return result
-    if result.op == "constant" and isinstance(result.type, TensorType) and result.known.size <= FOLDED_ELEMENTS:
+    if (
+        result.op == "constant"
+        and isinstance(result.type, TensorType)
+        and _may_tell(result.type.dtype, result.known.size)
+    ):
         return result
     return result.type
 
 
+def _may_tell(dtype: DType, elements: int) -> bool:
+    """Whether a constant may matter to sizes: so do integers, and few floats, as the scales of a ``Resize``."""
+    return elements <= (_FEW if is_float(dtype) else FOLDED_ELEMENTS)
+
+
 def initial(value: ir.Value) -> Known:
-    """What is known of an initializer: a small one itself, of a large one the type; weights are not read."""
+    """What is known of an initializer: itself where it may matter to sizes, else its type; no weights are read."""
     tensor = value.const_value
     if tensor is None:
         return claimed_type(value)
     shape = tuple(int(size) for size in tensor.shape)  # type: ignore[arg-type]
-    if math.prod(shape) <= FOLDED_ELEMENTS:
-        return tensor_constant(tensor)
-    return TensorType(DType(tensor.dtype), shape)
+    dtype = DType(tensor.dtype)
+    if _may_tell(dtype, math.prod(shape)):
+        try:
+            return tensor_constant(tensor)
+        except ModelFileError:
+            pass  # Its contents were taken out of the model, or lie in a file that is not here: the type is known.
+    return TensorType(dtype, shape)
 
 
 def claimed_type(value: ir.Value) -> Type | None:

@@ -96,7 +96,7 @@ def summary(
         model = model.clone()
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
     outputs = tuple(_port(v) for v in model.graph.outputs)
-    inference.infer_shapes(model, input_shapes=_sized(model, sizes) if sizes else None)
+    inference.infer_shapes(model, strict=False, input_shapes=_sized(model, sizes) if sizes else None)
     graphs = [model.graph, *(f.graph for f in model.functions.values())]
     nodes = [node for graph in graphs for node in graph.all_nodes()]
     operators = Counter(f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)

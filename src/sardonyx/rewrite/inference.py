@@ -49,7 +49,11 @@ InputShapes = Mapping[str, Sequence[int | str | None]]
 
 
 def infer_shapes(
-    model: ir.Model, *, input_shapes: InputShapes | None = None, message: onnx.ModelProto | None = None
+    model: ir.Model,
+    *,
+    input_shapes: InputShapes | None = None,
+    message: onnx.ModelProto | None = None,
+    strict: bool = True,
 ) -> None:
     """Annotate every value of ``model`` (bodies too) with its type and shape, in place.
 
@@ -60,9 +64,13 @@ def infer_shapes(
         model: The model to annotate.
         input_shapes: Shapes to give to graph inputs first: int, dimension name, or None for unknown.
         message: The very model as the message it was read from, weights or not, where that is at hand; made when None.
+        strict: Whether contradictions are errors. Otherwise a wrong claim of the file is overwritten, and what a node
+            gives that cannot run stays open.
 
     Raises:
-        ShapeError: ``input_shapes`` names no input, or has another rank than declared.
+        ShapeError: ``input_shapes`` names no input, or has another rank than declared; if ``strict``, also where the
+            file declares otherwise than a node gives: names both places.
+        SardonyxError: if ``strict``, a node cannot run on inputs of these types and sizes.
         InvalidModelError: the model has a cycle, an undefined value, a recursive function, or no operator sets.
     """
     if input_shapes:
@@ -76,7 +84,10 @@ def infer_shapes(
         )
     if not plainly_sound(model):
         require_structure(message or model_io.to_proto(model, weights=False))
-    annotate(operator_inference.infer(model))
+    inferred = operator_inference.infer(model)
+    if strict:
+        inferred.require_consistency(model.graph)
+    annotate(inferred)
     refine(model, Sizes(model.graph.opset_imports.get("", 1)))
 
 

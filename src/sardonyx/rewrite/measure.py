@@ -160,7 +160,7 @@ def draw(path: str | os.PathLike[str], run: Run) -> tuple[Feeds, dict[str, int]]
         EvaluationError: it runs on none of those drawn.
     """
     model = model_io.load(path)
-    inference.infer_shapes(model)
+    inference.infer_shapes(model, strict=False)
     names = inputs.open_sizes(model)
     for size in TYPICAL_SIZES if names else ():
         sizes = {name: 1 if first else size for name, first in names.items()}

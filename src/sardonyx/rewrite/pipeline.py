@@ -95,7 +95,7 @@ def transform(
     interface = _Interface(model)
     opened = open_negative_sizes(model)
     with collector_paused():
-        inference.infer_shapes(model, message=None if freed or opened else message)
+        inference.infer_shapes(model, strict=False, message=None if freed or opened else message)
         engine = _to_fixed_point(model, selection, settings)
     inference.forget_made_up(model)
     if not engine.interface_changed:
@@ -130,7 +130,7 @@ def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Setting
     interface = _Interface(model)
     open_negative_sizes(model)
     with collector_paused():
-        inference.infer_shapes(model)
+        inference.infer_shapes(model, strict=False)
         engine = Engine(model, settings)
         for _ in range(ROUNDS if repeat else 1):
             before = len(engine.applied)

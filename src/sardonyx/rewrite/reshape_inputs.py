@@ -161,7 +161,7 @@ def _repaired(work: ir.Model, shapes: InputShapes) -> ir.Model:
     listed = annotated(work)
     ranks = [None if value.shape is None else len(value.shape) for value in work.graph.outputs]
     repair(work, shapes)
-    inference.infer_shapes(work)
+    inference.infer_shapes(work, strict=False)
     for value, rank in zip(work.graph.outputs, ranks, strict=True):
         if value.shape is None and rank is not None:
             # Inference does not know every operator; sizes may have changed, and ranks do not.

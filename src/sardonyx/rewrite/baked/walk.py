@@ -54,7 +54,7 @@ class Walk:
             repairs: What to look for at each operator.
         """
         for _ in range(MOST_ROUNDS):
-            inference.infer_shapes(self.model)
+            inference.infer_shapes(self.model, strict=False)
             self.sizes = Sizes(self.sizes.opset)
             self.merged.clear()
             self.arithmetic.forget()
@@ -98,7 +98,7 @@ class Walk:
 
     def settle(self) -> None:
         """With the new sizes in force: what was written for them becomes constants where they are numbers."""
-        inference.infer_shapes(self.model)
+        inference.infer_shapes(self.model, strict=False)
         self.sizes = Sizes(self.sizes.opset)
         for node, index in self.operands:
             if node.graph is None:

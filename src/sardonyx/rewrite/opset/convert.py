@@ -118,12 +118,12 @@ class Walk:
 
     def _annotate(self) -> None:
         """Infers types and shapes; experimental operators, which stop inference, are written as standard ones."""
-        infer_shapes(self.model)
+        infer_shapes(self.model, strict=False)
         while pending := self._experimental():
             ready = [site for site in pending if all(v is None or v.dtype is not None for v in site.inputs)]
             for site in ready or pending:
                 replace_experimental(site)
-            infer_shapes(self.model)
+            infer_shapes(self.model, strict=False)
 
     def _experimental(self) -> list[Site]:
         return [
