@@ -151,7 +151,7 @@ class Inference:
                     self.known[output] = self._merged(output, found)
 
     def step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
-        """What is known of a node's outputs; nothing where it cannot be traced."""
+        """What is known of a node's outputs; where it cannot be traced, what the standard says of their types."""
         if step.operator is None and step.function is None:
             return ()
         given = step.node.inputs
@@ -161,21 +161,18 @@ class Inference:
             value is not None and found is None for value, found in zip(given, inputs, strict=True)
         )
         try:
+            if "then_branch" in step.bodies and not step.node.domain:
+                return self._branches(step, inputs[0], frame)
             if missing:
                 return _types_by_signature(step, inputs)
             if step.function is not None:
                 return self._call(step, step.function, inputs, frame)
-            if "then_branch" in step.bodies and not step.node.domain:
-                return self._branches(step, inputs[0], frame)
             if step.bodies or step.references:
                 return self._apply(step, inputs, frame, level)
             return self._remembered(step, inputs, frame, level)
-        except NeedsValueError as error:
-            self.refusals[step.node] = error
-            return _types_by_signature(step, inputs)
         except SardonyxError as error:
             self.refusals[step.node] = error
-        return ()
+            return _types_by_signature(step, inputs)
 
     def _traced(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         cases = _ranks(inputs)
