@@ -177,7 +177,9 @@ class Inference:
     def _traced(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         cases = _ranks(inputs)
         try:
-            return self._in_all(step, inputs, cases, frame, level) if cases else self._apply(step, inputs, frame, level)
+            if cases is None:
+                return self._apply(step, inputs, frame, level)
+            return self._in_all(step, inputs, cases, frame, level)
         except NeedsValueError:
             cases = _axes(step, inputs)
             if cases is None:
@@ -393,7 +395,7 @@ def _type_and_sizes(known: Known) -> tuple[Any, ...]:
 
 
 def _ranks(inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
-    """The inputs with every rank of those that leave it open; None where none does."""
+    """The inputs with every rank of those that leave it open: no cases where these are too many, None where none does."""
     positions = [i for i, known in enumerate(inputs) if isinstance(known, TensorType) and known.shape is None]
     if not positions:
         return None
