@@ -395,7 +395,7 @@ def _type_and_sizes(known: Known) -> tuple[Any, ...]:
 
 
 def _ranks(inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
-    """The inputs with every rank of those that leave it open: no cases where these are too many, None where none does."""
+    """The inputs with every rank of those that leave it open; no cases where these are too many, None without any."""
     positions = [i for i, known in enumerate(inputs) if isinstance(known, TensorType) and known.shape is None]
     if not positions:
         return None
