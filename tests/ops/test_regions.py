@@ -43,13 +43,16 @@ def box(x: np.ndarray, axis: int, start: int, end: int, step: int) -> np.ndarray
     end=PLACES,
     step=st.sampled_from([1, 1, 2, 3, -1, -2, -3]),
     known=st.sampled_from([None, "1"]),
+    step_known=st.sampled_from([None, "1"]),
 )
-def test_slice_clamps_as_specified(size: int, start: int, end: int, step: int, known: str | None) -> None:
+def test_slice_clamps_as_specified(
+    size: int, start: int, end: int, step: int, known: str | None, step_known: str | None
+) -> None:
     x = np.arange(2 * size, dtype=np.int32).reshape(2, size)
     assert_computes(
         "Slice",
         [x, ints(start), ints(end), ints(-1), ints(step)],
-        ["N M", known, known, None, None],
+        ["N M", known, known, None, step_known],
         box(x, 1, start, end, step),
     )
 

@@ -75,6 +75,26 @@ def test_split(split: np.ndarray | None, attributes: str, sizes: list[tuple[int,
 
 
 @pytest.mark.parametrize(
+    ("split", "keepdims", "element"),
+    [(None, 1, "float[2, 1]"), (None, 0, "float[2]"), (2, 1, "float"), ([1, 4], 1, "float")],
+)
+def test_split_where_the_number_of_parts_is_open(split: Any, keepdims: int, element: str) -> None:
+    operator = find("", "SplitToSequence", 13)
+    assert operator is not None
+    values = [constant(np.arange(10, dtype=np.float32).reshape(2, 5))]
+    values += [] if split is None else [constant(np.array(split))]
+    types = [t.TensorType(t.FLOAT, (2, Dim.symbol("N"))), *[value.type for value in values[1:]]]
+    attributes = {"axis": -1, "keepdims": keepdims}
+    function = trace("split", lambda *inputs: list(operator(inputs, attributes, opset=13)), types)  # type: ignore[arg-type]
+    assert str(function.results[0].type) == f"sequence({element})"
+    with running(RunContext()):
+        (found,), (wanted,) = evaluate(function, values), operator(values, attributes, opset=13)
+    assert len(found.known) > 1
+    for one, other in zip(found.known, wanted.known, strict=True):  # type: ignore[union-attr]
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
     ("nodes", "error"),
     [
         ("i = Constant<value_int = 2>()  y = SequenceAt(s, i)", ExecutionError),

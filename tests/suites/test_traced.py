@@ -37,7 +37,6 @@ EXCLUDED: dict[str, str] = {
     r"test_(dft|stft).*": FIXED,
     r"test_(causal_conv_with_state|convinteger|convtranspose).*": FIXED,
     r"test_affine_grid_.*": FIXED,
-    r"test_split_to_sequence_.*": "the number of parts is no part of a type",
     r"test_sequence_map_.*": "elements of a sequence without a declared shape have a rank at run time alone",
 }
 """Cases left out, by regular expression, with the reason."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim
-from sardonyx.core.graph import Value
+from sardonyx.core.dim import Dim, symbols
+from sardonyx.core.graph import DEFINED, Value
 from sardonyx.core.host import HostFunction, host, unknown_size
 from sardonyx.core.language import Tensor
 from sardonyx.core.types import OptionalType, SequenceType, TensorType, Type
@@ -97,8 +97,11 @@ def sequence_erase(sequence: Arrays, position: Array | None = None) -> tuple[lis
 
 def _at_types(sequence: SequenceType, position: Type) -> tuple[Type]:
     element = _element(sequence)
-    # Elements may differ in their sizes: those of the one taken are its own.
-    sizes = [size if isinstance(size, int) else unknown_size() for size in element.shape or ()]
+    # Where nothing but the run tells sizes of elements, these may differ: those of the one taken are its own.
+    sizes = [
+        unknown_size() if any(name.startswith(DEFINED) for name in symbols(size)) else size
+        for size in element.shape or ()
+    ]
     return (element if element.shape is None else TensorType(element.dtype, tuple(sizes)),)
 
 
