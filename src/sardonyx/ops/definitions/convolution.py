@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size, dim_max, floor_div
+from sardonyx.core.dim import Size, floor_div
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.products import shifted
@@ -182,13 +182,7 @@ def _cut(
         return explicit_padding(pads if auto_pad == "NOTSET" else None, len(full))
     if len(wanted) != len(full):
         raise InvalidModelError(f"output_shape of {list(output_shape or ())} does not fit {len(full)} spatial axes.")
-    return tuple(_split(f - size, auto_pad) for f, size in zip(full, wanted, strict=True))
-
-
-def _split(total: Size, auto_pad: str) -> tuple[Size, Size]:
-    """What is cut at both ends; where elements are to be added instead, that is at the end."""
-    before, _ = split_padding(dim_max(total, 0), auto_pad)
-    return before, total - before
+    return tuple(split_padding(f - size, auto_pad) for f, size in zip(full, wanted, strict=True))
 
 
 def _turned(w: Tensor, groups: int) -> Tensor:

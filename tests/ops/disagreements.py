@@ -1,0 +1,322 @@
+"""Where the definitions here and another evaluator differ on purpose: who is wrong, and by which sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.ops.generators.draw import Case
+
+ONNX, RUNTIME = "onnx.reference", "onnxruntime"
+EVALUATORS = (ONNX, RUNTIME)
+
+When = Callable[[Case], bool]
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A difference that is resolved.
+
+    Attributes:
+        operators: The operators.
+        evaluator: Who is wrong, or decides otherwise.
+        when: Whether it may show in a case.
+        reason: The sentence of the specification, or what it leaves open.
+    """
+
+    operators: tuple[str, ...]
+    evaluator: str
+    when: When
+    reason: str
+
+    def covers(self, case: Case, evaluator: str) -> bool:
+        """Whether a difference of a case from an evaluator's result is this one."""
+        return case.name in self.operators and evaluator == self.evaluator and self.when(case)
+
+
+def _always(case: Case) -> bool:
+    return True
+
+
+def _has(*names: str) -> When:
+    """The case gives one of these attributes another value than 0."""
+    return lambda case: any(case.attributes.get(name) for name in names)
+
+
+def _before(opset: int) -> When:
+    return lambda case: case.opset < opset
+
+
+def _is_empty(case: Case) -> bool:
+    return 0 in case.inputs[0].shape
+
+
+def _is(kind: str) -> When:
+    """The first input has elements of this kind."""
+    return lambda case: case.inputs[0].dtype.kind in kind
+
+
+def _both(*conditions: When) -> When:
+    return lambda case: all(condition(case) for condition in conditions)
+
+
+def _given(position: int) -> When:
+    return lambda case: len(case.inputs) > position and case.inputs[position] is not None
+
+
+def _slice_ends(case: Case, axis_wide: bool) -> bool:
+    """A backward step with an end past the last element, or a start before the first one."""
+    x, starts, ends, axes, steps = case.inputs
+    if steps is None:
+        return False
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step < 0 and (end == 2**63 - 1 if axis_wide else start < -x.shape[axis]):
+            return True
+    return False
+
+
+def _first_row_from_padding(case: Case) -> bool:
+    return _has("auto_pad")(case) and any(
+        stride > size for stride, size in zip(case.attributes["strides"], case.inputs[1].shape[2:], strict=True)
+    )
+
+
+def _one_pixel(case: Case) -> bool:
+    return bool(case.attributes.get("align_corners")) and 1 in case.inputs[1][2:]
+
+
+def _nearly_constant(case: Case) -> bool:
+    """Some numbers that are normalized together lie close to their mean, and far from 0."""
+    x = np.asarray(case.inputs[0], np.float64)
+    lines = x.reshape(x.shape[0], case.attributes.get("num_groups", x.shape[1]), -1)
+    return bool((lines.std(-1) < 0.05 * np.abs(lines.mean(-1))).any())
+
+
+def _one_causal_query(case: Case) -> bool:
+    """One query, keys before it and more than one with it."""
+    q, _, _, _, past, _ = case.inputs
+    return bool(case.attributes.get("is_causal")) and q.shape[-2] == 1 and past is not None
+
+
+def _raw_scores_capped(case: Case) -> bool:
+    return case.attributes.get("qk_matmul_output_mode") == 0 and bool(case.attributes.get("softcap"))
+
+
+_REDUCTIONS = (
+    "ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    "ReduceLogSumExp", "ReduceSumSquare",
+)  # fmt: skip
+
+DISAGREEMENTS: tuple[Disagreement, ...] = (
+    # Elementwise.
+    Disagreement(
+        ("Clip",), RUNTIME, lambda case: case.opset >= 11 and None in [*case.inputs, None][1:],
+        "without a bound, the function body of Clip compares with none: infinities stay. ONNX Runtime takes the "
+        "greatest and the least finite number",
+    ),
+    Disagreement(
+        ("Softmax", "LogSoftmax", "Hardmax"), ONNX, _before(13),
+        "before version 13, 'the operation coerces the input into a 2-dimensional tensor' at the axis",
+    ),
+    Disagreement(
+        ("Dropout",), RUNTIME, _before(12),
+        "the mask of inference is all true by version 12's text; before, it is left open",
+    ),
+    Disagreement(
+        ("Sign",), RUNTIME, _both(_is("f"), lambda case: case.inputs[0].dtype.itemsize == 2),
+        "of NaN the text says nothing: NaN, as ONNX Runtime has it for float32; for float16 it has 0",
+    ),
+    Disagreement(
+        ("PRelu",), ONNX, lambda case: bool(np.isnan(case.inputs[1]).any()),
+        "'f(x) = x for x >= 0', whatever the slope is",
+    ),
+    # Indexing.
+    Disagreement(
+        ("Gather",), RUNTIME, _is("O"),
+        "strings are gathered as numbers are; ONNX Runtime leaves some of them empty",
+    ),
+    Disagreement(
+        ("NonZero",), RUNTIME, lambda case: case.inputs[0].ndim == 0,
+        "'for scalar input, NonZero produces output shape (0, N) instead of (1, N)'",
+    ),
+    Disagreement(
+        ("Unique",), ONNX, _both(_has("axis"), lambda case: case.attributes.get("sorted") == 0),
+        "unsorted, the first of each is taken along the axis; onnx's evaluator takes from another one",
+    ),
+    Disagreement(
+        ("Slice",), RUNTIME, lambda case: len(case.inputs) == 5 and _slice_ends(case, axis_wide=True),
+        "'end is clamped to [-1, dims[axes[i]]-1]' for negative steps; ONNX Runtime reads the greatest int64 as -1",
+    ),
+    Disagreement(
+        ("Slice",), ONNX, lambda case: len(case.inputs) == 5 and _slice_ends(case, axis_wide=False),
+        "'start is clamped to [0, dims[axes[i]]-1]' for negative steps: never before the first element",
+    ),
+    # Normalizations, losses, products.
+    *(
+        Disagreement(
+            ("InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"), evaluator, _nearly_constant,
+            "the mean of squares less the square of the mean cancels; squares of differences, as here, do not",
+        )
+        for evaluator in EVALUATORS
+    ),
+    Disagreement(
+        ("LpNormalization",), ONNX, lambda case: case.attributes.get("p") == 1,
+        "the norm of p = 1 sums absolute values",
+    ),
+    Disagreement(
+        ("MeanVarianceNormalization",), RUNTIME, lambda case: math.prod(case.inputs[0].shape[2:]) == 1,
+        "the function body adds 1e-9 to the deviation: 0 over a deviation of 0 is 0",
+    ),
+    Disagreement(
+        ("NegativeLogLikelihoodLoss",), ONNX, _both(_has("ignore_index"), lambda case: not _given(2)(case)),
+        "the function body weighs ignored labels 0, and a mean divides by the weights' sum",
+    ),
+    Disagreement(
+        ("MatMul",), RUNTIME, lambda case: 0 in case.inputs[0].shape[-1:],
+        "a sum of nothing is 0, of the shape that numpy.matmul has; ONNX Runtime leaves memory as it was",
+    ),
+    # Recurrent layers.
+    Disagreement(
+        ("RNN", "GRU", "LSTM"), ONNX,
+        lambda case: _given(4)(case) or any(name in case.attributes for name in ("clip", "activations")),
+        "onnx's evaluator reads no sequence_lens, clip and activations",
+    ),
+    Disagreement(
+        ("GRU", "LSTM"), ONNX, lambda case: case.attributes["direction"] != "forward" or _has("input_forget")(case),
+        "onnx's evaluator goes forward only, and couples no gates",
+    ),
+    Disagreement(
+        ("RNN", "GRU", "LSTM"), RUNTIME, _has("clip"),
+        "clip 'bounds the elements of a tensor in the range of [-threshold, +threshold] and is applied to the input of "
+        "activations': of every one",
+    ),
+    # Reductions.
+    Disagreement(
+        _REDUCTIONS, RUNTIME, _is_empty,
+        "an axis is reduced whatever its size: 'keepdims=0: the reduced dimension is pruned'. ONNX Runtime returns the "
+        "shape of its input where there are no elements",
+    ),
+    Disagreement(
+        ("ReduceMean",), ONNX, _both(_is_empty, _is("i")),
+        "the mean of no integers is undefined by the text, and refused",
+    ),
+    Disagreement(
+        ("ReduceLogSumExp", "ReduceLogSum", "ReduceL2"), RUNTIME, _is("i"),
+        "the result is the function of the elements, rounded once; ONNX Runtime rounds every step to an integer",
+    ),
+    Disagreement(
+        ("ReduceLogSumExp",), ONNX, lambda case: bool(np.isinf(case.inputs[0]).any()),
+        "the logarithm of exp(-inf) is -inf; onnx's evaluator subtracts an infinite maximum",
+    ),
+    Disagreement(
+        ("ReduceSumSquare",), ONNX, _is("i"),
+        "the output is of the input's type T; numpy's sum is of int64",
+    ),
+    Disagreement(
+        ("ReduceMin", "ReduceMax"), RUNTIME,
+        _both(_is("f"), lambda case: bool(np.isnan(case.inputs[0]).any())),
+        "of NaN the text says nothing: NaN here, as numpy and onnx's evaluator have it",
+    ),
+    # Attention.
+    Disagreement(
+        ("Attention",), ONNX, _raw_scores_capped,
+        "mode 0 gives 'the output of qk matmul', before the cap",
+    ),
+    Disagreement(
+        ("Attention",), RUNTIME, lambda case: case.attributes.get("qk_matmul_output_mode") == 2,
+        "a mask adds -inf; ONNX Runtime adds the least finite number",
+    ),
+    Disagreement(
+        ("Attention",), RUNTIME, _one_causal_query,
+        "causal: a query attends keys up to its own position, which is its number plus those of the past; "
+        "ONNX Runtime lets a single query attend all",
+    ),
+    Disagreement(
+        ("Shape",), ONNX, _has("end"),
+        "'start and end are clamped to [0, r]'; onnx's evaluator counts an end of less from the end again",
+    ),
+    # Images.
+    Disagreement(
+        ("Resize",), RUNTIME,
+        lambda case: case.attributes["coordinate_transformation_mode"] == "align_corners" and case.inputs[2].size > 0,
+        "by the standard's own data, length_resized of align_corners is scale * length, which may be a fraction",
+    ),
+    Disagreement(
+        ("Resize",), ONNX, lambda case: case.attributes["coordinate_transformation_mode"] == "pytorch_half_pixel",
+        "'x_original = length_resized > 1 ? … : 0': the length of the resized tensor is an integer",
+    ),
+    Disagreement(
+        ("GridSample",), ONNX,
+        lambda case: case.attributes.get("mode") == "cubic" and case.attributes.get("padding_mode") == "border",
+        "'border: use border values for out-bound grid locations': each of the 16 pixels of a place, and not the place",
+    ),
+    *(
+        Disagreement(
+            ("AffineGrid",), evaluator, _one_pixel,
+            "the one pixel of an axis lies at -1 and at 1 by align_corners: its place is left open; 0 as in PyTorch",
+        )
+        for evaluator in EVALUATORS
+    ),
+    # Windows.
+    Disagreement(
+        ("ConvTranspose",), ONNX, lambda case: case.attributes["group"] > 1,
+        "onnx's evaluator mixes up the groups",
+    ),
+    Disagreement(
+        ("ConvTranspose",), RUNTIME, _first_row_from_padding,
+        "'output_shape[i] = input_shape[i] * strides[i]' for auto_pad SAME, also where that is more than there is",
+    ),
+    Disagreement(
+        ("MaxPool", "AveragePool", "LpPool"), ONNX, _has("ceil_mode", "auto_pad"),
+        "onnx's evaluator makes windows that begin in the padding after the image, and other counts of them",
+    ),
+    Disagreement(
+        ("MaxPool",), ONNX, lambda case: case.outputs == 2 or any(case.attributes.get("pads", ())),
+        "'indices are computed as flatten 1-D tensor' of all images, and padding counts on every axis; onnx's evaluator "
+        "counts within one image, and drops windows",
+    ),
+    Disagreement(
+        ("MaxPool", "AveragePool", "LpPool"), RUNTIME, lambda case: case.attributes.get("auto_pad") == "SAME_UPPER",
+        "no padding is negative: where windows are smaller than strides, the first begins at the first element",
+    ),
+    Disagreement(
+        ("GlobalMaxPool",), ONNX, _always,
+        "'the output has the same rank: the first two dimensions, and all others 1'; onnx's evaluator adds an axis",
+    ),
+    Disagreement(
+        ("LRN",), ONNX, _always,
+        "'square_sum[n, c, …] = sum(X[n, i, …]^2)' over channels; onnx's evaluator bounds them by the batch",
+    ),
+    # Sequences, control flow and strings.
+    Disagreement(
+        ("SequenceInsert",), ONNX, _given(2),
+        "'accepted range for position is in [-n, n]': at n, it is the last; onnx's evaluator inserts before that",
+    ),
+    Disagreement(
+        ("SplitToSequence",), RUNTIME, _given(1),
+        "'keepdims: if input split is specified, this attribute is ignored'",
+    ),
+    Disagreement(
+        ("Loop",), ONNX, _always,
+        "scan outputs are stacked along a new first axis, not joined along the one they have",
+    ),
+    Disagreement(
+        ("Loop",), RUNTIME, lambda case: not _given(1)(case),
+        "without a condition as input, that of the body 'is ignored'",
+    ),
+    Disagreement(
+        ("StringSplit",), RUNTIME, _has("delimiter"),
+        "an empty text split at a delimiter is one empty text, as in the standard's function; ONNX Runtime has none",
+    ),
+    Disagreement(
+        ("StringNormalizer",), ONNX, lambda case: not case.attributes.get("is_case_sensitive"),
+        "'is_case_sensitive: whether the identification of stop words in X is case-sensitive': by default it is not",
+    ),
+    Disagreement(
+        ("RegexFullMatch",), ONNX, lambda case: "w" in case.attributes["pattern"],
+        "patterns are RE2's, whose \\w is of ASCII; onnx's evaluator takes Python's",
+    ),
+)  # fmt: skip

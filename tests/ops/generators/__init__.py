@@ -1,0 +1,37 @@
+"""A generator of random cases for every operator that is deterministic, one file a family."""
+
+from __future__ import annotations
+
+from tests.ops.generators import (
+    attention,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    quantization,
+    recurrent,
+    reductions,
+    resampling,
+    sequences,
+    signal,
+    strings,
+    windows,
+)
+from tests.ops.generators.table import GENERATORS
+
+__all__ = [
+    "GENERATORS",
+    "attention",
+    "elementwise",
+    "indexing",
+    "movement",
+    "normalization",
+    "quantization",
+    "recurrent",
+    "reductions",
+    "resampling",
+    "sequences",
+    "signal",
+    "strings",
+    "windows",
+]
