@@ -275,7 +275,7 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("MaxPool",), ONNX, lambda case: case.outputs == 2 or any(case.attributes.get("pads", ())),
-        "'indices are computed as flatten 1-D tensor' of all images, and padding counts on every axis; onnx's evaluator "
+        "'indices are computed as flatten 1-D tensor' of all images, and padding is on every axis; onnx's evaluator "
         "counts within one image, and drops windows",
     ),
     Disagreement(

@@ -78,11 +78,19 @@ def test_conv_transpose(seed: int) -> None:
     assert_agrees("ConvTranspose", [*arrays, bias], shapes, opset=[1, 11, 22][seed % 3], **options)
 
 
-def test_same_padding_of_a_transposed_convolution_adds_at_the_end() -> None:
-    """Where the strides reach further than the kernel, all elements asked for are there, those unreached zero."""
+@pytest.mark.parametrize(
+    ("auto_pad", "stride", "wanted"),
+    [
+        ("SAME_UPPER", 3, [0, 1, 1, 0, 1, 1]),
+        ("SAME_LOWER", 3, [1, 1, 0, 1, 1, 0]),
+        ("SAME_UPPER", 4, [0, 1, 1, 0, 0, 1, 1, 0]),
+    ],
+)
+def test_same_padding_of_a_transposed_convolution_may_add(auto_pad: str, stride: int, wanted: list[int]) -> None:
+    """Where strides reach further than the kernel, the padding is negative, the greater part at the end for UPPER."""
     x, w = np.ones((1, 1, 2), np.float32), np.ones((1, 1, 2), np.float32)
-    (y,) = eager("ConvTranspose", [x, w], strides=[3], auto_pad="SAME_UPPER")
-    assert y.tolist() == [[[1, 1, 0, 1, 1, 0]]]
+    (y,) = eager("ConvTranspose", [x, w], strides=[stride], auto_pad=auto_pad)
+    assert y.tolist() == [[wanted]]
 
 
 @pytest.mark.parametrize("seed", range(8))
