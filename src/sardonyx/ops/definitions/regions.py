@@ -93,7 +93,7 @@ def _stepped(x: Tensor, starts: Sequence[Size], ends: Sequence[Size], axes: Sequ
     for i, (start, end, axis) in enumerate(zip(starts, ends, axes, strict=True)):
         step, size = L.cast(L.entry(steps, i), t.INT64), x.shape[axis]
         low, high, limit = (L.size_tensor([place], ()) for place in (start, end, size))
-        low = L.where(step < 0, L.minimum(low, limit - 1), L.maximum(low, 0))
+        low = L.where(step < 0, L.minimum(L.maximum(low, 0), limit - 1), L.maximum(low, 0))
         high = L.where(step < 0, L.maximum(high, -1), L.clip(high, 0, limit))
         distance, by = L.where(step < 0, low - high, high - low), L.abs_(step)
         count = L.one_size(L.maximum((distance + by - 1) / by, 0), "the length of a slice")
