@@ -89,6 +89,10 @@ class ShapeError(SardonyxError):
     """Shapes contradict each other, or an override does not fit the model; names both places."""
 
 
+class SizeLimitError(ShapeError, UnsupportedError):
+    """An expression over symbolic sizes passes the limits: legal, and more than is told of a size."""
+
+
 class OptionError(SardonyxError):
     """An argument or option has a value that is not possible; names the option."""
 

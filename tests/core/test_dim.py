@@ -41,7 +41,7 @@ from sardonyx.core.dim import (
 )
 from sardonyx.core.dim_expression import MAX_COEFFICIENT, MAX_DEPTH, MAX_NAME, MAX_OPERANDS, MAX_TERMS, expression
 from sardonyx.core.dim_parse import MAX_LENGTH, MAX_NESTING
-from sardonyx.errors import ShapeError
+from sardonyx.errors import ShapeError, SizeLimitError
 
 NAMES = ("a", "b", "batch size", "N+1")
 a, b, c, H, N = map(Dim.symbol, ("a", "b", "c", "H", "N"))
@@ -459,7 +459,7 @@ def test_expressions_that_grow_without_end_are_refused() -> None:
         "remainders": lambda size, i: size * size % (7 + i),
     }
     for step in steps.values():
-        with pytest.raises(ShapeError, match="past the limits"):
+        with pytest.raises(SizeLimitError, match="past the limits"):
             grown(a, step)
 
 

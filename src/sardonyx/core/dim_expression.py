@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias, TypeVar
 
 from sardonyx.core.dim_bounds import NON_NEGATIVE, Assumptions, Interval, as_bounds
-from sardonyx.errors import ShapeError
+from sardonyx.errors import ShapeError, SizeLimitError
 
 MAX_TERMS = 256
 """Most terms of one Dim."""
@@ -356,9 +356,9 @@ def _check_length(terms: tuple[Term, ...]) -> None:
         raise too_large(f"{len(terms)} terms of {characters} characters", terms)
 
 
-def too_large(what: str, terms: tuple[Term, ...]) -> ShapeError:
+def too_large(what: str, terms: tuple[Term, ...]) -> SizeLimitError:
     """Return the error that an expression passes the limits."""
-    return ShapeError(
+    return SizeLimitError(
         f"a symbolic size grows past the limits ({what}).",
         where=" + ".join(text for text, _, _ in terms[:3])[:80],
         remedy="Give the size a name of its own.",
