@@ -369,7 +369,7 @@ def test_random_programs_equal_central_differences(seed: int) -> None:
 
 
 def _jumps(function: Function, arrays: Sequence[np.ndarray]) -> bool:
-    """Whether a step passes a jump of the result (a comparison chooses): there the quotient grows as the step shrinks."""
+    """Whether a step passes a jump of the result (a comparison chooses): the quotient grows as the step shrinks."""
 
     def total(at: list[np.ndarray]) -> float:
         return float(computed(function, at)[0].sum())
