@@ -1,0 +1,279 @@
+"""Writing LLVM IR: one function at a time, as text.
+
+Names are SSA values with their ``%``, or constants; types are LLVM's own words. Variables live in stack slots, which
+LLVM turns into registers: no phi is ever written by hand.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+
+def vector(lanes: int, element: str) -> str:
+    """The type of a vector of so many elements; the element itself for 1."""
+    return f"<{lanes} x {element}>" if lanes > 1 else element
+
+
+def float_literal(value: float, element: str) -> str:
+    """A floating-point constant as LLVM writes it: by its bits, so that nothing is rounded twice.
+
+    Args:
+        value: The number; it is rounded to the element type.
+        element: ``half``, ``float`` or ``double``.
+    """
+    if element == "half":
+        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+    if element == "float":
+        value = struct.unpack("<f", struct.pack("<f", value))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def splat(literal: str, lanes: int, element: str) -> str:
+    """A constant vector of equal elements."""
+    if lanes == 1:
+        return literal
+    return "<" + ", ".join([f"{element} {literal}"] * lanes) + ">"
+
+
+class Variable:
+    """A variable of the function that is being written: a stack slot that becomes a register."""
+
+    __slots__ = ("_emitter", "_slot", "type")
+
+    def __init__(self, emitter: Emitter, type: str, slot: str) -> None:
+        self._emitter = emitter
+        self._slot = slot
+        self.type = type
+
+    def get(self) -> str:
+        """Its value here."""
+        return self._emitter.let(f"load {self.type}, ptr {self._slot}")
+
+    def set(self, value: str) -> None:
+        """Give it a value from here on."""
+        self._emitter.line(f"store {self.type} {value}, ptr {self._slot}")
+
+
+class Emitter:
+    """Writes the body of one LLVM function.
+
+    Attributes:
+        declarations: Outside functions that the body calls, as ``declare`` lines.
+        globals: Module-level constants that the body reads, as definitions by name.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._slots: list[str] = []
+        self._count = 0
+        self.declarations: dict[str, None] = {}
+        self.globals: dict[str, str] = {}
+
+    # Words.
+
+    def fresh(self, stem: str = "v") -> str:
+        """A name that nothing else in the function has, without ``%``."""
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def line(self, text: str) -> None:
+        """Write an instruction that gives nothing."""
+        self._lines.append(f"  {text}")
+
+    def let(self, text: str) -> str:
+        """Write an instruction and return the name of what it gives."""
+        name = f"%{self.fresh()}"
+        self._lines.append(f"  {name} = {text}")
+        return name
+
+    def label(self, name: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{name}:")
+
+    def variable(self, type: str, value: str | None = None) -> Variable:
+        """A new variable, with a value from here on where one is given."""
+        slot = f"%{self.fresh('slot')}"
+        self._slots.append(f"  {slot} = alloca {type}")
+        made = Variable(self, type, slot)
+        if value is not None:
+            made.set(value)
+        return made
+
+    def array(self, type: str, count: int, align: int = 64) -> str:
+        """Room on the stack for so many elements, for the whole function; returns its pointer."""
+        slot = f"%{self.fresh('room')}"
+        self._slots.append(f"  {slot} = alloca [{count} x {type}], align {align}")
+        return slot
+
+    def text(self) -> str:
+        """The body: stack slots, then what was written."""
+        return "\n".join(["entry:", *self._slots, *self._lines])
+
+    # Flow.
+
+    @contextmanager
+    def loop(self, start: str | int, end: str | int, step: str | int = 1) -> Iterator[str]:
+        """``for (i = start; i < end; i += step)`` over i64; gives ``i``."""
+        head, body, done = (self.fresh(stem) for stem in ("head", "body", "done"))
+        counter = self.variable("i64", str(start))
+        self.line(f"br label %{head}")
+        self.label(head)
+        index = counter.get()
+        self.line(f"br i1 {self.let(f'icmp slt i64 {index}, {end}')}, label %{body}, label %{done}")
+        self.label(body)
+        yield index
+        counter.set(self.let(f"add nsw i64 {index}, {step}"))
+        self.line(f"br label %{head}")
+        self.label(done)
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """What is written inside runs where the ``i1`` holds."""
+        inside, after = self.fresh("then"), self.fresh("after")
+        self.line(f"br i1 {condition}, label %{inside}, label %{after}")
+        self.label(inside)
+        yield
+        self.line(f"br label %{after}")
+        self.label(after)
+
+    @contextmanager
+    def either(self, condition: str) -> Iterator[Iterator[None]]:
+        """Two alternatives: ``with e.either(c) as branches: for _ in branches: …`` writes the first, then the other."""
+        first, second, after = (self.fresh(stem) for stem in ("then", "else", "after"))
+
+        def branches() -> Iterator[None]:
+            self.line(f"br i1 {condition}, label %{first}, label %{second}")
+            self.label(first)
+            yield
+            self.line(f"br label %{after}")
+            self.label(second)
+            yield
+            self.line(f"br label %{after}")
+            self.label(after)
+
+        yield branches()
+
+    # Integers (i64), folded where both are numbers.
+
+    def add(self, a: str | int, b: str | int) -> str | int:
+        """``a + b``."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0:
+            return b
+        return a if b == 0 else self.let(f"add nsw i64 {a}, {b}")
+
+    def sub(self, a: str | int, b: str | int) -> str | int:
+        """``a - b``."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self.let(f"sub nsw i64 {a}, {b}")
+
+    def mul(self, a: str | int, b: str | int) -> str | int:
+        """``a * b``."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 0 or b == 0:
+            return 0
+        if a == 1:
+            return b
+        return a if b == 1 else self.let(f"mul nsw i64 {a}, {b}")
+
+    def div(self, a: str | int, b: str | int) -> str | int:
+        """``a / b`` of numbers that are not negative."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
+        return a if b == 1 else self.let(f"udiv i64 {a}, {b}")
+
+    def rem(self, a: str | int, b: str | int) -> str | int:
+        """``a % b`` of numbers that are not negative."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        return 0 if b == 1 else self.let(f"urem i64 {a}, {b}")
+
+    def least(self, a: str | int, b: str | int) -> str | int:
+        """``min(a, b)`` of signed numbers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
+        return self.call("i64", "llvm.smin.i64", [("i64", str(a)), ("i64", str(b))])
+
+    def most(self, a: str | int, b: str | int) -> str | int:
+        """``max(a, b)`` of signed numbers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
+        return self.call("i64", "llvm.smax.i64", [("i64", str(a)), ("i64", str(b))])
+
+    # Memory and vectors.
+
+    def address(self, pointer: str, element: str, index: str | int) -> str:
+        """The address of an element."""
+        return pointer if index == 0 else self.let(f"getelementptr {element}, ptr {pointer}, i64 {index}")
+
+    def load(self, type: str, pointer: str, align: int) -> str:
+        """Load a value or a vector."""
+        return self.let(f"load {type}, ptr {pointer}, align {align}")
+
+    def store(self, type: str, value: str, pointer: str, align: int) -> None:
+        """Store a value or a vector."""
+        self.line(f"store {type} {value}, ptr {pointer}, align {align}")
+
+    def call(self, result: str, name: str, arguments: Sequence[tuple[str, str]]) -> str:
+        """Call a function that is declared outside (an intrinsic)."""
+        self.declarations[f"declare {result} @{name}({', '.join(type for type, _ in arguments)})"] = None
+        given = ", ".join(f"{type} {value}" for type, value in arguments)
+        if result == "void":
+            self.line(f"call void @{name}({given})")
+            return ""
+        return self.let(f"call {result} @{name}({given})")
+
+    def fma(self, type: str, a: str, b: str, c: str) -> str:
+        """``a * b + c``, rounded once."""
+        return self.call(type, f"llvm.fma.{suffix(type)}", [(type, a), (type, b), (type, c)])
+
+    def spread(self, value: str, lanes: int, element: str) -> str:
+        """A scalar in every lane."""
+        if lanes == 1:
+            return value
+        if not value.startswith("%"):
+            return splat(value, lanes, element)
+        type = vector(lanes, element)
+        first = self.let(f"insertelement {type} poison, {element} {value}, i64 0")
+        return self.let(f"shufflevector {type} {first}, {type} poison, <{lanes} x i32> zeroinitializer")
+
+    def lane_numbers(self, lanes: int, element: str = "i64") -> str:
+        """The constant vector 0, 1, 2 …"""
+        return "<" + ", ".join(f"{element} {lane}" for lane in range(lanes)) + ">" if lanes > 1 else "0"
+
+    def lanes_below(self, count: str | int, lanes: int) -> str:
+        """The mask of the first ``count`` lanes."""
+        limit = self.spread(str(count), lanes, "i64")
+        return self.let(f"icmp ult {vector(lanes, 'i64')} {self.lane_numbers(lanes)}, {limit}")
+
+    def masked_load(self, type: str, pointer: str, align: int, mask: str, lanes: int) -> str:
+        """Load the lanes of a mask; the others are zero, and their memory is not touched."""
+        name = f"llvm.masked.load.{suffix(type)}.p0"
+        self.declarations[f"declare {type} @{name}(ptr, i32, <{lanes} x i1>, {type})"] = None
+        return self.let(
+            f"call {type} @{name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {type} zeroinitializer)"
+        )
+
+    def masked_store(self, type: str, value: str, pointer: str, align: int, mask: str, lanes: int) -> None:
+        """Store the lanes of a mask; the others' memory is not touched."""
+        name = f"llvm.masked.store.{suffix(type)}.p0"
+        self.declarations[f"declare void @{name}({type}, ptr, i32, <{lanes} x i1>)"] = None
+        self.line(f"call void @{name}({type} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
+
+    def prefetch(self, pointer: str) -> None:
+        """Ask for a cache line that will be read."""
+        self.call("void", "llvm.prefetch.p0", [("ptr", pointer), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+
+
+def suffix(type: str) -> str:
+    """How intrinsics call a type: ``<8 x float>`` is ``v8f32``."""
+    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+    if type.startswith("<"):
+        lanes, element = type[1:-1].split(" x ")
+        return f"v{lanes}{names.get(element, element)}"
+    return names.get(type, type)

@@ -1,0 +1,1 @@
+"""Kernel templates: each emits the LLVM function of one kind of computation."""

@@ -1,0 +1,104 @@
+"""A kernel while it is written: an LLVM function over buffers and sizes, that does a range of work items.
+
+All kernels have one signature, ``void name(ptr arguments, i64 first, i64 last, i64 worker)``. ``arguments`` points to
+slots of 8 bytes: the addresses of the buffers, then the sizes. The work items ``first … last`` are done in order;
+``worker`` tells which thread does them, for scratch memory of its own. However work is split, the results are the same
+to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.target import Target
+from sardonyx.core.dim import Size
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where along an axis the lanes of a vector are: lane ``i`` is at ``base + i * lane``.
+
+    Attributes:
+        base: The first lane's, an ``i64`` or a number.
+        lane: The step from lane to lane; 0 where all are at one place.
+    """
+
+    base: str | int
+    lane: int = 0
+
+
+Epilogue = Callable[[tuple[Index, ...], str, "str | None"], None]
+"""What becomes of a vector of results: its place in the logical result, its value, and the mask of its lanes that
+exist (None: all). It applies what is fused behind and stores."""
+
+
+class Kernel:
+    """One kernel.
+
+    Args:
+        target: What the code is for.
+
+    Attributes:
+        target: What the code is for.
+        emitter: Writes the body. ``%first``, ``%last`` and ``%worker`` are there as ``i64``.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.emitter = Emitter()
+        self._buffers: list[bool] = []
+        self._sizes: dict[Size, str] = {}
+
+    def buffer(self, *, shared: bool = False) -> str:
+        """A new buffer argument, as a pointer.
+
+        Args:
+            shared: Whether another argument may be the same memory (a result in the place of an operand).
+        """
+        self._buffers.append(shared)
+        return f"%b{len(self._buffers) - 1}"
+
+    def size(self, size: Size) -> str | int:
+        """A size as the code knows it: the number itself, or an argument that the caller computes."""
+        if isinstance(size, int):
+            return size
+        return self._sizes.setdefault(size, f"%s{len(self._sizes)}")
+
+    @property
+    def buffer_count(self) -> int:
+        """How many buffers it takes."""
+        return len(self._buffers)
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The expressions of the sizes that it takes, in order."""
+        return tuple(self._sizes)
+
+    def definition(self, name: str) -> str:
+        """The LLVM functions of the finished kernel: the entry of that name, and the body that it calls."""
+        buffers = [f"ptr {'' if shared else 'noalias '}%b{i}" for i, shared in enumerate(self._buffers)]
+        sizes = [f"i64 {each}" for each in self._sizes.values()]
+        work = ["i64 %first", "i64 %last", "i64 %worker"]
+        entry = []
+        for i in range(len(buffers) + len(sizes)):
+            kind, stem = ("ptr", f"%b{i}") if i < len(buffers) else ("i64", f"%s{i - len(buffers)}")
+            entry += [f"  %p{i} = getelementptr i64, ptr %arguments, i64 {i}", f"  {stem} = load {kind}, ptr %p{i}"]
+        given = ", ".join(
+            [*(f"ptr %b{i}" for i in range(len(buffers))), *(f"i64 {each}" for each in self._sizes.values()), *work]
+        )
+        return "\n".join(
+            [
+                *self.emitter.globals.values(),
+                f"define internal void @{name}.body({', '.join([*buffers, *sizes, *work])}) nounwind {{",
+                self.emitter.text(),
+                "  ret void",
+                "}",
+                f"define void @{name}(ptr %arguments, {', '.join(work)}) nounwind {{",
+                *entry,
+                f"  call void @{name}.body({given})",
+                "  ret void",
+                "}",
+            ]
+        )

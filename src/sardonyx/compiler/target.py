@@ -1,0 +1,103 @@
+"""What the code is generated for: vector width, registers and caches are data, not code."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from sardonyx.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A processor.
+
+    Attributes:
+        name: What users call it: ``avx2``, ``avx512``, ``neon``.
+        triple: LLVM's target triple.
+        cpu: LLVM's name of the processor.
+        features: LLVM's feature text, such as ``+avx2,+fma``.
+        vector_bits: Bits of a vector register that are worth using.
+        vector_registers: How many of them there are.
+        l1: Bytes of first-level data cache a core.
+        l2: Bytes of second-level cache a core.
+        l3: Bytes of last-level cache.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+    vector_registers: int
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 16 << 20
+
+    def lanes(self, bits: int) -> int:
+        """How many elements of so many bits a vector holds."""
+        return max(1, self.vector_bits // bits)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether loads and stores of some lanes cost what whole ones do."""
+        return self.name == "avx512"
+
+
+_X86 = "x86_64-unknown-linux-gnu"
+_AVX2 = "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"
+NAMED = {
+    "sse": Target("sse", _X86, "x86-64", "+sse4.2,+popcnt", 128, 16),
+    "avx2": Target("avx2", _X86, "x86-64-v3", _AVX2, 256, 16),
+    "avx512": Target(
+        "avx512", _X86, "x86-64-v4", f"{_AVX2},+avx512f,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit", 512, 32
+    ),
+    "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32),
+}
+"""Targets that code can be generated for, wherever this runs."""
+
+
+@functools.cache
+def host() -> Target:
+    """The machine at hand; ``SARDONYX_TARGET`` names a smaller one of its kind.
+
+    Raises:
+        OptionError: ``SARDONYX_TARGET`` names no target.
+    """
+    wanted = os.environ.get("SARDONYX_TARGET")
+    if wanted is not None and wanted not in NAMED:
+        raise OptionError(
+            f"there is no target {wanted!r}.", where="SARDONYX_TARGET", remedy=f"There are: {', '.join(NAMED)}."
+        )
+    name = wanted or _detected()
+    known = NAMED[name]
+    l1, l2, l3 = (_cache_bytes(level) for level in (1, 2, 3))
+    return Target(
+        name, llvm.get_default_triple(), known.cpu, known.features, known.vector_bits, known.vector_registers,
+        l1 or known.l1, l2 or known.l2, l3 or known.l3,
+    )  # fmt: skip
+
+
+def _detected() -> str:
+    if not llvm.get_default_triple().startswith("x86_64"):
+        return "neon"
+    features = llvm.get_host_cpu_features()
+    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
+        return "avx512"
+    return "avx2" if features.get("avx2") and features.get("fma") else "sse"
+
+
+def _cache_bytes(level: int) -> int:
+    """Bytes of a core's cache, from Linux's description of the first processor; 0 where there is none."""
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, at, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+        except OSError:
+            return 0
+        if int(at) == level and kind != "Instruction":
+            return int(size.rstrip("KM")) << (20 if size.endswith("M") else 10)
+    return 0
