@@ -9,9 +9,12 @@ import numpy as np
 import onnx.parser
 import pytest
 
+import sardonyx
 from sardonyx import model as model_io
+from sardonyx.errors import ShapeError
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.verify import Verifier
+from sardonyx.rewrite.verify.child import Child
 from sardonyx.rewrite.verify.client import Verifier as Client
 from tests.rewrite.models import info, model, node
 
@@ -27,8 +30,8 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, what: str, times: int) -> list[int
         if request["do"] == what and len(asked) < times:
             asked.append(1)
             assert self._child is not None
-            os.kill(self._child.pid, signal.SIGSEGV)
-            self._child.wait()
+            os.kill(self._child.process.pid, signal.SIGSEGV)
+            self._child.process.wait()
         return ask(self, request, seconds)
 
     monkeypatch.setattr(Client, "_ask", crashing)
@@ -94,3 +97,39 @@ def test_a_loop_that_doubles_its_state_ends_within_a_gigabyte() -> None:
     verdict = optimize(hostile).report.verdict
     assert verdict.status == "not proved"
     assert 0 < verdict.peak_bytes < 1 << 30
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_crash_while_shapes_are_tried_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """One crash is got over; where each run of the original crashes, there is nothing to compare with."""
+    asked: list[int] = []
+    ask = Child.ask
+
+    def crashing(self: Child, request: dict[str, object], seconds: float) -> dict[str, object]:
+        if len(asked) < times:
+            asked.append(1)
+            os.kill(self.process.pid, signal.SIGSEGV)
+            self.process.wait()
+        return ask(self, request, seconds)
+
+    monkeypatch.setattr(Child, "ask", crashing)
+    fixed = model([node("Tanh", ["x"], ["y"])], [info("x", [1, 4])], [info("y", [1, 4])])
+    changed = sardonyx.load(fixed)
+    sardonyx.set_batch(changed, "n")
+    assert asked
+    assert str(changed.graph.inputs[0].shape) == "[n,4]"
+
+
+def test_a_model_that_crashes_at_other_shapes_only_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Child.ask
+
+    def crashing(self: Child, request: dict[str, object], seconds: float) -> dict[str, object]:
+        if str(request["path"]).endswith("1.onnx"):
+            os.kill(self.process.pid, signal.SIGSEGV)
+            self.process.wait()
+        return ask(self, request, seconds)
+
+    monkeypatch.setattr(Child, "ask", crashing)
+    fixed = model([node("Tanh", ["x"], ["y"])], [info("x", [1, 4])], [info("y", [1, 4])])
+    with pytest.raises(ShapeError, match=r"does not run .*crashed.*SIGSEGV"):
+        sardonyx.set_batch(sardonyx.load(fixed), "n")

@@ -1,4 +1,4 @@
-"""Runs a model with other input shapes beside the original."""
+"""Runs a model with other input shapes beside the original, in a process apart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, ShapeError
-from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite.verify.child import Apart, uses_own_operators
 from sardonyx.rewrite.verify.compare import difference, tolerance
 from sardonyx.rewrite.verify.search import Sample, Search
 
@@ -39,12 +39,12 @@ def compare_with(original: ir.Model, changed: ir.Model) -> None:
         ShapeError: it does not; names the node.
     """
     free = _opened(original, changed)
-    with _files(original, changed) as (first, second):
-        sample = _sample(original, first)
+    with _files(original, changed) as (first, second), Apart(here=uses_own_operators(original)) as apart:
+        sample = _sample(original, first, apart)
         if sample is None:
             return
         if _accepts(changed, sample.feeds):
-            got = _run(second, sample.feeds, "at the old sizes")
+            got = _run(apart, second, sample.feeds, "at the old sizes")
             for name, want in sample.answers.items():
                 found = difference(name, want, got[name])
                 if found.error > tolerance(want):
@@ -52,7 +52,7 @@ def compare_with(original: ir.Model, changed: ir.Model) -> None:
         for seed, other in enumerate(_others(free)):
             sizes = {**sample.sizes, **other}
             told = ", ".join(f"{name}={size}" for name, size in other.items()) or "the new sizes"
-            _run(second, inputs.draw(changed, sizes, seed), f"at {told}")
+            _run(apart, second, inputs.draw(changed, sizes, seed), f"at {told}")
 
 
 def compare_with_samples(original: ir.Model, changed: ir.Model) -> dict[str, int]:
@@ -64,26 +64,26 @@ def compare_with_samples(original: ir.Model, changed: ir.Model) -> dict[str, int
     Raises:
         ShapeError: an output differs, or holds one answer for all.
     """
-    with _files(original, changed) as (first, second):
-        sample = _sample(original, first)
+    with _files(original, changed) as (first, second), Apart(here=uses_own_operators(original)) as apart:
+        sample = _sample(original, first, apart)
         if sample is None:
             return {}
         drawn = [inputs.draw(original, sample.sizes, seed) for seed in range(SAMPLES)]
         try:
-            alone = [evaluate(first, feeds) for feeds in drawn]
+            alone = [apart.run(first, feeds) for feeds in drawn]
         except EvaluationError:
             drawn, alone = [sample.feeds] * SAMPLES, [dict(sample.answers)] * SAMPLES
         together = {name: np.concatenate([feeds[name] for feeds in drawn]) for name in drawn[0]}
         if not _accepts(changed, together):
             return {}
-        got = _run(second, together, f"for a batch of {SAMPLES}")
+        got = _run(apart, second, together, f"for a batch of {SAMPLES}")
     return {name: _sample_axis(name, [answers[name] for answers in alone], got[name]) for name in alone[0]}
 
 
-def _sample(model: ir.Model, path: Path) -> Sample | None:
+def _sample(model: ir.Model, path: Path, apart: Apart) -> Sample | None:
     annotated = model.clone()
     infer_shapes(annotated, strict=False)
-    search = Search(annotated, lambda feeds: evaluate(path, feeds), seed=0, wanted=1)
+    search = Search(annotated, lambda feeds: apart.run(path, feeds), seed=0, wanted=1)
     found = search.samples() or search.dull
     return found[0] if found else None
 
@@ -146,9 +146,9 @@ def _accepts(model: ir.Model, feeds: Mapping[str, Any]) -> bool:
     return True
 
 
-def _run(path: Path, feeds: Mapping[str, Any], when: str) -> dict[str, Any]:
+def _run(apart: Apart, path: Path, feeds: Mapping[str, Any], when: str) -> dict[str, Any]:
     try:
-        return evaluate(path, feeds)
+        return apart.run(path, feeds)
     except EvaluationError as error:
         named = _NODE.search(str(error))
         reason = re.sub(r"\s+", " ", str(error).replace(str(path), "the model"))

@@ -6,15 +6,8 @@ is no foreign engine.
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import select
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +16,7 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.rewrite import facts
+from sardonyx.rewrite.verify.child import Child, uses_own_operators
 from sardonyx.rewrite.verify.compare import Verdict
 from sardonyx.rewrite.verify.worker import Judge
 
@@ -57,7 +50,7 @@ class Verifier:
         self._inputs = inputs
         self._seed = seed
         self._timeout = timeout
-        self._child: subprocess.Popen[str] | None = None
+        self._child: Child | None = None
         self._here: Judge | None = None
         self._reason = ""
         self._seconds = 0.0
@@ -77,8 +70,7 @@ class Verifier:
         # Where every weight is listed as an input, as files up to IR version 3 must, nothing is meant by it.
         self._overridable = not all(v.is_graph_input() for v in model.graph.initializers.values())
         self._interface = _interface(model, self._overridable)
-        graphs = (model.graph, *(function.graph for function in model.functions.values()))
-        if any(facts.is_users(node) for graph in graphs for node in facts.nodes_of(graph)):
+        if uses_own_operators(model):
             self._here = Judge(lambda model: None)
         if self._inputs is not None:
             (folder / "inputs.pickle").write_bytes(pickle.dumps(dict(self._inputs)))
@@ -148,55 +140,26 @@ class Verifier:
                 return
 
     def _start(self) -> None:
-        if self._here is not None:
-            return
-        self._stop()
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "sardonyx.rewrite.verify.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        if self._here is None:
+            self._stop()
+            self._child = Child()
 
     def _stop(self) -> None:
         if self._child is not None:
-            self._child.kill()
-            self._child.communicate()
+            self._child.stop()
             self._child = None
 
     def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """The child's answer; status ``ended`` where there is no child any more to give one."""
         if self._here is not None:
             return {"status": "ready", **self._here.answer(request)}
-        child = self._child
-        if child is None:
+        if self._child is None:
             return {"status": "ended", "reason": "the verifying process is gone"}
-        assert child.stdin is not None and child.stdout is not None
-        try:
-            child.stdin.write(json.dumps(request) + "\n")
-            child.stdin.flush()
-        except BrokenPipeError:
-            return self._ended(child)
-        deadline = time.monotonic() + seconds
-        while not select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if time.monotonic() >= deadline:
-                self._stop()
-                return {"status": "ended", "reason": f"running it took more than {seconds:.0f} s"}
-        line = child.stdout.readline()
-        if not line:
-            return self._ended(child)
-        answer: dict[str, Any] = json.loads(line)
+        answer = self._child.ask(request, seconds)
+        if answer["status"] == "ended":
+            self._child = None
         self._peak = max(self._peak, int(answer.get("peak_bytes", 0)))
-        return {"status": "ready", **answer}
-
-    def _ended(self, child: subprocess.Popen[str]) -> dict[str, Any]:
-        code = child.wait()
-        self._stop()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        return {"status": "ended", "reason": f"the evaluator crashed (its process ended {how})"}
+        return answer
 
 
 def _interface(model: ir.Model, overridable: bool) -> list[str]:
