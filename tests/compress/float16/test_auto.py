@@ -6,7 +6,7 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.compress.float16 import auto_mixed_precision, convert_float_to_float16, output_error
-from sardonyx.errors import OptionError
+from sardonyx.errors import EvaluationError, OptionError
 
 from .loading import parse, run
 
@@ -46,6 +46,31 @@ def test_nothing_is_kept_where_float16_is_good_enough():
 def test_inputs_are_drawn_where_none_are_given():
     found = auto_mixed_precision(parse("g (float[N,4] x) => (float[N,4] y) { y = Tanh(x) }"), None, 1e-2)
     assert 0 < found.error <= 1e-2
+
+
+def selecting(threshold: float) -> onnx.ModelProto:
+    """Gives, beside tanh(x), those of its elements that are above a threshold."""
+    return parse(
+        f"g (float[N,4] x) => (float[N,4] y, float[M] z) <float k = {{{threshold}}}, int64[1] flat = {{-1}}> {{"
+        " y = Tanh(x) over = Greater(y, k) which = Reshape(over, flat) z = Compress(y, which) }"
+    )
+
+
+def test_inputs_are_drawn_until_every_output_holds_something():
+    found = auto_mixed_precision(selecting(0.99), None, 1e-2, keep_io_types=True, op_block_list=["Greater"])
+    assert found.error > 0
+
+
+def test_an_output_that_stays_empty_is_not_judged():
+    with pytest.raises(EvaluationError, match=r"(?s)z.*nothing to compare.*Give inputs"):
+        auto_mixed_precision(selecting(2), None, 1e-2)
+
+
+@pytest.mark.parametrize("given", [np.zeros((0, 4), np.float32), np.full((3, 4), np.nan, np.float32)])
+def test_inputs_that_leave_nothing_to_compare_are_refused(given):
+    model = parse("g (float[N,4] x) => (float[N,4] y) { y = Tanh(x) }")
+    with pytest.raises(EvaluationError, match="nothing to compare"):
+        auto_mixed_precision(model, {"x": given}, 1e-2)
 
 
 def test_a_node_in_a_body_can_be_kept():

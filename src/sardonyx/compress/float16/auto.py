@@ -34,9 +34,10 @@ from sardonyx.compress.float16.convert import (
 )
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
 from sardonyx.errors import EvaluationError, ModelTooLargeError, OptionError
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.verify.search import Search
+from sardonyx.rewrite.verify.search import Sample, Search
 
 _SEGMENTS = 16
 
@@ -91,7 +92,8 @@ def auto_mixed_precision(
     Args:
         model: A path, the bytes of a file, a message or a Model. It is not changed.
         inputs: Values for the model's inputs by name, as the float32 model takes them; or several such samples. None
-            draws two samples in the range that the graph allows; real inputs tell more.
+            draws samples in the range that the graph allows, until each output holds something to compare; real
+            inputs tell more.
         tolerance: The largest error allowed, as ``output_error`` measures it.
         dtype: The 16-bit type.
         min_positive_val: As for ``convert_float_to_float16``; None means the default for the type.
@@ -107,7 +109,7 @@ def auto_mixed_precision(
     Raises:
         OptionError: An option is impossible, or the tolerance is not met even with every node in float32 (because the
             inputs and outputs alone are rounded too much).
-        EvaluationError: The model does not run on the inputs.
+        EvaluationError: The model does not run on the inputs, or its outputs on them hold nothing to compare.
         UnsupportedError: bfloat16 for a model that imports a standard operator set older than 13.
     """
     if inputs is not None and not inputs:
@@ -175,6 +177,12 @@ class _Search:
         self._errors: dict[Nodes, float] = {}
         self._trials: list[Trial] = []
         self._references = [_run(model, feeds) for feeds in samples]
+        if not any(_comparable(answers) for answers in self._references):
+            raise EvaluationError(
+                "every output is empty, or nothing in it is finite: there is nothing to compare",
+                where="inputs",
+                remedy="Give inputs on which the model's outputs hold numbers.",
+            )
 
     def run(self) -> Nodes:
         """The nodes to keep."""
@@ -276,16 +284,45 @@ def _cut(nodes: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def _draw(model: ir.Model) -> list[Feeds]:
-    """Two samples on which the model runs."""
+    """Samples on which the model runs, and which between them have something to compare in every output."""
     annotated = model.clone()
     infer_shapes(annotated, strict=False)
     search = Search(annotated, lambda feeds: _run(model, feeds), seed=0, wanted=2)
-    found = search.samples() or search.dull[:2]
+    outputs = [str(value.name) for value in annotated.graph.outputs if 0 not in (facts.static_shape(value) or ())]
+    seen: dict[str, Feeds] = {}
+
+    def fill(sample: Sample) -> bool:
+        for name in outputs:
+            if name not in seen and _comparable(sample.answers[name]):
+                seen[name] = sample.feeds
+        return len(seen) < len(outputs)
+
+    found = search.samples(fill)
     if not found:
         raise EvaluationError(
-            f"the model runs on no inputs drawn for it: {'; '.join(search.reasons)[:400]}", remedy="Give inputs."
+            f"no inputs drawn for the model tell anything of it: {'; '.join(search.reasons)[:400]}",
+            remedy="Give inputs.",
         )
-    return [sample.feeds for sample in found]
+    for sample in found:
+        fill(sample)
+    if len(seen) < len(outputs):
+        raise EvaluationError(
+            "an output is empty, or nothing in it is finite, on all inputs drawn: there is nothing to compare",
+            where=", ".join(name for name in outputs if name not in seen),
+            remedy="Give inputs on which every output holds numbers.",
+        )
+    wanted = [*seen.values(), *(sample.feeds for sample in found[:2])]
+    return list({id(feeds): feeds for feeds in wanted}.values())
+
+
+def _comparable(answer: Any) -> bool:
+    """Whether an output has an element that can be compared: one that is there and, of floats, finite."""
+    if isinstance(answer, Mapping):
+        return any(_comparable(value) for value in answer.values())
+    if isinstance(answer, (list, tuple)):
+        return any(_comparable(value) for value in answer)
+    array = np.asarray(answer)
+    return bool(np.isfinite(array).any()) if array.dtype.kind == "f" else array.size > 0 and answer is not None
 
 
 def _run(model: ir.Model, feeds: Feeds) -> Mapping[str, Any]:
