@@ -1,0 +1,145 @@
+"""Matrix products against numpy, over sizes around the edges of tiles, blocks and panels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import numpy as np
+import pytest
+from tests.compiler.kernels.compiled import CompiledKernel
+
+from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm_tile import tile_for
+from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.target import NAMED, Target, host
+from sardonyx.core.dim import Dim, evaluate
+from sardonyx.core.types import DOUBLE, FLOAT, INT32, INT64, DType, numpy_dtype
+
+B, M, N, K = (Dim.symbol(name) for name in "bmnk")
+TARGETS = [target for target in (NAMED["avx2"], NAMED["avx512"]) if target.vector_bits <= host().vector_bits]
+ROWS = [0, 1, 2, 3, 4, 5, 6, 7, 23, 24, 25, 59]
+COLUMNS = [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 131]
+DEPTHS = [0, 1, 2, 3, 4, 5, 7, 64, 67]
+Layout = Literal["packed", "rows", "columns"]
+
+
+@functools.cache
+def product(target: Target, dtype: DType, layout: Layout) -> CompiledKernel:
+    """C[b, m, n] of A[b, k, m] transposed (row-major where B is packed) and B[b, k, n] or, by columns, B[b, n, k]."""
+    kernel = Kernel(target)
+    e, tile = kernel.emitter, tile_for(target, dtype)
+    a, b, c, scratch = (kernel.buffer() for _ in range(4))
+    m, n, k = (kernel.size(size) for size in (M, N, K))
+    panels = e.mul(kernel.size(-(-N // tile.columns)), tile.columns)
+    strides = {"packed": (0, 0), "rows": (n, 1), "columns": (1, k)}[layout]
+    left = Matrix(a, dtype, k, 1) if layout == "packed" else Matrix(a, dtype, 1, m)
+    right = Packed(b, dtype) if layout == "packed" else Matrix(b, dtype, *strides)
+
+    def place(e: Emitter, number: str | int) -> Place:
+        width = panels if layout == "packed" else n
+        return Place(
+            e.address(a, tile.element, e.mul(number, e.mul(m, k))),
+            e.address(b, tile.element, e.mul(number, e.mul(k, width))),
+            (Index(number),),
+        )
+
+    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+        number, row, column = index
+        assert (number.lane, row.lane, column.lane) == (0, 0, 1)
+        offset = e.add(e.mul(e.add(e.mul(number.base, m), row.base), n), column.base)
+        at = e.address(c, tile.element, offset)
+        if mask is None:
+            e.store(tile.type, value, at, tile.bytes)
+        else:
+            e.masked_store(tile.type, value, at, tile.bytes, mask, tile.lanes)
+
+    items = gemm(
+        kernel, m=M, n=N, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, scratch=scratch
+    )  # fmt: skip
+    return CompiledKernel(kernel, items)
+
+
+def check(target: Target, dtype: DType, layout: Layout, batch: int, m: int, n: int, k: int, parts: int = 1) -> None:
+    rng = np.random.default_rng(m * 10007 + n * 101 + k)
+    numpy = numpy_dtype(dtype)
+    draw = (lambda *shape: rng.standard_normal(shape)) if numpy.kind == "f" else _wrapping(rng, numpy)
+    a, b = draw(batch, m, k).astype(numpy), draw(batch, k, n).astype(numpy)
+    if layout == "packed":
+        operands = a, pack(b, target)
+    else:
+        operands = a.swapaxes(1, 2), b if layout == "rows" else b.swapaxes(1, 2)
+    guard = 64
+    result = np.full(batch * m * n + guard, 77, numpy)
+    scratch = np.empty(parts * evaluate(scratch_bytes(target, k, dtype), {}) + 64, np.uint8)
+    buffers = [np.ascontiguousarray(each) for each in operands]
+    product(target, dtype, layout)(*buffers, result, scratch, parts=parts, b=batch, m=m, n=n, k=k)
+    assert (result[-guard:] == 77).all(), "written past the end"
+    got = result[:-guard].reshape(batch, m, n)
+    if numpy.kind == "f":
+        exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
+        bound = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64) * max(k, 1) * np.finfo(numpy).eps
+        assert (np.abs(got - exact) <= bound).all()
+    else:
+        np.testing.assert_array_equal(got, a @ b)
+
+
+def _wrapping(rng: np.random.Generator, numpy: np.dtype):
+    limits = np.iinfo(numpy)
+    return lambda *shape: rng.integers(limits.min, limits.max, shape, dtype=numpy)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("layout", ["packed", "rows", "columns"])
+def test_sizes_around_the_edges_of_tiles(target: Target, layout: Layout) -> None:
+    for m in ROWS:
+        for n in COLUMNS:
+            check(target, FLOAT, layout, 1, m, n, DEPTHS[(m + n) % len(DEPTHS)])
+    for k in DEPTHS:
+        check(target, FLOAT, layout, 1, 7, 67, k)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [DOUBLE, INT32, INT64], ids=lambda dtype: dtype.name)
+def test_element_types(target: Target, dtype: DType) -> None:
+    for layout in ("packed", "rows"):
+        for m, n, k in [(1, 1, 1), (7, 9, 5), (13, 33, 31)]:
+            check(target, dtype, layout, 1, m, n, k)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("layout", ["packed", "rows", "columns"])
+def test_batches_in_any_split(target: Target, layout: Layout) -> None:
+    for batch, m, n, k, parts in [(0, 3, 3, 3, 1), (3, 31, 70, 17, 5), (2, 50, 200, 9, 7), (5, 1, 1, 1, 3)]:
+        check(target, FLOAT, layout, batch, m, n, k, parts)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_row_groups_that_fill_the_cache(target: Target) -> None:
+    # K is so large that the rows no longer stay in the second-level cache together.
+    deep = target.l2 // 2 // (tile_for(target, FLOAT).rows * 4 * 4) + 1
+    check(target, FLOAT, "packed", 1, 61, 70, deep)
+
+
+def test_the_split_does_not_change_a_bit() -> None:
+    rng = np.random.default_rng(1)
+    target = TARGETS[-1]
+    a, b = rng.standard_normal((1, 133, 77), np.float32), rng.standard_normal((1, 77, 150), np.float32)
+    results = []
+    for parts in (1, 2, 3, 16):
+        results.append(np.empty((133, 150), np.float32))
+        scratch = np.empty(0, np.uint8)
+        product(target, FLOAT, "packed")(a, pack(b, target), results[-1], scratch, parts=parts, b=1, m=133, n=150, k=77)
+    assert all(each.tobytes() == results[0].tobytes() for each in results)
+
+
+def test_packing_fills_the_last_panel_with_zeros() -> None:
+    target = NAMED["avx2"]
+    columns = tile_for(target, FLOAT).columns
+    array = np.arange(2 * 3 * (columns + 1), dtype=np.float32).reshape(2, 3, columns + 1)
+    panels = pack(array, target)
+    assert panels.shape == (2, 2, 3, columns)
+    np.testing.assert_array_equal(panels[:, 0], array[..., :columns])
+    np.testing.assert_array_equal(panels[:, 1, :, 0], array[..., columns])
+    assert not panels[:, 1, :, 1:].any()
