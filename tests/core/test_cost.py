@@ -101,5 +101,5 @@ def test_the_expression_at_sizes_is_the_cost_at_those_sizes(seed: int) -> None:
         fixed = [TensorType(x.dtype, tuple(evaluate(size, sizes) for size in x.shape or ())) for x in program.inputs]
         # What fits no kernel of known values is computed while tracing: only what is recorded is compared.
         closed = trace("program", program, fixed)
-        if len(closed.values) == len(program.traced().values):
+        if [v.op for v in closed.values] == [v.op for v in program.traced().values]:
             assert Cost(*(evaluate(part, sizes) for part in open_)) == cost_of(closed)

@@ -399,6 +399,10 @@ def test_broadcasting_leaves_out_what_must_be_equal(text: str) -> None:
     assert broadcast(Dim.parse(text), a) is a
 
 
+def test_broadcasting_of_what_has_no_value_at_zero() -> None:
+    assert str(broadcast(a, floor_div(a, a))) == "broadcast(a//a, a)"
+
+
 def test_broadcasting_keeps_what_may_be_1_alone() -> None:
     for text in ("min(1, a)", "min(b, a)", "max(1, a - 1)"):
         size = Dim.parse(text)

@@ -352,6 +352,12 @@ def test_host_functions_are_refused_where_a_gradient_would_flow() -> None:
     assert computed(gradient(function), [np.array([1.0, -1.0])])[1].shape == (2,)
 
 
+@pytest.mark.parametrize("kind", ["add", "mul", "max", "min"])
+def test_running_totals_of_nothing(kind: str) -> None:
+    found = computed(gradient(traced(lambda x: L.cumulative(kind, x, 0), "N M")), [np.zeros((0, 4))])
+    assert found[1].shape == (0, 4)
+
+
 # As a whole.
 
 

@@ -123,6 +123,18 @@ def test_deformable_conv_of_open_sizes() -> None:
     assert_equal(traced("DeformConv", arrays, ["N 2 H W", None, "N 18 H-2 W-2"]), found)
 
 
+@pytest.mark.parametrize(
+    ("name", "weights", "group"),
+    [("Conv", (4, 2, 3, 3), 2), ("Conv", (3, 4, 3, 3), 1), ("ConvTranspose", (4, 3, 3, 3), 2)],
+)
+def test_weights_of_open_sizes(name: str, weights: tuple[int, ...], group: int) -> None:
+    d = Draw(2)
+    x, w = d.floats(2, 4, 6, 7), d.floats(*weights)
+    assert_equal(traced(name, [x, w], ["N C H W", "A B K K"], group=group), eager(name, [x, w], group=group))
+    with pytest.raises(ShapeError):
+        traced(name, [d.floats(2, 5, 6, 7), w], ["N C H W", "A B K K"], group=group)
+
+
 @pytest.mark.parametrize("zeros", [(None, None), ((), None), ((), ()), ((), (3,))])
 def test_conv_integer(zeros: tuple[tuple[int, ...] | None, ...]) -> None:
     d = Draw(1)

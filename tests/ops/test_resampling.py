@@ -120,6 +120,13 @@ def test_sizes_are_expressions_of_sizes() -> None:
     assert trace("resize", by_sizes, [image, other]).results[0].type == TensorType(FLOAT, (1, 2, 3 * h, w))
 
 
+def test_how_many_scales_there_are_may_be_open_and_is_looked_at_when_run() -> None:
+    arrays = [X, None, scales(1, 1, 2, 1.5)]
+    assert_equal(traced("Resize", arrays, ["N C H W", None, "K"], opset=19), eager("Resize", arrays, opset=19))
+    with pytest.raises(ShapeError):
+        traced("Resize", [X, None, scales(1, 1, 2, 1.5, 7)], ["N C H W", None, "K"], opset=19)
+
+
 def test_integers_are_interpolated_in_float32() -> None:
     x = (X * 100).astype(np.int32)
     (wanted,) = eager("Resize", [x.astype(np.float32), None, scales(1, 1, 2, 2)], mode="linear")

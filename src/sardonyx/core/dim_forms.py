@@ -281,7 +281,10 @@ def _agree(a: Dim, b: Dim, proof: Bounds) -> bool:
     if len(names) != 1:
         return False
     (name,) = names
-    at_zero = [substituted(dim, {name: 0}, names, proof, {}) for dim in (a, b)]
+    try:
+        at_zero = [substituted(dim, {name: 0}, names, proof, {}) for dim in (a, b)]
+    except ShapeError:  # One has no value there.
+        return False
     positive = Bounds({name: (1, None)})
     return (
         at_zero[0] == at_zero[1]

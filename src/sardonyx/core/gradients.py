@@ -457,11 +457,10 @@ def _scan(y: Tensor, dy: Tensor, x: Tensor, *, kind: str, axis: int) -> Cotangen
     if kind == "mul":
         flat, back = _with_last(x, [axis])
         return (back(_before(flat) * _after(flat, _with_last(dy, [axis])[0])),)
-    last = L.slice_(y, axis, 0, y.shape[axis] - 1) if y.shape[axis] != 0 else y
-    tail = L.slice_(x, axis, x.shape[axis] - last.shape[axis], x.shape[axis])
-    newer = last < tail if kind == "max" else tail < last
-    raised = L.pad(newer, [1 if a == axis else 0 for a in range(x.rank)], [0] * x.rank, True)
-    since = L.cumulative("max", L.where(raised, L.iota(x.shape, axis), 0), axis)
+    one = [1 if a == axis else 0 for a in range(x.rank)]
+    earlier = L.pad(y, one, [-count for count in one], 0)
+    newer = earlier < x if kind == "max" else x < earlier
+    since = L.cumulative("max", L.where(newer, L.iota(x.shape, axis), 0), axis)
     return (L.scatter_elements(L.zeros_like(x), since, dy, axis, "add"),)
 
 

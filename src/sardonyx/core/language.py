@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Dim, Size, floor_div
 from sardonyx.core.dim import equal as same
 from sardonyx.core.tensor import (
     Operand,
@@ -244,15 +244,16 @@ def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
 
 
 def of_shape(x: Tensor, shape: Sequence[Size], what: str) -> Tensor:
-    """The tensor itself, which must have these sizes.
+    """The tensor itself, which must have these sizes; a single one that is open is compared at run time.
 
     Raises:
         ShapeError: It has another rank, or a size that is proven different.
     """
-    if x.rank != len(shape) or any(same(a, b) is False for a, b in zip(x.shape, shape, strict=True)):
+    alike = [same(a, b) for a, b in zip(x.shape, shape, strict=False)]
+    if x.rank != len(shape) or False in alike:
         needed = ", ".join(map(str, shape))
         raise ShapeError(f"{what} has shape [{', '.join(map(str, x.shape))}], and [{needed}] is needed.")
-    return x
+    return reshape(x, shape) if alike.count(None) == 1 else x
 
 
 def product(values: Sequence[Size]) -> Size:
@@ -879,13 +880,13 @@ def convolve(
     padding: Sequence[tuple[Size, Size]],
     kernel_dilation: Sequence[int] | None = None,
     base_dilation: Sequence[int] | None = None,
-    groups: int = 1,
+    groups: Size = 1,
     dtype: DType | None = None,
 ) -> Tensor:
     """A convolution of [N, C, *spatial] with [M, C/groups, *kernel] to [N, M, *spatial]."""
     n = len(strides)
     channels, features = x.shape[1], w.shape[0]
-    if not isinstance(features, int) or groups < 1 or features % groups:
+    if isinstance(groups, int) and (groups < 1 or (isinstance(features, int) and features % groups)):
         raise ShapeError(f"{features} features are no multiple of {groups} groups.")
     if channels != w.shape[1] * groups and isinstance(channels, int) and isinstance(w.shape[1], int):
         raise ShapeError(
@@ -895,7 +896,7 @@ def convolve(
     found = apply(
         "convolve",
         permute(grouped, [1, 0, *range(2, 3 + n)]),
-        reshape(w, (groups, features // groups, *w.shape[1:])),
+        reshape(w, (groups, floor_div(features, groups), *w.shape[1:])),
         strides=tuple(strides),
         padding=tuple(padding),
         base_dilation=tuple(base_dilation or (1,) * n),

@@ -113,9 +113,7 @@ def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
 @operator("SwiGLU", since=28)
 @rounded_once
 def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
-    if len(a.shape) != len(b.shape) or any(m != n for m, n in zip(a.shape, b.shape, strict=True) if 1 in (m, n)):
-        raise ShapeError(f"SwiGLU takes operands of one shape, not {a.type} and {b.type}.")
-    return swish(a, alpha=alpha) * b
+    return swish(a, alpha=alpha) * L.of_shape(b, a.shape, "the second operand")
 
 
 @operator("Softplus", since=1)

@@ -248,7 +248,8 @@ def causal_conv_with_state(
     shape = (*x.shape[:2], before)
     state = L.full(shape, 0, x.dtype) if past_state is None else L.reshape(past_state, shape)
     seen = L.concat([state, x], 2)
-    y = conv(seen, weight, bias, group=weight.shape[0])  # type: ignore[arg-type]
+    y = L.convolve(seen, weight, strides=(1,), padding=((0, 0),), groups=weight.shape[0], dtype=x.dtype)
+    y = y if bias is None else y + over_channels(bias, y)
     wide = L.cast(y, t.FLOAT)
     return (
         y if activation == "none" else L.cast(wide * L.sigmoid(wide), y.dtype),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size, equal
+from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sampling import (
@@ -39,8 +39,7 @@ def grid_sample(
     if mode != "nearest" and mode not in _WEIGHTS:
         raise InvalidModelError(f"there is no mode {mode!r}.", remedy=f"There are: nearest, {', '.join(_WEIGHTS)}.")
     n = x.rank - 2
-    if grid.rank != x.rank or grid.shape[-1] != n:
-        raise ShapeError(f"a grid of {grid.type} does not fit {x.type}: it has {n + 2} axes, and the last one is {n}.")
+    grid = L.of_shape(grid, (x.shape[0], *L.of_rank(grid, x.rank, "a grid").shape[1:-1], n), "a grid")
     dtype = t.DOUBLE if x.dtype == t.DOUBLE else t.FLOAT
     at = L.cast(grid, dtype)
     where = [
@@ -85,9 +84,9 @@ def _in_pixels(x: Tensor, size: Size, mode: str, padding_mode: str, align_corner
 def affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
     shape = L.sizes(size, "a size of the images")
     image, n = shape[2:], len(shape) - 2
-    if theta.rank != 3 or theta.shape[1:] != (n, n + 1) or n < 1 or equal(shape[0], theta.shape[0]) is False:
-        raise ShapeError(f"affine maps of {theta.type} do not fit images of {', '.join(map(str, shape))}.")
-    wide = L.widened(theta)
+    if n < 1:
+        raise ShapeError(f"images have a batch, channels and spatial axes, and there are {len(shape)} in all.")
+    wide = L.widened(L.of_shape(theta, (shape[0], n, n + 1), "affine maps"))
     along = [_regular(image, axis, bool(align_corners), wide.dtype) for axis in reversed(range(len(image)))]
     points = L.concat([L.unsqueeze(part, [-1]) for part in (*along, L.ones_like(along[0]))], -1)
     places = L.reshape(points, (L.product(image), len(image) + 1))

@@ -44,8 +44,7 @@ def slice_by_attributes(
 
 def _positions(places: Tensor, limits: Sequence[Size]) -> list[Size]:
     """Places on axes, counted from the front; those computed from data lie in -1 to the size of the axis."""
-    if places.rank != 1 or places.shape[0] != len(limits):
-        raise ShapeError(f"{places.type} does not tell a place for each of {len(limits)} axes.")
+    places = L.of_shape(places, (len(limits),), "a place for each axis")
     known = L.elements(places)
     if known is not None:
         return [_from_front(place, limit) for place, limit in zip(known, limits, strict=True)]
@@ -88,8 +87,7 @@ def _sliced(
 
 def _stepped(x: Tensor, starts: Sequence[Size], ends: Sequence[Size], axes: Sequence[int], steps: Tensor) -> Tensor:
     """The same by steps that are computed from data: the places are gathered."""
-    if steps.shape != (len(axes),):
-        raise ShapeError(f"{steps.type} does not tell a step for each of {len(axes)} axes.")
+    steps = L.of_shape(steps, (len(axes),), "a step for each axis")
     for i, (start, end, axis) in enumerate(zip(starts, ends, axes, strict=True)):
         step, size = L.cast(L.entry(steps, i), t.INT64), x.shape[axis]
         low, high, limit = (L.size_tensor([place], ()) for place in (start, end, size))

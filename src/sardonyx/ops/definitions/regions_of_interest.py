@@ -15,7 +15,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.errors import InvalidModelError
 from sardonyx.ops.definitions.sampling import interpolated, pixels_or_border, weighted
 from sardonyx.ops.registry import operator
 
@@ -25,8 +25,9 @@ def max_roi_pool(
     x: Tensor, rois: Tensor, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
 ) -> tuple[Value, ...]:
     """Regions are rows (image, x1, y1, x2, y2); a bin outside of the image gives 0."""
-    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5 or len(pooled_shape) != 2:
-        raise ShapeError(f"regions of {rois.type} in {x.type}: rows of 5, images, and a height and a width are needed.")
+    if len(pooled_shape) != 2:
+        raise InvalidModelError(f"`pooled_shape` is a height and a width, not {list(pooled_shape)}.")
+    x, rois = L.of_rank(x, 4, "the images"), _rows(rois, 5)
     height, width = x.shape[2:]
 
     def pooled(i: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
@@ -40,6 +41,10 @@ def max_roi_pool(
         return None, [], [L.where(some, found, 0)]
 
     return L.loop(L.number(rois.shape[0]), None, [], pooled)[1]
+
+
+def _rows(rois: Tensor, size: int) -> Tensor:
+    return L.of_shape(rois, (L.of_rank(rois, 2, "regions").shape[0], size), "regions")
 
 
 def _bins(start: Tensor, end: Tensor, count: int, size: Size) -> Tensor:
@@ -71,8 +76,7 @@ def roi_align(
     """``max`` is over the corners of each sample's cell, times their weights: so the first implementation had it."""
     if mode.lower() not in ("avg", "max"):
         raise InvalidModelError(f"there is no mode {mode!r}.", remedy="There are: avg, max.")
-    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4:
-        raise ShapeError(f"regions of {rois.type} in {x.type}: rows of 4, and images are needed.")
+    x, rois = L.of_rank(x, 4, "the images"), _rows(rois, 4)
     half_pixel = coordinate_transformation_mode.lower() == "half_pixel"
     ends = L.cast(rois, t.FLOAT) * spatial_scale - (0.5 if half_pixel else 0)
     x1, y1, x2, y2 = (L.take(ends, L.constant(c, t.INT64), 1) for c in range(4))

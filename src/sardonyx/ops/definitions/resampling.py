@@ -121,8 +121,7 @@ def _element(x: Tensor, i: int) -> Tensor:
 
 
 def _per_axis(given: Tensor, count: int, what: str) -> list[Tensor]:
-    if given.rank != 1 or given.shape[0] != count:
-        raise ShapeError(f"{what} of {given.type} do not fit {count} axes.", remedy="Give one number for each.")
+    given = L.of_shape(given, (count,), what)
     return [_element(given, i) for i in range(count)]
 
 

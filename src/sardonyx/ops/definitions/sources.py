@@ -100,8 +100,7 @@ def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
 
 @operator("OneHot", since=9)
 def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1, opset: int) -> Tensor:
-    if values.rank != 1 or values.shape[0] != 2:
-        raise ShapeError(f"the values of OneHot are [off, on], and {values.type} was given.")
+    values = L.of_shape(values, (2,), "what is off and on")
     count = L.one_size(L.cast(depth, t.INT64), "the depth of OneHot")
     at = L.normalized_axis(axis, indices.rank + 1)
     chosen = L.unsqueeze(L.cast(indices, t.INT64), [at])

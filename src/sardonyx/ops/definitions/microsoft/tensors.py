@@ -11,7 +11,7 @@ from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError, ShapeError, UnsupportedError
+from sardonyx.errors import InvalidModelError, UnsupportedError
 from sardonyx.ops.definitions import grids, movement, regions, sources
 from sardonyx.ops.registry import find, operator
 
@@ -127,8 +127,7 @@ def crop_and_resize(
     """Boxes (y1, x1, y2, x2 as parts of the image) of images, each resized to one size."""
     if mode not in ("bilinear", "nearest"):
         raise InvalidModelError(f"there is no mode {mode!r}.", remedy="There are bilinear and nearest.")
-    if rois.rank != 2 or rois.shape[1] != 4:
-        raise ShapeError(f"boxes are [n, 4], not {rois.type}.")
+    rois = L.of_shape(rois, (L.of_rank(rois, 2, "boxes").shape[0], 4), "boxes")
     height, width = L.sizes(crop_size, "the crop size")
     images = L.take(x, batch_indices, 0)
     ys, rows_inside = _sampled_at(rois, 0, height, x.shape[2], x)
