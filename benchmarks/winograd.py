@@ -1,0 +1,199 @@
+"""Winograd's convolution against ONNX Runtime's, one thread: ``python benchmarks/winograd.py``.
+
+Both run one 3x3 convolution with a bias and Relu, in turns; the least time of each counts. ONNX Runtime's layout is its
+own: its time is of a chain of convolutions less that of a shorter chain, so that conversions at the ends do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import os
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.kernels import winograd
+from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.kernels.winograd import Image, Winograd
+from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.target import Target, host
+from sardonyx.core.dim import evaluate
+
+Floats = npt.NDArray[np.float32]
+
+SHAPES = ((64, 56), (128, 28), (256, 14), (512, 7), (32, 256))
+loaded: list[LoadedCode] = []
+"""Code stays in memory while this does."""
+SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)
+
+
+def aligned(values: Floats) -> Floats:
+    """A copy at a multiple of 64 bytes."""
+    room = np.empty(values.size + 16, np.float32)
+    start = -room.ctypes.data % 64 // 4
+    copy = room[start : start + values.size].reshape(values.shape)
+    copy[...] = values
+    return copy
+
+
+def function(kernel: Kernel, target: Target) -> tuple[Callable[..., None], float]:
+    """The compiled kernel, and the seconds that it took."""
+    begin = time.perf_counter()
+    text = module_text(target, [kernel.definition("kernel")], kernel.emitter.declarations)
+    loaded.append(LoadedCode([compiled(text, target)], target))
+    return SIGNATURE(loaded[-1].address("kernel")), time.perf_counter() - begin
+
+
+def chain(weights: Floats, biases: Floats, extent: int, length: int) -> onnxruntime.InferenceSession:
+    """ONNX Runtime on so many convolutions."""
+    nodes, at = [], "x"
+    for i in range(length):
+        nodes += [
+            helper.make_node("Conv", [at, "w", "b"], [f"c{i}"], pads=[1] * 4),
+            helper.make_node("Relu", [f"c{i}"], [f"r{i}"]),
+        ]
+        at = f"r{i}"
+    shape = (1, weights.shape[1], extent, extent)
+    graph = helper.make_graph(
+        nodes, "chain", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(at, TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(biases, "b")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+class Layer:
+    """One convolution with bias and Relu, compiled for its sizes; ``run`` does all its work items."""
+
+    def __init__(self, weights: Floats, biases: Floats, extent: int, m: int) -> None:
+        target = host()
+        filters, channels = weights.shape[:2]
+        self.plan = plan = Winograd(target, m, 1, channels, filters, extent, extent)
+        kernel = Kernel(target)
+        e, lanes = kernel.emitter, plan.lanes
+        image, transformed, scratch, bias, result = (kernel.buffer() for _ in range(5))
+        type = f"<{lanes} x float>"
+
+        def relu(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+            _, filter, y, x = (each.base for each in index)
+            value = e.let(f"fadd {type} {value}, {e.load(type, e.address(bias, 'float', filter), 4)}")
+            value = e.call(type, f"llvm.maxnum.v{lanes}f32", [(type, value), (type, "zeroinitializer")])
+            place = e.add(e.mul(e.add(e.mul(e.div(filter, lanes), extent), y), extent), x)
+            e.store(type, value, e.address(result, "float", e.mul(place, lanes)), 4)
+
+        self.items = plan.convolve(kernel, Image(image, channels, extent, extent), transformed, scratch, relu)
+        self._function, self.compile_seconds = function(kernel, target)
+        blocks = (channels // lanes, extent, extent, lanes)
+        self.image = aligned(np.zeros(blocks, np.float32))
+        self.result = aligned(np.zeros((filters // lanes, extent, extent, lanes), np.float32))
+        held = [
+            self.image, aligned(winograd.transform_weights(weights, m, target)),
+            aligned(np.zeros(evaluate(plan.scratch, {}) // 4, np.float32)), aligned(biases), self.result,
+        ]  # fmt: skip
+        self._held = held
+        slots = [each.ctypes.data for each in held] + [evaluate(each, {}) for each in kernel.sizes]
+        self._arguments = (ctypes.c_int64 * len(slots))(*slots)
+
+    def __call__(self, x: Floats) -> Floats:
+        """The result for a plain image [1, C, H, W]."""
+        height, width = x.shape[2:]
+        self.image[...] = np.moveaxis(x.reshape(-1, self.plan.lanes, height, width), 1, 3)
+        self.run()
+        return np.moveaxis(self.result, 3, 1).reshape(1, -1, height, width)
+
+    def run(self) -> None:
+        """Compute."""
+        self._function(ctypes.addressof(self._arguments), 0, self.items, 0)
+
+
+def multiply_add_peak(target: Target) -> Callable[[], float]:
+    """What measures GFLOP/s of multiply-adds in registers."""
+    kernel, count = Kernel(target), 200_000
+    e: Emitter = kernel.emitter
+    result = kernel.buffer()
+    lanes = target.lanes(32)
+    type = f"<{lanes} x float>"
+    sums = [e.variable(type, e.load(type, e.address(result, "float", i * lanes), 4)) for i in range(12)]
+    factor = e.load(type, e.address(result, "float", 12 * lanes), 4)
+    with e.loop(0, count):
+        for each in sums:
+            each.set(e.fma(type, factor, factor, each.get()))
+    for i, each in enumerate(sums):
+        e.store(type, each.get(), e.address(result, "float", i * lanes), 4)
+    run, _ = function(kernel, target)
+    room = np.zeros(13 * lanes, np.float32)
+    arguments = (ctypes.c_int64 * 1)(room.ctypes.data)
+
+    def measure() -> float:
+        return 2 * 12 * lanes * count / least(lambda: run(ctypes.addressof(arguments), 0, 1, 0)) / 1e9
+
+    return measure
+
+
+def least(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def compare(channels: int, extent: int, sizes: list[int], rounds: int) -> None:
+    """Print a row for each size of a tile."""
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
+    biases = rng.standard_normal(channels).astype(np.float32)
+    x = rng.standard_normal((1, channels, extent, extent)).astype(np.float32)
+    short, long = (chain(weights, biases, extent, length) for length in (1, 4))
+    want = short.run(None, {"x": x})[0]
+    layers = [Layer(weights, biases, extent, m) for m in sizes]
+    errors = [float(np.abs(layer(x) - want).max() / np.abs(want).max()) for layer in layers]
+    ours, theirs = [np.inf] * len(layers), [np.inf, np.inf]
+    for _ in range(rounds):
+        for i, layer in enumerate(layers):
+            layer.run()
+            ours[i] = min(ours[i], least(layer.run))
+        for i, session in enumerate((short, long)):
+            theirs[i] = min(theirs[i], least(functools.partial(session.run, None, {"x": x})))
+    peer = (theirs[1] - theirs[0]) / 3
+    operations = 2 * 9 * channels**2 * extent**2
+    for m, layer, seconds, error in zip(sizes, layers, ours, errors, strict=True):
+        print(
+            f"| {channels} ch, {extent}² | F({m},3) | {seconds * 1e6:.0f} ({operations / seconds / 1e9:.0f})"
+            f" | {peer * 1e6:.0f} ({operations / peer / 1e9:.0f}) | {peer / seconds:.2f} | {error:.1e}"
+            f" | {layer.compile_seconds * 1e3:.0f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=60, help="runs of each")
+    parser.add_argument("--tiles", type=int, nargs="+", default=[2, 4, 6], help="sizes of tiles")
+    parser.add_argument("--shapes", type=int, nargs="+", help="which rows of the table, counted from 0")
+    arguments = parser.parse_args()
+    peak = multiply_add_peak(host())
+    print(f"multiply-add peak {max(peak() for _ in range(20)):.0f} GFLOP/s, {host().name}\n")
+    print("| layer | algorithm | µs (direct GFLOP/s) | ONNX Runtime | ratio | error | compile ms |")
+    print("|---|---|---|---|---|---|---|")
+    for number, (channels, extent) in enumerate(SHAPES):
+        if arguments.shapes is None or number in arguments.shapes:
+            compare(channels, extent, arguments.tiles, arguments.rounds)
+    print(f"\nmultiply-add peak {max(peak() for _ in range(20)):.0f} GFLOP/s")
+
+
+if __name__ == "__main__":
+    main()
