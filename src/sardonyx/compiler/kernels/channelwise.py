@@ -1,0 +1,128 @@
+"""Windows that combine each channel with itself alone: the walk that depthwise convolutions and pooling share.
+
+A vector holds the channels of a block at one place (one channel of a plain image). A tile is some neighbouring outputs
+of a row; along the row, each input vector is read once and combined into every output that sees it.
+"""
+
+from __future__ import annotations
+
+from sardonyx.compiler.emitter import Variable, splat, vector
+from sardonyx.compiler.kernels.kernel import Epilogue
+from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, block_of, steps
+
+_UNROLLED = 128
+"""Most combinations of a row of taps that stand in the text one by one."""
+
+
+class Channelwise:
+    """Writes such a kernel. Subclasses say where results begin and how an input is combined.
+
+    Args:
+        sweep: The walk over the outputs; its blocks are those of the image.
+        x: The image.
+        window: The sizes of the window along depth, height and width.
+        element: The type of the elements.
+        lanes: Channels of a block: 1 in a plain image.
+        outputs: Most outputs of a tile.
+        epilogue: What becomes of the results.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        x: Image,
+        window: tuple[int, int, int],
+        element: str,
+        lanes: int,
+        outputs: int,
+        epilogue: Epilogue,
+    ) -> None:
+        self.sweep, self.x, self.window, self.element, self.lanes = sweep, x, window, element, lanes
+        self.outputs, self.epilogue = outputs, epilogue
+        self.emitter = e = sweep.kernel.emitter
+        self.type = vector(lanes, element)
+        depth, height, width = sweep.axes
+        self.row_step = e.mul(width.size, lanes)
+        self.slice_step = e.mul(self.row_step, height.size)
+        self.block_step = e.mul(self.slice_step, depth.size)
+
+    def identity(self) -> str:
+        """The element that a result begins with, and that places outside of the image hold."""
+        raise NotImplementedError
+
+    def factor(self, row: Row, tap: Number) -> str | None:
+        """What is fixed for a tap (the number of it in the window), read before the inputs."""
+        raise NotImplementedError
+
+    def combined(self, result: str, value: str, factor: str | None) -> str:
+        """A result with another input in it."""
+        raise NotImplementedError
+
+    def write(self) -> None:
+        """Write the kernel."""
+        self.sweep.rows(self._row)
+
+    def _row(self, row: Row) -> None:
+        e = self.emitter
+        block = e.add(e.mul(row.image, self.sweep.blocks), row.block)
+        image = e.address(self.x.pointer, self.element, e.mul(block, self.block_step))
+        self.sweep.tiles(row, self.outputs, lambda first, size, guarded: self._tile(row, image, first, size, guarded))
+
+    def _tile(self, row: Row, image: str, first: Number, size: int, guarded: bool) -> None:
+        e = self.emitter
+        identity = splat(self.identity(), self.lanes, self.element)
+        results = [e.variable(self.type, identity) for _ in range(size)]
+        width = row.phases[2]
+        with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1]) as y:
+            pz, py = (
+                e.add(place, e.mul(tap, phase.offset_step))
+                for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
+            )
+            kz, ky = (
+                e.add(e.mul(tap, phase.tap_step), phase.tap) for tap, phase in zip((z, y), row.phases[:2], strict=True)
+            )
+            line = e.address(image, self.element, e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
+            tap = e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2])
+            lowest = width.place(e, first)
+            if size * width.taps <= _UNROLLED:
+                self._taps(row, line, lowest, tap, width.taps, results, guarded)
+            else:
+                with steps(e, 0, width.taps) as x:
+                    place = e.add(lowest, e.mul(x, width.offset_step))
+                    self._taps(row, line, place, e.add(tap, e.mul(x, width.tap_step)), 1, results, guarded)
+        for i, result in enumerate(results):
+            channel = e.mul(row.block, self.lanes)
+            self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), result.get(), None)
+
+    def _taps(
+        self, row: Row, line: str, lowest: Number, tap: Number, taps: int, results: list[Variable], guarded: bool
+    ) -> None:
+        """Some taps of a row: each input that they see is read once."""
+        e, width = self.emitter, row.phases[2]
+        factors = [self.factor(row, e.add(tap, j * width.tap_step + width.tap)) for j in range(taps)]
+        seen: dict[int, list[tuple[int, int]]] = {}
+        for i in range(len(results)):
+            for j in range(taps):
+                seen.setdefault(i * width.advance + j * width.offset_step, []).append((i, j))
+        values = [each.get() for each in results]
+        for distance in sorted(seen):
+            place = e.add(lowest, distance)
+            inside = not guarded
+            if isinstance(place, int) and isinstance(self.sweep.axes[2].size, int):
+                inside = 0 <= place < self.sweep.axes[2].size
+                if not inside:
+                    continue
+            value = e.load(self.type, self._place(line, place, inside), 4)
+            for i, j in seen[distance]:
+                values[i] = self.combined(values[i], value, factors[j])
+        for each, value in zip(results, values, strict=True):
+            each.set(value)
+
+    def _place(self, line: str, place: Number, inside: bool) -> str:
+        e = self.emitter
+        address = e.address(line, self.element, e.mul(place, self.lanes))
+        if inside:
+            return address
+        here = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
+        outside = block_of(e, self.element, self.identity(), self.lanes)
+        return e.let(f"select i1 {here}, ptr {address}, ptr {outside}")

@@ -1,0 +1,296 @@
+"""Direct convolutions: a register tile of neighbouring outputs times blocks of output channels.
+
+Each step of the inner loop takes one input channel at one tap: a vector of weights for each block of output channels,
+and each output's input value in all lanes. Nothing is laid out or copied; rows above and below the image are left out
+of the loop over taps, and places beside it are read from a block of zeros.
+
+Groups of channels need no form of their own. A group of output blocks sees a run of input blocks that holds all its
+groups' channels, with weights of zero for the channels that are another group's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.compiler.emitter import Variable, vector
+from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
+from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, Windows, block_count, block_of, steps
+from sardonyx.compiler.target import Target
+from sardonyx.core.dim import Size
+
+_UNROLLED = 112
+"""About how many multiplications stand in the text of an inner loop: enough to hide the loop itself."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a convolution is cut: what its weights are packed for.
+
+    Attributes:
+        lanes: Channels of a block.
+        blocks: Blocks of output channels of a tile.
+        outputs: Neighbouring outputs of a tile.
+        inner: Neighbouring input channels in memory: those of a block, or 1 in a plain image.
+        filters: Output channels of all groups.
+        channels: Input channels of all groups.
+        groups: Groups of channels.
+    """
+
+    lanes: int
+    blocks: int
+    outputs: int
+    inner: int
+    filters: int
+    channels: int
+    groups: int
+
+    @property
+    def output_blocks(self) -> int:
+        """Blocks of output channels."""
+        return block_count(self.filters, self.lanes)
+
+    @property
+    def tiles(self) -> int:
+        """Groups of blocks, the last of which may be smaller."""
+        return -(-self.output_blocks // self.blocks)
+
+    @property
+    def depth(self) -> int:
+        """Input blocks that an output block sees."""
+        return max(last - first for first, last in map(self._seen, range(self.tiles)))
+
+    def first_input(self, tile: int) -> int:
+        """The first input block that a group of output blocks sees."""
+        return min(self._seen(tile)[0], self._input_blocks - self.depth)
+
+    @property
+    def _input_blocks(self) -> int:
+        return block_count(self.channels, self.inner)
+
+    def _seen(self, tile: int) -> tuple[int, int]:
+        """The range of input blocks that hold what a group of output blocks needs."""
+        each, produced = self.channels // self.groups, self.filters // self.groups
+        width = self.blocks * self.lanes
+        first = tile * width // produced
+        last = (min((tile + 1) * width, self.filters) - 1) // produced + 1
+        return first * each // self.inner, block_count(last * each, self.inner)
+
+
+def tile_for(
+    target: Target, *, channels: int, filters: int, groups: int = 1, blocked: bool = True, width: Size | None = None
+) -> Tile:
+    """The tile for a convolution.
+
+    Args:
+        target: What the code is for.
+        channels: Input channels of all groups.
+        filters: Output channels of all groups.
+        groups: Groups of channels.
+        blocked: Whether the image is blocked.
+        width: Outputs of a row, where known.
+    """
+    lanes = target.lanes(32)
+    # A register for an input value, and one in reserve where there are many.
+    room = target.vector_registers - (2 if target.vector_registers >= 32 else 1)
+    available = block_count(filters, lanes)
+    if groups > 1:
+        # More blocks would see more channels that are not theirs.
+        available = max(1, filters // groups // lanes)
+    total = block_count(filters, lanes)
+    shapes = [(blocks, (room - blocks) // blocks) for blocks in range(1, min(available, 4) + 1)]
+    blocks, outputs = min(shapes, key=lambda shape: _cost(shape[0], shape[1], total, width))
+    return Tile(lanes, blocks, outputs, lanes if blocked else 1, filters, channels, groups)
+
+
+def _cost(blocks: int, outputs: int, available: int, width: Size | None) -> float:
+    """Time of a row, in multiplications: each tile does these, and waits where loads are more than half as many."""
+    cost = 0.0
+    tiles = -(-width // outputs) if isinstance(width, int) and width else 1
+    size = width / tiles if isinstance(width, int) and width else outputs
+    for first in range(0, available, blocks):
+        here = min(blocks, available - first)
+        products = size * here
+        cost += tiles * max(products, size + here, 10) * (1 + 0.1 / here + 0.3 / size)
+    return cost / (size * tiles)
+
+
+def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
+    """The weights as :func:`convolution` reads them.
+
+    Args:
+        weights: [groups, filters of a group, channels of a group, *window], of any float type.
+        tile: How the convolution is cut.
+
+    Returns:
+        A flat array of float32: for each group of output blocks, [input block][*window][input channel of the
+        block][output block][lane].
+    """
+    _, produced, each, *window = weights.shape
+    taps = math.prod(window)
+    flat = weights.reshape(tile.filters, each, taps).astype(np.float32)
+    parts = []
+    for number in range(tile.tiles):
+        blocks = min(tile.blocks, tile.output_blocks - number * tile.blocks)
+        part = np.zeros((tile.depth * tile.inner, taps, blocks * tile.lanes), np.float32)
+        start = tile.first_input(number) * tile.inner
+        first = number * tile.blocks * tile.lanes
+        for filter in range(first, min(first + blocks * tile.lanes, tile.filters)):
+            at = filter // produced * each - start
+            part[at : at + each, :, filter - first] = flat[filter]
+        by_block = part.reshape(tile.depth, tile.inner, taps, blocks * tile.lanes)
+        parts.append(by_block.transpose(0, 2, 1, 3).ravel())
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+def convolution(
+    kernel: Kernel,
+    *,
+    x: Image,
+    weights: str,
+    batch: Size,
+    windows: Windows,
+    out: tuple[Size, ...],
+    tile: Tile,
+    epilogue: Epilogue,
+) -> Size:
+    """Write a direct convolution of floats.
+
+    The epilogue gets vectors of ``tile.lanes`` output channels at one place: image, channel (a multiple of the lanes,
+    lane by lane), then the spatial axes. It is given whole vectors, without a mask: lanes past the last filter hold
+    zeros, as the blocks of a blocked image are to be filled. Whoever stores elsewhere leaves these lanes out.
+
+    Args:
+        kernel: What is written.
+        x: The image.
+        weights: The packed weights, see :func:`pack_weights`.
+        batch: How many images.
+        windows: The windows, of as many axes as the image.
+        out: The spatial sizes of the output.
+        tile: How it is cut, see :func:`tile_for`.
+        epilogue: What becomes of the results.
+
+    Returns:
+        The number of work items.
+    """
+    sweep = Sweep(kernel, x, windows, out, batch, tile.tiles)
+    _Convolution(sweep, x, weights, windows, tile, epilogue).write()
+    return sweep.items
+
+
+class _Convolution:
+    def __init__(self, sweep: Sweep, x: Image, weights: str, windows: Windows, tile: Tile, epilogue: Epilogue) -> None:
+        self.sweep, self.x, self.weights, self.tile, self.epilogue = sweep, x, weights, tile, epilogue
+        self.emitter = e = sweep.kernel.emitter
+        self.type = vector(tile.lanes, "float")
+        self.window = (*(1,) * (3 - sweep.rank), *windows.sizes)
+        depth, height, width = sweep.axes
+        self.row_step = e.mul(width.size, tile.inner)
+        self.slice_step = e.mul(self.row_step, height.size)
+        self.block_step = e.mul(self.slice_step, depth.size)
+        self.taps = self.window[0] * self.window[1] * self.window[2]
+
+    def write(self) -> None:
+        self.sweep.rows(self._row)
+
+    def _row(self, row: Row) -> None:
+        """A row of outputs: the last group of blocks may be smaller than the others."""
+        tile, e = self.tile, self.emitter
+        rest = tile.output_blocks % tile.blocks
+        if not rest:
+            self._outputs(row, tile.blocks)
+        elif tile.tiles == 1:
+            self._outputs(row, rest)
+        else:
+            with e.either(e.let(f"icmp slt i64 {row.block}, {tile.tiles - 1}")) as branches:
+                for _, blocks in zip(branches, (tile.blocks, rest), strict=True):
+                    self._outputs(row, blocks)
+
+    def _outputs(self, row: Row, blocks: int) -> None:
+        tile, e = self.tile, self.emitter
+        group_step = tile.depth * self.taps * tile.inner * tile.blocks * tile.lanes
+        weights = e.address(self.weights, "float", e.mul(row.block, group_step))
+        images = block_count(tile.channels, tile.inner)
+        block = e.add(e.mul(row.image, images), self._first_input(row.block))
+        image = e.address(self.x.pointer, "float", e.mul(block, self.block_step))
+        self.sweep.tiles(
+            row,
+            tile.outputs,
+            lambda first, size, guarded: self._tile(row, image, weights, first, size, blocks, guarded),
+        )
+
+    def _first_input(self, number: Number) -> Number:
+        """:meth:`Tile.first_input` at run time."""
+        tile, e = self.tile, self.emitter
+        if tile.groups == 1 or isinstance(number, int):
+            return tile.first_input(int(number)) if tile.groups > 1 else 0
+        each, produced = tile.channels // tile.groups, tile.filters // tile.groups
+        group = e.div(e.mul(number, tile.blocks * tile.lanes), produced)
+        first = e.div(e.mul(group, each), tile.inner)
+        return e.least(first, block_count(tile.channels, tile.inner) - tile.depth)
+
+    def _tile(self, row: Row, image: str, weights: str, first: Number, size: int, blocks: int, guarded: bool) -> None:
+        e, tile = self.emitter, self.tile
+        zero = "zeroinitializer" if tile.lanes > 1 else "0.0"
+        sums = [[e.variable(self.type, zero) for _ in range(blocks)] for _ in range(size)]
+        vectors = blocks * tile.lanes
+        width = row.phases[2]
+        lowest = width.place(e, first)
+        with steps(e, 0, tile.depth) as block:
+            plane = e.address(image, "float", e.mul(block, self.block_step))
+            packed = e.address(weights, "float", e.mul(block, self.taps * tile.inner * vectors))
+            with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1]) as y, steps(e, 0, width.taps) as x:
+                pz, py = (
+                    e.add(place, e.mul(tap, phase.offset_step))
+                    for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
+                )
+                kz, ky, kx = (
+                    e.add(e.mul(tap, phase.tap_step), phase.tap)
+                    for tap, phase in zip((z, y, x), row.phases, strict=True)
+                )
+                tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), kx)
+                line = e.address(plane, "float", e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
+                place = e.add(lowest, e.mul(x, width.offset_step))
+                step = width.advance
+                if guarded:
+                    inputs = [self._guarded(line, e.add(place, i * step)) for i in range(size)]
+                else:
+                    start = e.address(line, "float", e.mul(place, tile.inner))
+                    inputs = [e.address(start, "float", i * step * tile.inner) for i in range(size)]
+                self._channels(inputs, e.address(packed, "float", e.mul(tap, tile.inner * vectors)), sums)
+        for b in range(blocks):
+            channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
+            for i in range(size):
+                self.epilogue(self.sweep.index(row, channel, e.add(first, i), tile.lanes), sums[i][b].get(), None)
+
+    def _guarded(self, line: str, place: Number) -> str:
+        """Where the channels of a place are: zeros for a place outside of the row."""
+        e = self.emitter
+        inside = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
+        address = e.address(line, "float", e.mul(place, self.tile.inner))
+        return e.let(f"select i1 {inside}, ptr {address}, ptr {block_of(e, 'float', '0.0', self.tile.inner)}")
+
+    def _channels(self, inputs: list[str], weights: str, sums: list[list[Variable]]) -> None:
+        """Multiply and add the channels of an input block at one tap."""
+        e, tile = self.emitter, self.tile
+        blocks = len(sums[0])
+        unrolled = tile.inner
+        while unrolled > 1 and unrolled * len(sums) * blocks > _UNROLLED:
+            unrolled //= 2
+        with steps(e, 0, tile.inner, unrolled) as first:
+            values = [[each.get() for each in of_output] for of_output in sums]
+            for u in range(unrolled):
+                channel = e.add(first, u)
+                start = e.address(weights, "float", e.mul(channel, blocks * tile.lanes))
+                factors = [
+                    e.load(self.type, e.address(start, "float", b * tile.lanes), 4 * tile.lanes) for b in range(blocks)
+                ]
+                for i, pointer in enumerate(inputs):
+                    spread = e.spread(e.load("float", e.address(pointer, "float", channel), 4), tile.lanes, "float")
+                    for b in range(blocks):
+                        values[i][b] = e.fma(self.type, spread, factors[b], values[i][b])
+            for of_output, found in zip(sums, values, strict=True):
+                for each, value in zip(of_output, found, strict=True):
+                    each.set(value)

@@ -1,0 +1,101 @@
+"""Pooling: the sums, greatest or least elements of windows, of blocked and of plain images."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sardonyx.compiler.emitter import float_literal
+from sardonyx.compiler.kernels.channelwise import Channelwise
+from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
+from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, Windows, block_count
+from sardonyx.core.dim import Size
+
+Kind = Literal["add", "max", "min"]
+
+
+def pooling(
+    kernel: Kernel,
+    kind: Kind,
+    *,
+    x: Image,
+    batch: Size,
+    windows: Windows,
+    out: tuple[Size, ...],
+    epilogue: Epilogue,
+    element: str = "float",
+    signed: bool = True,
+) -> Size:
+    """Write a reduction over windows. Places outside of the image do not count; NaN wins over every number.
+
+    Of a blocked image the epilogue gets whole blocks of channels (those past the last channel are what windows make of
+    zeros), of a plain one single elements.
+
+    Args:
+        kernel: What is written.
+        kind: How elements are combined.
+        x: The image. A plain one may be of any type.
+        batch: How many images.
+        windows: The windows, of as many axes as the image.
+        out: The spatial sizes of the output.
+        epilogue: What becomes of the results.
+        element: The type of the elements.
+        signed: Whether integers have a sign.
+
+    Returns:
+        The number of work items.
+    """
+    lanes = kernel.target.lanes(32) if x.blocked else 1
+    sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes))
+    depth, height, width = (1,) * (3 - sweep.rank) + windows.sizes
+    outputs = kernel.target.vector_registers // 2
+    _Pooling(sweep, x, (depth, height, width), element, lanes, outputs, epilogue, kind, signed).write()
+    return sweep.items
+
+
+class _Pooling(Channelwise):
+    def __init__(
+        self,
+        sweep: Sweep,
+        x: Image,
+        window: tuple[int, int, int],
+        element: str,
+        lanes: int,
+        outputs: int,
+        epilogue: Epilogue,
+        kind: Kind,
+        signed: bool,
+    ) -> None:
+        super().__init__(sweep, x, window, element, lanes, outputs, epilogue)
+        self.kind = kind
+        self.integers = element.startswith("i")
+        self.sign = "s" if signed else "u"
+
+    def identity(self) -> str:
+        if not self.integers:
+            value = {"add": 0.0, "max": float("-inf"), "min": float("inf")}[self.kind]
+            return float_literal(value, self.element)
+        bits = int(self.element[1:])
+        if self.kind == "add":
+            return "0"
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.sign == "s" else (0, (1 << bits) - 1)
+        return str(low if self.kind == "max" else high)
+
+    def factor(self, row: Row, tap: Number) -> str | None:
+        return None
+
+    def combined(self, result: str, value: str, factor: str | None) -> str:
+        e = self.emitter
+        if self.kind == "add":
+            return e.let(f"{'add' if self.integers else 'fadd'} {self.type} {result}, {value}")
+        if self.integers:
+            condition = f"icmp {self.sign}{'gt' if self.kind == 'max' else 'lt'}"
+            better = e.let(f"{condition} {self.type} {value}, {result}")
+            return self._select(better, value, result)
+        better = e.let(f"fcmp o{'gt' if self.kind == 'max' else 'lt'} {self.type} {value}, {result}")
+        best = self._select(better, value, result)
+        nan = e.let(f"fcmp uno {self.type} {value}, {value}")
+        return self._select(nan, value, best)
+
+    def _select(self, condition: str, then: str, otherwise: str) -> str:
+        flags = f"<{self.lanes} x i1>" if self.lanes > 1 else "i1"
+        return self.emitter.let(f"select {flags} {condition}, {self.type} {then}, {self.type} {otherwise}")

@@ -1,0 +1,358 @@
+"""Windows that move over images: which input places each output place sees, and how kernels walk over the outputs.
+
+An image is *plain*, ``[N][C][*spatial]``, or *blocked*, ``[N][C/B][*spatial][B]`` with ``B`` the float lanes of a
+vector; the channels of a blocked image fill whole blocks, and those past the last are zeros. There are 1 to 3 spatial
+axes; inside they are always depth, height, width, with 1 for those that are not there.
+
+Where the input is dilated (transposed convolutions), outputs fall into *phases*: those of one phase see the same taps,
+at places that advance evenly, so that no zero is ever multiplied.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.core.dim import Size, at_least, ceil_div
+from sardonyx.errors import OptionError
+
+_EDGES = 4
+"""Most tiles at an end of a row that are written one by one."""
+
+Number = str | int
+"""An i64 as the code has it: the name of a value, or a number."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A batch of images as an operand.
+
+    Attributes:
+        pointer: The buffer, of floats.
+        channels: How many there are, without those that fill the last block.
+        sizes: The spatial sizes, 1 to 3.
+        blocked: Whether it is blocked or plain.
+    """
+
+    pointer: str
+    channels: int
+    sizes: tuple[Size, ...]
+    blocked: bool = True
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How windows move along the spatial axes: one entry an axis, in every attribute.
+
+    Attributes:
+        sizes: Taps of the window.
+        strides: Input places from output to output.
+        padding: Input places before the first that the first window covers; negative where it starts further in. How
+            much is padded behind follows from the sizes of the output.
+        dilations: Input places from tap to tap.
+        base_dilations: How far apart the elements of the input are, with zeros between.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[Size, ...]
+    dilations: tuple[int, ...]
+    base_dilations: tuple[int, ...]
+
+    @staticmethod
+    def of(
+        sizes: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        padding: tuple[Size, ...] | None = None,
+        dilations: tuple[int, ...] | None = None,
+        base_dilations: tuple[int, ...] | None = None,
+    ) -> Windows:
+        """Windows of which what is not given is 1, or no padding.
+
+        Raises:
+            OptionError: The padding of a dilated input is no number.
+        """
+        ones = (1,) * len(sizes)
+        made = Windows(sizes, strides or ones, padding or (0,) * len(sizes), dilations or ones, base_dilations or ones)
+        for low, base in zip(made.padding, made.base_dilations, strict=True):
+            if base > 1 and not isinstance(low, int):
+                raise OptionError(
+                    f"the padding {low} of a dilated input is not known when code is generated.",
+                    remedy="Give it as a number.",
+                )
+        return made
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The outputs of one axis that see the same taps: output ``start + i * step`` is number ``i``.
+
+    Its tap ``j`` is tap ``tap + j * tap_step`` of the window and sees the input place ``i * advance + offset +
+    j * offset_step``, which may lie outside.
+    """
+
+    start: int
+    step: int
+    advance: int
+    tap: int
+    tap_step: int
+    taps: int
+    offset: Number
+    offset_step: int
+
+    def place(self, e: Emitter, at: Number) -> Number:
+        """The input place that tap 0 of output number ``at`` sees."""
+        return e.add(e.mul(at, self.advance), self.offset)
+
+    def output(self, e: Emitter, at: Number) -> Number:
+        """The place of output number ``at``."""
+        return e.add(e.mul(at, self.step), self.start)
+
+    def valid(self, e: Emitter, place: Number, size: Number) -> tuple[Number, Number]:
+        """The range of taps that see places inside, where tap 0 sees ``place``; it may be empty."""
+        step = self.offset_step
+        first = e.div(e.add(e.most(0, e.sub(0, place)), step - 1), step)
+        last = e.div(e.add(e.most(0, e.sub(size, place)), step - 1), step)
+        return first, e.least(self.taps, last)
+
+
+def phases(stride: int, dilation: int, base: int, window: int, low: int) -> list[Phase]:
+    """The phases of an axis."""
+    period = base // math.gcd(stride, base)
+    tap_step = base // math.gcd(dilation, base)
+    found = []
+    for start in range(period):
+        taps = [tap for tap in range(window) if (start * stride + tap * dilation - low) % base == 0]
+        first = taps[0] if taps else 0
+        offset = (start * stride + first * dilation - low) // base
+        found.append(
+            Phase(
+                start, period, stride * period // base, first, tap_step, len(taps), offset, tap_step * dilation // base
+            )
+        )
+    return found
+
+
+class Axis:
+    """A spatial axis of windows in a kernel.
+
+    Attributes:
+        size: Of the input.
+        out: Of the output.
+        phases: The phases of the outputs.
+        inside: Whether it is proven that no window reaches outside of the input.
+    """
+
+    def __init__(
+        self, kernel: Kernel, size: Size, out: Size, window: int, stride: int, low: Size, dilation: int, base: int
+    ) -> None:
+        self.size = kernel.size(size)
+        self.out = kernel.size(out)
+        if isinstance(low, int):
+            self.phases = phases(stride, dilation, base, window, low)
+        else:
+            offset = kernel.emitter.sub(0, kernel.size(low))
+            self.phases = [Phase(0, 1, stride, 0, 1, window, offset, dilation)]
+        reach = (out - 1) * stride + (window - 1) * dilation - low
+        self.inside = base == 1 and at_least(0, low) is True and at_least(size - 1, reach) is True
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of outputs as one work item does it, for one phase of each axis.
+
+    Attributes:
+        image: Which image of the batch.
+        block: Which group of channel blocks.
+        outputs: The output places along depth and height.
+        places: The input places that tap 0 sees along depth and height.
+        taps: The ranges of taps along depth and height that see places inside.
+        phases: Of the three axes.
+        count: How many outputs of the last axis belong to the phase.
+    """
+
+    image: Number
+    block: Number
+    outputs: tuple[Number, Number]
+    places: tuple[Number, Number]
+    taps: tuple[tuple[Number, Number], tuple[Number, Number]]
+    phases: tuple[Phase, Phase, Phase]
+    count: Number
+
+
+class Sweep:
+    """The walk of a kernel over the outputs of windows: a work item is a row of outputs of some channel blocks.
+
+    Args:
+        kernel: What is written.
+        x: The image.
+        windows: The windows, of as many axes.
+        out: The spatial sizes of the output.
+        batch: How many images.
+        blocks: How many groups of channel blocks there are.
+
+    Attributes:
+        axes: Depth, height and width.
+        items: The number of work items.
+    """
+
+    def __init__(
+        self, kernel: Kernel, x: Image, windows: Windows, out: tuple[Size, ...], batch: Size, blocks: int
+    ) -> None:
+        rank = len(x.sizes)
+        if not 1 <= rank <= 3 or len(windows.sizes) != rank or len(out) != rank:
+            raise OptionError(
+                f"windows of {len(windows.sizes)} axes do not fit an image of {rank} and one of {len(out)}."
+            )
+        missing = 3 - rank
+        flat: list[tuple[Size, ...]] = [(1, 1, 1, 1, 0, 1, 1)] * missing
+        flat += zip(
+            x.sizes, out, windows.sizes, windows.strides, windows.padding, windows.dilations, windows.base_dilations,
+            strict=True,
+        )  # fmt: skip
+        self.kernel, self.rank, self.blocks = kernel, rank, blocks
+        self.axes = tuple(Axis(kernel, *each) for each in flat)  # type: ignore[arg-type]
+        self.items: Size = batch * blocks * math.prod(out[:-1])
+
+    def rows(self, body: Callable[[Row], None]) -> None:
+        """Write the loop over the work items, with the body for each combination of phases."""
+        e = self.kernel.emitter
+        depth, height, width = self.axes
+        with e.loop("%first", "%last") as item:
+            rest, y = e.div(item, height.out), e.rem(item, height.out)
+            rest, z = e.div(rest, depth.out), e.rem(rest, depth.out)
+            image, block = e.div(rest, self.blocks), e.rem(rest, self.blocks)
+            for in_depth, at_z in self._phase(depth, z):
+                for in_height, at_y in self._phase(height, y):
+                    places = in_depth.place(e, at_z), in_height.place(e, at_y)
+                    taps = (
+                        self._taps(depth, in_depth, places[0]),
+                        self._taps(height, in_height, places[1]),
+                    )
+                    for in_width in width.phases:
+                        count = e.div(e.add(e.sub(width.out, in_width.start), in_width.step - 1), in_width.step)
+                        body(Row(image, block, (z, y), places, taps, (in_depth, in_height, in_width), count))
+
+    def _taps(self, axis: Axis, phase: Phase, place: Number) -> tuple[Number, Number]:
+        if axis.inside:
+            return 0, phase.taps
+        return phase.valid(self.kernel.emitter, place, axis.size)
+
+    def _phase(self, axis: Axis, at: Number) -> Iterator[tuple[Phase, Number]]:
+        e = self.kernel.emitter
+        if len(axis.phases) == 1:
+            yield axis.phases[0], at
+            return
+        count = len(axis.phases)
+        which, number = e.rem(at, count), e.div(at, count)
+        for phase in axis.phases:
+            with e.when(e.let(f"icmp eq i64 {which}, {phase.start}")):
+                yield phase, number
+
+    def tiles(self, row: Row, most: int, body: Callable[[Number, int, bool], None]) -> None:
+        """Write the walk along a row, in tiles of neighbouring outputs.
+
+        Args:
+            row: The row.
+            most: Most outputs of a tile.
+            body: Writes the tile from an output number on, of so many outputs, and with a check of every place where
+                windows may reach outside along the row. Where sizes are numbers the first output of most of those
+                tiles is one too, so that they can tell when code is generated.
+        """
+        if isinstance(row.count, int):
+            self._known_tiles(row, row.count, most, body)
+        else:
+            self._unknown_tiles(row, row.count, most, body)
+
+    def _known_tiles(self, row: Row, count: int, most: int, body: Callable[[Number, int, bool], None]) -> None:
+        """Tiles of nearly equal sizes: runs of those inside as loops, those at the ends one by one."""
+        number = -(-count // most)
+        if not number:
+            return
+        least, larger = divmod(count, number)
+        sizes = [least + (i < larger) for i in range(number)]
+        starts = [i * least + min(i, larger) for i in range(number)]
+        tiles = [(start, size, self._reach(row, start, size)) for start, size in zip(starts, sizes, strict=True)]
+        e = self.kernel.emitter
+        for (size, inside), run in itertools.groupby(tiles, key=lambda tile: tile[1:]):
+            first, *others = [start for start, _, _ in run]
+            if inside is not True and len(others) < _EDGES:
+                for start in (first, *others):
+                    self._tile(row, start, size, body)
+                continue
+            with steps(e, first, first + size * (1 + len(others)), size) as place:
+                self._tile(row, place, size, body)
+
+    def _unknown_tiles(self, row: Row, count: str, most: int, body: Callable[[Number, int, bool], None]) -> None:
+        """Tiles of full size, then one each of the powers of two that make up the rest."""
+        e = self.kernel.emitter
+        whole = e.sub(count, e.rem(count, most))
+        with e.loop(0, whole, most) as first:
+            self._tile(row, first, most, body)
+        start = e.variable("i64", str(whole))
+        size = 1 << (most - 1).bit_length() - 1 if most > 1 else 0
+        while size:
+            at = start.get()
+            with e.when(e.let(f"icmp sge i64 {e.sub(count, at)}, {size}")):
+                self._tile(row, at, size, body)
+                start.set(str(e.add(at, size)))
+            size //= 2
+
+    def _reach(self, row: Row, first: int, size: int) -> bool | None:
+        """Whether the windows of a tile stay inside of the row; None where that is not known."""
+        axis, phase = self.axes[2], row.phases[2]
+        if axis.inside:
+            return True
+        if not isinstance(phase.offset, int) or not isinstance(axis.size, int):
+            return None
+        lowest = first * phase.advance + phase.offset
+        return lowest >= 0 and lowest + (size - 1) * phase.advance + (phase.taps - 1) * phase.offset_step < axis.size
+
+    def _tile(self, row: Row, first: Number, size: int, body: Callable[[Number, int, bool], None]) -> None:
+        e = self.kernel.emitter
+        axis, phase = self.axes[2], row.phases[2]
+        known = axis.inside or (self._reach(row, first, size) if isinstance(first, int) else None)
+        if known is not None:
+            body(first, size, not known)
+            return
+        lowest = phase.place(e, first)
+        highest = e.add(lowest, (size - 1) * phase.advance + (phase.taps - 1) * phase.offset_step)
+        starts = e.let(f"icmp sge i64 {lowest}, 0")
+        ends = e.let(f"icmp slt i64 {highest}, {axis.size}")
+        with e.either(e.let(f"and i1 {starts}, {ends}")) as branches:
+            for guarded, _ in enumerate(branches):
+                body(first, size, bool(guarded))
+
+    def index(self, row: Row, channel: Number, at: Number, lanes: int) -> tuple[Index, ...]:
+        """The place of a vector of results: image, channel, then the spatial axes."""
+        x = row.phases[2].output(self.kernel.emitter, at)
+        spatial = [Index(each) for each in (*row.outputs, x)]
+        return (Index(row.image), Index(channel, 1 if lanes > 1 else 0), *spatial[3 - self.rank :])
+
+
+@contextmanager
+def steps(e: Emitter, start: Number, end: Number, step: int = 1) -> Iterator[Number]:
+    """A loop, or no loop where it is known to have one step."""
+    if isinstance(start, int) and isinstance(end, int) and end - start == step:
+        yield start
+        return
+    with e.loop(start, end, step) as at:
+        yield at
+
+
+def block_count(channels: int, lanes: int) -> int:
+    """How many blocks a blocked image of so many channels has."""
+    return int(ceil_div(channels, lanes))  # type: ignore[arg-type]
+
+
+def block_of(e: Emitter, element: str, literal: str, count: int) -> str:
+    """A constant block of equal elements: what the places outside of an image hold."""
+    name = f"@outside.{element}.{count}.{literal.strip('-').replace('.', '_')}{'.negative' * literal.startswith('-')}"
+    values = ", ".join([f"{element} {literal}"] * count)
+    e.globals[name] = f"{name} = internal constant [{count} x {element}] [{values}], align 64"
+    return name
