@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.compiler.kernels.compiled import CompiledKernel
 
+from sardonyx.compiler import storage
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm_tile import tile_for
@@ -29,7 +30,7 @@ Layout = Literal["packed", "rows", "columns"]
 def product(target: Target, dtype: DType, layout: Layout) -> CompiledKernel:
     """C[b, m, n] of A[b, k, m] transposed (row-major where B is packed) and B[b, k, n] or, by columns, B[b, n, k]."""
     kernel = Kernel(target)
-    e, tile = kernel.emitter, tile_for(target, dtype)
+    e, tile = kernel.emitter, tile_for(target, dtype, N)
     a, b, c, scratch = (kernel.buffer() for _ in range(4))
     m, n, k = (kernel.size(size) for size in (M, N, K))
     panels = e.mul(kernel.size(-(-N // tile.columns)), tile.columns)
@@ -67,12 +68,12 @@ def check(target: Target, dtype: DType, layout: Layout, batch: int, m: int, n: i
     draw = (lambda *shape: rng.standard_normal(shape)) if numpy.kind == "f" else _wrapping(rng, numpy)
     a, b = draw(batch, m, k).astype(numpy), draw(batch, k, n).astype(numpy)
     if layout == "packed":
-        operands = a, pack(b, target)
+        operands = a, pack(b, target, n=N)
     else:
         operands = a.swapaxes(1, 2), b if layout == "rows" else b.swapaxes(1, 2)
     guard = 64
     result = np.full(batch * m * n + guard, 77, numpy)
-    scratch = np.empty(parts * evaluate(scratch_bytes(target, k, dtype), {}) + 64, np.uint8)
+    scratch = np.empty(parts * evaluate(scratch_bytes(target, k, dtype, N), {}) + 64, np.uint8)
     buffers = [np.ascontiguousarray(each) for each in operands]
     product(target, dtype, layout)(*buffers, result, scratch, parts=parts, b=batch, m=m, n=n, k=k)
     assert (result[-guard:] == 77).all(), "written past the end"
@@ -116,9 +117,31 @@ def test_batches_in_any_split(target: Target, layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("layout", ["packed", "rows"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 10, 33), (5, 1, 8), (13, 33, 5), (26, 81, 12), (3, 128, 7), (9, 40, 1)])
+def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> None:
+    kernel, rng = Kernel(target), np.random.default_rng(0)
+    e, tile = kernel.emitter, tile_for(target, FLOAT, n)
+    a, b, c, scratch = (kernel.buffer() for _ in range(4))
+
+    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+        row, column = index
+        where = Index(e.add(e.mul(row.base, n), column.base), 1)
+        storage.store(e, FLOAT, value, c, where, tile.lanes, mask)
+
+    right = Packed(b, FLOAT) if layout == "packed" else Matrix(b, FLOAT, n, 1)
+    items = gemm(kernel, m=m, n=n, k=k, a=Matrix(a, FLOAT, k, 1), b=right, epilogue=epilogue, scratch=scratch)
+    assert kernel.sizes == ()
+    left, weights = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+    result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, k, FLOAT, n), {}), np.uint8)
+    CompiledKernel(kernel, items)(left, pack(weights, target) if layout == "packed" else weights, result, room)
+    np.testing.assert_allclose(result, left.astype(float) @ weights.astype(float), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_row_groups_that_fill_the_cache(target: Target) -> None:
     # K is so large that the rows no longer stay in the second-level cache together.
-    deep = target.l2 // 2 // (tile_for(target, FLOAT).rows * 4 * 4) + 1
+    deep = target.l2 // 2 // (tile_for(target, FLOAT, N).rows * 4 * 4) + 1
     check(target, FLOAT, "packed", 1, 61, 70, deep)
 
 
@@ -130,15 +153,17 @@ def test_the_split_does_not_change_a_bit() -> None:
     for parts in (1, 2, 3, 16):
         results.append(np.empty((133, 150), np.float32))
         scratch = np.empty(0, np.uint8)
-        product(target, FLOAT, "packed")(a, pack(b, target), results[-1], scratch, parts=parts, b=1, m=133, n=150, k=77)
+        product(target, FLOAT, "packed")(
+            a, pack(b, target, n=N), results[-1], scratch, parts=parts, b=1, m=133, n=150, k=77
+        )
     assert all(each.tobytes() == results[0].tobytes() for each in results)
 
 
 def test_packing_fills_the_last_panel_with_zeros() -> None:
     target = NAMED["avx2"]
-    columns = tile_for(target, FLOAT).columns
+    columns = tile_for(target, FLOAT, N).columns
     array = np.arange(2 * 3 * (columns + 1), dtype=np.float32).reshape(2, 3, columns + 1)
-    panels = pack(array, target)
+    panels = pack(array, target, n=N)
     assert panels.shape == (2, 2, 3, columns)
     np.testing.assert_array_equal(panels[:, 0], array[..., :columns])
     np.testing.assert_array_equal(panels[:, 1, :, 0], array[..., columns])

@@ -1,8 +1,8 @@
 """Matrix products: ``C[m, n] = sum over k of A[m, k] * B[k, n]``, batched, with whatever is fused behind.
 
-A is read where it lies, an element at a time. B comes in panels of a tile's columns, ``[panel][K][columns]`` with zeros
-past the last column: weights are packed so when a model is built, other operands a panel at a time into the scratch
-memory of the thread that needs it.
+A is read where it lies, an element at a time. B comes in panels of a tile's columns, ``[panel][K][columns]``: weights
+are packed so when a model is built, other operands a panel at a time into the scratch memory of the thread that needs
+it, or are read where they lie if too few rows of A would make use of the packing.
 
 A work item is one panel by a block of rows. Items that follow one another share the panel; the rows are taken in groups
 whose part of A stays in the second-level cache while all panels pass.
@@ -13,47 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.kernels.gemm_tile import accumulate, tile_for
+from sardonyx.compiler.kernels.gemm_pack import Matrix, Packed, fill, pack
+from sardonyx.compiler.kernels.gemm_tile import accumulate, read, tile_for
 from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
+from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size, ceil_div
-from sardonyx.core.types import DType, dtype_of
+from sardonyx.core.types import DType
+
+__all__ = ["Matrix", "Packed", "Place", "gemm", "pack", "scratch_bytes"]
 
 TILES_IN_ITEM = 4
 """Register tiles of rows in one work item."""
 
+UNROLL = 4
+"""Steps of K that are written out in the inner loop of whole tiles."""
 
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix in memory.
-
-    Attributes:
-        pointer: Where it begins.
-        dtype: Its element type.
-        row: Elements from a row to the next.
-        column: Elements from a column to the next.
-    """
-
-    pointer: str
-    dtype: DType
-    row: str | int
-    column: str | int
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A matrix in the panels that :func:`pack` makes.
-
-    Attributes:
-        pointer: Where it begins.
-        dtype: Its element type.
-    """
-
-    pointer: str
-    dtype: DType
+TILES_WORTH_PACKING = 2
+"""Register tiles of rows up to which B is read where it lies."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +49,9 @@ class Place:
     leading: tuple[Index, ...] = ()
 
 
-def pack(array: np.ndarray, target: Target, result: DType | None = None) -> np.ndarray:
-    """Return a matrix [..., K, N] in panels [..., ceil(N / columns), K, columns], zeros past N.
-
-    Args:
-        array: The matrix, or a batch of them.
-        target: What the kernel is for.
-        result: The element type of the sums; the array's own by default.
-    """
-    columns = tile_for(target, result or dtype_of(array)).columns
-    *batch, k, n = array.shape
-    panels = -(-n // columns)
-    padded = np.zeros((*batch, k, panels * columns), array.dtype)
-    padded[..., :n] = array
-    return np.ascontiguousarray(np.moveaxis(padded.reshape(*batch, k, panels, columns), -2, -3))
-
-
-def scratch_bytes(target: Target, k: Size, result: DType) -> Size:
-    """Bytes of scratch memory that each worker needs where B is not packed beforehand."""
-    tile = tile_for(target, result)
+def scratch_bytes(target: Target, k: Size, result: DType, n: Size) -> Size:
+    """Bytes of scratch memory that each worker needs where B is a :class:`Matrix`."""
+    tile = tile_for(target, result, n)
     return k * (tile.columns * tile.bytes)
 
 
@@ -128,6 +90,15 @@ def gemm(
     return _Gemm(kernel, m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch).write()
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """A panel as the inner loop reads it: where it begins and the elements from one row to the next."""
+
+    pointer: str
+    row: str | int
+    dtype: DType
+
+
 class _Gemm:
     """One product while it is written."""
 
@@ -145,9 +116,9 @@ class _Gemm:
         result: DType,
         scratch: str | None,
     ) -> None:
-        self.kernel = kernel
         self.e = kernel.emitter
-        self.tile = tile_for(kernel.target, result)
+        self.target = kernel.target
+        self.tile = tile_for(kernel.target, result, n)
         self.shape = (m, n, k)
         self.rows, self.columns, self.depth = (kernel.size(size) for size in (m, n, k))
         self.a, self.b = a, b
@@ -155,18 +126,18 @@ class _Gemm:
         self.batch = batch
         self.place = place
         self.scratch = scratch
-        self.block = self.tile.rows * TILES_IN_ITEM
+        self.finished = self.e.array(self.tile.element, self.tile.rows * self.tile.columns)
+        self.held = self.e.variable("i64", "-1")
 
     def write(self) -> Size:
+        """Write the loop over work items; returns their number."""
         e, tile = self.e, self.tile
         m, n, _ = self.shape
+        block_rows = tile.rows * TILES_IN_ITEM
         panels = e.div(e.add(self.columns, tile.columns - 1), tile.columns)
-        blocks = e.div(e.add(self.rows, self.block - 1), self.block)
-        room = self.kernel.target.l2 // 2
-        resident = e.most(1, e.div(room, e.mul(e.most(1, self.depth), self.block * tile.bytes)))
-        panel_buffer = self._panel_buffer()
-        held = e.variable("i64", "-1")
-        finished = e.array(tile.element, tile.rows * tile.columns)
+        blocks = e.div(e.add(self.rows, block_rows - 1), block_rows)
+        room = self.target.l2 // 2
+        resident = e.most(1, e.div(room, e.mul(e.most(1, self.depth), block_rows * tile.bytes)))
         with e.loop("%first", "%last") as item:
             each = e.mul(panels, blocks)
             number: str | int = 0 if self.batch == 1 else e.div(item, each)
@@ -177,95 +148,144 @@ class _Gemm:
             panel, block = e.div(within, grouped), e.add(group, e.rem(within, grouped))
             place = self.place(e, number) if self.place else Place(self.a.pointer, self.b.pointer)
             column = e.mul(panel, tile.columns)
-            if isinstance(self.b, Packed):
-                values = e.address(place.b, tile.element, e.mul(e.mul(panel, self.depth), tile.columns))
-            else:
-                values = panel_buffer
-                wanted = e.add(e.mul(number, panels), panel)
-                with e.when(e.let(f"icmp ne i64 {held.get()}, {wanted}")):
-                    held.set(str(wanted))
-                    self._fill(place.b, column, values)
-            start = e.mul(block, self.block)
-            end = e.least(self.rows, e.add(start, self.block))
+            left = e.least(tile.columns, e.sub(self.columns, column))
+            values = self._panel(place.b, panel, e.add(e.mul(number, panels), panel), left)
+            start = e.mul(block, block_rows)
+            end = e.least(self.rows, e.add(start, block_rows))
             with e.loop(start, end, tile.rows) as row:
                 count = e.least(tile.rows, e.sub(end, row))
-                self._compute(place.a, row, count, values, finished, tile.row_counts)
-                self._finish(place.leading, row, count, column, finished)
-        return self.batch * ceil_div(m, self.block) * ceil_div(n, tile.columns)
+                self._compute(place.a, row, count, left, values)
+                self._finish(place.leading, row, count, column, left)
+        return self.batch * ceil_div(m, block_rows) * ceil_div(n, tile.columns)
 
-    def _panel_buffer(self) -> str:
-        """Where this worker packs its panels."""
-        if self.scratch is None:
-            return ""
-        e = self.e
-        bytes = e.mul(self.depth, self.tile.columns * self.tile.bytes)
-        return e.address(self.scratch, "i8", e.mul("%worker", bytes))
-
-    def _fill(self, source: str, column: str | int, panel: str) -> None:
-        """Pack a panel of B."""
+    def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int) -> _Panel:
+        """The panel of B by its number: as it was packed beforehand, where it lies, or packed now."""
         e, tile, b = self.e, self.tile, self.b
-        assert isinstance(b, Matrix)
-        left = e.least(tile.columns, e.sub(self.columns, column))
-        begin = e.address(source, tile.element, e.mul(column, b.column))
-        with e.loop(0, self.depth) as place:
-            line = e.address(begin, tile.element, e.mul(place, b.row))
-            target = e.address(panel, tile.element, e.mul(place, tile.columns))
-            for number in range(tile.vectors):
-                e.store(tile.type, "zeroinitializer", e.address(target, tile.element, number * tile.lanes), tile.bytes)
-            with e.loop(0, left) as lane:
-                value = e.load(tile.element, e.address(line, tile.element, e.mul(lane, b.column)), tile.bytes)
-                e.store(tile.element, value, e.address(target, tile.element, lane), tile.bytes)
+        if isinstance(b, Packed):
+            offset = e.mul(e.mul(panel, self.depth), tile.columns)
+            return _Panel(e.address(start, memory_type(b.dtype), offset), tile.columns, b.dtype)
+        source = e.address(start, memory_type(b.dtype), e.mul(e.mul(panel, tile.columns), b.column))
+        assert self.scratch is not None
+        room = e.mul(self.depth, tile.columns * tile.bytes)
+        packed = e.address(self.scratch, "i8", e.mul("%worker", room))
+        pointer, row = e.variable("ptr", packed), e.variable("i64", str(tile.columns))
 
-    def _compute(
-        self, a: str, row: str | int, count: str | int, panel: str, finished: str, counts: tuple[int, ...]
-    ) -> None:
-        """Compute a tile by the code for the least row count that suffices."""
-        if len(counts) == 1:
-            self._compute_rows(a, row, count, panel, finished, counts[0], 0)
+        def pack_it() -> None:
+            with e.when(e.let(f"icmp ne i64 {self.held.get()}, {wanted}")):
+                self.held.set(str(wanted))
+                fill(e, tile, b, source, left, self.depth, packed)
+
+        if b.column != 1 or b.dtype != tile.result:
+            pack_it()
+        else:
+            few = e.let(f"icmp sle i64 {self.rows}, {tile.rows * TILES_WORTH_PACKING}")
+            whole = e.let(f"icmp eq i64 {left}, {tile.columns}")
+            with e.either(e.let(f"and i1 {few}, {whole}")) as branches:
+                next(branches)
+                pointer.set(source)
+                row.set(str(b.row))
+                next(branches)
+                pack_it()
+                next(branches, None)
+        return _Panel(pointer.get(), row.get(), tile.result)
+
+    def _compute(self, a: str, row: str | int, count: str | int, left: str | int, panel: _Panel) -> None:
+        """Compute a tile of ``count`` rows by ``left`` columns, by the code for the least size that suffices."""
+        e, tile = self.e, self.tile
+        counts = self._row_counts()
+        edges = self._edge_vectors()
+        if not edges:
+            self._choose(a, row, count, counts, tile.vectors, panel)
             return
-        e = self.e
-        with e.either(e.let(f"icmp sgt i64 {count}, {counts[1]}")) as branches:
+        narrower = (edges[0]) * tile.lanes
+        with e.either(e.let(f"icmp sgt i64 {left}, {narrower}")) as branches:
             next(branches)
-            self._compute_rows(a, row, count, panel, finished, counts[0], counts[1])
+            self._choose(a, row, count, counts, tile.vectors, panel)
             next(branches)
-            self._compute(a, row, count, panel, finished, counts[1:])
+            self._narrow(a, row, count, left, edges, panel)
             next(branches, None)
 
-    def _compute_rows(
-        self, a: str, row: str | int, count: str | int, panel: str, finished: str, rows: int, more_than: int
+    def _row_counts(self) -> tuple[int, ...]:
+        """Row counts that code is written for, descending; what is between takes the next larger."""
+        rows = self.tile.rows
+        if isinstance(self.rows, int):
+            rest = self.rows % rows
+            return (*([rows] if self.rows >= rows else []), *([rest] if rest else [])) or (rows,)
+        return (rows, *(count for count in (4, 2, 1) if count < rows))
+
+    def _edge_vectors(self) -> tuple[int, ...]:
+        """Counts of vectors, descending, that the last panel may have instead of all."""
+        tile = self.tile
+        if isinstance(self.columns, int):
+            rest = -(-(self.columns % tile.columns) // tile.lanes)
+            return (rest,) if 0 < rest < tile.vectors else ()
+        return tuple(count for count in (2, 1) if count < tile.vectors)
+
+    def _narrow(
+        self, a: str, row: str | int, count: str | int, left: str | int, edges: tuple[int, ...], panel: _Panel
+    ) -> None:
+        """Compute a tile of the last panel."""
+        e, counts = self.e, self._row_counts()
+        few = (counts[0], counts[-1]) if len(counts) > 2 else counts
+        if len(edges) == 1:
+            self._choose(a, row, count, few, edges[0], panel)
+            return
+        with e.either(e.let(f"icmp sgt i64 {left}, {edges[1] * self.tile.lanes}")) as branches:
+            next(branches)
+            self._choose(a, row, count, few, edges[0], panel)
+            next(branches)
+            self._narrow(a, row, count, left, edges[1:], panel)
+            next(branches, None)
+
+    def _choose(
+        self, a: str, row: str | int, count: str | int, counts: tuple[int, ...], vectors: int, panel: _Panel
+    ) -> None:
+        """Compute a tile by the code for the least row count that suffices."""
+        e = self.e
+        if len(counts) == 1:
+            self._multiply(a, row, count, counts[0], 0, vectors, panel)
+            return
+        with e.either(e.let(f"icmp sgt i64 {count}, {counts[1]}")) as branches:
+            next(branches)
+            self._multiply(a, row, count, counts[0], counts[1], vectors, panel)
+            next(branches)
+            self._choose(a, row, count, counts[1:], vectors, panel)
+            next(branches, None)
+
+    def _multiply(
+        self, a: str, row: str | int, count: str | int, rows: int, more_than: int, vectors: int, panel: _Panel
     ) -> None:
         """Compute a tile; rows past the last are the last once more, and are not looked at afterwards."""
         e, tile = self.e, self.tile
         last = e.sub(count, 1)
+        exact = isinstance(self.rows, int)
         lines = []
         for offset in range(rows):
-            there = offset if offset <= more_than else e.least(offset, last)
-            lines.append(e.address(a, tile.element, e.mul(e.add(row, there), self.a.row)))
+            there = offset if exact or offset <= more_than else e.least(offset, last)
+            lines.append(e.address(a, memory_type(self.a.dtype), e.mul(e.add(row, there), self.a.row)))
 
         def load_a(number: int, place: str | int) -> str:
-            at = e.address(lines[number], tile.element, e.mul(place, self.a.column))
-            return e.spread(e.load(tile.element, at, tile.bytes), tile.lanes, tile.element)
+            return read(e, tile, self.a.dtype, lines[number], Index(e.mul(place, self.a.column)), tile.lanes)
 
         def load_b(place: str | int) -> list[str]:
-            line = e.address(panel, tile.element, e.mul(place, tile.columns))
+            line = e.address(panel.pointer, memory_type(panel.dtype), e.mul(place, panel.row))
             return [
-                e.load(tile.type, e.address(line, tile.element, number * tile.lanes), tile.bytes)
-                for number in range(tile.vectors)
+                read(e, tile, panel.dtype, line, Index(number * tile.lanes, 1), tile.lanes) for number in range(vectors)
             ]
 
-        for number, sums in enumerate(accumulate(e, tile, rows, self.depth, load_a, load_b)):
+        unroll = UNROLL if vectors == tile.vectors else 1
+        for number, sums in enumerate(accumulate(e, tile, rows, vectors, self.depth, unroll, load_a, load_b)):
             for offset, value in enumerate(sums):
-                at = e.address(finished, tile.element, number * tile.columns + offset * tile.lanes)
+                at = e.address(self.finished, tile.element, number * tile.columns + offset * tile.lanes)
                 e.store(tile.type, value, at, tile.bytes * tile.lanes)
 
     def _finish(
-        self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, finished: str
+        self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
     ) -> None:
         """Hand the vectors of a finished tile on."""
         e, tile = self.e, self.tile
-        left = e.least(tile.columns, e.sub(self.columns, column))
         with e.loop(0, count) as number:
-            line = e.address(finished, tile.element, e.mul(number, tile.columns))
+            line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
             there = Index(e.add(row, number))
 
             def hand(offset: str | int, mask: str | None) -> None:

@@ -10,21 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sardonyx.compiler import storage
+from sardonyx.compiler.arithmetic import emit
 from sardonyx.compiler.emitter import Emitter, vector
+from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.target import Target
+from sardonyx.compiler.vectors import BITS
+from sardonyx.core.dim import Size
 from sardonyx.core.types import DType, is_float
-
-UNROLL = 4
-"""Steps of K that are written out in the inner loop."""
-
-_REGISTERS = {
-    DType.FLOAT: ("float", 32),
-    DType.FLOAT16: ("float", 32),
-    DType.BFLOAT16: ("float", 32),
-    DType.DOUBLE: ("double", 64),
-    **dict.fromkeys((DType.INT32, DType.UINT32), ("i32", 32)),
-    **dict.fromkeys((DType.INT64, DType.UINT64), ("i64", 64)),
-}
 
 
 @dataclass(frozen=True)
@@ -32,16 +25,14 @@ class Tile:
     """How much of a result is held in registers at once.
 
     Attributes:
-        element: LLVM's type of the sums.
-        bits: Bits of an element.
+        result: The element type of the sums.
         lanes: Elements of a vector.
         rows: Rows of a full tile.
         vectors: Vectors of columns.
         fused: Whether a product is added without rounding in between.
     """
 
-    element: str
-    bits: int
+    result: DType
     lanes: int
     rows: int
     vectors: int
@@ -53,34 +44,51 @@ class Tile:
         return self.lanes * self.vectors
 
     @property
+    def element(self) -> str:
+        """LLVM's type of a sum."""
+        return storage.register_type(self.result)
+
+    @property
     def bytes(self) -> int:
-        """Bytes of an element."""
-        return self.bits // 8
+        """Bytes of a sum."""
+        return BITS[self.element] // 8
 
     @property
     def type(self) -> str:
         """LLVM's type of a vector of sums."""
         return vector(self.lanes, self.element)
 
-    @property
-    def row_counts(self) -> tuple[int, ...]:
-        """The row counts that code is written for, descending; others take the next larger one."""
-        return (self.rows, *(count for count in (4, 2, 1) if count < self.rows))
 
+def tile_for(target: Target, result: DType, n: Size) -> Tile:
+    """The tile for products of so many columns: as many sums as leave registers for a row of B and elements of A.
 
-def tile_for(target: Target, result: DType) -> Tile:
-    """The tile for sums of an element type: as many sums as leave registers for a row of B and an element of A."""
-    element, bits = _REGISTERS[result]
+    Args:
+        target: What the kernel is for.
+        result: The element type of the sums.
+        n: Columns of the product; where few are known, the tile is narrow and has more rows.
+    """
+    lanes = target.lanes(BITS[storage.register_type(result)])
     rows, vectors = 6, 2 if target.vector_registers < 32 else 4
+    if isinstance(n, int) and n <= lanes * (vectors - 1):
+        rows, vectors = 8, max(1, -(-n // lanes))
     fused = is_float(result) and ("+fma" in target.features or target.name == "neon")
-    return Tile(element, bits, target.lanes(bits), rows, vectors, fused)
+    return Tile(result, lanes, rows, vectors, fused)
+
+
+def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes: int, mask: str | None = None) -> str:
+    """Load elements as the type of the sums; ``index`` with ``lane`` 0 gives one element in every lane."""
+    width = 1 if index.lane == 0 else lanes
+    value = storage.load(e, dtype, pointer, index, width, mask)
+    if dtype != tile.result:
+        value = emit(e, "convert", [dtype], [value], width, {"dtype": tile.result})
+    return value if width == lanes else e.spread(value, lanes, tile.element)
 
 
 def multiply_add(e: Emitter, tile: Tile, a: str, b: str, c: str) -> str:
     """``a * b + c`` of vectors: rounded once where the target can, modulo 2**bits for integers."""
     if tile.fused:
         return e.fma(tile.type, a, b, c)
-    kind = "" if tile.element.startswith("i") else "f"
+    kind = "f" if is_float(tile.result) else ""
     return e.let(f"{kind}add {tile.type} {e.let(f'{kind}mul {tile.type} {a}, {b}')}, {c}")
 
 
@@ -88,7 +96,9 @@ def accumulate(
     e: Emitter,
     tile: Tile,
     rows: int,
+    vectors: int,
     depth: str | int,
+    unroll: int,
     load_a: Callable[[int, str | int], str],
     load_b: Callable[[str | int], Sequence[str]],
 ) -> list[list[str]]:
@@ -98,23 +108,31 @@ def accumulate(
         e: Writes the kernel.
         tile: The tile.
         rows: Rows of it that are computed.
+        vectors: Vectors of columns that are computed.
         depth: K.
+        unroll: Steps of K that are written out in the loop.
         load_a: Gives the element of A at a row of the tile and a place along K, in every lane.
         load_b: Gives the vectors of B at a place along K.
     """
-    sums = [[e.variable(tile.type, "zeroinitializer") for _ in range(tile.vectors)] for _ in range(rows)]
+    sums = [[e.variable(tile.type, "zeroinitializer") for _ in range(vectors)] for _ in range(rows)]
 
-    def step(place: str | int) -> None:
-        columns = load_b(place)
-        for row, line in enumerate(sums):
-            element = load_a(row, place)
-            for each, column in zip(line, columns, strict=True):
-                each.set(multiply_add(e, tile, element, column, each.get()))
+    def steps(start: str | int, count: int) -> None:
+        current = [[each.get() for each in line] for line in sums]
+        for place in (e.add(start, offset) for offset in range(count)):
+            columns = load_b(place)
+            for row, line in enumerate(current):
+                element = load_a(row, place)
+                current[row] = [
+                    multiply_add(e, tile, element, column, each) for each, column in zip(line, columns, strict=True)
+                ]
+        for variables, values in zip(sums, current, strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                variable.set(value)
 
-    whole = e.mul(e.div(depth, UNROLL), UNROLL)
-    with e.loop(0, whole, UNROLL) as place:
-        for offset in range(UNROLL):
-            step(e.add(place, offset))
-    with e.loop(whole, depth) as place:
-        step(place)
+    whole = e.mul(e.div(depth, unroll), unroll)
+    with e.loop(0, whole, unroll) as place:
+        steps(place, unroll)
+    if unroll > 1 and not (isinstance(depth, int) and depth == whole):
+        with e.loop(whole, depth) as place:
+            steps(place, 1)
     return [[each.get() for each in line] for line in sums]
