@@ -6,6 +6,7 @@ An object is position-independent bytes that any process on the same kind of mac
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 
@@ -16,6 +17,10 @@ from sardonyx.errors import SardonyxError
 
 _lock = threading.RLock()
 _ready = False
+
+if hasattr(os, "register_at_fork"):
+    # A process that is forked while another thread is in LLVM would find it locked for ever.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def _initialize() -> None:
@@ -49,8 +54,8 @@ def compiled(text: str, target: Target) -> bytes:
     Raises:
         CodeGenerationError: LLVM does not accept the text.
     """
-    machine = _machine(target, jit=False)
     with _lock:
+        machine = _machine(target, jit=False)
         module = _verified(text)
         _optimize(module, machine)
         return bytes(machine.emit_object(module))
@@ -58,8 +63,8 @@ def compiled(text: str, target: Target) -> bytes:
 
 def assembly(text: str, target: Target) -> str:
     """The optimized module as assembly language, for people and for tests of what instructions were chosen."""
-    machine = _machine(target, jit=False)
     with _lock:
+        machine = _machine(target, jit=False)
         module = _verified(text)
         _optimize(module, machine)
         return str(machine.emit_assembly(module))
