@@ -73,7 +73,7 @@ def check(target: Target, dtype: DType, layout: Layout, batch: int, m: int, n: i
         operands = a.swapaxes(1, 2), b if layout == "rows" else b.swapaxes(1, 2)
     guard = 64
     result = np.full(batch * m * n + guard, 77, numpy)
-    scratch = np.empty(parts * evaluate(scratch_bytes(target, k, dtype, N), {}) + 64, np.uint8)
+    scratch = np.empty(parts * evaluate(scratch_bytes(target, k, dtype), {}) + 64, np.uint8)
     buffers = [np.ascontiguousarray(each) for each in operands]
     product(target, dtype, layout)(*buffers, result, scratch, parts=parts, b=batch, m=m, n=n, k=k)
     assert (result[-guard:] == 77).all(), "written past the end"
@@ -133,7 +133,7 @@ def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> 
     items = gemm(kernel, m=m, n=n, k=k, a=Matrix(a, FLOAT, k, 1), b=right, epilogue=epilogue, scratch=scratch)
     assert kernel.sizes == ()
     left, weights = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
-    result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, k, FLOAT, n), {}), np.uint8)
+    result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, k, FLOAT), {}), np.uint8)
     CompiledKernel(kernel, items)(left, pack(weights, target) if layout == "packed" else weights, result, room)
     np.testing.assert_allclose(result, left.astype(float) @ weights.astype(float), rtol=1e-5, atol=1e-5)
 

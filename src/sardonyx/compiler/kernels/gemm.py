@@ -49,9 +49,9 @@ class Place:
     leading: tuple[Index, ...] = ()
 
 
-def scratch_bytes(target: Target, k: Size, result: DType, n: Size) -> Size:
-    """Bytes of scratch memory that each worker needs where B is a :class:`Matrix`."""
-    tile = tile_for(target, result, n)
+def scratch_bytes(target: Target, k: Size, result: DType) -> Size:
+    """Bytes of scratch memory that each worker needs, at most, where B is a :class:`Matrix`."""
+    tile = tile_for(target, result)
     return k * (tile.columns * tile.bytes)
 
 

@@ -59,13 +59,13 @@ class Tile:
         return vector(self.lanes, self.element)
 
 
-def tile_for(target: Target, result: DType, n: Size) -> Tile:
+def tile_for(target: Target, result: DType, n: Size | None = None) -> Tile:
     """The tile for products of so many columns: as many sums as leave registers for a row of B and elements of A.
 
     Args:
         target: What the kernel is for.
         result: The element type of the sums.
-        n: Columns of the product; where few are known, the tile is narrow and has more rows.
+        n: Columns of the product; where it is known that they are few, the tile is narrow and has more rows.
     """
     lanes = target.lanes(BITS[storage.register_type(result)])
     rows, vectors = 6, 2 if target.vector_registers < 32 else 4
