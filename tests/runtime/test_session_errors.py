@@ -99,7 +99,7 @@ INDICES: list[Case] = [
     ("TopK", [ones(3), ints(5)], {}, "the first 5 of 3"),
     ("TopK", [ones(3), ints(-1)], {}, "is -1"),
     ("OneHot", [ints(1), ints(-1), ones(2)], {}, "the depth of OneHot is -1"),
-    ("OneHot", [ints(1), ints(3), ones(3)], {}, "[off, on]"),
+    ("OneHot", [ints(1), ints(3), ones(3)], {}, "what is off and on has shape [3]"),
     ("Compress", [ones(3), np.array([True] * 5)], {}, "index"),
     ("ReverseSequence", [ones(2, 3), ints(4, 1)], {"time_axis": 1, "batch_axis": 0}, "index 3"),
     ("ArgMax", [ones(0)], {}, "has no answer"),
@@ -160,7 +160,7 @@ SIZES: list[Case] = [
     ("Det", [ones(2, 3)], {}, "square"),
     ("Resize", [ones(1, 1, 2, 2), None, np.array([1, 2], np.float32)], {}, "scales"),
     ("NonMaxSuppression", [ones(1, 6, 4), ones(1, 1, 5)], {}, "boxes"),
-    ("AffineGrid", [ones(1, 2, 3), ints(1, 1)], {}, "do not fit images"),
+    ("AffineGrid", [ones(1, 2, 3), ints(1, 1)], {}, "spatial axes, and there are 2"),
 ]
 NUMBERS: list[Case] = [
     ("Div", [ints(1, 2), ints(1, 0)], {}, "divided by zero, at [1]"),
