@@ -101,6 +101,7 @@ def accumulate(
     unroll: int,
     load_a: Callable[[int, str | int], str],
     load_b: Callable[[str | int], Sequence[str]],
+    initial: Callable[[int, int], str] | None = None,
 ) -> list[list[str]]:
     """Write the loop over K; returns the sums, by row and vector of columns.
 
@@ -113,8 +114,12 @@ def accumulate(
         unroll: Steps of K that are written out in the loop.
         load_a: Gives the element of A at a row of the tile and a place along K, in every lane.
         load_b: Gives the vectors of B at a place along K.
+        initial: Gives what a sum begins with, by row and vector; zeros by default.
     """
-    sums = [[e.variable(tile.type, "zeroinitializer") for _ in range(vectors)] for _ in range(rows)]
+    sums = [
+        [e.variable(tile.type, initial(row, number) if initial else "zeroinitializer") for number in range(vectors)]
+        for row in range(rows)
+    ]
 
     def steps(start: str | int, count: int) -> None:
         current = [[each.get() for each in line] for line in sums]

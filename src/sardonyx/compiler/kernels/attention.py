@@ -1,0 +1,435 @@
+"""Fused attention: ``softmax(scale * Q K^T, masked) V`` over heads, without the scores ever being in memory whole.
+
+A work item is a block of queries of one head. For each tile of queries the keys are taken in blocks: scores of a block,
+their exponentials against the greatest so far, and what these weigh of the values, where sums of earlier blocks shrink
+as the greatest grows (Milakov and Gimelshein, arXiv:1805.02867). The keys of a head are packed in panels once for all
+blocks of queries that follow one another.
+
+The blocks are the same however the work is split, so that results are, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sardonyx.compiler import storage
+from sardonyx.compiler.emitter import Emitter, Variable, float_literal, splat
+from sardonyx.compiler.kernels.gemm_pack import Matrix, fill
+from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, read, tile_for
+from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
+from sardonyx.compiler.target import Target
+from sardonyx.compiler.vector_math import FUNCTIONS
+from sardonyx.compiler.vectors import Vector
+from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.types import FLOAT, DType
+
+KEY_BLOCK = 512
+"""Keys whose scores are held at once."""
+
+TILES_IN_ITEM = 4
+"""Register tiles of queries in one work item."""
+
+_LOWEST = float_literal(-math.inf, "float")
+
+Score = Callable[[tuple[Index, ...], str, "str | None"], str]
+"""What happens to a vector of scores before the softmax: its place (batch, head, query, key), along keys, its value,
+and the mask of its lanes that exist (None: all)."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An operand of attention in memory: elements by batch, head, row (query or key) and column.
+
+    Attributes:
+        pointer: Where it begins.
+        dtype: Its element type.
+        batch: Elements from a batch to the next.
+        head: Elements from a head to the next.
+        row: Elements from a row to the next.
+        column: Elements from a column to the next; a known 1 makes loads of whole vectors possible.
+    """
+
+    pointer: str
+    dtype: DType
+    batch: str | int
+    head: str | int
+    row: str | int
+    column: str | int
+
+
+def scratch_bytes(target: Target, keys: Size, depth: Size, width: Size) -> Size:
+    """Bytes of scratch memory that each worker needs: the packed keys of a head, scores, and weighted sums.
+
+    Args:
+        target: What the kernel is for.
+        keys: How many keys there are.
+        depth: Columns of queries and keys.
+        width: Columns of values.
+    """
+    tile = _tile(target)
+    packed = ceil_div(keys, tile.columns) * tile.columns * depth
+    return 4 * (packed + tile.rows * (KEY_BLOCK + ceil_div(width, tile.columns) * tile.columns))
+
+
+def attention(
+    kernel: Kernel,
+    *,
+    batch: Size,
+    heads: Size,
+    queries: Size,
+    keys: Size,
+    depth: Size,
+    width: Size,
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    epilogue: Epilogue,
+    scratch: str,
+    group: Size = 1,
+    scale: float = 1.0,
+    score: Score | None = None,
+    causal: Size | None = None,
+) -> Size:
+    """Write attention into a kernel.
+
+    A query that may look at no key, or whose scores are all minus infinity, gives NaN, as the quotient of sums does.
+
+    Args:
+        kernel: The kernel; its work items become those of attention.
+        batch: Batches.
+        heads: Heads of queries.
+        queries: Queries of a head.
+        keys: Keys of a head.
+        depth: Columns of ``q`` and ``k``.
+        width: Columns of ``v`` and of the result.
+        q: Queries, [batch, heads, queries, depth].
+        k: Keys, [batch, heads // group, keys, depth].
+        v: Values, [batch, heads // group, keys, width].
+        epilogue: Gets every vector of the result, along columns, with the indices (batch, head, query, column).
+        scratch: Scratch memory, :func:`scratch_bytes` for each worker.
+        group: Heads of queries that share one head of keys and values.
+        scale: What scores are multiplied by.
+        score: What else happens to scores before the softmax.
+        causal: Query ``i`` sees the keys up to ``i + causal``; None: all.
+
+    Returns:
+        The number of work items.
+    """
+    sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys, "depth": depth, "width": width}
+    return _Attention(kernel, sizes, q, k, v, epilogue, scratch, group, scale, score, causal).write()
+
+
+def _tile(target: Target) -> Tile:
+    """Of float32; narrow widths change nothing of it, since keys and values share its rows."""
+    return tile_for(target, FLOAT)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """Where the operands of one head begin, and its indices."""
+
+    q: str
+    v: str
+    at: tuple[Index, Index]
+
+
+class _Attention:
+    """Attention while it is written."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        sizes: dict[str, Size],
+        q: Heads,
+        k: Heads,
+        v: Heads,
+        epilogue: Epilogue,
+        scratch: str,
+        group: Size,
+        scale: float,
+        score: Score | None,
+        causal: Size | None,
+    ) -> None:
+        e = self.e = kernel.emitter
+        tile = self.tile = _tile(kernel.target)
+        self.sizes = sizes
+        self.heads, self.queries, self.keys, self.depth, self.width = (
+            kernel.size(sizes[name]) for name in ("heads", "queries", "keys", "depth", "width")
+        )
+        self.group = kernel.size(group)
+        self.causal = None if causal is None else kernel.size(causal)
+        self.q, self.k, self.v = q, k, v
+        self.epilogue, self.score, self.scale = epilogue, score, scale
+        self.held = e.variable("i64", "-1")
+        self.greatest, self.total, self.shrink = (e.array("float", tile.rows) for _ in range(3))
+        self.padded = e.mul(e.div(e.add(self.width, tile.columns - 1), tile.columns), tile.columns)
+        panels = e.div(e.add(self.keys, tile.columns - 1), tile.columns)
+        self.panel_size = e.mul(self.depth, tile.columns)
+        packed = e.mul(panels, self.panel_size)
+        room = e.add(packed, e.mul(tile.rows, e.add(KEY_BLOCK, self.padded)))
+        self.packed = e.address(scratch, "float", e.mul("%worker", room))
+        self.scores = e.address(self.packed, "float", packed)
+        self.sums = e.address(self.scores, "float", tile.rows * KEY_BLOCK)
+
+    # The loops.
+
+    def write(self) -> Size:
+        """Write the loop over work items; returns their number."""
+        e, rows = self.e, self.tile.rows
+        block_rows = rows * TILES_IN_ITEM
+        blocks = e.div(e.add(self.queries, block_rows - 1), block_rows)
+        with e.loop("%first", "%last") as item:
+            number, block = e.div(item, blocks), e.rem(item, blocks)
+            batch, head = e.div(number, self.heads), e.rem(number, self.heads)
+            owner = e.div(head, self.group)
+            owners = e.div(self.heads, self.group)
+            wanted = e.add(e.mul(batch, owners), owner)
+            with e.when(e.let(f"icmp ne i64 {self.held.get()}, {wanted}")):
+                self.held.set(str(wanted))
+                self._pack(self._begin(self.k, batch, owner))
+            where = _Head(
+                self._begin(self.q, batch, head), self._begin(self.v, batch, owner), (Index(batch), Index(head))
+            )
+            start = e.mul(block, block_rows)
+            end = e.least(self.queries, e.add(start, block_rows))
+            with e.loop(start, end, rows) as row:
+                self._queries(where, row, e.least(rows, e.sub(end, row)))
+        sizes = self.sizes
+        return sizes["batch"] * sizes["heads"] * ceil_div(sizes["queries"], block_rows)
+
+    def _begin(self, operand: Heads, batch: str | int, head: str | int) -> str:
+        e = self.e
+        offset = e.add(e.mul(batch, operand.batch), e.mul(head, operand.head))
+        return e.address(operand.pointer, storage.memory_type(operand.dtype), offset)
+
+    def _pack(self, start: str) -> None:
+        """Pack all keys of a head: they are the columns of the product's second operand."""
+        e, tile, k = self.e, self.tile, self.k
+        turned = Matrix(start, k.dtype, k.column, k.row)
+        with e.loop(0, self.keys, tile.columns) as key:
+            source = e.address(start, storage.memory_type(k.dtype), e.mul(key, k.row))
+            left = e.least(tile.columns, e.sub(self.keys, key))
+            fill(e, tile, turned, source, left, self.depth, e.address(self.packed, "float", e.mul(key, self.depth)))
+
+    def _queries(self, head: _Head, row: str | int, count: str | int) -> None:
+        """Attention of a tile of queries."""
+        e, tile = self.e, self.tile
+        with e.loop(0, count) as number:
+            for array, value in ((self.greatest, _LOWEST), (self.total, "0.0")):
+                e.store("float", value, e.address(array, "float", number), 4)
+            with e.loop(0, self.padded, tile.lanes) as column:
+                at = e.add(e.mul(number, self.padded), column)
+                e.store(tile.type, "zeroinitializer", e.address(self.sums, "float", at), 4)
+        end = self.keys
+        if self.causal is not None:
+            end = e.least(end, e.add(e.add(row, count), self.causal))
+        with e.loop(0, end, KEY_BLOCK) as key:
+            size = e.least(KEY_BLOCK, e.sub(end, key))
+            self._by_rows(count, lambda rows: self._scores(head, row, count, rows, key, size))
+            with e.loop(0, count) as number:
+                self._weights(head, row, number, key, size)
+            self._by_rows(count, lambda rows: self._weigh(head, count, rows, key, size))
+        with e.loop(0, count) as number:
+            self._hand_on(head, row, number)
+
+    def _by_rows(self, count: str | int, write: Callable[[int], None]) -> None:
+        """Write code for a whole tile of rows and for a single one: the two that the number of queries asks for."""
+        if self.tile.rows == 1 or self.queries == 1:
+            write(1)
+            return
+        with self.e.either(self.e.let(f"icmp sgt i64 {count}, 1")) as branches:
+            next(branches)
+            write(self.tile.rows)
+            next(branches)
+            write(1)
+            next(branches, None)
+
+    # The steps.
+
+    def _scores(
+        self, head: _Head, row: str | int, count: str | int, rows: int, key: str | int, size: str | int
+    ) -> None:
+        """Products of a tile of queries with a block of keys."""
+        e, tile, q = self.e, self.tile, self.q
+        lines = []
+        for offset in range(rows):
+            there = e.add(row, e.least(offset, e.sub(count, 1)) if offset else 0)
+            lines.append(e.address(head.q, storage.memory_type(q.dtype), e.mul(there, q.row)))
+        with e.loop(0, size, tile.columns) as first:
+            panel = e.address(self.packed, "float", e.mul(e.add(key, first), self.depth))
+
+            def load_q(number: int, place: str | int) -> str:
+                return read(e, tile, q.dtype, lines[number], Index(e.mul(place, q.column)), tile.lanes)
+
+            def load_k(place: str | int) -> list[str]:
+                line = e.address(panel, "float", e.mul(place, tile.columns))
+                return [e.load(tile.type, e.address(line, "float", i * tile.lanes), 4) for i in range(tile.vectors)]
+
+            sums = accumulate(e, tile, rows, tile.vectors, self.depth, 2, load_q, load_k)
+            for number, values in enumerate(sums):
+                for offset, value in enumerate(values):
+                    at = e.add(first, number * KEY_BLOCK + offset * tile.lanes)
+                    e.store(tile.type, value, e.address(self.scores, "float", at), 4)
+
+    def _weights(self, head: _Head, row: str | int, number: str | int, key: str | int, size: str | int) -> None:
+        """Turn the scores of a query and a block of keys into weights; note how earlier sums shrink."""
+        e, tile = self.e, self.tile
+        query = e.add(row, number)
+        line = e.address(self.scores, "float", e.mul(number, KEY_BLOCK))
+        seen = size
+        if self.causal is not None:
+            seen = e.most(0, e.least(size, e.sub(e.add(e.add(query, self.causal), 1), key)))
+        highest = e.variable(tile.type, splat(_LOWEST, tile.lanes, "float"))
+
+        def rate(offset: str | int, mask: str | None) -> None:
+            at = e.address(line, "float", offset)
+            value = e.load(tile.type, at, 4)
+            if self.scale != 1.0:
+                factor = splat(float_literal(self.scale, "float"), tile.lanes, "float")
+                value = e.let(f"fmul {tile.type} {value}, {factor}")
+            if self.score is not None:
+                value = self.score((*head.at, Index(query), Index(e.add(key, offset), 1)), value, mask)
+            if mask is not None:
+                lowest = splat(_LOWEST, tile.lanes, "float")
+                value = e.let(f"select <{tile.lanes} x i1> {mask}, {tile.type} {value}, {tile.type} {lowest}")
+            e.store(tile.type, value, at, 4)
+            above = e.let(f"fcmp ogt {tile.type} {value}, {highest.get()}")
+            highest.set(e.let(f"select <{tile.lanes} x i1> {above}, {tile.type} {value}, {tile.type} {highest.get()}"))
+
+        whole = e.mul(e.div(seen, tile.lanes), tile.lanes)
+        with e.loop(0, whole, tile.lanes) as offset:
+            rate(offset, None)
+        with e.when(e.let(f"icmp slt i64 {whole}, {seen}")):
+            rate(whole, e.lanes_below(e.sub(seen, whole), tile.lanes))
+        covered = e.mul(e.div(e.add(seen, tile.lanes - 1), tile.lanes), tile.lanes)
+        if self.causal is not None:
+            with e.loop(covered, size, tile.lanes) as offset:
+                e.store(tile.type, "zeroinitializer", e.address(line, "float", offset), 4)
+        self._exponentials(number, line, covered, highest)
+
+    def _exponentials(self, number: str | int, line: str, covered: str | int, highest: Variable) -> None:
+        e, tile = self.e, self.tile
+        places = [e.address(array, "float", number) for array in (self.greatest, self.total, self.shrink)]
+        before = e.load("float", places[0], 4)
+        block = e.call("float", f"llvm.vector.reduce.fmax.v{tile.lanes}f32", [(tile.type, highest.get())])
+        now = e.let(f"select i1 {e.let(f'fcmp ogt float {block}, {before}')}, float {block}, float {before}")
+        e.store("float", now, places[0], 4)
+        # Where all scores so far are minus infinity the weights are 0, and not the NaN of a difference of infinities.
+        base = e.let(f"select i1 {e.let(f'fcmp oeq float {now}, {_LOWEST}')}, float 0.0, float {now}")
+        shrink = FUNCTIONS["exp"](Vector(e, e.let(f"fsub float {before}, {base}"), "float", 1)).name
+        e.store("float", shrink, places[2], 4)
+        level, sums = e.spread(base, tile.lanes, "float"), e.variable(tile.type, "zeroinitializer")
+        with e.loop(0, covered, tile.lanes) as offset:
+            at = e.address(line, "float", offset)
+            difference = e.let(f"fsub {tile.type} {e.load(tile.type, at, 4)}, {level}")
+            weight = FUNCTIONS["exp"](Vector(e, difference, "float", tile.lanes)).name
+            e.store(tile.type, weight, at, 4)
+            sums.set(e.let(f"fadd {tile.type} {sums.get()}, {weight}"))
+        part = horizontal_sum(e, sums.get(), tile)
+        kept = e.let(f"fmul float {e.load('float', places[1], 4)}, {shrink}")
+        e.store("float", e.let(f"fadd float {kept}, {part}"), places[1], 4)
+
+    def _weigh(self, head: _Head, count: str | int, rows: int, key: str | int, size: str | int) -> None:
+        """Add what a block of keys contributes to the weighted sums of values."""
+        e, tile = self.e, self.tile
+        whole = e.mul(e.div(self.width, tile.columns), tile.columns)
+        with e.loop(0, whole, tile.columns) as column:
+            self._weigh_panel(head, rows, column, tile.vectors, None, key, size)
+        if isinstance(self.width, int):
+            rest = self.width - int(whole)
+            vectors = -(-rest // tile.lanes)
+            if rest:
+                mask = e.lanes_below(rest % tile.lanes, tile.lanes) if rest % tile.lanes else None
+                self._weigh_panel(head, rows, whole, vectors, mask, key, size)
+            return
+        with e.loop(whole, self.width, tile.lanes) as column:
+            mask = e.lanes_below(e.sub(self.width, column), tile.lanes)
+            self._weigh_panel(head, rows, column, 1, mask, key, size)
+
+    def _weigh_panel(
+        self,
+        head: _Head,
+        rows: int,
+        column: str | int,
+        vectors: int,
+        mask: str | None,
+        key: str | int,
+        size: str | int,
+    ) -> None:
+        """Weighted sums of some vectors of columns; ``mask`` tells which lanes of the last there are."""
+        e, tile, v = self.e, self.tile, self.v
+        memory = storage.memory_type(v.dtype)
+        start = e.address(head.v, memory, e.add(e.mul(key, v.row), e.mul(column, v.column)))
+
+        def load_weight(number: int, place: str | int) -> str:
+            return read(e, tile, FLOAT, self.scores, Index(e.add(place, number * KEY_BLOCK)), tile.lanes)
+
+        def load_v(place: str | int) -> list[str]:
+            line = e.address(start, memory, e.mul(place, v.row))
+            found = []
+            for number in range(vectors):
+                there = mask if number == vectors - 1 else None
+                if v.column == 1:
+                    found.append(read(e, tile, v.dtype, line, Index(number * tile.lanes, 1), tile.lanes, there))
+                else:
+                    found.append(self._apart(line, number * tile.lanes, there))
+            return found
+
+        def kept(number: int, vector: int) -> str:
+            at = e.add(e.add(e.mul(number, self.padded), column), vector * tile.lanes)
+            value = e.load(tile.type, e.address(self.sums, "float", at), 4)
+            shrink = e.load("float", e.address(self.shrink, "float", number), 4)
+            return e.let(f"fmul {tile.type} {value}, {e.spread(shrink, tile.lanes, 'float')}")
+
+        narrow = dataclasses.replace(tile, vectors=vectors)
+        sums = accumulate(e, narrow, rows, vectors, size, 2, load_weight, load_v, kept)
+        for number, values in enumerate(sums):
+            for offset, value in enumerate(values):
+                at = e.add(e.add(e.mul(number, self.padded), column), offset * tile.lanes)
+                e.store(tile.type, value, e.address(self.sums, "float", at), 4)
+
+    def _apart(self, line: str, first: int, mask: str | None) -> str:
+        """A vector of values whose columns do not lie side by side."""
+        e, tile, v = self.e, self.tile, self.v
+        found = e.variable(tile.type, "zeroinitializer")
+        for lane in range(tile.lanes):
+            there = "true" if mask is None else e.let(f"extractelement <{tile.lanes} x i1> {mask}, i64 {lane}")
+            with e.when(there):
+                one = read(e, tile, v.dtype, line, Index(e.mul(first + lane, v.column)), 1)
+                found.set(e.let(f"insertelement {tile.type} {found.get()}, float {one}, i64 {lane}"))
+        return found.get()
+
+    def _hand_on(self, head: _Head, row: str | int, number: str | int) -> None:
+        """Divide the weighted sums of a query by the sum of weights, and hand them on."""
+        e, tile = self.e, self.tile
+        line = e.address(self.sums, "float", e.mul(number, self.padded))
+        total = e.spread(e.load("float", e.address(self.total, "float", number), 4), tile.lanes, "float")
+
+        def hand(offset: str | int, mask: str | None) -> None:
+            sums = e.load(tile.type, e.address(line, "float", offset), 4)
+            value = e.let(f"fdiv {tile.type} {sums}, {total}")
+            self.epilogue((*head.at, Index(e.add(row, number)), Index(offset, 1)), value, mask)
+
+        whole = e.mul(e.div(self.width, tile.lanes), tile.lanes)
+        with e.loop(0, whole, tile.lanes) as offset:
+            hand(offset, None)
+        if not (isinstance(self.width, int) and self.width == whole):
+            with e.when(e.let(f"icmp slt i64 {whole}, {self.width}")):
+                hand(whole, e.lanes_below(e.sub(self.width, whole), tile.lanes))
+
+
+def horizontal_sum(e: Emitter, value: str, tile: Tile) -> str:
+    """The sum of the lanes, by halves."""
+    lanes = tile.lanes
+    while lanes > 1:
+        half = lanes // 2
+        type, parts = f"<{lanes} x {tile.element}>", []
+        for start in (0, half):
+            order = ", ".join(f"i32 {start + lane}" for lane in range(half))
+            parts.append(e.let(f"shufflevector {type} {value}, {type} poison, <{half} x i32> <{order}>"))
+        value = e.let(f"fadd <{half} x {tile.element}> {parts[0]}, {parts[1]}")
+        lanes = half
+    return e.let(f"extractelement <1 x {tile.element}> {value}, i64 0")
