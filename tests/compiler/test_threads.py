@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from sardonyx.compiler import threads, worker_loop
+from sardonyx.compiler import worker_loop
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.kernel import Kernel
 from sardonyx.compiler.machine_code import LoadedCode, assembly, compiled, module_text
@@ -350,6 +351,12 @@ def test_the_code_needs_nothing_from_outside() -> None:
         assert not {name for name in sections if name.startswith((b".data", b".bss", b".rela.text", b".rodata"))}
 
 
-def test_spinning_is_bounded() -> None:
-    assert threads.SPIN_SECONDS <= 1e-3
-    assert threads._spins(functions(WAITS[0]).pauses) >= 1
+def test_idle_workers_cost_no_processor_time() -> None:
+    """Workers that have nothing to do sleep."""
+    idle = Pool(2, functions(WAITS[0]))
+    counted(idle, 64, 1)
+    threading.Event().wait(0.05)
+    before = time.process_time()
+    threading.Event().wait(0.5)
+    assert time.process_time() - before < 0.1
+    idle.dismiss()

@@ -25,10 +25,14 @@ from sardonyx.compiler.worker_loop import MASK_BYTES, Field
 
 _log = logging.getLogger(__name__)
 
-SPIN_SECONDS = 50e-6
-"""How long a thread looks for work, or for the end of it, before it sleeps: about what waking it costs."""
+SPIN_SECONDS = 100e-6
+"""How long a worker looks for a job before it sleeps: about what waking it costs."""
 
-_PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 1e-3
+"""How long a caller looks for the end of its job before it sleeps. Workers leave its processor to it, and what it waits
+for is under way: to be woken late costs more than to spin. Where threads must share processors it is as for workers."""
+
+_FAREWELL_SECONDS = 1.0
 """How long the end of the process waits for a worker in the middle of a chunk."""
 
 
@@ -65,8 +69,8 @@ def functions(futex: bool) -> Functions:
 
 
 @functools.cache
-def _spins(pauses: int) -> int:
-    """How many pauses take as long as a thread may spin; measured, since processors differ a hundredfold."""
+def _pause_seconds(pauses: int) -> float:
+    """What a look and a pause take; measured, since processors differ a hundredfold."""
     count = 500
     call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(pauses)
     seconds = []
@@ -74,7 +78,7 @@ def _spins(pauses: int) -> int:
         start = time.perf_counter()
         call(count)
         seconds.append(time.perf_counter() - start)
-    return max(1, int(count * SPIN_SECONDS / max(min(seconds), 1e-9)))
+    return max(min(seconds) / count, 1e-10)
 
 
 class Pool:
@@ -118,7 +122,7 @@ class Pool:
         """Send the workers home: from here on callers work alone."""
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.dismiss)(self.address)
         for worker in self._workers:
-            worker.join(_PATIENCE_SECONDS)
+            worker.join(_FAREWELL_SECONDS)
 
     def forget(self) -> None:
         """In a forked process: there are no workers, and whatever others were doing here is not being done."""
@@ -130,7 +134,11 @@ class Pool:
         ctypes.memset(self.address, 0, self._size)
         self._set(Field.PARALLEL, self._code.parallel)
         self._set(Field.THREADS, self.threads)
-        self._set(Field.SPINS, _spins(self._code.pauses))
+        processors = allowed()
+        crowded = len(processors) < self.threads
+        pause = _pause_seconds(self._code.pauses)
+        self._set(Field.SPINS, int(SPIN_SECONDS / pause))
+        self._set(Field.PATIENCE, int((SPIN_SECONDS if crowded else PATIENCE_SECONDS) / pause))
         self._set(Field.START, ctypes.cast(self._start_call, ctypes.c_void_p).value or 0)
         library = ctypes.CDLL(None)
         if self._code.futex:
@@ -141,7 +149,7 @@ class Pool:
             self._set_functions(library, {field: f"pthread_{name}" for field, name in names.items()})
             library.pthread_mutex_init(ctypes.c_void_p(self.address + Field.MUTEX), None)
             library.pthread_cond_init(ctypes.c_void_p(self.address + Field.CONDITION), None)
-        mask = sum(1 << processor for processor in allowed() if processor < 8 * MASK_BYTES)
+        mask = sum(1 << processor for processor in processors if processor < 8 * MASK_BYTES)
         ctypes.memmove(self.address + Field.ALLOWED, mask.to_bytes(MASK_BYTES, "little"), MASK_BYTES)
         self._set(Field.AVOIDED, -1, ctypes.c_int32)
 

@@ -34,10 +34,11 @@ class Field(IntEnum):
     # Written at the start only.
     PARALLEL = 0  # ptr: sardonyx_parallel
     THREADS = 8  # i64: with the caller; 1 when there are no workers any more
-    SPINS = 16  # i64: how often to look before sleeping
+    SPINS = 16  # i64: how often a worker looks for a job before it sleeps
     STARTED = 24  # i32: whether there are workers
     LEAVE = 28  # i32: whether workers are to return
     START = 32  # ptr: void (void), starts the workers
+    PATIENCE = 40  # i64: how often a caller looks for the end of its job before it sleeps
     # Functions of the C library: for futexes, or for conditions.
     SYSCALL = 64  # ptr
     PROCESSOR = 72  # ptr: sched_getcpu
@@ -274,9 +275,9 @@ entry:
   %looks = alloca i64
   %left.at = getelementptr i8, ptr %pool, i64 $LEFT
   %waiting.at = getelementptr i8, ptr %pool, i64 $WAITING
-  %spins.at = getelementptr i8, ptr %pool, i64 $SPINS
-  %spins = load i64, ptr %spins.at
-  store i64 %spins, ptr %looks
+  %patience.at = getelementptr i8, ptr %pool, i64 $PATIENCE
+  %patience = load i64, ptr %patience.at
+  store i64 %patience, ptr %looks
   br label %spin
 
 spin:
