@@ -95,6 +95,20 @@ def _nearly_constant(case: Case) -> bool:
     return bool((lines.std(-1) < 0.05 * np.abs(lines.mean(-1))).any())
 
 
+def _nearly_constant_batch(case: Case) -> bool:
+    """The same of channels whose moments are those of the batch."""
+    if not case.attributes.get("training_mode"):
+        return False
+    x = np.asarray(case.inputs[0], np.float64)
+    channels = np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)
+    return bool((channels.std(-1) < 0.05 * np.abs(channels.mean(-1))).any())
+
+
+def _gates_without_bound(case: Case) -> bool:
+    """The gates of a direction are opened by Relu."""
+    return "Relu" in case.attributes.get("activations", ())[:: {"LSTM": 3, "GRU": 2}[case.name]]
+
+
 def _one_causal_query(case: Case) -> bool:
     """One query, keys before it and more than one with it."""
     q, _, _, _, past, _ = case.inputs
@@ -163,6 +177,10 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         for evaluator in EVALUATORS
     ),
     Disagreement(
+        ("BatchNormalization",), RUNTIME, _nearly_constant_batch,
+        "what is scaled is the difference from the mean; ONNX Runtime scales both before it takes their difference",
+    ),
+    Disagreement(
         ("LpNormalization",), ONNX, lambda case: case.attributes.get("p") == 1,
         "the norm of p = 1 sums absolute values",
     ),
@@ -192,6 +210,10 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         ("RNN", "GRU", "LSTM"), RUNTIME, _has("clip"),
         "clip 'bounds the elements of a tensor in the range of [-threshold, +threshold] and is applied to the input of "
         "activations': of every one",
+    ),
+    Disagreement(
+        ("GRU", "LSTM"), RUNTIME, _gates_without_bound,
+        "ONNX Runtime's Sigmoid is near in the difference, and not in the quotient; a gate of 300 tells that",
     ),
     # Reductions.
     Disagreement(

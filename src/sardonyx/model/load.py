@@ -65,25 +65,13 @@ def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) ->
         TextFormatError: A text form does not parse.
         InvalidModelError: The graph breaks ONNX's rules so that it cannot be held, as where two values have one name.
     """
-    return read(source)[0]
-
-
-def read(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model,
-) -> tuple[ir.Model, onnx.ModelProto | None]:
-    """Reads a model as `load` does, and gives the message it was read from too.
-
-    The message lacks the contents that stayed in the file, and shares small tensors with the Model: it holds good until
-    either is changed. It is None for a Model, and for a message of the caller's.
-    """
     if isinstance(source, ir.Model):
-        return source, None
+        return source
     if isinstance(source, onnx.ModelProto):
-        return from_proto(source), None
+        return from_proto(source)
     if isinstance(source, bytes):
         if (format := _text_format(source[:_SNIFFED], "")) is not None:
-            proto = _parse_text(source, format, "the text given")
-            return from_proto(proto), proto
+            return from_proto(_parse_text(source, format, "the text given"))
         return _read(memoryview(source), "", None, None)
     path = Path(source)
     file = MappedFile(path)
@@ -92,7 +80,7 @@ def read(
     format = _text_format(bytes(contents[:_SNIFFED]), path.suffix.lower())
     if format is not None:
         proto = _parse_text(bytes(contents), format, str(path))
-        return _build(proto, _Tensors(str(path), folder=folder), compare_all=False), proto
+        return _build(proto, _Tensors(str(path), folder=folder), compare_all=False)
     return _read(contents, str(path), file, folder)
 
 
@@ -121,9 +109,7 @@ def _has_unknown_fields(proto: onnx.ModelProto) -> bool:
     return bool(copy.ByteSize() != size)
 
 
-def _read(
-    contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None
-) -> tuple[ir.Model, onnx.ModelProto]:
+def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None) -> ir.Model:
     """Reads a binary model from a buffer, which is that of ``file`` where that is given."""
     if not contents:
         raise ModelFileError("is empty.", where=origin)
@@ -145,7 +131,7 @@ def _read(
             remedy="Give the path of an .onnx file.",
         )
     tensors = _Tensors(origin, token, payloads, contents, file, folder, owned=True)
-    return _build(proto, tensors, compare_all=unknown), proto
+    return _build(proto, tensors, compare_all=unknown)
 
 
 def _parse(serialized: bytes, origin: str) -> onnx.ModelProto:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
@@ -52,7 +51,6 @@ def infer_shapes(
     model: ir.Model,
     *,
     input_shapes: InputShapes | None = None,
-    message: onnx.ModelProto | None = None,
     strict: bool = True,
 ) -> None:
     """Annotate every value of ``model`` (bodies too) with its type and shape, in place.
@@ -63,7 +61,6 @@ def infer_shapes(
     Args:
         model: The model to annotate.
         input_shapes: Shapes to give to graph inputs first: int, dimension name, or None for unknown.
-        message: The very model as the message it was read from, weights or not, where that is at hand; made when None.
         strict: Whether contradictions are errors. Otherwise a wrong claim of the file is overwritten, and what a node
             gives that cannot run stays open.
 
@@ -75,7 +72,6 @@ def infer_shapes(
     """
     if input_shapes:
         override_input_shapes(model, input_shapes)
-        message = None
     if not model.graph.opset_imports:
         raise InvalidModelError(
             "it imports no operator sets, so that its types cannot be inferred.",
@@ -83,7 +79,7 @@ def infer_shapes(
             remedy="`sardonyx check` says what is wrong with it.",
         )
     if not plainly_sound(model):
-        require_structure(message or model_io.to_proto(model, weights=False))
+        require_structure(model_io.to_proto(model, weights=False))
     inferred = operator_inference.infer(model)
     if strict:
         inferred.require_consistency(model.graph)
@@ -288,10 +284,11 @@ def forget_made_up(model: ir.Model) -> None:
         if not isinstance(dim, int) and dim.value
         for symbol in algebra_symbols(parsed(dim.value))
     }
+    outputs = set(model.graph.outputs)
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
         for node in facts.nodes_of(graph):
             for value in (*node.outputs, *(v for body in facts.bodies(node) for v in body.inputs)):
-                if value.shape is not None and not value.is_graph_output():
+                if value.shape is not None and value not in outputs:
                     value.shape = _without_made_up(value.shape, declared)
 
 

@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import OptionError
-from sardonyx.model.load import read
 from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import gate, pipeline, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther, Settings
@@ -151,9 +150,9 @@ class _Attempt:
 
     def _transformed(self, settings: Settings) -> tuple[ir.Model, Engine]:
         while True:
-            work, message = self._original.fresh()
+            work = self._original.fresh()
             try:
-                return work, pipeline.transform(work, self._selection, settings, message)
+                return work, pipeline.transform(work, self._selection, settings)
             except PatchFailed as error:
                 self._dropped.append(Dropped(error.rule, error.site, str(error)))
                 self._ban(error.rule, error.site)
@@ -178,7 +177,7 @@ class _Attempt:
 
     def give_up(self) -> None:
         """Take the original as it was."""
-        self.model, _ = self._original.fresh()
+        self.model = self._original.fresh()
         self.engine = Engine(self.model, self._settings)
 
     def prove(self, verifier: Verifier | None) -> Verdict:
@@ -244,14 +243,14 @@ class _Original:
         self._profile = profile
         self.converted = ""
         self._untouched = True
-        self.model, self._message = self._prepare()
+        self.model = self._prepare()
         self.bytes = self._path.stat().st_size if self._path is not None else _size(self.model)
 
-    def _prepare(self) -> tuple[ir.Model, onnx.ModelProto | None]:
+    def _prepare(self) -> ir.Model:
         if isinstance(self._source, onnx.ModelProto):
             # A message in memory may be nested deeper than any file, and than what reads it can follow.
             require_structure(self._source)
-        model, message = read(self._source)
+        model = model_io.load(self._source)
         if model is self._source:
             model = model.clone()
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
@@ -263,31 +262,26 @@ class _Original:
             pipeline.free_initializers(model)
             if self._unlists and lists_weights_by_habit(model):
                 unlist_weights(model.graph)
-            model, message = convert_opset(model, wanted), None
+            model = convert_opset(model, wanted)
             self._changed = True
             self.converted = f"opset {version} → {wanted}"
         if self._input_shapes:
             from sardonyx.rewrite.reshape_inputs import set_input_shapes
 
             set_input_shapes(model, self._input_shapes)
-            message = None
-        return model, message
+        return model
 
-    def fresh(self) -> tuple[ir.Model, onnx.ModelProto | None]:
-        """A model to rewrite: the one at hand the first time, and then another, read again (faster than a clone).
-
-        With it comes the message that it was read from, where there is one that says the same.
-        """
+    def fresh(self) -> ir.Model:
+        """A model to rewrite: the one at hand the first time, and then another, read again (faster than a clone)."""
         if not self._untouched:
-            self.model, self._message = self._prepare()
+            self.model = self._prepare()
         self._untouched = False
-        message, self._message = self._message, None
-        return self.model, message
+        return self.model
 
     def witness(self) -> ir.Model | Path:
         """What verification runs: the file itself where it is what was asked for."""
         binary = self._path is not None and not self._changed and self._path.suffix == ".onnx"
-        return self._path if binary and self._path is not None else self._prepare()[0]
+        return self._path if binary and self._path is not None else self._prepare()
 
 
 def _size(model: ir.Model) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import OptionError
@@ -82,20 +81,18 @@ def select(
     return Selection(tuple(picked), tuple(s for s in SWEEPS.values() if chosen(s.rule)))
 
 
-def transform(
-    model: ir.Model, selection: Selection, settings: Settings, message: onnx.ModelProto | None = None
-) -> Engine:
+def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
     """Rewrite ``model`` in place to the fixed point of the selection; the engine returned holds the record.
 
     Passes that change what callers see are left to ``finish``.
     The result depends only on the arguments: running again with ``settings.limit`` gives the
-    model as it was after that many patches. ``message`` is the model as it was read, where that is at hand.
+    model as it was after that many patches.
     """
-    freed = free_initializers(model)
+    free_initializers(model)
     interface = _Interface(model)
-    opened = open_negative_sizes(model)
+    open_negative_sizes(model)
     with collector_paused():
-        inference.infer_shapes(model, strict=False, message=None if freed or opened else message)
+        inference.infer_shapes(model, strict=False)
         engine = _to_fixed_point(model, selection, settings)
     inference.forget_made_up(model)
     if not engine.interface_changed:
@@ -157,26 +154,20 @@ def _settle(engine: Engine, step: Selection) -> None:
         engine.sizes.forget_unknown()
 
 
-def free_initializers(model: ir.Model) -> bool:
+def free_initializers(model: ir.Model) -> None:
     """Before IR version 4 every initializer had to be a graph input, which says nothing of it: they become constants.
 
     From version 4 on, an initializer that is also an input is one that callers may override, and stays so.
-    Returns whether the model was of such a version.
     """
     if model.ir_version >= 4:
-        return False
+        return
     for value in [v for v in model.graph.inputs if v.is_initializer()]:
         model.graph.inputs.remove(value)
     model.ir_version = 4
-    return True
 
 
-def open_negative_sizes(model: ir.Model) -> bool:
-    """A negative size in a declared shape, as some exporters write an unknown one, tells nothing.
-
-    Returns whether there was one.
-    """
-    found = False
+def open_negative_sizes(model: ir.Model) -> None:
+    """A negative size in a declared shape, as some exporters write an unknown one, tells nothing."""
     plain: dict[int, ir.Shape] = {}
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         values = [*graph.inputs, *(value for node in facts.nodes_of(graph) for value in node.outputs)]
@@ -187,10 +178,8 @@ def open_negative_sizes(model: ir.Model) -> bool:
                 continue
             if any(isinstance(dim, int) and dim < 0 for dim in shape):
                 value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in shape])
-                found = True
             else:
                 plain[id(shape)] = shape
-    return found
 
 
 class _Interface:
@@ -208,6 +197,8 @@ class _Interface:
             if _declared(value)
         )
         self._inputs = [(v, v.type, v.shape) for v in model.graph.inputs]
+        bodies = [body for graph in _all_graphs(model) for node in graph for body in facts.bodies(node)]
+        self._of_bodies = [(body, v, v.type, v.shape) for body in bodies for v in body.outputs]
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
 
     def restore(self, model: ir.Model) -> None:
@@ -216,6 +207,9 @@ class _Interface:
             value.type, value.shape = kind, shape
         for value, (kind, shape) in zip(model.graph.outputs, self._outputs, strict=True):
             value.type, value.shape = kind, shape
+        for body, value, kind, shape in self._of_bodies:
+            if value.graph is body and value in body.outputs:
+                value.type, value.shape = kind, shape
         for graph in _all_graphs(model):
             list_only(graph, self._listed)
 
