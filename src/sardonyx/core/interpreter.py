@@ -89,6 +89,21 @@ def evaluate(function: Function, arguments: Sequence[Value], sizes: Mapping[str,
     return [found[value] for value in function.results]
 
 
+def compute(value: Value, operands: list[Any], sizes: Sizes) -> Any:
+    """Compute one value of a function inside a run; sizes that it defines are added.
+
+    Args:
+        value: What to compute.
+        operands: What its operands are.
+        sizes: Numbers for the symbols.
+
+    Returns:
+        A known value; a tuple of them where the primitive has several results.
+    """
+    sized = tuple(name for name, param in value.params.items() if any(True for _ in symbols_in(param)))
+    return _compute(value, operands, sized, sizes)
+
+
 def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: Sizes) -> Any:
     params = value.params
     match value.op:

@@ -23,10 +23,19 @@ class Index:
     Attributes:
         base: The first lane's, an ``i64`` or a number.
         lane: The step from lane to lane; 0 where all are at one place.
+        multiple: What ``base`` is known to be a multiple of.
+        vector: Every lane's place, an ``i64`` vector, where they are not evenly apart; the others mean nothing then.
     """
 
     base: str | int
     lane: int = 0
+    multiple: int = 1
+    vector: str = ""
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all lanes are at one place."""
+        return not self.lane and not self.vector
 
 
 Epilogue = Callable[[tuple[Index, ...], str, "str | None"], None]

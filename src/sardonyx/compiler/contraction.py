@@ -1,0 +1,195 @@
+"""A ``contract`` as a matrix product: which axes are rows, columns, and batch, and how its operands lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sardonyx.compiler import storage
+from sardonyx.compiler.emitter import Emitter, vector
+from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.kernel import Index
+from sardonyx.compiler.launch import Prepared, Scratch
+from sardonyx.compiler.loops import bound_at, masked, stored
+from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
+from sardonyx.compiler.views import View, merged, shape_of
+from sardonyx.compiler.walks import walked_alike
+from sardonyx.core.dim import Size
+from sardonyx.core.graph import Value
+from sardonyx.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.lowering import Lowering, Writing
+
+
+class Contraction:
+    """One contraction while its kernel is written.
+
+    Args:
+        lowering: What is known of the whole function.
+        writing: The kernel.
+        value: The ``contract``.
+    """
+
+    def __init__(self, lowering: Lowering, writing: Writing, value: Value) -> None:
+        self.lowering = lowering
+        self.writing = writing
+        self.value = value
+        x, y = value.operands
+        params = value.params
+        self.pairs = params["batch"]
+        self.left, self.right = params["left"], params["right"]
+        self.a = lowering.operand(x)
+        self.b = lowering.operand(y)
+        taken = [a for a, _ in self.pairs], [b for _, b in self.pairs]
+        self.rows = [axis for axis in range(len(shape_of(x))) if axis not in taken[0] and axis not in self.left]
+        self.columns = [axis for axis in range(len(shape_of(y))) if axis not in taken[1] and axis not in self.right]
+
+    def write(self) -> Size:
+        """Write the product, and what is fused behind it; returns the work items."""
+        a, b = self.a, self.b
+        k_shape = [a.shape[axis] for axis in self.left]
+        constant = b.base.is_constant and not self.pairs
+        steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
+        inner = merged(k_shape, steps_a) if constant else merged(k_shape, steps_a, steps_b)
+        if inner is None:
+            raise UnsupportedError("the summed axes of a contraction do not lie evenly apart in memory.")
+        (k,), k_steps = inner
+        rows, batch_rows = self._split(a, self.rows)
+        columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
+        m, m_step = _joined(a, rows)
+        n, n_step = _joined(b, columns) if not constant else (math.prod(b.shape[axis] for axis in columns), 1)
+        w, kernel = self.writing, self.writing.kernel
+        result = dtype_of(self.value)
+        pointer = w.pointer(a.base)
+        matrix_a = Matrix(pointer, dtype_of(a.base), kernel.size(m_step), kernel.size(k_steps[0][0]))
+        matrix_b: Matrix | Packed
+        scratch = None
+        if constant:
+            matrix_b = Packed(w.pointer(self._packed(k, n)), dtype_of(b.base))
+        else:
+            matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
+            scratch = w.pointer(Scratch(scratch_bytes(self.lowering.target, k, result)))
+        leading: list[tuple[Size, Size, Size]] = [(a.shape[i], a.strides[i], b.strides[j]) for i, j in self.pairs]
+        leading += [(a.shape[axis], a.strides[axis], 0) for axis in batch_rows]
+        leading += [(b.shape[axis], 0, b.strides[axis]) for axis in batch_columns]
+
+        def place(e: Emitter, number: str | int) -> Place:
+            at_a, at_b = kernel.size(a.offset), 0 if constant else kernel.size(b.offset)
+            indices: list[Index] = []
+            left: str | int = number
+            for position, (size, step_a, step_b) in reversed(list(enumerate(leading))):
+                count = kernel.size(size)
+                index = left if position == 0 else e.rem(left, count)
+                left = 0 if position == 0 else e.div(left, count)
+                if size == 1:
+                    index = 0
+                indices.insert(0, Index(index))
+                at_a = e.add(at_a, e.mul(index, kernel.size(step_a)))
+                at_b = e.add(at_b, e.mul(index, kernel.size(step_b)))
+            element_a, element_b = (_memory_type(view) for view in (a, b))
+            return Place(
+                e.address(matrix_a.pointer, element_a, at_a),
+                e.address(matrix_b.pointer, element_b, at_b),
+                tuple(indices),
+            )
+
+        return gemm(
+            kernel, m=m, n=n, k=k, a=matrix_a, b=matrix_b, batch=math.prod(size for size, _, _ in leading), place=place,
+            result=result, scratch=scratch, epilogue=self._epilogue(rows, batch_rows, columns, batch_columns),
+        )  # fmt: skip
+
+    def _split(self, operand: View, axes: list[int]) -> tuple[list[int], list[int]]:
+        """The free axes that are one in memory, and those before them, which become part of the batch."""
+        for first in range(len(axes)):
+            shape = [operand.shape[axis] for axis in axes[first:]]
+            if merged(shape, [operand.strides[axis] for axis in axes[first:]]) is not None:
+                return axes[first:], axes[:first]
+        return [], axes
+
+    def _packed(self, k: Size, n: Size) -> Prepared:
+        b, right, columns = self.b, self.right, self.columns
+        assert isinstance(k, int)
+        assert isinstance(n, int)
+        target, result = self.lowering.target, dtype_of(self.value)
+
+        def make() -> np.ndarray:
+            array = strided(b)
+            return pack(array.transpose(*right, *columns).reshape(k, n), target, result)
+
+        form = f"panels {right} {columns} {b.shape} {b.strides} {b.offset} {result.name} {target.name}"
+        return Prepared(b.base, form, make)
+
+    def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]
+        w, value = self.writing, self.value
+        root, reader = w.group.root, w.reader
+        memory = w.located(root)
+        shape = shape_of(value)
+        first_row = len(self.pairs)
+        first_column = first_row + len(self.rows)
+        a_axes, b_axes = self.rows, self.columns
+
+        def bound(each: Value, axis: int) -> bool:
+            if each is value:
+                return True
+            raise KeyError
+
+        def alike(start: int, count: int) -> bool:
+            return all(walked_alike(root, axis, w.memory, bound) for axis in range(start, start + count - 1))
+
+        def spread(index: Index, axes: Sequence[int], start: int) -> list[Index]:
+            """An index over several axes of the result as one each."""
+            if len(axes) <= 1:
+                return [index] * len(axes)
+            sizes = [shape[start + i] for i in range(len(axes))]
+            if alike(start, len(axes)):
+                return [ORIGIN] * (len(axes) - 1) + [index]
+            found: list[Index] = []
+            for size in reversed(sizes[1:]):
+                index, inner = reader.split(index, w.kernel.size(size))
+                found.insert(0, inner)
+            return [index, *found]
+
+        def epilogue(at: tuple[Index, ...], result: str, mask: str | None) -> None:
+            *leading, row, column = at
+            batch = leading[: len(self.pairs)]
+            outer_rows = leading[len(self.pairs) : len(self.pairs) + len(batch_rows)]
+            outer_columns = leading[len(self.pairs) + len(batch_rows) :]
+            assert len(a_axes) == len(batch_rows) + len(rows)
+            assert len(b_axes) == len(batch_columns) + len(columns)
+            element = Element(result, False)
+            if not b_axes:
+                # Without columns there is one element, in the first lane.
+                type = vector(reader.lanes, storage.register_type(dtype_of(value)))
+                element, mask = Element(w.kernel.emitter.let(f"extractelement {type} {result}, i64 0"), True), None
+            with masked(reader, mask):
+                here = (
+                    *batch, *outer_rows, *spread(row, rows, first_row + len(batch_rows)),
+                    *outer_columns, *spread(column, columns, first_column + len(batch_columns)),
+                )  # fmt: skip
+                reader.bind(value, bound_at(value, here, element))
+                stored(reader, root, memory, here)
+
+        return epilogue
+
+
+def strided(found: View) -> np.ndarray:
+    """The elements of a view of a constant."""
+    array = np.ascontiguousarray(found.base.known).reshape(-1)
+    steps = [int(step) * array.itemsize for step in found.strides]  # type: ignore[arg-type]
+    return np.lib.stride_tricks.as_strided(array[int(found.offset) :], found.shape, steps)  # type: ignore[arg-type]
+
+
+def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:
+    """Size and step of axes that are one in memory."""
+    found = merged([operand.shape[axis] for axis in axes], [operand.strides[axis] for axis in axes])
+    assert found is not None
+    (size,), ((step,),) = found
+    return size, step
+
+
+def _memory_type(operand: View) -> str:
+    return storage.memory_type(dtype_of(operand.base))

@@ -1,0 +1,299 @@
+"""Convolutions and pooling of images: which template computes one, and in which layout its operands are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sardonyx.compiler.anchors import Convolution
+from sardonyx.compiler.kernels import winograd as tiles
+from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
+from sardonyx.compiler.kernels.depthwise import depthwise, pack_depthwise_weights
+from sardonyx.compiler.kernels.kernel import Epilogue, Index
+from sardonyx.compiler.kernels.pooling import pooling
+from sardonyx.compiler.kernels.windows import Image, Windows
+from sardonyx.compiler.kernels.winograd import Winograd
+from sardonyx.compiler.launch import Prepared, Scratch
+from sardonyx.compiler.loops import bound_at, masked, stored
+from sardonyx.compiler.reader import Element, dtype_of
+from sardonyx.compiler.target import Target
+from sardonyx.compiler.views import shape_of
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size
+from sardonyx.core.graph import Value
+from sardonyx.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.lowering import Lowering, Writing
+
+PLAIN_CHANNELS = 4
+"""Most channels of an image that is convolved as it comes, plane by plane."""
+
+MAX_ERROR = 5e-5
+"""The error that Winograd's convolution may have, in proportion to the largest result."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a convolution is computed.
+
+    Attributes:
+        algorithm: ``direct``, ``depthwise`` or ``winograd``.
+        blocked: Whether the image has to be in blocked layout.
+        m: Rows and columns of a tile's results in Winograd's convolution; else 0.
+    """
+
+    algorithm: str
+    blocked: bool
+    m: int = 0
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return f"winograd F({self.m},3)" if self.m else f"{self.algorithm} convolution"
+
+
+def choice(found: Convolution, target: Target, threads: int) -> Choice:
+    """How to compute a convolution.
+
+    Raises:
+        UnsupportedError: There is no kernel for it.
+    """
+    params = found.core.params
+    weights = found.weights
+    if params["dtype"] not in (t.FLOAT, t.FLOAT16, t.BFLOAT16) or dtype_of(found.image) != params["dtype"]:
+        raise UnsupportedError(f"convolve of {found.image.type} as {params['dtype'].name.lower()} has no kernel.")
+    channels, filters = shape_of(found.image)[1], shape_of(found.result)[1]
+    if constant_beneath(weights) is None:
+        raise UnsupportedError("convolve with weights that are computed has no kernel.")
+    if not isinstance(channels, int) or not isinstance(filters, int) or not 1 <= len(params["strides"]) <= 3:
+        raise UnsupportedError("convolve of an open number of channels has no kernel.")
+    if found.groups == channels == filters and channels > 1:
+        return Choice("depthwise", True)
+    m = _winograd(found, channels, filters, target, threads)
+    if m:
+        return Choice("winograd", True, m)
+    return Choice("direct", channels > PLAIN_CHANNELS)
+
+
+def _winograd(found: Convolution, channels: int, filters: int, target: Target, threads: int) -> int:
+    """The tile of Winograd's convolution that is estimated to be the fastest; 0 where the direct way is."""
+    params = found.core.params
+    simple = (
+        found.groups == 1 and len(params["strides"]) == 2 and shape_of(found.weights)[3:] == (3, 3)
+        and set(params["strides"] + params["kernel_dilation"] + params["base_dilation"]) == {1}
+        and all(isinstance(low, int) and 0 <= low <= 2 for low, _ in params["padding"])
+    )  # fmt: skip
+    if not simple or channels < target.lanes(32) or filters < target.lanes(32):
+        return 0
+    height, width = (size if isinstance(size, int) else 56 for size in shape_of(found.result)[2:])
+    batch = shape_of(found.result)[0]
+    images = batch if isinstance(batch, int) else 1
+    best, least = 0, 9.0 * images * height * width * channels * filters
+    for m in (2, 4, 6):
+        if tiles.error_bound(m, channels) > MAX_ERROR:
+            continue
+        n = m + 2
+        count = images * -(-height // m) * -(-width // m)
+        products = count * n * n * channels * filters / 0.8
+        transforms = count * n * n * (channels + filters) * 2.5 * n
+        # Weights that the caches do not hold come from memory, at about four operations a byte.
+        weights = n * n * channels * filters * 4
+        traffic = max(0, weights - target.l2 // 2) * 4.0
+        if (cost := products + transforms + traffic) < least:
+            best, least = m, cost
+    return best
+
+
+def constant_beneath(weights: Value) -> Value | None:
+    """The constant that weights are a reshape of, or are."""
+    while weights.op in ("reshape", "permute", "convert"):
+        weights = weights.operands[0]
+    return weights if weights.is_constant else None
+
+
+def known_weights(weights: Value) -> np.ndarray:
+    """Weights that are movements of a constant, as an array of their shape."""
+    if weights.is_constant:
+        return np.asarray(weights.known)
+    array = known_weights(weights.operands[0])
+    if weights.op == "permute":
+        return array.transpose(weights.params["axes"])
+    if weights.op == "convert":
+        return array.astype(t.numpy_dtype(weights.params["dtype"]))
+    return array.reshape(fixed(shape_of(weights)))
+
+
+def fixed(sizes: Sequence[Size]) -> tuple[int, ...]:
+    """Sizes that are numbers.
+
+    Raises:
+        UnsupportedError: One of them is open.
+    """
+    if not all(isinstance(size, int) for size in sizes):
+        raise UnsupportedError("weights of open sizes have no kernel.")
+    return tuple(size for size in sizes if isinstance(size, int))
+
+
+class ImageKernel:
+    """A convolution or a pooling while its kernel is written.
+
+    Args:
+        lowering: What is known of the whole function.
+        writing: The kernel.
+    """
+
+    def __init__(self, lowering: Lowering, writing: Writing) -> None:
+        self.lowering = lowering
+        self.writing = writing
+        self.target = lowering.target
+
+    def convolve(self, found: Convolution) -> tuple[Size, str]:
+        """Write a convolution; returns its work items and what to call it."""
+        w, kernel = self.writing, self.writing.kernel
+        chosen = choice(found, self.target, self.lowering.threads)
+        params = found.core.params
+        shape, out = shape_of(found.image), shape_of(found.result)
+        channels, filters = shape[1], out[1]
+        assert isinstance(channels, int)
+        assert isinstance(filters, int)
+        constant = constant_beneath(found.weights)
+        assert constant is not None
+        pointer = w.pointer(self.lowering.image(found.image, chosen.blocked))
+        image = Image(pointer, channels, shape[2:], chosen.blocked)
+        sizes = fixed(shape_of(found.weights)[3:])
+        windows = Windows.of(
+            sizes, params["strides"], tuple(low for low, _ in params["padding"]), params["kernel_dilation"],
+            params["base_dilation"],
+        )  # fmt: skip
+        epilogue = self._epilogue(found.result)
+        form = f"{found.weights.type} {chosen} {self.target.name}"
+        if chosen.algorithm == "depthwise":
+            weights = Prepared(
+                constant, form, lambda: pack_depthwise_weights(known_weights(found.weights), self.target)
+            )
+            items = depthwise(
+                kernel,
+                x=image,
+                weights=w.pointer(weights),
+                batch=shape[0],
+                windows=windows,
+                out=out[2:],
+                epilogue=epilogue,
+            )
+        elif chosen.m:
+            low = tuple(int(low) for low, _ in params["padding"])
+            plan = Winograd(
+                self.target,
+                chosen.m,
+                shape[0],
+                channels,
+                filters,
+                out[2],
+                out[3],
+                (low[0], low[1]),
+                self.lowering.threads,
+            )
+            weights = Prepared(
+                constant, form,
+                lambda: tiles.transform_weights(
+                    known_weights(found.weights)[0].astype(np.float32), chosen.m, self.target
+                ),
+            )  # fmt: skip
+            items = plan.convolve(
+                kernel, tiles.Image(pointer, channels, shape[2], shape[3]), w.pointer(weights),
+                w.pointer(Scratch(plan.scratch)), epilogue,
+            )  # fmt: skip
+        else:
+            tile = tile_for(
+                self.target,
+                channels=channels,
+                filters=filters,
+                groups=found.groups,
+                blocked=chosen.blocked,
+                width=out[-1],
+            )
+            weights = Prepared(constant, form + str(tile), lambda: pack_weights(known_weights(found.weights), tile))
+            items = convolution(
+                kernel, x=image, weights=w.pointer(weights), batch=shape[0], windows=windows, out=out[2:], tile=tile,
+                epilogue=epilogue,
+            )  # fmt: skip
+        return items, chosen.title
+
+    def _epilogue(self, result: Value) -> Epilogue:
+        """What follows a kernel that gives blocks of channels."""
+        w, reader = self.writing, self.writing.reader
+        root = w.group.root
+        memory = w.located(root)
+        channels = shape_of(result)[1]
+        lanes = reader.lanes
+
+        def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
+            batch, channel, *spatial = at
+            place = (batch, Index(channel.base, 1, lanes), *spatial)
+            e = w.kernel.emitter
+            if mask is None and not (isinstance(channels, int) and channels % lanes == 0):
+                left = e.sub(w.kernel.size(channels), channel.base)
+                mask = e.lanes_below(e.most(e.least(left, lanes), 0), lanes)
+            with masked(reader, mask):
+                reader.bind(result, bound_at(result, place, Element(vector, False)))
+                stored(reader, root, memory, place)
+
+        return epilogue
+
+    def pool(self, value: Value) -> Size:
+        """Write a pooling; returns its work items."""
+        w = self.writing
+        params = value.params
+        if params["kind"] not in ("add", "max", "min"):
+            raise UnsupportedError(f"reduce_window {params['kind']} has no kernel.")
+        source = value.operands[0]
+        rank = len(params["window"])
+        shape, out = shape_of(source), shape_of(value)
+        leading = len(shape) - rank
+        if not 1 <= rank <= 3 or not all(isinstance(size, int) for size in params["window"]):
+            raise UnsupportedError("reduce_window over these axes has no kernel.")
+        dtype = dtype_of(source)
+        if dtype not in (t.FLOAT, t.DOUBLE, t.INT32, t.INT64, t.INT8, t.UINT8):
+            raise UnsupportedError(f"reduce_window of {dtype.name.lower()} has no kernel.")
+        blocked = source in self.lowering.blocks
+        windows = Windows.of(
+            params["window"], params["strides"], tuple(low for low, _ in params["padding"]), params["dilation"]
+        )
+        if blocked:
+            epilogue = self._epilogue(value)
+            batch, channels = shape[0], shape[1]
+        else:
+            epilogue = self._plain_epilogue(value, leading)
+            batch, channels = math.prod(shape[:leading]), 1
+        assert isinstance(channels, int)
+        pointer = w.pointer(self.lowering.image(source, blocked))
+        element = {"float": "float", "double": "double"}.get(str(dtype.name).lower(), f"i{dtype.bitwidth}")
+        return pooling(
+            w.kernel, params["kind"], x=Image(pointer, channels, shape[leading:], blocked), batch=batch,
+            windows=windows, out=out[leading:], epilogue=epilogue, element=element, signed=t.kind(dtype) != "uint",
+        )  # fmt: skip
+
+    def _plain_epilogue(self, value: Value, leading: int) -> Epilogue:
+        """What follows a kernel that gives single elements, of all leading axes as one."""
+        w, reader = self.writing, self.writing.reader
+        root = w.group.root
+        memory = w.located(root)
+        shape = shape_of(value)
+
+        def epilogue(at: tuple[Index, ...], element: str, mask: str | None) -> None:
+            number, _, *spatial = at
+            front: list[Index] = []
+            for size in reversed(shape[1:leading]):
+                number, inner = reader.split(number, w.kernel.size(size))
+                front.insert(0, inner)
+            place = (*([number] if leading else []), *front, *spatial)
+            with masked(reader, mask):
+                reader.bind(value, bound_at(value, place, Element(element, True)))
+                stored(reader, root, memory, place)
+
+        return epilogue

@@ -1,0 +1,91 @@
+"""Launches: a kernel's code and what it is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sardonyx.compiler.schedule import Group
+from sardonyx.compiler.views import shape_of
+from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.graph import Value
+
+NAME = "KERNEL"
+"""Stands for the name in the text of a kernel: equal texts are one kernel."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Something computed from constants when a program is made: a packed weight.
+
+    Attributes:
+        source: The constant.
+        form: What is made of it, in words that tell it from other forms of the same constant.
+        make: Makes it.
+    """
+
+    source: Value
+    form: str
+    make: Callable[[], np.ndarray] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that a kernel needs while it runs.
+
+    Attributes:
+        bytes: For each worker.
+    """
+
+    bytes: Size
+
+
+@dataclass(frozen=True)
+class Relaid:
+    """An image that is written once more, in blocked layout and as floats.
+
+    Attributes:
+        source: The image.
+        block: Channels of a block.
+    """
+
+    source: Value
+    block: int
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The sizes as stored, in elements of a float."""
+        batch, channels, *spatial = shape_of(self.source)
+        return (batch, ceil_div(channels, self.block) * self.block, *spatial)
+
+
+FAULT = "fault"
+Buffer = Value | Prepared | Scratch | Relaid | str
+"""What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, or the fault flag."""
+
+
+@dataclass
+class Launch:
+    """A kernel and what it is called with.
+
+    Attributes:
+        text: The kernel's LLVM functions, named ``NAME``.
+        declarations: What they call.
+        buffers: Its buffer arguments, in order.
+        sizes: Its size arguments, in order.
+        items: How many work items it has.
+        writes: The value that it writes, or a part of it.
+        title: What it computes, for people.
+        group: What it was made of.
+    """
+
+    text: str
+    declarations: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[Size, ...]
+    items: Size
+    writes: Value
+    title: str
+    group: Group

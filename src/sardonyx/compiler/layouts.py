@@ -1,0 +1,81 @@
+"""Which values are images in blocked layout, [N, C / block, spatial, block], between the kernels that like them so."""
+
+from __future__ import annotations
+
+from sardonyx.compiler.images import choice
+from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
+from sardonyx.compiler.schedule import Group, Schedule
+from sardonyx.compiler.target import Target
+from sardonyx.compiler.views import shape_of
+from sardonyx.core import types as t
+from sardonyx.core.graph import Value
+from sardonyx.errors import UnsupportedError
+
+
+def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
+    """The values in memory that are in blocked layout, with the channels of a block.
+
+    Convolutions give blocked images, and so does what computes with them place by place; whoever needs a row-major
+    tensor (a matrix product, the interpreter, the caller) is given one.
+    """
+    lanes = target.lanes(32)
+    found: dict[Value, int] = {}
+    for group in schedule.groups:
+        if not _may_be_blocked(schedule, group.root):
+            continue
+        if _is_made_blocked(schedule, group, target, found):
+            found[group.root] = lanes
+    return found
+
+
+def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
+    """Whether a value is an image, and all its readers can take blocks."""
+    shape = shape_of(root)
+    if dtype_of(root) != t.FLOAT or not 3 <= len(shape) <= 5 or not isinstance(shape[1], int) or shape[1] < 2:
+        return False
+    plain = {"a result", "read by contract", "read by the interpreter"}
+    return not any(reader in plain for reader in schedule.consumers(root))
+
+
+def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: dict[Value, int]) -> bool:
+    root = group.root
+    if group.anchor is not None and group.anchor.op == "convolve":
+        return _convolution_has_kernel(schedule, group, target)
+    if group.anchor is not None:
+        source = group.anchor.operands[0]
+        return (
+            group.anchor.op == "reduce_window"
+            and source in found
+            and len(shape_of(root)) == 2 + len(group.anchor.params["window"])
+        )
+    if root.op == "concat":
+        aligned = all(isinstance(size, int) and size % target.lanes(32) == 0 for size in _channels(root))
+        return root.params["axis"] == 1 and aligned and any(_reads_blocked(each, root, found) for each in root.operands)
+    if root.op == "pad":
+        low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
+        return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, found)
+    if group.rows is not None and 1 in group.rows.axes:
+        return False
+    return _reads_blocked(root, root, found)
+
+
+def _channels(root: Value) -> list[object]:
+    return [shape_of(operand)[1] for operand in root.operands]
+
+
+def _convolution_has_kernel(schedule: Schedule, group: Group, target: Target) -> bool:
+    found = next(each for each in schedule.convolutions.values() if each.core is group.anchor)
+    try:
+        choice(found, target, 1)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _reads_blocked(value: Value, root: Value, found: dict[Value, int]) -> bool:
+    """Whether a value is computed, place by place, from an image in blocks."""
+    if value in found:
+        return True
+    if value.op not in ELEMENTWISE and value.op not in ("stop_gradient",):
+        return False
+    return any(_reads_blocked(operand, root, found) for operand in value.operands)

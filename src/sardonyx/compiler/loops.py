@@ -1,0 +1,362 @@
+"""Loop nests: maps over all elements of a value, and rows with reductions inside.
+
+A nest runs over the axes of a shape; axes that every operand walks alike are one loop. Work items are runs of rows of
+about equal work, cut by the sizes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sardonyx.compiler import arithmetic, storage
+from sardonyx.compiler.emitter import Variable, vector
+from sardonyx.compiler.kernels.kernel import Index
+from sardonyx.compiler.reader import ORIGIN, Element, Memory, Place, Reader, dtype_of
+from sardonyx.compiler.schedule import Rows
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size, ceil_div, dim_max, floor_div
+from sardonyx.core.graph import Value
+
+CHUNK = 8192
+"""Elements that a work item has about."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop of a nest.
+
+    Attributes:
+        axes: The axes of the shape that it runs over, as one.
+        size: How many steps.
+        block: The channels of a step, where it runs over blocks of channels; else 0.
+    """
+
+    axes: tuple[int, ...]
+    size: Size
+    block: int = 0
+
+
+def nest_axes(shape: Sequence[Size], axes: Sequence[int], together: Callable[[int, int], bool]) -> list[Axis]:
+    """The loops over some axes of a shape: neighbours that can be walked together are one, those of size 1 none."""
+    found: list[Axis] = []
+    for axis in axes:
+        if shape[axis] == 1:
+            continue
+        if found and found[-1].axes[-1] == axis - 1 and together(axis - 1, axis):
+            found[-1] = Axis((*found[-1].axes, axis), found[-1].size * shape[axis])
+        else:
+            found.append(Axis((axis,), shape[axis]))
+    return found
+
+
+def put(place: list[Index], axis: Axis, index: Index) -> None:
+    """Set the places of the axes that a loop runs over: the innermost of them counts for all."""
+    place[axis.axes[-1]] = index
+
+
+@contextmanager
+def masked(reader: Reader, mask: str | None) -> Iterator[None]:
+    """Read and write only the lanes of a mask, and forget what was read."""
+    around, reader.mask = reader.mask, mask
+    with reader.inside():
+        yield
+    reader.mask = around
+
+
+def over_vectors(
+    reader: Reader, start: str | int, end: str | int, known: Size | None, body: Callable[[Index], None]
+) -> None:
+    """Run over an axis a vector at a time; the last one is masked.
+
+    Args:
+        reader: Reads in the body; its mask is set.
+        start: The first place, a multiple of the lanes.
+        end: The place after the last.
+        known: How many there are, where that is a number.
+        body: Written for a whole vector, and for the rest.
+    """
+    e, lanes = reader.kernel.emitter, reader.lanes
+    if lanes == 1:
+        with e.loop(start, end) as i, reader.inside():
+            body(Index(i))
+        return
+    count = e.sub(end, start)
+    rest: str | int = known % lanes if isinstance(known, int) else e.let(f"and i64 {count}, {lanes - 1}")
+    whole = e.sub(end, rest)
+    if not isinstance(known, int) or known >= lanes:
+        with e.loop(start, whole, lanes) as i, masked(reader, None):
+            body(Index(i, 1, lanes))
+    if rest == 0:
+        return
+    some = "true" if isinstance(rest, int) else e.let(f"icmp ne i64 {rest}, 0")
+    with e.when(some), masked(reader, e.lanes_below(rest, lanes)):
+        body(Index(whole, 1, lanes))
+
+
+def work_items(
+    reader: Reader, loops: Sequence[Axis], rank: int, work: Size, lane: bool, body: Callable[[list[Index]], None]
+) -> Size:
+    """Write the nest of a kernel over its work items.
+
+    Args:
+        reader: Reads in the body.
+        loops: The loops, outermost first.
+        rank: Axes of the shape.
+        work: Elements that one step of the innermost loop is worth.
+        lane: Whether the innermost loop goes by vectors.
+        body: Written inside, for a place.
+
+    Returns:
+        How many work items there are.
+    """
+    e = reader.kernel.emitter
+    kernel = reader.kernel
+    if not loops:
+        place = [ORIGIN] * rank
+        with e.loop("%first", "%last"), reader.inside():
+            body(place)
+        return 1
+    *outer, inner = loops
+    if not outer:
+        step = -(-max(CHUNK // work, 1) // 64) * 64 if isinstance(work, int) else 64
+        size = kernel.size(inner.size)
+        with e.loop("%first", "%last") as item:
+            start = e.mul(item, step)
+            end = e.least(e.add(start, step), size)
+            whole = inner.size if isinstance(inner.size, int) and inner.size <= step else None
+            _innermost(reader, inner, start, end, whole, lane, [ORIGIN] * rank, body)
+        return ceil_div(inner.size, step)
+    count = math.prod(axis.size for axis in outer)
+    rows = dim_max(floor_div(CHUNK, dim_max(inner.size * work, 1)), 1)
+    total, each = kernel.size(count), kernel.size(rows)
+    with e.loop("%first", "%last") as item:
+        begin = e.mul(item, each)
+        with e.loop(begin, e.least(e.add(begin, each), total)) as row, reader.inside():
+            place = [ORIGIN] * rank
+            at: str | int = row
+            for axis in reversed(outer[1:]):
+                size = kernel.size(axis.size)
+                _step(e_index=e.rem(at, size), axis=axis, place=place, reader=reader)
+                at = e.div(at, size)
+            _step(e_index=at, axis=outer[0], place=place, reader=reader)
+            _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, place, body)
+    return ceil_div(count, rows)
+
+
+def _step(e_index: str | int, axis: Axis, place: list[Index], reader: Reader) -> None:
+    if axis.block:
+        base = reader.kernel.emitter.mul(e_index, axis.block)
+        put(place, axis, Index(base, 1, axis.block))
+    else:
+        put(place, axis, Index(e_index))
+
+
+def _innermost(
+    reader: Reader,
+    inner: Axis,
+    start: str | int,
+    end: str | int,
+    known: Size | None,
+    lane: bool,
+    place: list[Index],
+    body: Callable[[list[Index]], None],
+) -> None:
+    def at(index: Index) -> None:
+        here = list(place)
+        put(here, inner, index)
+        body(here)
+
+    if lane:
+        over_vectors(reader, start, end, known, at)
+        return
+    with reader.kernel.emitter.loop(start, end) as i, reader.inside():
+        here = list(place)
+        _step(i, inner, here, reader)
+        body(here)
+
+
+# Reductions.
+
+_IDENTITIES: dict[str, Callable[[t.DType], float | int | bool]] = {
+    "add": lambda dtype: 0,
+    "mul": lambda dtype: 1,
+    "and": lambda dtype: True if dtype == t.BOOL else -1,
+    "or": lambda dtype: False if dtype == t.BOOL else 0,
+    "max": lambda dtype: _least(dtype),
+    "min": lambda dtype: _greatest(dtype),
+}
+
+
+def _least(dtype: t.DType) -> float | int | bool:
+    if t.is_float(dtype):
+        return -math.inf
+    return False if dtype == t.BOOL else (-(1 << dtype.bitwidth - 1) if t.kind(dtype) == "int" else 0)
+
+
+def _greatest(dtype: t.DType) -> float | int | bool:
+    if t.is_float(dtype):
+        return math.inf
+    if dtype == t.BOOL:
+        return True
+    return (1 << dtype.bitwidth - 1) - 1 if t.kind(dtype) == "int" else -1
+
+
+def identity(kind: str, dtype: t.DType) -> float | int | bool:
+    """What a reduction begins with."""
+    return _IDENTITIES[kind](dtype)
+
+
+_BITWISE = {("max", True): "or", ("min", True): "and", ("add", True): "or", ("mul", True): "and"}
+
+
+def combining(kind: str, dtype: t.DType) -> str:
+    """The primitive that puts two parts of a reduction together."""
+    return _BITWISE.get((kind, dtype == t.BOOL), kind)
+
+
+def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
+    """The lanes of a vector put together, pairwise."""
+    e = reader.kernel.emitter
+    lanes, element = reader.lanes, storage.register_type(dtype)
+    while lanes > 1:
+        half = lanes // 2
+        type = vector(lanes, element)
+        low, high = (
+            e.let(
+                f"shufflevector {type} {name}, {type} poison, <{half} x i32> "
+                f"<{', '.join(f'i32 {first + lane}' for lane in range(half))}>"
+            )
+            for first in (0, half)
+        )
+        if half == 1:
+            low, high = (e.let(f"extractelement <1 x {element}> {part}, i64 0") for part in (low, high))
+        name = arithmetic.emit(e, combining(kind, dtype), [dtype, dtype], [low, high], half)
+        lanes = half
+    return name
+
+
+class RowNest:
+    """The places of a kernel that goes row by row.
+
+    Args:
+        reader: Reads in the kernel.
+        rows: What the reductions share.
+        together: Whether two neighbouring axes of it are walked alike by everything.
+        channels: Channels in a block, where lanes are channels of a blocked image; else 0.
+    """
+
+    def __init__(self, reader: Reader, rows: Rows, together: Callable[[int, int], bool], channels: int) -> None:
+        self.reader = reader
+        self.rows = rows
+        rank = len(rows.shape)
+        kept = [axis for axis in range(rank) if axis not in rows.axes]
+        self.inner = nest_axes(rows.shape, rows.axes, together)
+        if channels:
+            self.outer = [
+                Axis((1,), ceil_div(rows.shape[1], channels), channels)
+                if axis == 1
+                else Axis((axis,), rows.shape[axis])
+                for axis in kept
+            ]
+        else:
+            self.outer = nest_axes(rows.shape, kept, together)
+        last = rank - 1
+        while last > 0 and rows.shape[last] == 1:
+            last -= 1
+        self.lane_is_reduced = not channels and last in rows.axes
+        self.lane_is_kept = not channels and not self.lane_is_reduced and bool(self.outer)
+        if channels:
+            # Blocks of channels go last: a vector of them is at one place of all others.
+            self.outer.sort(key=lambda axis: axis.block)
+
+    def items(self, body: Callable[[list[Index]], None]) -> Size:
+        """Write the loops over rows around the body, which is given the place of a row; returns the work items."""
+        work = math.prod(axis.size for axis in self.inner)
+        return work_items(self.reader, self.outer, len(self.rows.shape), work, self.lane_is_kept, body)
+
+    def elements(self, row: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
+        """Write the loops over the elements of a row around the body."""
+        self._inner(list(row), 0, body)
+
+    def _inner(self, place: list[Index], depth: int, body: Callable[[list[Index]], None]) -> None:
+        if depth == len(self.inner):
+            body(place)
+            return
+        axis = self.inner[depth]
+        size = self.reader.kernel.size(axis.size)
+
+        def at(index: Index) -> None:
+            here = list(place)
+            put(here, axis, index)
+            self._inner(here, depth + 1, body)
+
+        if depth == len(self.inner) - 1 and self.lane_is_reduced:
+            over_vectors(self.reader, 0, size, axis.size, at)
+            return
+        with self.reader.kernel.emitter.loop(0, size) as i, self.reader.inside():
+            at(Index(i))
+
+    def kept(self, place: Sequence[Index]) -> Place:
+        """The place of a row in what its reductions give."""
+        return tuple(index for axis, index in enumerate(place) if axis not in self.rows.axes)
+
+
+def reduce_row(nest: RowNest, row: list[Index], values: Sequence[Value]) -> None:
+    """Write the loop that computes reductions of a row, and bind them."""
+    reader = nest.reader
+    e = reader.kernel.emitter
+    totals: list[Variable] = []
+    for value in values:
+        dtype = dtype_of(value.operands[0])
+        start = storage.constant(dtype, identity(value.params["kind"], dtype), reader.lanes)
+        totals.append(e.variable(vector(reader.lanes, storage.register_type(dtype)), start))
+
+    def step(place: list[Index]) -> None:
+        for value, total in zip(values, totals, strict=True):
+            kind, dtype = value.params["kind"], dtype_of(value.operands[0])
+            found = reader.vector(value.operands[0], tuple(place))
+            if reader.mask is not None and nest.lane_is_reduced:
+                none = storage.constant(dtype, identity(kind, dtype), reader.lanes)
+                mask = vector(reader.lanes, "i1")
+                found = e.let(f"select {mask} {reader.mask}, {total.type} {found}, {total.type} {none}")
+            total.set(reader.compute(combining(kind, dtype), [dtype, dtype], [total.get(), found], False))
+
+    nest.elements(row, step)
+    here = nest.kept(row)
+    for value, total in zip(values, totals, strict=True):
+        name = total.get()
+        if nest.lane_is_reduced:
+            name = across(reader, value.params["kind"], dtype_of(value.operands[0]), name)
+        found = Element(name, nest.lane_is_reduced or reader.lanes == 1)
+        reader.bind(value, bound_at(value, here, found))
+
+
+class Unfusable(Exception):
+    """A value that a kernel computes is wanted elsewhere than where it is computed: it must be in memory.
+
+    Args:
+        value: The value.
+    """
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(f"{value.op} is read at other places")
+        self.value = value
+
+
+def bound_at(value: Value, place: Place, found: Element) -> Callable[[Place], Element]:
+    """A value that is known at one place only."""
+
+    def at(wanted: Place) -> Element:
+        if wanted != place:
+            raise Unfusable(value)
+        return found
+
+    return at
+
+
+def stored(reader: Reader, root: Value, memory: Memory, place: Place) -> None:
+    """Compute an element of a root and write it."""
+    reader.store(memory, place, reader.element(root, place))

@@ -1,0 +1,382 @@
+"""From groups to kernels: what each kernel reads, computes and writes, as LLVM IR and the arguments of its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sardonyx.compiler import storage
+from sardonyx.compiler.images import ImageKernel
+from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.launch import FAULT, NAME, Buffer, Launch, Relaid
+from sardonyx.compiler.loops import Axis, RowNest, Unfusable, masked, nest_axes, reduce_row, stored, work_items
+from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
+from sardonyx.compiler.schedule import Group, Schedule
+from sardonyx.compiler.target import Target
+from sardonyx.compiler.views import View, shape_of, view
+from sardonyx.compiler.walks import walked_alike
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.graph import Value
+from sardonyx.errors import UnsupportedError
+
+
+class Writing:
+    """One kernel while its group is lowered.
+
+    Args:
+        lowering: What is known of the whole function.
+        group: The group.
+        lanes: Lanes of the kernel's vectors; by default what the target has for 32 bits.
+    """
+
+    def __init__(self, lowering: Lowering, group: Group, lanes: int | None = None) -> None:
+        self.lowering = lowering
+        self.group = group
+        self.kernel = Kernel(lowering.target)
+        self._buffers: dict[Buffer, str] = {}
+        self.reader = Reader(self.kernel, lanes or lowering.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
+
+    def pointer(self, buffer: Buffer) -> str:
+        """The argument that points to a buffer."""
+        if buffer not in self._buffers:
+            self._buffers[buffer] = self.kernel.buffer()
+        return self._buffers[buffer]
+
+    def memory(self, value: Value) -> Memory | None:
+        """Where a value is, for those that are in memory before the kernel runs."""
+        if value in self.group.members or not self.lowering.in_memory(value):
+            return None
+        return self.located(value)
+
+    def located(self, value: Value) -> Memory:
+        """Where a value is or goes."""
+        block = self.lowering.blocks.get(value, 0)
+        return Memory(self.pointer(value), dtype_of(value), shape_of(value), block)
+
+    def launch(self, items: Size, title: str, writes: Value | None = None) -> Launch:
+        """The finished kernel with its arguments."""
+        return Launch(
+            self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
+            self.kernel.sizes, items, writes or self.group.root, title, self.group,
+        )  # fmt: skip
+
+
+class Lowering:
+    """Lowers the groups of a schedule.
+
+    Args:
+        schedule: The groups.
+        target: What the kernels are for.
+        blocks: Channels in a block, of values that are images in blocked layout.
+        threads: How many threads will share the work.
+
+    Attributes:
+        launches: The kernels, in order.
+        unfusable: Values that have to be in memory, other than the schedule has it.
+        refused: Values that there is no kernel for.
+    """
+
+    def __init__(self, schedule: Schedule, target: Target, blocks: Mapping[Value, int], threads: int) -> None:
+        self.schedule = schedule
+        self.target = target
+        self.blocks = blocks
+        self.threads = threads
+        self.launches: list[Launch] = []
+        self._relaid: dict[Value, Relaid] = {}
+        self.unfusable: dict[Value, str] = {}
+        self.refused: dict[Value, str] = {}
+        for group in schedule.groups:
+            try:
+                self.launches += self.lowered(group)
+            except Unfusable as found:
+                self.unfusable[found.value] = "it is read at other places than where it is computed"
+            except UnsupportedError as error:
+                self.refused[group.anchor or group.root] = error.problem
+
+    def in_memory(self, value: Value) -> bool:
+        """Whether a value is in memory when a kernel outside of its group runs."""
+        if value.op == "constant":
+            return not is_splat(value)
+        if value.op == "dims":
+            return len(value.params["sizes"]) > 1
+        if value.op == "input" or value in self.schedule.host:
+            return True
+        group = self.schedule.group(value)
+        return group is not None and group.root is value
+
+    def lowered(self, group: Group) -> list[Launch]:
+        """The kernels of a group.
+
+        Raises:
+            Unfusable: A member has to be in memory.
+            UnsupportedError: There is no kernel for it.
+        """
+        if group.anchor is not None:
+            if group.anchor.op == "contract":
+                return [self._contract(group, group.anchor)]
+            return self._image(group, group.anchor)
+        if group.root.op == "concat":
+            return self._concat(group)
+        if group.root.op == "pad":
+            return self._pad(group)
+        if any(member.op == "reduce" for member in group.members):
+            return [self._rows(group)]
+        return [self._map(group)]
+
+    # Maps.
+
+    def _map(self, group: Group) -> Launch:
+        w = Writing(self, group)
+        root, memory = group.root, w.located(group.root)
+        shape = shape_of(root)
+
+        def body(place: list[Index]) -> None:
+            stored(w.reader, root, memory, tuple(place))
+
+        items = self._over(w, root, memory, shape, body)
+        return w.launch(items, "map")
+
+    def _over(
+        self, w: Writing, value: Value, memory: Memory, shape: Sequence[Size], body: Callable[[list[Index]], None],
+        whole: Callable[[int], bool] = lambda axis: True, alike: Callable[[int], bool] | None = None,
+    ) -> Size:  # fmt: skip
+        """Write the nest over a value's elements, or some of them, in the order of where they are written."""
+        rank = len(shape)
+        walk = alike or (lambda axis: self._alike(w, value, axis))
+        if memory.block:
+            loops = [Axis((0,), shape[0]), Axis((1,), ceil_div(shape[1], memory.block), memory.block)]
+            loops = [axis for axis in loops if axis.block or axis.size != 1]
+            spatial = nest_axes(shape, range(2, rank), lambda a, b: walk(a) and whole(b))
+            return work_items(
+                w.reader, [*loops, *spatial], rank, memory.block, False, self._channels(w, shape[1], body)
+            )
+        loops = nest_axes(shape, range(rank), lambda a, b: walk(a) and whole(b))
+        return work_items(w.reader, loops, rank, 1, True, body)
+
+    def _channels(
+        self, w: Writing, channels: Size, body: Callable[[list[Index]], None]
+    ) -> Callable[[list[Index]], None]:
+        """The body with its lanes masked to the channels that there are."""
+        block = w.reader.lanes
+        if isinstance(channels, int) and channels % block == 0:
+            return body
+
+        def some(place: list[Index]) -> None:
+            e = w.kernel.emitter
+            left = e.sub(w.kernel.size(channels), place[1].base)
+            with masked(w.reader, e.lanes_below(e.least(left, block), block)):
+                body(place)
+
+        return some
+
+    def _alike(self, w: Writing, value: Value, axis: int) -> bool:
+        def bound(each: Value, at: int) -> bool:
+            raise KeyError
+
+        return walked_alike(value, axis, w.memory, bound)
+
+    # Regions.
+
+    def _concat(self, group: Group) -> list[Launch]:
+        root, axis = group.root, group.root.params["axis"]
+        start: Size = 0
+        found = []
+        for operand in root.operands:
+            shape = shape_of(operand)
+            found.append(self._region(group, operand, shape, {axis: (start, 1)}, {}))
+            start = start + shape[axis]
+        return found
+
+    def _pad(self, group: Group) -> list[Launch]:
+        root = group.root
+        source, filling = root.operands
+        low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
+        sizes: list[Size] = []
+        to: dict[int, tuple[Size, int]] = {}
+        since: dict[int, Size] = {}
+        for axis, size in enumerate(shape_of(source)):
+            if any(isinstance(amount, int) and amount < 0 for amount in (low[axis], high[axis])):
+                if interior[axis] or not (isinstance(low[axis], int) and isinstance(high[axis], int)):
+                    raise UnsupportedError("pad that crops between elements has no kernel.")
+                since[axis] = max(-low[axis], 0)
+                size = size - since[axis] - max(-high[axis], 0)
+            sizes.append(size)
+            if low[axis] != 0 or interior[axis]:
+                to[axis] = (max(low[axis], 0) if isinstance(low[axis], int) else low[axis], interior[axis] + 1)
+        w = Writing(self, group)
+        memory = w.located(root)
+
+        def fill(place: list[Index]) -> None:
+            w.reader.store(memory, tuple(place), w.reader.element(filling, ()))
+
+        items = self._over(w, filling, memory, shape_of(root), fill, alike=lambda axis: True)
+        return [w.launch(items, "fill"), self._region(group, source, tuple(sizes), to, since)]
+
+    def _region(
+        self,
+        group: Group,
+        value: Value,
+        sizes: Sequence[Size],
+        to: Mapping[int, tuple[Size, int]],
+        since: Mapping[int, Size],
+    ) -> Launch:
+        """Write a part of the root: elements of a value, from ``since`` on, to ``start + step * place``."""
+        w = Writing(self, group)
+        memory = w.located(group.root)
+        reader = w.reader
+
+        def body(place: list[Index]) -> None:
+            source, goal = list(place), list(place)
+            for axis, first in since.items():
+                source[axis] = reader.shifted(place[axis], w.kernel.size(first))
+            for axis, (start, step) in to.items():
+                goal[axis] = reader.shifted(reader.times(place[axis], step), w.kernel.size(start))
+            reader.store(memory, tuple(goal), reader.element(value, tuple(source)))
+
+        full = shape_of(group.root)
+        whole = [sizes[axis] == full[axis] and axis not in {**to, **since} for axis in range(len(sizes))]
+        dense = [to.get(axis, (0, 1))[1] == 1 for axis in range(len(sizes))]
+        items = self._over(w, value, memory, sizes, body, lambda axis: whole[axis] and dense[axis - 1])
+        return w.launch(items, f"part of {group.root.op}")
+
+    # Rows.
+
+    def _rows(self, group: Group) -> Launch:
+        assert group.rows is not None
+        rows = group.rows
+        w = Writing(self, group)
+        reader, root = w.reader, group.root
+        memory = w.located(root)
+        reductions = [value for value in self.schedule.order if value in group.members and value.op == "reduce"]
+        elementwise = shape_of(root) == rows.shape and root not in reductions
+        channels = self._row_channels(w, group)
+
+        def bound(each: Value, axis: int) -> bool:
+            if each in reductions:
+                return True
+            raise KeyError
+
+        def together(axis: int, following: int) -> bool:
+            if (axis in rows.axes) != (following in rows.axes):
+                return False
+            read = [value.operands[0] for value in reductions] + ([root] if elementwise else [])
+            fits = not memory.block or axis >= 2
+            return fits and all(walked_alike(each, axis, w.memory, bound) for each in read)
+
+        nest = RowNest(reader, rows, together, channels)
+        if not elementwise and len(nest.outer) > 0:
+            # A row's place in the root is told axis by axis.
+            nest = RowNest(reader, rows, lambda a, b: together(a, b) if a in rows.axes else False, channels)
+
+        def row(place: list[Index]) -> None:
+            for level in self._levels(reductions):
+                reduce_row(nest, place, level)
+            if elementwise:
+                nest.elements(place, lambda here: stored(reader, root, memory, tuple(here)))
+            else:
+                at = reader.reshaped(nest.kept(place), rows.kept, shape_of(root))
+                stored(reader, root, memory, at)
+
+        whole = self._channels(w, rows.shape[1], row) if channels and 1 not in rows.axes else row
+        items = nest.items(whole)
+        return w.launch(items, "rows")
+
+    def _row_channels(self, w: Writing, group: Group) -> int:
+        """The block of the images that are reduced over their spatial axes, whose lanes then are channels; else 0."""
+        assert group.rows is not None
+        if 1 in group.rows.axes:
+            return 0
+        blocks = {
+            self.blocks[operand]
+            for member in group.members for operand in member.operands
+            if operand in self.blocks and operand not in group.members and shape_of(operand) == group.rows.shape
+        }  # fmt: skip
+        return blocks.pop() if len(blocks) == 1 else 0
+
+    def _levels(self, reductions: Sequence[Value]) -> list[list[Value]]:
+        """Reductions in passes: each needs only those of earlier passes."""
+        depth: dict[Value, int] = {}
+        needed: dict[Value, int] = {}
+        wanted = set(reductions)
+        for value in self.schedule.order:
+            below = max((needed.get(operand, 0) for operand in value.operands), default=0)
+            if value in wanted:
+                depth[value] = below
+                needed[value] = below + 1
+            else:
+                needed[value] = below
+        return [[value for value in reductions if depth[value] == level] for level in range(max(depth.values()) + 1)]
+
+    # Images.
+
+    def _image(self, group: Group, anchor: Value) -> list[Launch]:
+        source = anchor.operands[0]
+        if anchor.op == "reduce_window":
+            self._require_memory(source)
+            w = Writing(self, group, None if source in self.blocks else 1)
+            return [w.launch(ImageKernel(self, w).pool(anchor), "pooling")]
+        found = next((each for each in self.schedule.convolutions.values() if each.core is anchor), None)
+        if found is None:
+            raise UnsupportedError("convolve among other movements has no kernel.")
+        self._require_memory(found.image)
+        w = Writing(self, group)
+        before = len(self._relaid)
+        items, title = ImageKernel(self, w).convolve(found)
+        relaid = [self._relay(group, self._relaid[found.image])] if len(self._relaid) > before else []
+        return [*relaid, w.launch(items, title)]
+
+    def _require_memory(self, value: Value) -> None:
+        if not self.in_memory(value):
+            raise Unfusable(value)
+
+    def image(self, value: Value, blocked: bool) -> Value | Relaid:
+        """An image in the layout that a kernel needs: as it is in memory, or written once more."""
+        if (value in self.blocks) == blocked and dtype_of(value) == t.FLOAT:
+            return value
+        if not blocked:
+            raise UnsupportedError("an image in blocks or of few bits is read plane by plane.")
+        if value not in self._relaid:
+            self._relaid[value] = Relaid(value, self.target.lanes(32))
+        return self._relaid[value]
+
+    def _relay(self, group: Group, relaid: Relaid) -> Launch:
+        """Write an image once more, in blocks."""
+        value = relaid.source
+        w = Writing(self, group)
+        memory = Memory(w.pointer(relaid), t.FLOAT, shape_of(value), relaid.block)
+
+        def body(place: list[Index]) -> None:
+            element = w.reader.element(value, tuple(place))
+            name = w.reader.converted(dtype_of(value), t.FLOAT, element.name, element.uniform)
+            w.reader.store(memory, tuple(place), Element(name, element.uniform))
+
+        return w.launch(self._over(w, value, memory, shape_of(value), body), "layout")
+
+    # Contractions.
+
+    def operand(self, value: Value) -> View:
+        """An operand of a template as a view of memory.
+
+        Raises:
+            Unfusable: It has to be moved first.
+        """
+        found = view(value, dict.fromkeys(self._roots()))
+        if (not self.in_memory(found.base) and not found.base.is_constant) or found.base in self.blocks:
+            raise Unfusable(value if found.base in self.blocks else found.base)
+        return found
+
+    def _roots(self) -> list[Value]:
+        return [group.root for group in self.schedule.groups]
+
+    def _contract(self, group: Group, anchor: Value) -> Launch:
+        from sardonyx.compiler.contraction import Contraction
+
+        w = Writing(self, group, self.target.lanes(storage_bits(anchor)))
+        items = Contraction(self, w, anchor).write()
+        return w.launch(items, "contract")
+
+
+def storage_bits(value: Value) -> int:
+    """Bits of an element in a register."""
+    register = storage.register_type(dtype_of(value))
+    return {"float": 32, "double": 64, "i1": 8}.get(register) or int(register[1:])

@@ -1,0 +1,431 @@
+"""Reading a value at a place: the code for its element, through everything that is fused with it.
+
+A reader writes, for a Core value and an index along each of its axes, the instructions that compute the value there, in
+all lanes of a vector at once. Movements change the index, elementwise primitives compute, and the walk ends at values
+in memory (loaded), constants, and values that the kernel has at hand (an accumulator, the sum of a row).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler import arithmetic, storage
+from sardonyx.compiler.emitter import splat, vector
+from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.views import contiguous, factor_groups, shape_of
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size
+from sardonyx.core.graph import Value
+from sardonyx.core.primitives import PRIMITIVES
+from sardonyx.core.types import TensorType
+
+Place = tuple[Index, ...]
+
+ORIGIN = Index(0)
+ELEMENTWISE = frozenset(
+    name for name, row in PRIMITIVES.items() if row.kind in ("unary", "binary", "ternary")
+) | {"convert", "bitcast"}  # fmt: skip
+"""Primitives whose element is computed from the operands' elements at the same place."""
+
+
+@dataclass
+class Memory:
+    """Where a value is in memory.
+
+    Attributes:
+        pointer: Its first element.
+        dtype: Its element type.
+        shape: Its sizes.
+        block: Channels in a block, of an image in blocked layout; 0 for plain row-major order.
+    """
+
+    pointer: str
+    dtype: t.DType
+    shape: tuple[Size, ...]
+    block: int = 0
+
+
+@dataclass(frozen=True)
+class Element:
+    """A value at a place: the name of the register, and whether it is one number for all lanes."""
+
+    name: str
+    uniform: bool
+
+
+@dataclass
+class Reader:
+    """Reads values into registers of one kernel.
+
+    Attributes:
+        kernel: The kernel that is being written.
+        lanes: Lanes of its vectors.
+        memory: Where a value is, for those that are in memory.
+        fault: Gives a pointer to the program's fault flag, for what may fail on data.
+        mask: The lanes that exist; None for all.
+    """
+
+    kernel: Kernel
+    lanes: int
+    memory: Callable[[Value], Memory | None]
+    fault: Callable[[], str]
+    mask: str | None = None
+    _known: list[dict[tuple[Value, Place], Element]] = field(default_factory=lambda: [{}])
+    _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
+
+    def bind(self, value: Value, found: Callable[[Place], Element]) -> None:
+        """Say where a value comes from that the kernel computes in its own way."""
+        self._bound[value] = found
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is read inside (a loop's body) is not known after it."""
+        self._known.append({})
+        yield
+        self._known.pop()
+
+    def vector(self, value: Value, place: Place) -> str:
+        """The value at a place, in every lane."""
+        return self.spread(self.element(value, place), value)
+
+    def spread(self, element: Element, value: Value) -> str:
+        """An element of a value in every lane."""
+        if not element.uniform or self.lanes == 1:
+            return element.name
+        return self.kernel.emitter.spread(element.name, self.lanes, storage.register_type(dtype_of(value)))
+
+    def element(self, value: Value, place: Place) -> Element:
+        """The value at a place."""
+        key = (value, place)
+        for known in reversed(self._known):
+            if key in known:
+                return known[key]
+        found = self._found(value, place)
+        self._known[-1][key] = found
+        return found
+
+    def _found(self, value: Value, place: Place) -> Element:
+        bound = self._bound.get(value)
+        if bound is not None:
+            return bound(place)
+        memory = self.memory(value)
+        if memory is not None:
+            return self.loaded(memory, place)
+        if value.op in ELEMENTWISE:
+            return self._computed(value, place)
+        rule = _MOVES.get(value.op)
+        assert rule is not None, f"{value.op} is neither in memory nor fused"
+        return rule(self, value, place)
+
+    def _computed(self, value: Value, place: Place) -> Element:
+        operands = [self.element(operand, place) for operand in value.operands]
+        uniform = all(operand.uniform for operand in operands)
+        names = (
+            [operand.name for operand in operands]
+            if uniform
+            else [self.spread(found, operand) for found, operand in zip(operands, value.operands, strict=True)]
+        )
+        return Element(
+            self.compute(value.op, [dtype_of(x) for x in value.operands], names, uniform, value.params), uniform
+        )
+
+    def compute(
+        self,
+        primitive: str,
+        dtypes: Sequence[t.DType],
+        names: Sequence[str],
+        uniform: bool,
+        params: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Apply an elementwise primitive to registers."""
+        status = self.fault() if arithmetic.can_fault(primitive, dtypes) else None
+        lanes, mask = (1, None) if uniform else (self.lanes, self.mask)
+        return arithmetic.emit(self.kernel.emitter, primitive, dtypes, names, lanes, params, mask=mask, status=status)
+
+    def converted(self, dtype: t.DType, target: t.DType, name: str, uniform: bool) -> str:
+        """A register as another element type."""
+        if dtype == target:
+            return name
+        return self.compute("convert", [dtype], [name], uniform, {**_PLAIN_CONVERSION, "dtype": target})
+
+    def loaded(self, memory: Memory, place: Place) -> Element:
+        """An element of what is in memory."""
+        at = self.offset(memory, place)
+        e = self.kernel.emitter
+        if at.is_uniform:
+            return Element(storage.load(e, memory.dtype, memory.pointer, at, 1), True)
+        if at.vector:
+            return Element(self._gathered(memory, at.vector), False)
+        return Element(storage.load(e, memory.dtype, memory.pointer, at, self.lanes, self.mask), False)
+
+    def _gathered(self, memory: Memory, places: str) -> str:
+        """Elements of memory that lie anywhere; lanes that do not exist read the first one."""
+        e = self.kernel.emitter
+        if self.mask is not None:
+            wide = vector(self.lanes, "i64")
+            mask = vector(self.lanes, "i1")
+            places = e.let(f"select {mask} {self.mask}, {wide} {places}, {wide} zeroinitializer")
+        element = storage.register_type(memory.dtype)
+        found = "poison"
+        for lane in range(self.lanes):
+            at = e.let(f"extractelement {vector(self.lanes, 'i64')} {places}, i64 {lane}")
+            one = storage.load(e, memory.dtype, memory.pointer, Index(at), 1)
+            found = e.let(f"insertelement {vector(self.lanes, element)} {found}, {element} {one}, i64 {lane}")
+        return found
+
+    def store(self, memory: Memory, place: Place, value: Element) -> None:
+        """Write a vector of elements to memory."""
+        e = self.kernel.emitter
+        at = self.offset(memory, place)
+        if at.is_uniform:
+            storage.store(e, memory.dtype, value.name, memory.pointer, at, 1)
+            return
+        element = storage.register_type(memory.dtype)
+        name = e.spread(value.name, self.lanes, element) if value.uniform else value.name
+        if not at.vector:
+            mask = self.mask
+            if mask is not None and memory.block and place[1].lane:
+                # The channels that fill the last block are zeros.
+                none = storage.constant(memory.dtype, 0, self.lanes)
+                type = vector(self.lanes, element)
+                name, mask = e.let(f"select {vector(self.lanes, 'i1')} {mask}, {type} {name}, {type} {none}"), None
+            storage.store(e, memory.dtype, name, memory.pointer, at, self.lanes, mask)
+            return
+        for lane in range(self.lanes):
+            one = e.let(f"extractelement {vector(self.lanes, element)} {name}, i64 {lane}")
+            to = e.let(f"extractelement {vector(self.lanes, 'i64')} {at.vector}, i64 {lane}")
+            there = None
+            if self.mask is not None:
+                there = e.let(f"extractelement {vector(self.lanes, 'i1')} {self.mask}, i64 {lane}")
+            storage.store(e, memory.dtype, one, memory.pointer, Index(to), 1, there)
+
+    def offset(self, memory: Memory, place: Place) -> Index:
+        """Where an element is, counted from the first."""
+        if memory.block:
+            place, strides = self._blocked(memory, place)
+        else:
+            strides = tuple(self.kernel.size(step) for step in contiguous(memory.shape))
+        found = Index(0)
+        for index, stride in zip(place, strides, strict=True):
+            found = self.plus(found, self.times(index, stride))
+        return found
+
+    def _blocked(self, memory: Memory, place: Place) -> tuple[Place, tuple[str | int, ...]]:
+        """The place in an image [N, C, spatial...] that is stored as [N, C/block, spatial..., block]."""
+        batch, channel, *spatial = place
+        block = memory.block
+        if channel.multiple % block == 0 and channel.lane == 1 and self.lanes <= block:
+            outer, inner = Index(self.kernel.emitter.div(channel.base, block)), Index(0, 1)
+        else:
+            outer, inner = self.split(channel, block)
+        blocks = (
+            -(-memory.shape[1] // block) if isinstance(memory.shape[1], int) else (memory.shape[1] + block - 1) // block
+        )
+        sizes = (memory.shape[0], blocks, *memory.shape[2:], block)
+        return (batch, outer, *spatial, inner), tuple(self.kernel.size(step) for step in contiguous(sizes))
+
+    def require(self, good: str, lanes: int) -> None:
+        """Set the program's fault flag unless a condition holds in every lane that exists."""
+        e = self.kernel.emitter
+        if lanes > 1:
+            if self.mask is not None:
+                absent = e.let(f"xor {vector(lanes, 'i1')} {self.mask}, {splat('true', lanes, 'i1')}")
+                good = e.let(f"or {vector(lanes, 'i1')} {good}, {absent}")
+            good = e.call("i1", f"llvm.vector.reduce.and.v{lanes}i1", [(vector(lanes, "i1"), good)])
+        with e.when(e.let(f"xor i1 {good}, true")):
+            e.store("i32", "1", self.fault(), 4)
+
+    # Places.
+
+    def lanes_of(self, index: Index) -> str:
+        """Every lane's place, as a vector."""
+        if index.vector:
+            return index.vector
+        e = self.kernel.emitter
+        base = e.spread(str(index.base), self.lanes, "i64")
+        if not index.lane:
+            return base
+        type = vector(self.lanes, "i64")
+        steps = f"<{', '.join(f'i64 {lane * index.lane}' for lane in range(self.lanes))}>" if self.lanes > 1 else "0"
+        return e.let(f"add nsw {type} {base}, {steps}")
+
+    def times(self, index: Index, factor: str | int) -> Index:
+        """A place times a number."""
+        e = self.kernel.emitter
+        if factor == 1:
+            return index
+        if index.vector or (index.lane and isinstance(factor, str)):
+            spread = e.spread(str(factor), self.lanes, "i64")
+            return Index(0, vector=e.let(f"mul nsw {vector(self.lanes, 'i64')} {self.lanes_of(index)}, {spread}"))
+        known = factor if isinstance(factor, int) else 1
+        return Index(e.mul(index.base, factor), index.lane * known, index.multiple * abs(known) or 1)
+
+    def plus(self, a: Index, b: Index) -> Index:
+        """The sum of places."""
+        e = self.kernel.emitter
+        if a.vector or b.vector:
+            if a == ORIGIN or b == ORIGIN:
+                return b if a == ORIGIN else a
+            return Index(0, vector=e.let(f"add nsw {vector(self.lanes, 'i64')} {self.lanes_of(a)}, {self.lanes_of(b)}"))
+        if a == ORIGIN or b == ORIGIN:
+            return b if a == ORIGIN else a
+        return Index(e.add(a.base, b.base), a.lane + b.lane, math.gcd(_multiple(a), _multiple(b)) or 1)
+
+    def shifted(self, index: Index, amount: str | int) -> Index:
+        """A place further on."""
+        return self.plus(index, Index(amount, multiple=abs(amount) or 1 if isinstance(amount, int) else 1))
+
+    def split(self, index: Index, size: str | int) -> tuple[Index, Index]:
+        """A place along two axes as one, of which the inner has ``size`` elements, along each."""
+        e = self.kernel.emitter
+        if size == 1:
+            return index, ORIGIN
+        if index.is_uniform:
+            return Index(e.div(index.base, size)), Index(e.rem(index.base, size))
+        if (
+            isinstance(size, int) and size % self.lanes == 0 and index.lane == 1
+            and index.multiple % self.lanes == 0 and not index.vector
+        ):  # fmt: skip
+            # A vector never crosses from one to the next.
+            return Index(e.div(index.base, size)), Index(e.rem(index.base, size), 1, self.lanes)
+        places, type = self.lanes_of(index), vector(self.lanes, "i64")
+        divisor = e.spread(str(size), self.lanes, "i64")
+        outer = Index(0, vector=e.let(f"udiv {type} {places}, {divisor}"))
+        return outer, Index(0, vector=e.let(f"urem {type} {places}, {divisor}"))
+
+    def reshaped(self, place: Place, shape: Sequence[Size], source: Sequence[Size]) -> Place:
+        """A place in ``shape`` as the place of the same element in ``source``."""
+        groups = factor_groups(shape, source)
+        if groups is None:
+            groups = [(list(range(len(shape))), list(range(len(source))))]
+        found = [ORIGIN] * len(source)
+        for mine, theirs in groups:
+            if not theirs:
+                continue
+            at = ORIGIN
+            for axis in mine:
+                at = self.plus(self.times(at, self.kernel.size(shape[axis])), place[axis])
+            for axis in reversed(theirs[1:]):
+                at, found[axis] = self.split(at, self.kernel.size(source[axis]))
+            found[theirs[0]] = at
+        return tuple(found)
+
+
+def _multiple(index: Index) -> int:
+    """What the base is a multiple of; 0, which everything divides, for the number 0."""
+    return abs(index.base) if isinstance(index.base, int) else index.multiple
+
+
+def dtype_of(value: Value) -> t.DType:
+    """The element type of a tensor value."""
+    assert isinstance(value.type, TensorType)
+    return value.type.dtype
+
+
+def is_splat(value: Value) -> bool:
+    """Whether a constant is one number everywhere."""
+    return value.is_constant and value.known.size >= 1 and (value.known.size == 1 or _all_same(value.known))
+
+
+def _all_same(array: np.ndarray) -> bool:
+    return array.size <= 4096 and bool((array.ravel()[:1].view(np.uint8) == array.reshape(-1, 1).view(np.uint8)).all())
+
+
+# The moves: a row for each primitive that only chooses elements, or makes them from the place.
+
+
+def _constant(reader: Reader, value: Value, place: Place) -> Element:
+    return Element(storage.constant(dtype_of(value), value.known.ravel()[0], 1), True)
+
+
+def _broadcast(reader: Reader, value: Value, place: Place) -> Element:
+    source = value.operands[0]
+    sizes = zip(shape_of(source), shape_of(value), place, strict=True)
+    return reader.element(source, tuple(ORIGIN if size == 1 and wide != 1 else at for size, wide, at in sizes))
+
+
+def _permute(reader: Reader, value: Value, place: Place) -> Element:
+    found = [ORIGIN] * len(place)
+    for axis, at in zip(value.params["axes"], place, strict=True):
+        found[axis] = at
+    return reader.element(value.operands[0], tuple(found))
+
+
+def _reshape(reader: Reader, value: Value, place: Place) -> Element:
+    source = value.operands[0]
+    return reader.element(source, reader.reshaped(place, shape_of(value), shape_of(source)))
+
+
+def _slice(reader: Reader, value: Value, place: Place) -> Element:
+    boxes = zip(place, value.params["starts"], value.params["strides"], strict=True)
+    found = [reader.shifted(reader.times(at, step), reader.kernel.size(start)) for at, start, step in boxes]
+    return reader.element(value.operands[0], tuple(found))
+
+
+def _reverse(reader: Reader, value: Value, place: Place) -> Element:
+    found = list(place)
+    for axis in value.params["axes"]:
+        last = reader.kernel.emitter.sub(reader.kernel.size(shape_of(value)[axis]), 1)
+        found[axis] = reader.shifted(reader.times(place[axis], -1), last)
+    return reader.element(value.operands[0], tuple(found))
+
+
+def _same(reader: Reader, value: Value, place: Place) -> Element:
+    return reader.element(value.operands[0], place)
+
+
+def _iota(reader: Reader, value: Value, place: Place) -> Element:
+    at = place[value.params["axis"]]
+    name = str(at.base) if at.is_uniform else reader.lanes_of(at)
+    return Element(reader.converted(t.INT64, dtype_of(value), name, at.is_uniform), at.is_uniform)
+
+
+def _dims(reader: Reader, value: Value, place: Place) -> Element:
+    """A size; several of them are written to memory first."""
+    (size,) = value.params["sizes"]
+    return Element(reader.converted(t.INT64, dtype_of(value), str(reader.kernel.size(size)), True), True)
+
+
+def _gather(reader: Reader, value: Value, place: Place) -> Element:
+    """Of an operand in memory; an index that is out of range sets the fault flag, and reads the first element."""
+    source, indices = value.operands
+    batch = value.params["batch"]
+    depth = shape_of(indices)[-1]
+    assert isinstance(depth, int)
+    kept = len(shape_of(indices)) - 1
+    e = reader.kernel.emitter
+    found = list(place[:batch])
+    for component in range(depth):
+        at = reader.element(indices, (*place[:kept], Index(component)))
+        size = reader.kernel.size(shape_of(source)[batch + component])
+        lanes = 1 if at.uniform else reader.lanes
+        type = vector(lanes, "i64")
+        wide = reader.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
+        good = e.let(f"icmp ult {type} {wide}, {e.spread(str(size), lanes, 'i64')}")
+        zero = "zeroinitializer" if lanes > 1 else "0"
+        safe = e.let(f"select {vector(lanes, 'i1')} {good}, {type} {wide}, {type} {zero}")
+        reader.require(good, lanes)
+        found.append(Index(safe) if at.uniform else Index(0, vector=safe))
+    return reader.element(source, (*found, *place[kept:]))
+
+
+_PLAIN_CONVERSION: Mapping[str, object] = {"saturate": True, "rounding": "up"}
+
+_MOVES: dict[str, Callable[[Reader, Value, Place], Element]] = {
+    "constant": _constant,
+    "broadcast": _broadcast,
+    "permute": _permute,
+    "reshape": _reshape,
+    "slice": _slice,
+    "reverse": _reverse,
+    "stop_gradient": _same,
+    "iota": _iota,
+    "dims": _dims,
+    "gather": _gather,
+}

@@ -1,0 +1,288 @@
+"""Which values are computed together: a Core function as groups, each of which becomes one kernel.
+
+Values are taken from the results back. One joins the group of its consumers when all of them are in one group that can
+take it; otherwise it is written to memory, as the root of a group of its own. Movements and sources join whoever reads
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sardonyx.compiler import arithmetic, storage
+from sardonyx.compiler.anchors import Convolution, convolution
+from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
+from sardonyx.compiler.views import MOVEMENTS, shape_of
+from sardonyx.core.dim import Size, equal
+from sardonyx.core.graph import Function, Value
+from sardonyx.core.types import TensorType
+
+_SOURCES = frozenset({"iota", "constant", "dims"})
+_ANCHORS = frozenset({"contract", "convolve", "reduce_window"})
+_REDUCTIONS = frozenset({"add", "mul", "max", "min", "and", "or"})
+_REGIONS = frozenset({"concat", "pad"})
+"""Written part by part."""
+
+_COSTLY = "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow"
+_COSTS = {**dict.fromkeys(("div", "sqrt", "rem"), 4), **dict.fromkeys(_COSTLY.split(), 12)}
+_CHEAP = 6
+"""Operations that a value may take to be computed again for each element that it is broadcast to."""
+
+
+@dataclass
+class Rows:
+    """What the reductions of a group share.
+
+    Attributes:
+        shape: The sizes of what is reduced.
+        axes: The axes that go away.
+    """
+
+    shape: tuple[Size, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def kept(self) -> tuple[Size, ...]:
+        """The sizes of the result."""
+        return tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)
+
+
+@dataclass(eq=False)
+class Group:
+    """Values that one kernel computes.
+
+    Attributes:
+        root: What it writes to memory.
+        members: All that it computes, the root among them; movements and sources are not listed.
+        rows: What its reductions share; None without any.
+        anchor: The contraction that it is built around; None without one.
+        reason: Why it ended at the root.
+    """
+
+    root: Value
+    reason: str
+    members: set[Value] = field(default_factory=set)
+    rows: Rows | None = None
+    anchor: Value | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is built around, in a word."""
+        if self.anchor is not None:
+            return self.anchor.op
+        if self.root.op in _REGIONS:
+            return self.root.op
+        return "map" if self.rows is None else "rows"
+
+
+class Schedule:
+    """A function's groups.
+
+    Args:
+        function: What to schedule.
+        kept: Values that have to be in memory, with the reason.
+        refused: Values that there is no kernel for, with the reason.
+
+    Attributes:
+        groups: In the order in which they can run.
+        host: Values that have no kernel: the interpreter computes them.
+        convolutions: Convolutions by the image that they give.
+    """
+
+    def __init__(self, function: Function, kept: Mapping[Value, str], refused: Mapping[Value, str]) -> None:
+        self.function = function
+        self.order = function.values
+        self.users: dict[Value, list[Value]] = {value: [] for value in self.order}
+        for value in self.order:
+            for operand in dict.fromkeys(value.operands):
+                self.users[operand].append(value)
+        self.convolutions: dict[Value, Convolution] = {}
+        self._absorbed: set[Value] = set()
+        self._kept = {**dict.fromkeys(function.results, "a result"), **kept}
+        self.host: dict[Value, str] = dict(refused)
+        self._by_value: dict[Value, Group] = {}
+        self._consumers: dict[Value, dict[Group | str, None]] = {}
+        self._rows_of: dict[Value, Rows] = {}
+        self._weights: dict[Value, int] = {}
+        self._recognize()
+        for value in reversed(self.order):
+            self._assign(value)
+        distinct = {id(group): group for value in self.order if (group := self._by_value.get(value)) is not None}
+        position = {value: i for i, value in enumerate(self.order)}
+        self.groups = sorted(distinct.values(), key=lambda group: position[group.root])
+
+    def group(self, value: Value) -> Group | None:
+        """The group that computes a value."""
+        return self._by_value.get(value)
+
+    # What there is.
+
+    def _recognize(self) -> None:
+        for value in self.order:
+            if (
+                value.op == "convolve"
+                and value not in self.host
+                and (found := convolution(value, self.users)) is not None
+            ) and not any(part in self._kept for part in found.absorbed):
+                self.convolutions[found.result] = found
+                self._absorbed.update(found.absorbed)
+        for value in self.order:
+            self._trace_rows(value)
+            if value not in self.host and (reason := self._unsupported(value)) is not None:
+                self.host[value] = reason
+
+    def _unsupported(self, value: Value) -> str | None:
+        """Why a value has no kernel; None where it has one."""
+        if value.op in ("input", "constant") or value in self._absorbed or value in self.convolutions:
+            return None
+        if not isinstance(value.type, TensorType):
+            return f"{value.op} gives {type(value.type).__name__}"
+        for part in (value, *value.operands):
+            if not isinstance(part.type, TensorType) or part.type.dtype not in storage.DTYPES:
+                return f"{value.op} of {part.type}"
+        if value.op in ELEMENTWISE:
+            dtypes = [dtype_of(operand) for operand in value.operands]
+            return None if arithmetic.supported(value.op, dtypes, value.params) else f"{value.op} of {value.type}"
+        if value.op == "reduce":
+            return None if value.params["kind"] in _REDUCTIONS else f"reduce {value.params['kind']}"
+        if value.op in MOVEMENTS | _SOURCES | _REGIONS or value.op in ("contract", "reduce_window", "gather"):
+            return None
+        return f"{value.op} has no kernel"
+
+    def _trace_rows(self, value: Value) -> None:
+        """Note which reduction a value of one element a row is computed from."""
+        if value.op == "reduce":
+            self._rows_of[value] = Rows(shape_of(value.operands[0]), value.params["axes"])
+        elif value.op in ELEMENTWISE or value.op in ("reshape", "stop_gradient"):
+            found = [self._rows_of[operand] for operand in value.operands if operand in self._rows_of]
+            if found and all(each == found[0] for each in found) and _same_count(shape_of(value), found[0].kept):
+                self._rows_of[value] = found[0]
+
+    # Who computes what.
+
+    def _transparent(self, value: Value) -> bool:
+        return (value.op in MOVEMENTS or value.op in _SOURCES) and value not in self.convolutions
+
+    def consumers(self, value: Value) -> dict[Group | str, None]:
+        """The groups that read a value, and what else wants it in memory."""
+        found = self._consumers.get(value)
+        if found is None:
+            found = {}
+            if value in self._kept:
+                found[self._kept[value]] = None
+            for user in self.users[value]:
+                found.update(dict.fromkeys(self._reading(user, value)))
+            self._consumers[value] = found
+        return found
+
+    def _reading(self, user: Value, value: Value) -> Iterable[Group | str]:
+        if user in self._absorbed:
+            chain = self.users[user]
+            return self._reading(chain[0], user) if user.op != "convolve" else ["read by a convolution"]
+        if user in self.host:
+            return ["read by the interpreter"]
+        if user.op in _ANCHORS:
+            return [f"read by {user.op}"]
+        if user.op == "gather" and user.operands[0] is value:
+            return ["elements of it are gathered"]
+        if self._transparent(user) and user not in self._by_value:
+            return self.consumers(user)
+        return [self._by_value[user]]
+
+    def _assign(self, value: Value) -> None:
+        if value.op == "input" or value in self.host or value in self._absorbed or value.op == "constant":
+            return
+        if self._transparent(value):
+            if value in self._kept and not (value.op == "dims" and len(value.params["sizes"]) > 1):
+                self._found(value, self._kept[value])
+            return
+        consumers = list(self.consumers(value))
+        if not consumers:
+            return
+        only = consumers[0]
+        if len(consumers) == 1 and isinstance(only, Group):
+            reason = self._refusal(value, only)
+            if reason is None:
+                self._join(value, only)
+                return
+        else:
+            reason = next((each for each in consumers if isinstance(each, str)), f"{len(consumers)} groups read it")
+        self._found(value, reason)
+
+    def _found(self, value: Value, reason: str) -> None:
+        group = Group(value, reason)
+        self._join(value, group)
+
+    def _join(self, value: Value, group: Group) -> None:
+        group.members.add(value)
+        self._by_value[value] = group
+        if (value in self._rows_of and group.rows is None and group.anchor is None and value.op == "reduce") or (
+            value in self._rows_of and value is not group.root and group.rows is None
+        ):
+            group.rows = self._rows_of[value]
+        if value in self.convolutions:
+            group.anchor = self.convolutions[value].core
+        elif value.op in _ANCHORS:
+            group.anchor = value
+
+    def _refusal(self, value: Value, group: Group) -> str | None:
+        """Why a value cannot be computed in the group that reads it; None where it can."""
+        if group.root.op in _REGIONS and (value.op in _ANCHORS or value.op == "reduce" or value in self.convolutions):
+            return f"{group.root.op} is written part by part"
+        if value.op in _REGIONS:
+            return f"{value.op} is written part by part"
+        domain = shape_of(group.root)
+        if value.op in _ANCHORS or value in self.convolutions:
+            if group.anchor is not None:
+                return "a kernel is built around one contraction"
+            if group.rows is not None:
+                return "it is read row by row"
+            if not _same_shape(shape_of(value), domain):
+                return "it is read in another shape"
+            return None
+        rows = self._rows_of.get(value)
+        if rows is not None and (value.op == "reduce" or not _same_count(shape_of(value), domain)):
+            if group.anchor is not None:
+                return "reductions are no part of a contraction"
+            if group.rows is not None:
+                return None if group.rows == rows else "it is reduced over other axes"
+            if group.root.op in _REGIONS or not (_same_shape(domain, rows.shape) or _same_count(domain, rows.kept)):
+                return "it is reduced over other sizes"
+            return None
+        full = group.rows.shape if group.rows is not None else domain
+        if _fewer(shape_of(value), full) and self._weight(value) > _CHEAP:
+            return "it would be computed again for each element that reads it"
+        return None
+
+    def _weight(self, value: Value) -> int:
+        """The operations that an element of a value takes, unless something in between is in memory."""
+        found = self._weights.get(value)
+        if found is None:
+            found = 0
+            if value.op in ELEMENTWISE:
+                found = _COSTS.get(value.op, 1)
+            elif value.op == "gather":
+                found = 2
+            if value.op not in _ANCHORS and value.op != "reduce":
+                found += sum(self._weight(operand) for operand in value.operands)
+            self._weights[value] = found = min(found, 1000)
+        return found
+
+
+def _same_shape(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
+    return len(a) == len(b) and all(x == y or bool(equal(x, y)) for x, y in zip(a, b, strict=True))
+
+
+def _same_count(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
+    x, y = math.prod(a), math.prod(b)
+    return x == y or bool(equal(x, y))
+
+
+def _fewer(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
+    """Whether a shape holds fewer elements than another; a symbol is taken to be more than a number."""
+    x, y = math.prod(a), math.prod(b)
+    if isinstance(x, int) and isinstance(y, int):
+        return x < y
+    return not (x == y or equal(x, y))

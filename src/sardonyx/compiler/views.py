@@ -1,0 +1,174 @@
+"""Views: values that are only another way to look at the elements of another value in memory.
+
+A permutation, a reversal, a slice, a broadcast, and most reshapes move nothing: the reader's addresses do it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sardonyx.core.dim import Size, equal
+from sardonyx.core.graph import Value
+from sardonyx.core.types import TensorType
+
+MOVEMENTS = frozenset({"reshape", "permute", "broadcast", "slice", "reverse", "stop_gradient"})
+"""Primitives that only rename the places of one operand's elements."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Elements of a value in memory, at ``offset + sum(index * stride)``.
+
+    Attributes:
+        base: The value that is in memory, row-major and contiguous.
+        offset: Of the first element, in elements.
+        shape: Sizes of the view.
+        strides: Elements between neighbours, an axis each; 0 where an axis repeats.
+    """
+
+    base: Value
+    offset: Size
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+
+
+def shape_of(value: Value) -> tuple[Size, ...]:
+    """The sizes of a tensor value."""
+    assert isinstance(value.type, TensorType)
+    assert value.type.shape is not None
+    return value.type.shape
+
+
+def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Row-major strides."""
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def view(value: Value, stop: frozenset[Value] | set[Value] | dict[Value, object] = frozenset()) -> View:
+    """The value as a view of what it is made of by movements.
+
+    Args:
+        value: A tensor.
+        stop: Values that are in memory anyway: the view ends there.
+
+    Returns:
+        The view; of ``value`` itself where it is no movement, or one that has to copy.
+    """
+    shape = shape_of(value)
+    itself = View(value, 0, shape, contiguous(shape))
+    if value in stop or value.op not in MOVEMENTS:
+        return itself
+    inner = view(value.operands[0], stop)
+    params = value.params
+    if value.op == "stop_gradient":
+        return inner
+    if value.op == "permute":
+        axes = params["axes"]
+        return View(inner.base, inner.offset, shape, tuple(inner.strides[axis] for axis in axes))
+    if value.op == "broadcast":
+        strides = tuple(
+            0 if size == 1 and wide != 1 else stride
+            for size, wide, stride in zip(inner.shape, shape, inner.strides, strict=True)
+        )
+        return View(inner.base, inner.offset, shape, strides)
+    if value.op == "slice":
+        offset = inner.offset + sum(
+            (start * stride for start, stride in zip(params["starts"], inner.strides, strict=True)), start=0
+        )
+        strides = tuple(stride * step for stride, step in zip(inner.strides, params["strides"], strict=True))
+        return View(inner.base, offset, shape, strides)
+    if value.op == "reverse":
+        offset = inner.offset
+        strides_list = list(inner.strides)
+        for axis in params["axes"]:
+            offset = offset + (shape[axis] - 1) * inner.strides[axis]
+            strides_list[axis] = -1 * inner.strides[axis]
+        return View(inner.base, offset, shape, tuple(strides_list))
+    reshaped = reshaped_strides(inner.shape, inner.strides, shape)
+    return itself if reshaped is None else View(inner.base, inner.offset, shape, reshaped)
+
+
+def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+    """Split the axes of two shapes of equal element counts into the smallest runs of equal products.
+
+    Returns:
+        Pairs of axis lists, in order; axes of size 1 may be left with an empty other side. None where sizes cannot be
+        told apart.
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(first) or j < len(second):
+        mine: list[int] = []
+        theirs: list[int] = []
+        a: Size = 1
+        b: Size = 1
+        while True:
+            if i < len(first) and j < len(second) and not mine and not theirs:
+                a, b = first[i], second[j]
+                mine.append(i)
+                theirs.append(j)
+                i, j = i + 1, j + 1
+            elif a == b or equal(a, b):
+                break
+            elif j < len(second) and (i >= len(first) or _smaller(b, a)):
+                b = b * second[j]
+                theirs.append(j)
+                j += 1
+            elif i < len(first):
+                a = a * first[i]
+                mine.append(i)
+                i += 1
+            else:
+                return None
+            if (i >= len(first) and j >= len(second)) and not (a == b or equal(a, b)):
+                return None
+        if not mine and not theirs:
+            # What is left over on one side alone has size 1.
+            groups += [([axis], []) for axis in range(i, len(first))] + [([], [axis]) for axis in range(j, len(second))]
+            break
+        groups.append((mine, theirs))
+    return groups
+
+
+def _smaller(a: Size, b: Size) -> bool:
+    """Whether ``a`` is the one to multiply on: the lesser of numbers, a number before an open size."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return isinstance(a, int)
+
+
+def reshaped_strides(shape: Sequence[Size], strides: Sequence[Size], target: Sequence[Size]) -> tuple[Size, ...] | None:
+    """The strides of a view after a reshape; None where elements would have to move."""
+    groups = factor_groups(shape, target)
+    if groups is None:
+        return None
+    found: list[Size] = [0] * len(target)
+    for mine, theirs in groups:
+        wide = [axis for axis in mine if shape[axis] != 1]
+        for axis, following in itertools.pairwise(wide):
+            if strides[axis] != strides[following] * shape[following]:
+                return None
+        step: Size = strides[wide[-1]] if wide else 0
+        for axis in reversed(theirs):
+            found[axis] = step
+            step = step * target[axis]
+    return tuple(found)
+
+
+def merged(shape: Sequence[Size], *strides: Sequence[Size]) -> tuple[list[Size], list[list[Size]]] | None:
+    """Axes as one, where every stride list lets them: the size and a stride of each list, in lists of length one."""
+    wide = [axis for axis in range(len(shape)) if shape[axis] != 1]
+    for steps in strides:
+        for axis, following in itertools.pairwise(wide):
+            if steps[axis] != steps[following] * shape[following]:
+                return None
+    last = wide[-1] if wide else -1
+    return [math.prod(shape)], [[steps[last] if wide else 0] for steps in strides]

@@ -1,0 +1,105 @@
+"""Programs: compiled equals interpreted, at every size, with any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.core.programs import computed, random_program
+
+from sardonyx.compiler.program import Fault, Program
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim
+from sardonyx.core.graph import Function
+from sardonyx.core.simplify import simplify
+from sardonyx.core.trace import trace
+from sardonyx.core.types import TensorType
+
+N, M, K = map(Dim.symbol, "NMK")
+
+
+def assert_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        if a.dtype.kind in "fV" and a.dtype.itemsize <= 8:
+            size = np.abs(b[np.isfinite(b)].astype(np.float64)).max(initial=0) if b.size else 0
+            coarse = 2e-2 if a.dtype.itemsize <= 2 else 1e-5
+            np.testing.assert_allclose(
+                a.astype(np.float64), b.astype(np.float64), rtol=coarse, atol=coarse * max(size, 1)
+            )
+        else:
+            np.testing.assert_array_equal(a, b)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_programs_equal_the_interpreter(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    program = random_program(rng, 10, without=("random", "determinant"))
+    function = simplify(program.traced())
+    compiled = Program(function)
+    for arrays in program.arrays:
+        assert_close(compiled.run([np.array(x, order="C") for x in arrays]), computed(function, arrays))
+
+
+def softmax(x: L.Tensor) -> L.Tensor:
+    e = L.exp(x - L.reduce_max(x, [-1], keepdims=True))
+    return e / L.reduce_sum(e, [-1], keepdims=True)
+
+
+def layer_norm(x: L.Tensor, scale: L.Tensor) -> L.Tensor:
+    centred = x - L.reduce_mean(x, [-1], keepdims=True)
+    return centred / L.sqrt(L.reduce_mean(centred * centred, [-1], keepdims=True) + 1e-5) * scale
+
+
+def traced(body: object, *shapes: tuple[object, ...]) -> Function:
+    return trace("f", body, [TensorType(t.FLOAT, shape) for shape in shapes])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 17, 33, 100])
+def test_a_softmax_is_one_kernel(size: int) -> None:
+    function = traced(lambda x: [softmax(x)], (N, M))
+    program = Program(function)
+    assert len(program.launches) == 1
+    x = np.random.default_rng(0).standard_normal((5, size)).astype(np.float32)
+    assert_close(program.run([x]), computed(function, [x]))
+
+
+def test_a_layer_norm_is_one_kernel() -> None:
+    function = traced(lambda x, s: [layer_norm(x, s)], (N, M), (M,))
+    program = Program(function)
+    assert [launch.title for launch in program.launches] == ["rows"]
+    x, s = (np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i, shape in enumerate([(9, 50), 50]))
+    assert_close(program.run([x, s]), computed(function, [x, s]))
+
+
+def test_what_follows_a_product_is_part_of_its_kernel() -> None:
+    function = traced(lambda x, w, b: [L.tanh(L.matmul(x, w) + b)], (N, K), (K, M), (M,))
+    program = Program(function)
+    assert [launch.title for launch in program.launches] == ["contract"]
+    rng = np.random.default_rng(0)
+    for n, k, m in ((1, 1, 1), (3, 20, 33), (0, 4, 5), (40, 64, 128)):
+        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((n, k), (k, m), (m,))]
+        assert_close(program.run(arrays), computed(function, arrays))
+
+
+def test_results_do_not_tell_how_many_threads_there_were() -> None:
+    function = traced(lambda x, w: [softmax(L.matmul(x, w))], (N, K), (K, M))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((200, 96), (96, 300))]
+    one, two = (Program(function, threads=threads).run(arrays) for threads in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_data_without_a_result_are_a_fault() -> None:
+    function = trace("f", lambda x, at: [L.gather(x, at)], [TensorType(t.FLOAT, (N,)), TensorType(t.INT64, (M,))])
+    program = Program(function)
+    x = np.arange(5, dtype=np.float32)
+    assert_close(program.run([x, np.array([3, 0])]), [np.array([3, 0], np.float32)])
+    with pytest.raises(Fault):
+        program.run([x, np.array([3, 5])])
+    assert_close(program.run([x, np.array([4])]), [np.array([4], np.float32)])
