@@ -22,18 +22,20 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.kernels import winograd
-from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.kernels.winograd import Image, Winograd
+from sardonyx.compiler.kernels import winograd, winograd_plan
+from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
+from sardonyx.compiler.kernels.windows import Image
+from sardonyx.compiler.kernels.winograd_plan import Winograd
 from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
 from sardonyx.compiler.target import Target, host
-from sardonyx.core.dim import evaluate
+from sardonyx.core.dim import Size, evaluate
 
 Floats = npt.NDArray[np.float32]
 
 SHAPES = ((64, 56), (128, 28), (256, 14), (512, 7), (32, 256))
 loaded: list[LoadedCode] = []
-"""Code stays in memory while this does."""
+held: list[Floats] = []
+"""What compiled calls read and write stays in memory while these do."""
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)
 
 
@@ -77,36 +79,54 @@ def chain(weights: Floats, biases: Floats, extent: int, length: int) -> onnxrunt
 
 
 class Layer:
-    """One convolution with bias and Relu, compiled for its sizes; ``run`` does all its work items."""
+    """One convolution with bias and Relu, compiled for its sizes."""
 
-    def __init__(self, weights: Floats, biases: Floats, extent: int, m: int) -> None:
-        target = host()
+    def __init__(self, weights: Floats, biases: Floats, extent: int, m: int, *, staged: bool = False) -> None:
         filters, channels = weights.shape[:2]
-        self.plan = plan = Winograd(target, m, 1, channels, filters, extent, extent)
-        kernel = Kernel(target)
-        e, lanes = kernel.emitter, plan.lanes
-        image, transformed, scratch, bias, result = (kernel.buffer() for _ in range(5))
-        type = f"<{lanes} x float>"
+        self.plan = plan = Winograd(host(), (m, m), 1, channels, filters, (extent, extent), staged=staged)
+        lanes = plan.lanes
+        self.image = aligned(np.zeros((channels // lanes, extent, extent, lanes), np.float32))
+        self.result = aligned(np.zeros((filters // lanes, extent, extent, lanes), np.float32))
+        self.compile_seconds = 0.0
+        self._calls: list[Callable[[], None]] = []
+        transformed = aligned(winograd_plan.transform_weights(weights, plan.tile, plan.target))
+        scratch = aligned(np.zeros(plan.scratch // 4, np.float32))
+        stage = aligned(np.zeros(evaluate(plan.transformed, {}) // 4 if staged else 0, np.float32))
+        inputs = [self.image, stage]
+        kernel = Kernel(plan.target)
+        if staged:
+            x, target = (kernel.buffer() for _ in range(2))
+            self._add(kernel, winograd.transform(kernel, plan, Image(x, channels, plan.out), target), inputs)
+            kernel = Kernel(plan.target)
+        source, weight, room, bias, result = (kernel.buffer() for _ in range(5))
+        relu = self._relu(kernel, bias, result)
+        if staged:
+            items = winograd.multiply(kernel, plan, source, weight, room, relu)
+        else:
+            items = winograd.convolve(kernel, plan, Image(source, channels, plan.out), weight, room, relu)
+        self._add(kernel, items, [inputs[staged], transformed, scratch, aligned(biases), self.result])
+
+    def _relu(self, kernel: Kernel, bias: str, result: str) -> Epilogue:
+        e, plan = kernel.emitter, self.plan
+        type = f"<{plan.lanes} x float>"
 
         def relu(index: tuple[Index, ...], value: str, mask: str | None) -> None:
             _, filter, y, x = (each.base for each in index)
             value = e.let(f"fadd {type} {value}, {e.load(type, e.address(bias, 'float', filter), 4)}")
-            value = e.call(type, f"llvm.maxnum.v{lanes}f32", [(type, value), (type, "zeroinitializer")])
-            place = e.add(e.mul(e.add(e.mul(e.div(filter, lanes), extent), y), extent), x)
-            e.store(type, value, e.address(result, "float", e.mul(place, lanes)), 4)
+            value = e.call(type, f"llvm.maxnum.v{plan.lanes}f32", [(type, value), (type, "zeroinitializer")])
+            height, width = (kernel.size(each) for each in plan.out)
+            place = e.add(e.mul(e.add(e.mul(e.div(filter, plan.lanes), height), y), width), x)
+            e.store(type, value, e.address(result, "float", e.mul(place, plan.lanes)), 4)
 
-        self.items = plan.convolve(kernel, Image(image, channels, extent, extent), transformed, scratch, relu)
-        self._function, self.compile_seconds = function(kernel, target)
-        blocks = (channels // lanes, extent, extent, lanes)
-        self.image = aligned(np.zeros(blocks, np.float32))
-        self.result = aligned(np.zeros((filters // lanes, extent, extent, lanes), np.float32))
-        held = [
-            self.image, aligned(winograd.transform_weights(weights, m, target)),
-            aligned(np.zeros(evaluate(plan.scratch, {}) // 4, np.float32)), aligned(biases), self.result,
-        ]  # fmt: skip
-        self._held = held
-        slots = [each.ctypes.data for each in held] + [evaluate(each, {}) for each in kernel.sizes]
-        self._arguments = (ctypes.c_int64 * len(slots))(*slots)
+        return relu
+
+    def _add(self, kernel: Kernel, items: Size, buffers: list[Floats]) -> None:
+        run, seconds = function(kernel, self.plan.target)
+        self.compile_seconds += seconds
+        slots = [each.ctypes.data for each in buffers] + [evaluate(each, {}) for each in kernel.sizes]
+        arguments, last = (ctypes.c_int64 * len(slots))(*slots), evaluate(items, {})
+        held.extend(buffers)
+        self._calls.append(lambda: run(ctypes.addressof(arguments), 0, last, 0))
 
     def __call__(self, x: Floats) -> Floats:
         """The result for a plain image [1, C, H, W]."""
@@ -117,7 +137,8 @@ class Layer:
 
     def run(self) -> None:
         """Compute."""
-        self._function(ctypes.addressof(self._arguments), 0, self.items, 0)
+        for call in self._calls:
+            call()
 
 
 def multiply_add_peak(target: Target) -> Callable[[], float]:
@@ -139,44 +160,50 @@ def multiply_add_peak(target: Target) -> Callable[[], float]:
     arguments = (ctypes.c_int64 * 1)(room.ctypes.data)
 
     def measure() -> float:
-        return 2 * 12 * lanes * count / least(lambda: run(ctypes.addressof(arguments), 0, 1, 0)) / 1e9
+        return 2 * 12 * lanes * count / seconds_of(lambda: run(ctypes.addressof(arguments), 0, 1, 0)) / 1e9
 
     return measure
 
 
-def least(call: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    begin = time.perf_counter()
+def seconds_of(call: Callable[[], object]) -> float:
+    """Processor seconds of one call: waiting for other programs does not count."""
+    begin = time.thread_time()
     call()
-    return time.perf_counter() - begin
+    return time.thread_time() - begin
 
 
 def compare(channels: int, extent: int, sizes: list[int], rounds: int) -> None:
-    """Print a row for each size of a tile."""
+    """Print a row for each size of a tile, and for each in stages where tiles are few."""
+    few = extent < 28
     rng = np.random.default_rng(0)
     weights = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
     biases = rng.standard_normal(channels).astype(np.float32)
     x = rng.standard_normal((1, channels, extent, extent)).astype(np.float32)
     short, long = (chain(weights, biases, extent, length) for length in (1, 4))
     want = short.run(None, {"x": x})[0]
-    layers = [Layer(weights, biases, extent, m) for m in sizes]
+    ways = [(m, staged) for m in sizes for staged in ((False, True) if few else (False,))]
+    layers = [Layer(weights, biases, extent, m, staged=staged) for m, staged in ways]
     errors = [float(np.abs(layer(x) - want).max() / np.abs(want).max()) for layer in layers]
     ours, theirs = [np.inf] * len(layers), [np.inf, np.inf]
     for _ in range(rounds):
         for i, layer in enumerate(layers):
             layer.run()
-            ours[i] = min(ours[i], least(layer.run))
+            ours[i] = min(ours[i], seconds_of(layer.run))
         for i, session in enumerate((short, long)):
-            theirs[i] = min(theirs[i], least(functools.partial(session.run, None, {"x": x})))
+            theirs[i] = min(theirs[i], seconds_of(functools.partial(session.run, None, {"x": x})))
     peer = (theirs[1] - theirs[0]) / 3
     operations = 2 * 9 * channels**2 * extent**2
-    for m, layer, seconds, error in zip(sizes, layers, ours, errors, strict=True):
-        print(
-            f"| {channels} ch, {extent}² | F({m},3) | {seconds * 1e6:.0f} ({operations / seconds / 1e9:.0f})"
-            f" | {peer * 1e6:.0f} ({operations / peer / 1e9:.0f}) | {peer / seconds:.2f} | {error:.1e}"
-            f" | {layer.compile_seconds * 1e3:.0f} |",
-            flush=True,
-        )
+    for (m, staged), layer, seconds, error in zip(ways, layers, ours, errors, strict=True):
+        cells = [
+            f"{channels} ch, {extent}²",
+            f"F({m},3){' staged' * staged}",
+            f"{seconds * 1e6:.0f} ({operations / seconds / 1e9:.0f})",
+            f"{peer * 1e6:.0f} ({operations / peer / 1e9:.0f})",
+            f"{peer / seconds:.2f}",
+            f"{error:.1e}",
+            f"{layer.compile_seconds * 1e3:.0f}",
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:

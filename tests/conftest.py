@@ -1,7 +1,9 @@
-"""What all tests share: a rule or an operator that a test makes is gone after it."""
+"""What all tests share: a rule or an operator that a test makes is gone after it, compiled code after all of them."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,13 @@ from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
 
 assert rules.__name__  # importing the package registers every rule of the library
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache() -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SARDONYX_CACHE", os.environ.get("SARDONYX_CACHE", folder))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterable
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from sardonyx.compiler.target import Target
@@ -97,6 +98,12 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     passes.add_instruction_combine_pass()
     passes.add_dead_code_elimination_pass()
     passes.run(module, builder)
+
+
+def toolchain() -> str:
+    """Names what compiles: with another LLVM, or other passes, a text may become other code."""
+    ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (_machine.__code__, _optimize.__code__)]
+    return f"{llvmlite.__version__} {llvm.llvm_version_info} {ours}"
 
 
 class LoadedCode:

@@ -21,8 +21,7 @@ from sardonyx.compiler.kernels.gemm_pack import Matrix, fill
 from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, read, tile_for
 from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
 from sardonyx.compiler.target import Target
-from sardonyx.compiler.vector_math import FUNCTIONS
-from sardonyx.compiler.vectors import Vector
+from sardonyx.compiler.vectors import Vector, polynomial
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.types import FLOAT, DType
 
@@ -33,6 +32,11 @@ TILES_IN_ITEM = 4
 """Register tiles of queries in one work item."""
 
 _LOWEST = float_literal(-math.inf, "float")
+
+_POWER_OF_TWO = (
+    1.0, 0.6931469775960118, 0.24022242081223405, 0.055507337463210404, 0.009671512897915225, 0.0013264726948841016,
+)  # fmt: skip
+"""``2**f`` for ``|f| <= 1/2``: 9.1e-8 of it."""
 
 Score = Callable[[tuple[Index, ...], str, "str | None"], str]
 """What happens to a vector of scores before the softmax: its place (batch, head, query, key), along keys, its value,
@@ -236,9 +240,9 @@ class _Attention:
             self._hand_on(head, row, number)
 
     def _by_rows(self, count: str | int, write: Callable[[int], None]) -> None:
-        """Write code for a whole tile of rows and for a single one: the two that the number of queries asks for."""
-        if self.tile.rows == 1 or self.queries == 1:
-            write(1)
+        """Write code for a whole tile of rows, for a single one, or both: what the number of queries asks for."""
+        if isinstance(self.queries, int) and (self.queries == 1 or self.queries % self.tile.rows != 1):
+            write(1 if self.queries == 1 else self.tile.rows)
             return
         with self.e.either(self.e.let(f"icmp sgt i64 {count}, 1")) as branches:
             next(branches)
@@ -258,21 +262,30 @@ class _Attention:
         for offset in range(rows):
             there = e.add(row, e.least(offset, e.sub(count, 1)) if offset else 0)
             lines.append(e.address(head.q, storage.memory_type(q.dtype), e.mul(there, q.row)))
-        with e.loop(0, size, tile.columns) as first:
-            panel = e.address(self.packed, "float", e.mul(e.add(key, first), self.depth))
 
-            def load_q(number: int, place: str | int) -> str:
-                return read(e, tile, q.dtype, lines[number], Index(e.mul(place, q.column)), tile.lanes)
+        def load_q(number: int, place: str | int) -> str:
+            return read(e, tile, q.dtype, lines[number], Index(e.mul(place, q.column)), tile.lanes)
+
+        def multiply(first: str | int, vectors: int, unroll: int) -> None:
+            panel = e.address(self.packed, "float", e.mul(e.add(key, first), self.depth))
 
             def load_k(place: str | int) -> list[str]:
                 line = e.address(panel, "float", e.mul(place, tile.columns))
-                return [e.load(tile.type, e.address(line, "float", i * tile.lanes), 4) for i in range(tile.vectors)]
+                return [e.load(tile.type, e.address(line, "float", i * tile.lanes), 4) for i in range(vectors)]
 
-            sums = accumulate(e, tile, rows, tile.vectors, self.depth, 2, load_q, load_k)
+            sums = accumulate(e, tile, rows, vectors, self.depth, unroll, load_q, load_k)
             for number, values in enumerate(sums):
                 for offset, value in enumerate(values):
                     at = e.add(first, number * KEY_BLOCK + offset * tile.lanes)
                     e.store(tile.type, value, e.address(self.scores, "float", at), 4)
+
+        # The last panel of all keys: half of it is enough where that holds the keys.
+        narrow = tile.vectors // 2
+        whole = e.mul(e.div(e.add(size, (tile.vectors - narrow) * tile.lanes - 1), tile.columns), tile.columns)
+        with e.loop(0, whole, tile.columns) as first:
+            multiply(first, tile.vectors, 2)
+        with e.when(e.let(f"icmp slt i64 {whole}, {size}")):
+            multiply(whole, narrow, 1)
 
     def _weights(self, head: _Head, row: str | int, number: str | int, key: str | int, size: str | int) -> None:
         """Turn the scores of a query and a block of keys into weights; note how earlier sums shrink."""
@@ -319,13 +332,13 @@ class _Attention:
         e.store("float", now, places[0], 4)
         # Where all scores so far are minus infinity the weights are 0, and not the NaN of a difference of infinities.
         base = e.let(f"select i1 {e.let(f'fcmp oeq float {now}, {_LOWEST}')}, float 0.0, float {now}")
-        shrink = FUNCTIONS["exp"](Vector(e, e.let(f"fsub float {before}, {base}"), "float", 1)).name
+        shrink = _exponential(Vector(e, e.let(f"fsub float {before}, {base}"), "float", 1)).name
         e.store("float", shrink, places[2], 4)
         level, sums = e.spread(base, tile.lanes, "float"), e.variable(tile.type, "zeroinitializer")
         with e.loop(0, covered, tile.lanes) as offset:
             at = e.address(line, "float", offset)
             difference = e.let(f"fsub {tile.type} {e.load(tile.type, at, 4)}, {level}")
-            weight = FUNCTIONS["exp"](Vector(e, difference, "float", tile.lanes)).name
+            weight = _exponential(Vector(e, difference, "float", tile.lanes)).name
             e.store(tile.type, weight, at, 4)
             sums.set(e.let(f"fadd {tile.type} {sums.get()}, {weight}"))
         part = horizontal_sum(e, sums.get(), tile)
@@ -419,6 +432,19 @@ class _Attention:
         if not (isinstance(self.width, int) and self.width == whole):
             with e.when(e.let(f"icmp slt i64 {whole}, {self.width}")):
                 hand(whole, e.lanes_below(e.sub(self.width, whole), tile.lanes))
+
+
+def _exponential(x: Vector) -> Vector:
+    """``exp(x)`` for ``x <= 0``, to an error of 2e-7 of 1; what is below 2**-127 is 0.
+
+    The product with ``log2(e)`` is rounded, which tells where the result is small, and there adds little to any sum.
+    """
+    exponent = (x * math.log2(math.e)).above(-127.0)
+    # Added to 1.5 * 2^23, a number is rounded to an integer, which is in the lowest bits.
+    shifter = 1.5 * 2.0**23 + 127.0
+    shifted = exponent + shifter
+    power = (shifted.bits() << 23).number()
+    return polynomial(exponent - (shifted - shifter), _POWER_OF_TWO) * power
 
 
 def horizontal_sum(e: Emitter, value: str, tile: Tile) -> str:

@@ -1,4 +1,4 @@
-"""The matrices of short convolutions with few products (Toom 1963, Cook 1966; Winograd 1980), exactly.
+"""Short convolutions with few products (Toom 1963, Cook 1966; Winograd 1980): exact matrices, and code for them.
 
 ``F(m, r)`` gives ``m`` results of a correlation with ``r`` weights from ``m + r - 1`` inputs in as many products:
 ``y = A^T ((G g) * (B^T d))``. Both polynomials are taken at ``m + r - 1`` points, of which the first is 0, the last is
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
+
+from sardonyx.compiler.emitter import Emitter, float_literal, splat
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
@@ -31,13 +34,13 @@ as in Lavin and Gray 2015, has 2.2 times the error)."""
 
 @dataclass(frozen=True)
 class ShortConvolution:
-    """``F(m, 3)``: the three matrices.
+    """``F(m, taps)``: the three matrices.
 
     Attributes:
         m: Results at a time.
-        output: ``A^T``, [m, n] with ``n = m + 2``.
-        weight: ``G``, [n, 3].
-        input: ``B^T``, [n, n]; the leading coefficient of every row's even and odd part but for a pair's factor is 1.
+        output: ``A^T``, [m, n] with ``n = m + taps - 1``.
+        weight: ``G``, [n, taps].
+        input: ``B^T``, [n, n].
     """
 
     m: int
@@ -48,24 +51,32 @@ class ShortConvolution:
     @property
     def n(self) -> int:
         """Inputs, and products, at a time."""
-        return self.m + TAPS - 1
+        return len(self.weight)
 
-    @functools.cached_property
+    @property
+    def taps(self) -> int:
+        """Weights."""
+        return len(self.weight[0])
+
+    @property
     def amplification(self) -> float:
-        """How much larger the error of a result in two dimensions is than that of its products.
+        """How much larger the relative error of a result is than that of its products; over two axes, multiply.
 
-        Inputs and weights are taken as independent of variance 1. A result is a sum of ``n * n`` products whose errors
-        are relative to the products' own sizes: the ratio of the root of the sum of their squares to the root of
-        the 9 that the result's variance is, for the worst result.
+        Inputs and weights are taken as independent of variance 1. A result is a sum of products whose errors are
+        relative to the products' own sizes: the ratio of the root of the sum of their squares to the root of the
+        result's variance, for the worst result.
         """
         output, weight, input_ = (as_floats(each) ** 2 for each in (self.output, self.weight, self.input))
         along = output @ (weight.sum(axis=1) * input_.sum(axis=1))
-        return float(along.max()) / TAPS
+        return math.sqrt(float(along.max()) / self.taps)
 
 
 @functools.cache
 def short_convolution(m: int) -> ShortConvolution:
-    """``F(m, 3)`` for m = 2, 4 or 6."""
+    """``F(m, 3)`` for m = 2, 4 or 6; for 1 what an axis without a window has: ``F(1, 1)``, the identity."""
+    if m == 1:
+        one = ((Fraction(1),),)
+        return ShortConvolution(1, one, one, one)
     pairs = _POINTS[m]
     points = [Fraction(0), *(sign * p for p in pairs for sign in (1, -1))]
     input_rows, weight_rows = [], []
@@ -97,3 +108,52 @@ def _monic(roots: list[Fraction]) -> tuple[Fraction, ...]:
 def as_floats(matrix: Matrix) -> npt.NDArray[np.float64]:
     """A matrix in float64."""
     return np.array([[float(each) for each in row] for row in matrix])
+
+
+def transform_input(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
+    """``B^T`` times a vector of values: a pair of points shares its even and its odd part."""
+    rows = algorithm.input
+    if len(rows) == 1:
+        return list(values)
+    results = [combination(e, type, rows[0], values)]
+    for row in rows[1:-1:2]:
+        even, odd = ([c if k % 2 == parity else Fraction(0) for k, c in enumerate(row)] for parity in (0, 1))
+        factor = next(c for c in reversed(odd) if c)
+        shared = combination(e, type, even, values), combination(e, type, [c / factor for c in odd], values)
+        results += [combination(e, type, (1, sign * factor), shared) for sign in (1, -1)]
+    return [*results, combination(e, type, rows[-1], values)]
+
+
+def transform_output(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
+    """``A^T`` times a vector of values: a pair of points is first added and subtracted."""
+    if len(values) == 1:
+        return list(values)
+    inner = range(1, len(values) - 1, 2)
+    added = [e.let(f"fadd {type} {values[k]}, {values[k + 1]}") for k in inner]
+    subtracted = [e.let(f"fsub {type} {values[k]}, {values[k + 1]}") for k in inner]
+    results = []
+    for power, row in enumerate(algorithm.output):
+        # The coefficients of a pair are equal, but for the sign where the power is odd.
+        of_pairs = subtracted if power % 2 else added
+        results.append(combination(e, type, [row[0], *row[1:-1:2], row[-1]], [values[0], *of_pairs, values[-1]]))
+    return results
+
+
+def combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:
+    """A sum of products with constants, in as few instructions as they allow."""
+    terms = [(c, value) for c, value in zip(coefficients, values, strict=True) if c]
+    terms.sort(key=lambda term: (term[0] != 1, abs(term[0]) != 1))
+    lanes = int(type[1:].split(" ")[0])
+
+    def constant(c: Fraction | int) -> str:
+        return splat(float_literal(float(c), "float"), lanes, "float")
+
+    (first, total), *rest = terms
+    if first != 1:
+        total = e.let(f"fmul {type} {total}, {constant(first)}")
+    for c, value in rest:
+        if abs(c) == 1:
+            total = e.let(f"{'fadd' if c > 0 else 'fsub'} {type} {total}, {value}")
+        else:
+            total = e.fma(type, value, constant(c), total)
+    return total

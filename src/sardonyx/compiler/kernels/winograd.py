@@ -1,256 +1,144 @@
-"""Winograd's convolution (Lavin and Gray 2015, arXiv:1509.09308): 3x3 windows of stride 1, float32, blocked images.
+"""Winograd's convolution: windows of 3x3, 3x1 or 1x3, stride 1, float32, over blocked images.
 
-The result is cut into tiles of m x m. A tile's n x n inputs (n = m + 2) are transformed, which makes the convolution a
-product of matrices for each of the n x n places: ``M[place] = V[place] U[place]``, [tiles, channels] by
-[channels, filters]; a tile's results are the inverse transform of its n x n sums. F(4,3) multiplies 4 times less than
-the direct way.
+:mod:`~sardonyx.compiler.kernels.winograd_plan` says how it is cut. Either :func:`convolve` does all: a work item owns
+a block of tiles and all filters, and transforms its inputs into memory of its worker's, which stays in the cache
+while the weights stream past. Or :func:`transform` and then :func:`multiply` do it in two stages.
 
-Blocked images are ``[batch, ceil(channels / B), height, width, B]`` with ``B`` the target's lanes; the lanes past the
-last channel hold zeros. Work items of :meth:`Winograd.convolve` own a block of tiles and all filters: they transform
-its inputs into memory of their worker's, which stays in the second-level cache while the weights stream past it.
+Epilogues get whole vectors of ``lanes`` filters at (image, filter, row, column), the filter a multiple of the lanes,
+without a mask. The lanes past the last filter are zero there, and are to be zero again in a blocked image.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from contextlib import contextmanager
 
-import numpy as np
-import numpy.typing as npt
-
-from sardonyx.compiler.emitter import Emitter, float_literal, splat, vector
+from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.toom_cook import ShortConvolution, as_floats, short_convolution
-from sardonyx.compiler.target import Target
+from sardonyx.compiler.kernels.toom_cook import transform_input, transform_output
+from sardonyx.compiler.kernels.windows import Image, Number
+from sardonyx.compiler.kernels.winograd_plan import Winograd
 from sardonyx.core.dim import Size, ceil_div
 
 _UNROLL = 4
-_PAD = 16
-"""Elements between the planes of a transform: planes a power of two apart would share few cache sets."""
 
 
-@dataclass(frozen=True)
-class Image:
-    """A blocked image.
-
-    Attributes:
-        pointer: Its first element.
-        channels: How many channels it has, without those that fill the last block.
-        height: Rows.
-        width: Columns.
-    """
-
-    pointer: str
-    channels: Size
-    height: Size
-    width: Size
-
-
-@dataclass(frozen=True)
-class Winograd:
-    """One convolution: its sizes, and how it is cut.
-
-    Attributes:
-        target: What the code is for.
-        m: Rows and columns of a tile's results: 2, 4 or 6.
-        batch: Images.
-        channels: Input channels.
-        filters: Output channels.
-        height: Rows of the result.
-        width: Columns of the result.
-        padding: Rows of zeros above the image, columns of zeros left of it.
-        workers: How many threads will share the work: the number of work items is a multiple of it.
-    """
-
-    target: Target
-    m: int
-    batch: Size
-    channels: Size
-    filters: Size
-    height: Size
-    width: Size
-    padding: tuple[int, int] = (1, 1)
-    workers: int = 1
-
-    @property
-    def lanes(self) -> int:
-        """Channels of a block of the images."""
-        return self.target.lanes(32)
-
-    @property
-    def algorithm(self) -> ShortConvolution:
-        """The matrices."""
-        return short_convolution(self.m)
-
-    @property
-    def tiles(self) -> Size:
-        """Tiles of all images."""
-        return self.batch * ceil_div(self.height, self.m) * ceil_div(self.width, self.m)
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of filters that are computed together."""
-        return filter_vectors(self.target, self.filters)
-
-    @property
-    def rows(self) -> int:
-        """Tiles of a register tile: sums, one vector of each operand, and one spare fill the registers."""
-        return tile_rows(self.target, self.vectors)
-
-    @property
-    def block(self) -> int:
-        """The most tiles of a work item: transformed, they fill half of the second-level cache where they can."""
-        if not isinstance(self.channels, int):
-            return 2 * self.rows
-        of_one = self.algorithm.n**2 * 4 * self.lanes * math.ceil(self.channels / self.lanes)
-        return self.rows * max(1, min(3, self.target.l2 // 2 // (of_one * self.rows)))
-
-    @property
-    def items(self) -> Size:
-        """Work items."""
-        return ceil_div(ceil_div(self.tiles, self.block), self.workers) * self.workers
-
-    @property
-    def _input_plane(self) -> Size:
-        return ceil_div(self.channels, self.lanes) * (self.block * self.lanes) + _PAD
-
-    @property
-    def _sum_plane(self) -> int:
-        return self.block * self.vectors * self.lanes + _PAD
-
-    @property
-    def scratch(self) -> Size:
-        """Bytes of memory that each worker needs for itself, a multiple of 64."""
-        return self.algorithm.n**2 * 4 * (self._input_plane + self._sum_plane)
-
-    def convolve(self, kernel: Kernel, image: Image, weights: str, scratch: str, epilogue: Epilogue) -> Size:
-        """Emit the whole convolution.
-
-        Args:
-            kernel: Where to.
-            image: What is convolved; its channels are this convolution's.
-            weights: What :func:`transform_weights` made.
-            scratch: Memory of :attr:`scratch` bytes for every worker.
-            epilogue: Takes vectors of filters at (image, filter, row, column); the filter's base is a multiple of
-                the lanes, and lanes past the last filter come with it.
-
-        Returns:
-            How many work items there are.
-        """
-        _Code(self, kernel, image, epilogue).convolve(weights, scratch)
-        return self.items
-
-
-def tile_rows(target: Target, vectors: int) -> int:
-    """Rows of a register tile with so many vectors a row."""
-    return max(1, (target.vector_registers - vectors - 1) // vectors)
-
-
-def filter_vectors(target: Target, filters: Size) -> int:
-    """Vectors of filters a register tile has: 2 or 3, whichever computes fewer that do not exist."""
-    if not isinstance(filters, int):
-        return 2
-    blocks = math.ceil(filters / target.lanes(32))
-    return min((2, 3, 1), key=lambda vectors: math.ceil(blocks / vectors) * vectors)
-
-
-def transform_weights(
-    weights: npt.NDArray[np.float32], m: int, target: Target, vectors: int | None = None
-) -> npt.NDArray[np.float32]:
-    """The weights as :meth:`Winograd.convolve` reads them.
+def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: str, epilogue: Epilogue) -> Size:
+    """Write a whole convolution, for a plan that is not staged.
 
     Args:
-        weights: [filters, channels, 3, 3].
-        m: Rows and columns of a tile's results.
-        target: What the code is for.
-        vectors: The convolution's :attr:`Winograd.vectors`, where its filters were not a number.
+        kernel: What is written.
+        plan: How it is cut.
+        x: The image, blocked.
+        weights: What :func:`~sardonyx.compiler.kernels.winograd_plan.transform_weights` made.
+        scratch: ``plan.scratch`` bytes for every worker.
+        epilogue: What becomes of the results.
 
     Returns:
-        [groups of filters, n * n places, channels, filters of a group]; channels and filters that fill blocks are zero.
+        The number of work items.
     """
-    filters, channels = weights.shape[:2]
-    lanes = target.lanes(32)
-    width = lanes * (vectors or filter_vectors(target, filters))
-    algorithm = short_convolution(m)
-    matrix = as_floats(algorithm.weight)
-    transformed = np.einsum("xi,fcij,yj->xycf", matrix, weights.astype(np.float64), matrix, optimize=True)
-    groups = -(-filters // width)
-    padded = np.zeros((algorithm.n**2, -(-channels // lanes) * lanes, groups * width), np.float32)
-    padded[:, :channels, :filters] = transformed.reshape(algorithm.n**2, channels, filters)
-    return np.ascontiguousarray(padded.reshape(*padded.shape[:2], groups, width).transpose(2, 0, 1, 3))
+    code = _Code(kernel, plan)
+    e = code.e
+    planes = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
+    sums = code.at(planes, plan.places * plan.input_plane)
+    with e.loop("%first", "%last") as item, code.tiles_of(item) as (start, count):
+        with e.loop(0, plan.channel_blocks) as channels:
+            code.transform_inputs(x, planes, channels, start, count)
+        with e.loop(0, plan.groups) as group:
+            code.multiply(planes, weights, sums, group, count)
+            code.transform_outputs(sums, group, start, count, epilogue)
+    return plan.blocks
 
 
-def error_bound(m: int, channels: int) -> float:
-    """An upper estimate of the largest error in proportion to the largest result, float32.
+def transform(kernel: Kernel, plan: Winograd, x: Image, transformed: str) -> Size:
+    """Write the first stage of a staged plan: all inputs, transformed.
 
-    Roundings are taken as independent: a product carries those of its transforms and of the sum over the channels,
-    and the inverse transform amplifies them by the ratio that the matrices have
-    (:attr:`~sardonyx.compiler.kernels.toom_cook.ShortConvolution.amplification`). Random inputs reach a half of it.
+    Args:
+        kernel: What is written.
+        plan: How it is cut.
+        x: The image, blocked.
+        transformed: Room for ``plan.transformed`` bytes.
+
+    Returns:
+        The number of work items.
     """
-    unit = 2.0**-24
-    roundings = 2 * m + channels / 6
-    return 2 * unit * math.sqrt(roundings) * short_convolution(m).amplification
+    code = _Code(kernel, plan)
+    e = code.e
+    with e.loop("%first", "%last") as item:
+        block = e.div(item, plan.channel_blocks)
+        with code.tiles_of(block) as (start, count):
+            planes = code.at(transformed, e.mul(block, plan.places * plan.input_plane))
+            code.transform_inputs(x, planes, e.rem(item, plan.channel_blocks), start, count)
+    return plan.blocks * plan.channel_blocks
+
+
+def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scratch: str, epilogue: Epilogue) -> Size:
+    """Write the second stage of a staged plan; a work item is a group of filters on a block of tiles.
+
+    Args:
+        kernel: What is written.
+        plan: How it is cut.
+        transformed: What the first stage made.
+        weights: What :func:`~sardonyx.compiler.kernels.winograd_plan.transform_weights` made.
+        scratch: ``plan.scratch`` bytes for every worker.
+        epilogue: What becomes of the results.
+
+    Returns:
+        The number of work items.
+    """
+    code = _Code(kernel, plan)
+    e = code.e
+    sums = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
+    with e.loop("%first", "%last") as item:
+        group, block = e.div(item, code.blocks), e.rem(item, code.blocks)
+        with code.tiles_of(block) as (start, count):
+            planes = code.at(transformed, e.mul(block, plan.places * plan.input_plane))
+            code.multiply(planes, weights, sums, group, count)
+            code.transform_outputs(sums, group, start, count, epilogue)
+    return plan.blocks * plan.groups
 
 
 class _Code:
-    """The emission of one convolution."""
+    """The parts of one convolution."""
 
-    def __init__(self, plan: Winograd, kernel: Kernel, image: Image, epilogue: Epilogue) -> None:
-        self.plan = plan
+    def __init__(self, kernel: Kernel, plan: Winograd) -> None:
         self.kernel = kernel
         self.e = kernel.emitter
-        self.image = image
-        self.epilogue = epilogue
+        self.plan = plan
         self.lanes = plan.lanes
         self.type = vector(plan.lanes, "float")
-        self.n = plan.algorithm.n
-        self.channel_blocks = kernel.size(ceil_div(plan.channels, plan.lanes))
-        self.filter_blocks = kernel.size(ceil_div(plan.filters, plan.lanes))
-        self.input_plane = kernel.size(plan._input_plane)
-        self.tile_rows = kernel.size(ceil_div(plan.height, plan.m))
-        self.tile_columns = kernel.size(ceil_div(plan.width, plan.m))
-        self.patch = self.e.array("float", self.n**2 * self.lanes)
-        self.partial = self.e.array("float", plan.m * self.n * self.lanes)
-        self.row_results = self.e.array("float", plan.m * self.lanes)
+        self.down, self.across = plan.algorithms
+        self.tiles = kernel.size(plan.tiles)
+        self.blocks = kernel.size(plan.blocks)
+        self.tile_rows = kernel.size(ceil_div(plan.out[0], plan.tile[0]))
+        self.tile_columns = kernel.size(ceil_div(plan.out[1], plan.tile[1]))
 
-    def at(self, pointer: str, index: str | int) -> str:
+    def at(self, pointer: str, index: Number) -> str:
         """The address of an element of an array of floats."""
         return self.e.address(pointer, "float", index)
 
-    def load(self, pointer: str, index: str | int = 0) -> str:
+    def load(self, pointer: str, index: Number = 0) -> str:
         """A vector; images and weights are aligned as their owners like."""
         return self.e.load(self.type, self.at(pointer, index), 4)
 
-    def store(self, value: str, pointer: str, index: str | int = 0) -> None:
+    def store(self, value: str, pointer: str, index: Number = 0) -> None:
         """Store a vector."""
         self.e.store(self.type, value, self.at(pointer, index), 4)
 
-    def convolve(self, weights: str, scratch: str) -> None:
-        e, plan = self.e, self.plan
-        own = e.address(scratch, "i8", e.mul("%worker", self.kernel.size(plan.scratch)))
-        sums = self.at(own, e.mul(self.input_plane, self.n**2))
-        items = self.kernel.size(plan.items)
-        tiles = self.kernel.size(plan.tiles)
-        group_size = e.mul(self.channel_blocks, self.n**2 * self.lanes * self.lanes * plan.vectors)
-        with e.loop("%first", "%last") as item:
-            start = e.div(e.mul(tiles, item), items)
-            count = e.sub(e.div(e.mul(tiles, e.add(item, 1)), items), start)
-            with e.when(e.let(f"icmp sgt i64 {count}, 0")):
-                self.transform_inputs(own, start, count)
-                groups = self.kernel.size(ceil_div(ceil_div(plan.filters, plan.lanes), plan.vectors))
-                with e.loop(0, groups) as group:
-                    self.multiply(own, self.at(weights, e.mul(group, group_size)), sums, count)
-                    first = e.mul(group, plan.vectors)
-                    with e.loop(0, e.least(plan.vectors, e.sub(self.filter_blocks, first))) as member:
-                        place = self.at(sums, e.mul(member, self.lanes))
-                        self.transform_outputs(place, start, count, e.add(first, member))
-
     # Tiles.
 
-    def each_tile(self, start: str | int, count: str | int) -> Iterator[tuple[str, str, str, str]]:
-        """Write a loop over tiles from ``start`` on: the tile's number in the block, its image, row and column."""
+    @contextmanager
+    def tiles_of(self, block: Number) -> Iterator[tuple[Number, Number]]:
+        """The first tile of a block and how many it has; blocks are as equal as can be, and some may be empty."""
+        e = self.e
+        start = e.div(e.mul(self.tiles, block), self.blocks)
+        count = e.sub(e.div(e.mul(self.tiles, e.add(block, 1)), self.blocks), start)
+        with e.when(e.let(f"icmp sgt i64 {count}, 0")):
+            yield start, count
+
+    @contextmanager
+    def each_tile(self, start: Number, count: Number) -> Iterator[tuple[str, str, str, str]]:
+        """A loop over tiles from ``start`` on: the tile's number in the block; its image, row and column."""
         e = self.e
         per_image = e.mul(self.tile_rows, self.tile_columns)
         within = e.rem(start, per_image)
@@ -270,84 +158,99 @@ class _Code:
 
     # Inputs.
 
-    def transform_inputs(self, planes: str, start: str | int, count: str | int) -> None:
-        """Transform the inputs of a block of tiles: ``V[place][block of channels][tile][B]``."""
-        e, m = self.e, self.plan.m
-        top, left = self.plan.padding
-        with e.loop(0, self.channel_blocks) as block:
-            of_block = self.at(planes, e.mul(block, self.plan.block * self.lanes))
-            for number, image, row, column in self.each_tile(start, count):
-                y = e.sub(e.mul(row, m), top)
-                x = e.sub(e.mul(column, m), left)
-                plane = e.add(e.mul(image, self.channel_blocks), block)
-                source, stride = self.inputs_of(plane, y, x)
-                columns = []
-                for j in range(self.n):
-                    values = [self.load(self.at(source, e.mul(stride, i)), j * self.lanes) for i in range(self.n)]
-                    columns.append(transform_input(e, self.type, self.plan.algorithm, values))
-                target = self.at(of_block, e.mul(number, self.lanes))
-                for i in range(self.n):
-                    row_values = transform_input(e, self.type, self.plan.algorithm, [each[i] for each in columns])
-                    for j, value in enumerate(row_values):
-                        self.store(value, target, e.mul(self.input_plane, i * self.n + j))
+    def transform_inputs(self, x: Image, planes: str, channels: Number, start: Number, count: Number) -> None:
+        """Transform one vector of channels of a block of tiles."""
+        e, plan, lanes = self.e, self.plan, self.lanes
+        top, left = (self.kernel.size(each) for each in plan.padding)
+        of_channels = self.at(planes, e.mul(channels, plan.block * lanes))
+        patch = e.array("float", plan.places * lanes)
+        with self.each_tile(start, count) as (number, image, row, column):
+            image_plane = e.add(e.mul(image, plan.channel_blocks), channels)
+            y, x_ = e.sub(e.mul(row, plan.tile[0]), top), e.sub(e.mul(column, plan.tile[1]), left)
+            source, stride = self.inputs_of(x, patch, image_plane, y, x_)
+            columns = []
+            for j in range(self.across.n):
+                values = [self.load(self.at(source, e.mul(stride, i)), j * lanes) for i in range(self.down.n)]
+                columns.append(transform_input(e, self.type, self.down, values))
+            target = self.at(of_channels, e.mul(number, lanes))
+            for i in range(self.down.n):
+                values = transform_input(e, self.type, self.across, [each[i] for each in columns])
+                for j, value in enumerate(values):
+                    self.store(value, target, (i * self.across.n + j) * plan.input_plane)
 
-    def inputs_of(self, plane: str | int, y: str | int, x: str | int) -> tuple[str, str]:
-        """Where a tile's inputs begin, and elements from row to row: a copy with zeros where the padding is needed."""
-        e, lanes, n = self.e, self.lanes, self.n
-        height, width = self.kernel.size(self.image.height), self.kernel.size(self.image.width)
-        corner = e.mul(e.add(e.mul(e.add(e.mul(plane, height), y), width), x), lanes)
-        direct = self.at(self.image.pointer, corner)
-        source = e.variable("ptr", direct)
-        stride = e.variable("i64", str(e.mul(width, lanes)))
-        row_begin, row_end = e.most(0, e.sub(0, y)), e.least(n, e.sub(height, y))
-        begin, end = e.most(0, e.sub(0, x)), e.least(n, e.sub(width, x))
-        rows, columns = e.sub(row_end, row_begin), e.sub(end, begin)
-        whole = e.let(f"icmp sge i64 {e.least(rows, columns)}, {n}")
-        with e.when(e.let(f"xor i1 {whole}, true")):
-            for i in range(n * n):
-                self.store("zeroinitializer", self.patch, i * lanes)
+    def inputs_of(self, x: Image, patch: str, plane: Number, y: Number, left: Number) -> tuple[str, str]:
+        """Where a tile's inputs begin, and elements from row to row.
+
+        Where the tile reaches over the image's edges, they are copied to ``patch``, with zeros around.
+        """
+        e, lanes = self.e, self.lanes
+        rows, columns = self.down.n, self.across.n
+        height, width = (self.kernel.size(each) for each in x.sizes)
+        row_size = e.mul(width, lanes)
+        corner = e.mul(e.add(e.mul(e.add(e.mul(plane, height), y), width), left), lanes)
+        direct = self.at(x.pointer, corner)
+        source, stride = e.variable("ptr", direct), e.variable("i64", str(row_size))
+        row_begin, row_end = e.most(0, e.sub(0, y)), e.least(rows, e.sub(height, y))
+        begin, end = e.most(0, e.sub(0, left)), e.least(columns, e.sub(width, left))
+        outside = e.add(e.sub(rows, e.sub(row_end, row_begin)), e.sub(columns, e.sub(end, begin)))
+        with e.when(e.let(f"icmp sgt i64 {outside}, 0")):
+            for i in range(rows * columns):
+                self.store("zeroinitializer", patch, i * lanes)
             with e.loop(row_begin, row_end) as row:
-                from_row = self.at(direct, e.mul(row, e.mul(width, lanes)))
-                to_row = self.at(self.patch, e.mul(row, n * lanes))
+                from_row = self.at(direct, e.mul(row, row_size))
+                to_row = self.at(patch, e.mul(row, columns * lanes))
                 with e.loop(begin, end) as column:
                     offset = e.mul(column, lanes)
                     self.store(self.load(from_row, offset), to_row, offset)
-            source.set(self.patch)
-            stride.set(str(n * lanes))
+            source.set(patch)
+            stride.set(str(columns * lanes))
         return source.get(), stride.get()
 
     # Products.
 
-    def multiply(self, planes: str, weights: str, sums: str, count: str | int) -> None:
-        """``M[place][tile][filters of the group]`` for a block of tiles.
+    def multiply(self, planes: str, weights: str, sums: str, group: Number, count: Number) -> None:
+        """The sums over the channels of a block of tiles, at all places, for a group of filters.
 
         The tiles are split evenly into passes of at most the register tile's rows; each number of rows that a pass may
         have is a piece of code of its own.
         """
         e, plan = self.e, self.plan
         width = plan.vectors * self.lanes
-        of_place = e.mul(self.channel_blocks, self.lanes * width)
+        of_place = plan.channel_blocks * self.lanes * width
+        of_group = self.at(weights, e.mul(group, plan.places * of_place))
         passes = e.div(e.add(count, plan.rows - 1), plan.rows)
         rows, longer = e.div(count, passes), e.rem(count, passes)
-        with e.loop(0, self.n**2) as place:
-            plane = self.at(planes, e.mul(place, self.input_plane))
-            factors = self.at(weights, e.mul(place, of_place))
-            results = self.at(sums, e.mul(place, plan._sum_plane))
+        with e.loop(0, plan.places) as place:
+            plane = self.at(planes, e.mul(place, plan.input_plane))
+            factors = self.at(of_group, e.mul(place, of_place))
+            results = self.at(sums, e.mul(place, plan.sum_plane))
             with e.loop(0, passes) as number:
                 first = e.add(e.mul(number, rows), e.least(number, longer))
                 here = e.add(rows, e.let(f"zext i1 {e.let(f'icmp slt i64 {number}, {longer}')} to i64"))
                 left = self.at(plane, e.mul(first, self.lanes))
                 right = self.at(results, e.mul(first, width))
-                for each in range(plan.rows, 0, -1):
+                for each in self.possible_rows():
                     with e.when(e.let(f"icmp eq i64 {here}, {each}")):
                         self.register_tile(left, factors, right, each)
+
+    def possible_rows(self) -> list[int]:
+        """How many rows a pass may have."""
+        plan = self.plan
+        if not isinstance(plan.tiles, int) or not isinstance(plan.blocks, int):
+            return list(range(plan.rows, 0, -1))
+        found = set()
+        for count in {plan.tiles // max(plan.blocks, 1), -(-plan.tiles // max(plan.blocks, 1))}:
+            passes = -(-count // plan.rows)
+            found |= {count // passes, -(-count // passes)} if passes else set()
+        return sorted(found, reverse=True)
 
     def register_tile(self, left: str, factors: str, right: str, rows: int) -> None:
         """Sums over all channels of some tiles, all of them in registers."""
         e, plan, lanes = self.e, self.plan, self.lanes
-        sums = [[e.variable(self.type, "zeroinitializer") for _ in range(plan.vectors)] for _ in range(rows)]
+        zero = "zeroinitializer"
+        sums = [[e.variable(self.type, zero) for _ in range(plan.vectors)] for _ in range(rows)]
         factor = e.variable("ptr", factors)
-        with e.loop(0, self.channel_blocks) as block:
+        with e.loop(0, plan.channel_blocks) as block:
             of_block = self.at(left, e.mul(block, plan.block * lanes))
             with e.loop(0, lanes, _UNROLL) as channel:
                 values = self.at(of_block, channel)
@@ -355,93 +258,53 @@ class _Code:
                 for step in range(_UNROLL):
                     loaded = [self.load(here, (step * plan.vectors + v) * lanes) for v in range(plan.vectors)]
                     for i, row in enumerate(sums):
-                        scalar = e.load("float", self.at(values, i * lanes + step), 4)
-                        spread = e.spread(scalar, lanes, "float")
-                        for accumulator, weight in zip(row, loaded, strict=True):
-                            accumulator.set(e.fma(self.type, spread, weight, accumulator.get()))
+                        spread = e.spread(e.load("float", self.at(values, i * lanes + step), 4), lanes, "float")
+                        for total, weight in zip(row, loaded, strict=True):
+                            total.set(e.fma(self.type, spread, weight, total.get()))
                 factor.set(self.at(here, _UNROLL * plan.vectors * lanes))
         for i, row in enumerate(sums):
-            for v, accumulator in enumerate(row):
-                self.store(accumulator.get(), right, (i * plan.vectors + v) * lanes)
+            for v, total in enumerate(row):
+                self.store(total.get(), right, (i * plan.vectors + v) * lanes)
 
     # Results.
 
-    def transform_outputs(self, sums: str, start: str | int, count: str | int, filter_block: str | int) -> None:
-        """Transform the sums of a block of tiles and hand the results of one vector of filters on."""
+    def transform_outputs(self, sums: str, group: Number, start: Number, count: Number, epilogue: Epilogue) -> None:
+        """Transform the sums of a block of tiles and hand the results of a group of filters on."""
         e, plan, lanes = self.e, self.plan, self.lanes
-        m, n = plan.m, self.n
-        height, width = self.kernel.size(plan.height), self.kernel.size(plan.width)
-        for number, image, row, column in self.each_tile(start, count):
-            y, x = e.mul(row, m), e.mul(column, m)
-            of_tile = self.at(sums, e.mul(number, plan.vectors * lanes))
-            for j in range(n):
-                values = [self.load(of_tile, (i * n + j) * plan._sum_plane) for i in range(n)]
-                for i, value in enumerate(transform_output(e, self.type, plan.algorithm, values)):
-                    self.store(value, self.partial, (i * n + j) * lanes)
-            with e.loop(0, e.least(m, e.sub(height, y))) as line:
-                of_row = self.at(self.partial, e.mul(line, n * lanes))
-                partial = [self.load(of_row, k * lanes) for k in range(n)]
-                results = transform_output(e, self.type, plan.algorithm, partial)
-                first = Index(image), Index(e.mul(filter_block, lanes), 1), Index(e.add(y, line)), Index(x)
-                self.give_row(first, results, e.least(m, e.sub(width, x)))
+        height, width = (self.kernel.size(each) for each in plan.out)
+        rows, columns = plan.tile
+        partial = e.array("float", rows * self.across.n * lanes)
+        line_results = e.array("float", columns * lanes)
+        first_block = e.mul(group, plan.vectors)
+        with e.loop(0, e.least(plan.vectors, e.sub(plan.filter_blocks, first_block))) as member:
+            of_member = self.at(sums, e.mul(member, lanes))
+            filter = e.mul(e.add(first_block, member), lanes)
+            with self.each_tile(start, count) as (number, image, row, column):
+                y, x = e.mul(row, rows), e.mul(column, columns)
+                of_tile = self.at(of_member, e.mul(number, plan.vectors * lanes))
+                for j in range(self.across.n):
+                    values = [self.load(of_tile, (i * self.across.n + j) * plan.sum_plane) for i in range(self.down.n)]
+                    for i, value in enumerate(transform_output(e, self.type, self.down, values)):
+                        self.store(value, partial, (i * self.across.n + j) * lanes)
+                with e.loop(0, e.least(rows, e.sub(height, y))) as line:
+                    of_line = self.at(partial, e.mul(line, self.across.n * lanes))
+                    values = [self.load(of_line, j * lanes) for j in range(self.across.n)]
+                    results = transform_output(e, self.type, self.across, values)
+                    at = Index(image), Index(filter, 1), Index(e.add(y, line)), Index(x)
+                    self.give(at, results, line_results, e.least(columns, e.sub(width, x)), epilogue)
 
-    def give_row(self, first: tuple[Index, Index, Index, Index], results: Sequence[str], count: str | int) -> None:
-        """Hand on the first ``count`` results of a row; ``first`` is where the first belongs."""
-        e, m = self.e, self.plan.m
-        *row, x = first
-        with e.either(e.let(f"icmp eq i64 {count}, {m}")) as branches:
+    def give(self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, epilogue: Epilogue) -> None:
+        """Hand the first ``count`` results of a line on; ``at`` is where the first belongs."""
+        e = self.e
+        *line, x = at
+        with e.either(e.let(f"icmp eq i64 {count}, {len(results)}")) as branches:
             next(branches)
-            for k, value in enumerate(results):
-                self.epilogue((*row, Index(e.add(x.base, k))), value, None)
+            for j, value in enumerate(results):
+                epilogue((*line, Index(e.add(x.base, j))), value, None)
             next(branches)
-            for k, value in enumerate(results):
-                self.store(value, self.row_results, k * self.lanes)
+            for j, value in enumerate(results):
+                self.store(value, room, j * self.lanes)
             with e.loop(0, count) as column:
-                value = self.load(self.row_results, e.mul(column, self.lanes))
-                self.epilogue((*row, Index(e.add(x.base, column))), value, None)
+                value = self.load(room, e.mul(column, self.lanes))
+                epilogue((*line, Index(e.add(x.base, column))), value, None)
             next(branches, None)
-
-
-def transform_input(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
-    """``B^T`` times a vector of values: a pair of points shares its even and its odd part."""
-    rows = algorithm.input
-    results = [combination(e, type, rows[0], values)]
-    for row in rows[1:-1:2]:
-        even, odd = ([c if k % 2 == parity else Fraction(0) for k, c in enumerate(row)] for parity in (0, 1))
-        factor = next(c for c in reversed(odd) if c)
-        shared = combination(e, type, even, values), combination(e, type, [c / factor for c in odd], values)
-        results += [combination(e, type, (1, sign * factor), shared) for sign in (1, -1)]
-    return [*results, combination(e, type, rows[-1], values)]
-
-
-def transform_output(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
-    """``A^T`` times a vector of values: a pair of points is first added and subtracted."""
-    inner = range(1, len(values) - 1, 2)
-    added = [e.let(f"fadd {type} {values[k]}, {values[k + 1]}") for k in inner]
-    subtracted = [e.let(f"fsub {type} {values[k]}, {values[k + 1]}") for k in inner]
-    results = []
-    for power, row in enumerate(algorithm.output):
-        # The coefficients of a pair are equal, but for the sign where the power is odd.
-        of_pairs = subtracted if power % 2 else added
-        results.append(combination(e, type, [row[0], *row[1:-1:2], row[-1]], [values[0], *of_pairs, values[-1]]))
-    return results
-
-
-def combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:
-    """A sum of products with constants, in as few instructions as they allow."""
-    terms = [(c, value) for c, value in zip(coefficients, values, strict=True) if c]
-    terms.sort(key=lambda term: (term[0] != 1, abs(term[0]) != 1))
-    lanes = int(type[1:].split(" ")[0])
-
-    def constant(c: Fraction | int) -> str:
-        return splat(float_literal(float(c), "float"), lanes, "float")
-
-    (first, total), *rest = terms
-    if first != 1:
-        total = e.let(f"fmul {type} {total}, {constant(first)}")
-    for c, value in rest:
-        if abs(c) == 1:
-            total = e.let(f"{'fadd' if c > 0 else 'fsub'} {type} {total}, {value}")
-        else:
-            total = e.fma(type, value, constant(c), total)
-    return total

@@ -1,0 +1,241 @@
+"""Matrix products and attention against ONNX Runtime: ``python benchmarks/kernels.py``.
+
+Each kernel and a model of the one operator run in turns; the least time of each counts. The share of the peak is of the
+multiply-adds that as many cores did in registers just before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from sardonyx.compiler import storage
+from sardonyx.compiler.kernels.attention import Heads, attention
+from sardonyx.compiler.kernels.attention import scratch_bytes as attention_scratch
+from sardonyx.compiler.kernels.gemm import Matrix, Packed, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.target import NAMED, Target, host
+from sardonyx.compiler.threads import pool
+from sardonyx.core.dim import Size, evaluate
+from sardonyx.core.types import FLOAT
+from winograd import aligned, function, multiply_add_peak
+
+PRODUCTS = (
+    (1024, 1024, 1024), (512, 512, 512), (1024, 1024, 64), (128, 384, 384), (128, 1536, 384), (128, 384, 1536),
+    (128, 768, 768), (128, 2304, 768), (128, 3072, 768), (128, 768, 3072), (197, 768, 768), (49, 512, 2048),
+    (128, 128, 64), (128, 64, 128), (10, 1000, 512),
+)  # fmt: skip
+"""Rows, columns and depth (M, N, K)."""
+VECTORS = (
+    (1, 1000, 2048),
+    (1, 768, 768),
+    (1, 3072, 768),
+    (1, 768, 3072),
+    (1, 4096, 4096),
+    (4, 768, 768),
+    (4, 4096, 4096),
+)
+HEADS = ((12, 128, 32), (12, 128, 64), (12, 197, 64), (12, 1024, 64), (16, 577, 64), (8, 4096, 40), (12, 1, 64))
+"""Heads, queries and keys, columns of a head."""
+
+
+@dataclass
+class Bench:
+    """A kernel with its buffers, ready to run."""
+
+    run: int
+    arguments: ctypes.Array[ctypes.c_int64]
+    items: int
+    result: np.ndarray
+    held: list[np.ndarray]
+    compile_seconds: float
+    call: Callable[..., None]
+
+    def __call__(self, threads: int) -> None:
+        address = ctypes.addressof(self.arguments)
+        if threads == 1:
+            self.call(address, 0, self.items, 0)
+        else:
+            pool(threads).parallel(self.run, address, self.items, max(1, self.items // (threads * 8)))
+
+
+def bench(kernel: Kernel, items: Size, buffers: list[np.ndarray], result: np.ndarray) -> Bench:
+    call, seconds = function(kernel, kernel.target)
+    slots = [each.ctypes.data for each in buffers] + [evaluate(each, {}) for each in kernel.sizes]
+    address = ctypes.cast(call, ctypes.c_void_p).value  # type: ignore[arg-type]
+    assert address is not None
+    return Bench(address, (ctypes.c_int64 * len(slots))(*slots), evaluate(items, {}), result, buffers, seconds, call)
+
+
+def product(target: Target, a: np.ndarray, b: np.ndarray, packed: bool, threads: int) -> Bench:
+    (m, k), n = a.shape, b.shape[1]
+    kernel = Kernel(target)
+    e, lanes = kernel.emitter, target.lanes(32)
+    left, right, out, scratch = (kernel.buffer() for _ in range(4))
+
+    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+        row, column = index
+        where = Index(e.add(e.mul(row.base, n), column.base), 1)
+        storage.store(e, FLOAT, value, out, where, lanes, mask)
+
+    second = Packed(right, FLOAT) if packed else Matrix(right, FLOAT, n, 1)
+    items = gemm(
+        kernel, m=m, n=n, k=k, a=Matrix(left, FLOAT, k, 1), b=second, epilogue=epilogue,
+        scratch=None if packed else scratch,
+    )  # fmt: skip
+    result = aligned(np.zeros((m, n), np.float32))
+    room = aligned(np.zeros(threads * evaluate(scratch_bytes(target, k, FLOAT), {}) // 4, np.float32))
+    return bench(kernel, items, [aligned(a), aligned(pack(b, target) if packed else b), result, room], result)
+
+
+def attentive(target: Target, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int) -> Bench:
+    """Operands [1, heads, rows, columns]."""
+    _, heads, queries, depth = q.shape
+    keys = k.shape[2]
+    kernel = Kernel(target)
+    e, lanes = kernel.emitter, target.lanes(32)
+    pointers = [kernel.buffer() for _ in range(3)]
+    out, scratch = kernel.buffer(), kernel.buffer()
+
+    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+        _, head, query, column = index
+        row = e.add(e.mul(head.base, queries), query.base)
+        storage.store(e, FLOAT, value, out, Index(e.add(e.mul(row, depth), column.base), 1), lanes, mask)
+
+    operands = [
+        Heads(pointer, FLOAT, 0, each.shape[2] * depth, depth, 1)
+        for pointer, each in zip(pointers, (q, k, v), strict=True)
+    ]
+    items = attention(
+        kernel, batch=1, heads=heads, queries=queries, keys=keys, depth=depth, width=depth, q=operands[0],
+        k=operands[1], v=operands[2], epilogue=epilogue, scratch=scratch, scale=depth**-0.5,
+    )  # fmt: skip
+    result = aligned(np.zeros(q.shape, np.float32))
+    room = aligned(np.zeros(threads * evaluate(attention_scratch(target, keys, depth, depth), {}) // 4, np.float32))
+    return bench(kernel, items, [*(aligned(each) for each in (q, k, v)), result, room], result)
+
+
+def session(nodes: list, feeds: dict[str, np.ndarray], constants: dict[str, np.ndarray], threads: int):
+    """ONNX Runtime on a graph that gives ``out``."""
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, each.shape) for name, each in feeds.items()]
+    held = [numpy_helper.from_array(each, name) for name, each in constants.items()]
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "one", inputs, outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    made = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    binding = made.io_binding()
+    for name, each in feeds.items():
+        binding.bind_cpu_input(name, each)
+    binding.bind_output("out")
+    return lambda: made.run_with_iobinding(binding), lambda: binding.copy_outputs_to_cpu()[0]
+
+
+def alternate(
+    first: Callable[[], None], second: Callable[[], None], seconds: float, threads: int
+) -> tuple[float, float]:
+    """The least times of two calls that take turns, some at a time: one's threads rest while the other's work.
+
+    Of one thread it is the processor's time that counts, so that other programs disturb less.
+    """
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    best, end = [np.inf, np.inf], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for i, call in enumerate((first, second)):
+            for _ in range(5):
+                begin = clock()
+                call()
+                best[i] = min(best[i], clock() - begin)
+    return best[0], best[1]
+
+
+def row(name: str, made: Bench, peer: tuple, operations: int, moved: int, peak: float, threads: int, seconds: float):
+    made(threads)
+    run, outputs = peer
+    run()
+    want = outputs()
+    error = float(np.abs(made.result.reshape(want.shape) - want).max() / np.abs(want).max())
+    ours, theirs = alternate(lambda: made(threads), run, seconds, threads)
+    print(
+        f"| {name} | {ours * 1e6:.1f} | {operations / ours / 1e9:.0f} | {operations / ours / 1e9 / peak:.0%}"
+        f" | {moved / ours / 1e9:.0f} | {theirs * 1e6:.1f} | {theirs / ours:.2f} | {error:.0e}"
+        f" | {made.compile_seconds * 1e3:.0f} |",
+        flush=True,
+    )  # fmt: skip
+
+
+def products(
+    target: Target, shapes: Sequence[tuple[int, int, int]], packed: bool, threads: int, peak: float, seconds: float
+):
+    rng = np.random.default_rng(0)
+    for m, n, k in shapes:
+        a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+        node = [helper.make_node("MatMul", ["a", "b"], ["out"])]
+        feeds, constants = ({"a": a}, {"b": b}) if packed else ({"a": a, "b": b}, {})
+        peer = session(node, feeds, constants, threads)
+        name = f"{m} x {n} x {k}" + ("" if packed else ", B computed")
+        made = product(target, a, b, packed, threads)
+        row(name, made, peer, 2 * m * n * k, 4 * (m * k + k * n + m * n), peak, threads, seconds)
+
+
+def attentions(target: Target, threads: int, peak: float, seconds: float) -> None:
+    rng = np.random.default_rng(0)
+    for heads, length, depth in HEADS:
+        queries = length
+        keys = 512 if length == 1 else length
+        q = rng.standard_normal((1, heads, queries, depth), np.float32)
+        k, v = (rng.standard_normal((1, heads, keys, depth), np.float32) for _ in range(2))
+        nodes = [
+            helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+            helper.make_node("Mul", ["q", "scale"], ["qs"]),
+            helper.make_node("MatMul", ["qs", "kt"], ["s"]),
+            helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+            helper.make_node("MatMul", ["p", "v"], ["out"]),
+        ]
+        constants = {"scale": np.float32(depth**-0.5)}
+        peer = session(nodes, {"q": q, "k": k, "v": v}, {k: np.asarray(v) for k, v in constants.items()}, threads)
+        made = attentive(target, q, k, v, threads)
+        operations = 4 * heads * queries * keys * depth
+        moved = 8 * heads * (queries + keys) * depth
+        row(f"{heads} heads, {queries} x {keys} x {depth}", made, peer, operations, moved, peak, threads, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each row")
+    parser.add_argument("--target", choices=sorted(NAMED), help="another than the machine's own")
+    parser.add_argument("--only", choices=["products", "computed", "vectors", "attention"])
+    arguments = parser.parse_args()
+    target = NAMED[arguments.target] if arguments.target else host()
+    threads, seconds = arguments.threads, arguments.seconds
+    measure = multiply_add_peak(target)
+    peak = max(measure() for _ in range(20)) * threads
+    print(f"{target.name}, {threads} threads, multiply-add peak {peak:.0f} GFLOP/s\n")
+    print("| M x N x K | µs | GFLOP/s | of peak | GB/s | ONNX Runtime µs | ratio | error | compile ms |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    if arguments.only in (None, "products"):
+        products(target, PRODUCTS, True, threads, peak, seconds)
+    if arguments.only in (None, "vectors"):
+        products(target, VECTORS, True, threads, peak, seconds)
+    if arguments.only in (None, "computed"):
+        products(target, [*PRODUCTS, *VECTORS], False, threads, peak, seconds)
+    if arguments.only in (None, "attention"):
+        attentions(target, threads, peak, seconds)
+    after = max(measure() for _ in range(20)) * threads
+    print(f"\nmultiply-add peak {after:.0f} GFLOP/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""How a Winograd convolution is cut, what it costs, and how its weights are laid out.
+
+The result is cut into tiles, such as 4 x 4. A tile's inputs (6 x 6 for windows of 3 x 3) are transformed, which makes
+the convolution a product of matrices at each of these 36 *places*: [tiles, channels] by [channels, filters]; a tile's
+results are the inverse transform of its sums at all places (Lavin and Gray 2015, arXiv:1509.09308). F(4,3) along both
+axes multiplies 4 times less than the direct way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sardonyx.compiler.kernels.toom_cook import ShortConvolution, as_floats, short_convolution
+from sardonyx.compiler.kernels.windows import block_count
+from sardonyx.compiler.target import Target
+from sardonyx.core.dim import Size, ceil_div
+
+_PAD = 16
+"""Elements between the planes of a transform: planes a power of two apart would share few cache sets."""
+
+_MOST_ROWS = 16
+"""Tiles of a register tile beyond which nothing is gained."""
+
+
+@dataclass(frozen=True)
+class Winograd:
+    """One convolution of stride 1, without dilation or groups, over float32: its sizes, and how it is cut.
+
+    Attributes:
+        target: What the code is for.
+        tile: Rows and columns of a tile's results: 2, 4 or 6 along an axis with 3 taps, 1 along one with 1 tap.
+        batch: Images.
+        channels: Input channels.
+        filters: Output channels.
+        out: Rows and columns of the result.
+        padding: Rows of zeros above the image, columns of zeros left of it.
+        workers: How many threads will share the work.
+        staged: Whether a first kernel transforms all inputs and a second shares the products out by filters: for few
+            tiles and many weights, so that each thread reads a part of the weights only.
+    """
+
+    target: Target
+    tile: tuple[int, int]
+    batch: Size
+    channels: int
+    filters: int
+    out: tuple[Size, Size]
+    padding: tuple[Size, Size] = (1, 1)
+    workers: int = 1
+    staged: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Channels of a block of the images."""
+        return self.target.lanes(32)
+
+    @property
+    def algorithms(self) -> tuple[ShortConvolution, ShortConvolution]:
+        """The matrices for columns (along the rows' axis) and for rows."""
+        return short_convolution(self.tile[0]), short_convolution(self.tile[1])
+
+    @property
+    def places(self) -> int:
+        """Products for each tile, channel and filter."""
+        return self.algorithms[0].n * self.algorithms[1].n
+
+    @property
+    def channel_blocks(self) -> int:
+        """Vectors of input channels."""
+        return block_count(self.channels, self.lanes)
+
+    @property
+    def filter_blocks(self) -> int:
+        """Vectors of output channels."""
+        return block_count(self.filters, self.lanes)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of output channels of a register tile."""
+        return filter_vectors(self.target, self.filters)
+
+    @property
+    def groups(self) -> int:
+        """Groups of so many vectors."""
+        return -(-self.filter_blocks // self.vectors)
+
+    @property
+    def rows(self) -> int:
+        """Tiles of a register tile: its sums and a vector of each operand fill the registers."""
+        return min(_MOST_ROWS, max(1, (self.target.vector_registers - self.vectors - 1) // self.vectors))
+
+    @property
+    def tiles(self) -> Size:
+        """Tiles of all images."""
+        return self.batch * ceil_div(self.out[0], self.tile[0]) * ceil_div(self.out[1], self.tile[1])
+
+    @property
+    def block(self) -> int:
+        """The most tiles that are multiplied together.
+
+        Weights are read once for each block: a dozen tiles keep them from being the limit, where the transformed
+        inputs leave room for them in the second-level cache. Staged, inputs stream too, and larger blocks are better.
+        """
+        enough = 3 if self.staged else -(-12 // self.rows)
+        of_one = 4 * self.places * self.rows * self.channel_blocks * self.lanes
+        room = self.target.l2 if self.staged else self.target.l2 // 4
+        return self.rows * max(1, min(enough, room // of_one))
+
+    @property
+    def blocks(self) -> Size:
+        """Blocks of tiles."""
+        count = ceil_div(self.tiles, self.block)
+        return count if self.staged else ceil_div(count, self.workers) * self.workers
+
+    @property
+    def input_plane(self) -> int:
+        """Elements from place to place of a block's transformed inputs, ``[place][block of channels][tile][lane]``."""
+        return self.channel_blocks * self.block * self.lanes + _PAD
+
+    @property
+    def sum_plane(self) -> int:
+        """Elements from place to place of a block's sums, ``[place][tile][filter of a group]``."""
+        return self.block * self.vectors * self.lanes + _PAD
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of memory that each worker needs for itself, a multiple of 64."""
+        return 4 * self.places * (self.sum_plane + (0 if self.staged else self.input_plane))
+
+    @property
+    def transformed(self) -> Size:
+        """Bytes of all transformed inputs, where they are a stage of their own."""
+        return self.blocks * (4 * self.places * self.input_plane)
+
+
+def filter_vectors(target: Target, filters: int) -> int:
+    """Vectors of filters of a register tile: 2 or 3, 1 where little else remains or much would be for nothing."""
+    blocks = block_count(filters, target.lanes(32))
+    return min((2, 3, 1), key=lambda vectors: -(-blocks // vectors) * (vectors + 0.25))
+
+
+def transform_weights(
+    weights: npt.NDArray[np.float32], tile: tuple[int, int], target: Target
+) -> npt.NDArray[np.float32]:
+    """The weights as kernels read them.
+
+    Args:
+        weights: [filters, channels, 3 or 1, 3 or 1].
+        tile: Rows and columns of a tile's results.
+        target: What the code is for.
+
+    Returns:
+        [groups of filters, places, channels, filters of a group]; channels and filters that fill blocks are zero.
+    """
+    filters, channels = weights.shape[:2]
+    lanes = target.lanes(32)
+    width = lanes * filter_vectors(target, filters)
+    down, across = (as_floats(short_convolution(m).weight) for m in tile)
+    transformed = np.einsum("xi,fcij,yj->xycf", down, weights.astype(np.float64), across, optimize=True)
+    places, groups = len(down) * len(across), -(-filters // width)
+    padded = np.zeros((places, block_count(channels, lanes) * lanes, groups * width), np.float32)
+    padded[:, :channels, :filters] = transformed.reshape(places, channels, filters)
+    return np.ascontiguousarray(padded.reshape(*padded.shape[:2], groups, width).transpose(2, 0, 1, 3))
+
+
+def error_bound(tile: tuple[int, int], channels: int) -> float:
+    """An upper estimate of the largest error in proportion to the largest result.
+
+    Roundings are taken as independent: a product carries those of its transforms and of the sum over the channels,
+    and the inverse transform amplifies them as the matrices do. Random inputs reach about half of it.
+    """
+    roundings = sum(tile) + channels / 6
+    return 2.0**-23 * math.sqrt(roundings) * math.prod(short_convolution(m).amplification for m in tile)
+
+
+def cost(
+    target: Target,
+    tile: tuple[int, int],
+    *,
+    batch: int,
+    channels: int,
+    filters: int,
+    out: tuple[int, int],
+    workers: int = 1,
+) -> float:
+    """The time of a convolution in multiply-adds of one thread, all lanes counted.
+
+    It is for comparison with other tiles, and with the direct way's ``batch * channels * filters * taps * places`` over
+    the number of threads. Products run at the processor's rate unless the weights take longer to come from memory; a
+    byte takes as long as 2 multiply-adds there. Transforms take a lane about 7 multiply-adds an input and 4 a sum.
+    """
+    plan = Winograd(target, tile, batch, channels, filters, out)
+    tiles = batch * math.prod(-(-extent // m) for extent, m in zip(out, tile, strict=True))
+    inputs, sums = plan.channel_blocks * plan.lanes, plan.groups * plan.vectors * plan.lanes
+    products = tiles * plan.places * inputs * sums / workers
+    transforms = tiles * plan.places * (7 * inputs + 4 * sums) / workers
+    memory = 2.0 * 4 * plan.places * inputs * sums
+    return max(products, memory) + transforms
