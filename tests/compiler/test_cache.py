@@ -56,6 +56,18 @@ def test_mapped_weights_outlive_their_entry(tmp_path: Path) -> None:
     assert found == content(300_000)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the system has other permissions")
+def test_entries_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Store(tmp_path / "cache").put("object", KEY, b"x")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    assert len(made) == 3
+    assert not any(path.stat().st_mode & 0o077 for path in made)
+
+
 def test_digests_tell_parts_apart() -> None:
     assert len({digest("ab", "c"), digest("a", "bc"), digest("abc"), digest("abc", ""), digest(b"abc", "", "")}) == 5
     assert digest("ab") == digest(b"ab")

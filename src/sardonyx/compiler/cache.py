@@ -138,7 +138,8 @@ class Store:
             _log.warning("compiled code is not kept in %s: %s", self.folder, error)
 
     def _keep(self, path: Path, header: bytes, data: bytes | memoryview) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         self._make_room(len(header) + len(data))
         _write(path, header, data)
 
