@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from sardonyx.compiler.emitter import Emitter, float_literal, splat, suffix, vector
@@ -81,6 +82,18 @@ class Vector:
     def number(self) -> Vector:
         """The floating-point numbers of these bits."""
         return self.to("bitcast", {16: "half", 32: "float", 64: "double"}[BITS[self.element]])
+
+    def uniform(self) -> float | None:
+        """The number that all lanes hold, where it is a floating-point constant; None otherwise."""
+        words = {word.split()[-1] for word in self.name.strip("<>").split(",")}
+        if not self.is_float or len(words) > 1:
+            return None
+        (word,) = words
+        if word == "zeroinitializer":
+            return 0.0
+        if not word.startswith("0x"):
+            return None
+        return float(struct.unpack("<d", struct.pack("<Q", int(word, 16)))[0])
 
     # Arithmetic.
 
