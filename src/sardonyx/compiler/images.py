@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.compiler.anchors import Convolution
-from sardonyx.compiler.kernels import winograd as tiles
+from sardonyx.compiler.kernels import winograd
+from sardonyx.compiler.kernels import winograd_plan as tiles
 from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
 from sardonyx.compiler.kernels.depthwise import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.kernel import Epilogue, Index
 from sardonyx.compiler.kernels.pooling import pooling
 from sardonyx.compiler.kernels.windows import Image, Windows
-from sardonyx.compiler.kernels.winograd import Winograd
-from sardonyx.compiler.launch import Prepared, Scratch
+from sardonyx.compiler.launch import Prepared, Scratch, Stage
 from sardonyx.compiler.loops import bound_at, masked, stored
 from sardonyx.compiler.reader import Element, dtype_of
 from sardonyx.compiler.target import Target
@@ -44,17 +44,21 @@ class Choice:
     Attributes:
         algorithm: ``direct``, ``depthwise`` or ``winograd``.
         blocked: Whether the image has to be in blocked layout.
-        m: Rows and columns of a tile's results in Winograd's convolution; else 0.
+        tile: Rows and columns of a tile's results in Winograd's convolution.
+        staged: Whether that transforms its inputs in a kernel of its own.
     """
 
     algorithm: str
     blocked: bool
-    m: int = 0
+    tile: tuple[int, int] = (1, 1)
+    staged: bool = False
 
     @property
     def title(self) -> str:
         """What to call it."""
-        return f"winograd F({self.m},3)" if self.m else f"{self.algorithm} convolution"
+        if self.algorithm == "winograd":
+            return f"winograd F({self.tile[0]}x{self.tile[1]})"
+        return f"{self.algorithm} convolution"
 
 
 def choice(found: Convolution, target: Target, threads: int) -> Choice:
@@ -74,39 +78,42 @@ def choice(found: Convolution, target: Target, threads: int) -> Choice:
         raise UnsupportedError("convolve of an open number of channels has no kernel.")
     if found.groups == channels == filters and channels > 1:
         return Choice("depthwise", True)
-    m = _winograd(found, channels, filters, target, threads)
-    if m:
-        return Choice("winograd", True, m)
-    return Choice("direct", channels > PLAIN_CHANNELS)
+    fast = _winograd(found, channels, filters, target, threads)
+    return fast or Choice("direct", channels > PLAIN_CHANNELS)
 
 
-def _winograd(found: Convolution, channels: int, filters: int, target: Target, threads: int) -> int:
-    """The tile of Winograd's convolution that is estimated to be the fastest; 0 where the direct way is."""
+def _winograd(found: Convolution, channels: int, filters: int, target: Target, threads: int) -> Choice | None:
+    """The form of Winograd's convolution that is estimated to be the fastest; None where the direct way is."""
     params = found.core.params
+    window = shape_of(found.weights)[3:]
     simple = (
-        found.groups == 1 and len(params["strides"]) == 2 and shape_of(found.weights)[3:] == (3, 3)
+        found.groups == 1 and len(params["strides"]) == 2 and window in ((3, 3), (1, 3), (3, 1))
         and set(params["strides"] + params["kernel_dilation"] + params["base_dilation"]) == {1}
-        and all(isinstance(low, int) and 0 <= low <= 2 for low, _ in params["padding"])
     )  # fmt: skip
     if not simple or channels < target.lanes(32) or filters < target.lanes(32):
-        return 0
+        return None
+    # An open size is taken for that of an image in the middle of a network.
     height, width = (size if isinstance(size, int) else 56 for size in shape_of(found.result)[2:])
     batch = shape_of(found.result)[0]
     images = batch if isinstance(batch, int) else 1
-    best, least = 0, 9.0 * images * height * width * channels * filters
+    best, least = None, images * channels * filters * math.prod(fixed(window)) * height * width / threads
     for m in (2, 4, 6):
-        if tiles.error_bound(m, channels) > MAX_ERROR:
+        tile = (m if window[0] == 3 else 1, m if window[1] == 3 else 1)
+        if tiles.error_bound(tile, channels) > MAX_ERROR:
             continue
-        n = m + 2
-        count = images * -(-height // m) * -(-width // m)
-        products = count * n * n * channels * filters / 0.8
-        transforms = count * n * n * (channels + filters) * 2.5 * n
-        # Weights that the caches do not hold come from memory, at about four operations a byte.
-        weights = n * n * channels * filters * 4
-        traffic = max(0, weights - target.l2 // 2) * 4.0
-        if (cost := products + transforms + traffic) < least:
-            best, least = m, cost
+        sizes: dict[str, Any] = {"batch": images, "channels": channels, "filters": filters, "out": (height, width)}
+        cost = tiles.cost(target, tile, **sizes, workers=threads)
+        if cost < least:
+            best, least = Choice("winograd", True, tile, _is_staged(target, tile, sizes, threads)), cost
     return best
+
+
+def _is_staged(target: Target, tile: tuple[int, int], sizes: dict[str, Any], threads: int) -> bool:
+    """Whether few tiles meet many weights, so that threads had better share the weights out."""
+    plan = tiles.Winograd(target, tile, **sizes, workers=threads)
+    blocks = plan.blocks
+    weights = 4 * plan.places * sizes["channels"] * sizes["filters"]
+    return threads > 1 and isinstance(blocks, int) and blocks <= 4 * threads and weights > target.l2
 
 
 def constant_beneath(weights: Value) -> Value | None:
@@ -163,7 +170,7 @@ class ImageKernel:
         assert isinstance(filters, int)
         constant = constant_beneath(found.weights)
         assert constant is not None
-        pointer = w.pointer(self.lowering.image(found.image, chosen.blocked))
+        pointer = "" if chosen.staged else w.pointer(self.lowering.image(found.image, chosen.blocked))
         image = Image(pointer, channels, shape[2:], chosen.blocked)
         sizes = fixed(shape_of(found.weights)[3:])
         windows = Windows.of(
@@ -185,29 +192,8 @@ class ImageKernel:
                 out=out[2:],
                 epilogue=epilogue,
             )
-        elif chosen.m:
-            low = tuple(int(low) for low, _ in params["padding"])
-            plan = Winograd(
-                self.target,
-                chosen.m,
-                shape[0],
-                channels,
-                filters,
-                out[2],
-                out[3],
-                (low[0], low[1]),
-                self.lowering.threads,
-            )
-            weights = Prepared(
-                constant, form,
-                lambda: tiles.transform_weights(
-                    known_weights(found.weights)[0].astype(np.float32), chosen.m, self.target
-                ),
-            )  # fmt: skip
-            items = plan.convolve(
-                kernel, tiles.Image(pointer, channels, shape[2], shape[3]), w.pointer(weights),
-                w.pointer(Scratch(plan.scratch)), epilogue,
-            )  # fmt: skip
+        elif chosen.algorithm == "winograd":
+            items = self._winograd(found, chosen, image, constant, form, epilogue)
         else:
             tile = tile_for(
                 self.target,
@@ -223,6 +209,42 @@ class ImageKernel:
                 epilogue=epilogue,
             )  # fmt: skip
         return items, chosen.title
+
+    def _winograd(
+        self, found: Convolution, chosen: Choice, image: Image, constant: Value, form: str, epilogue: Epilogue
+    ) -> Size:
+        w = self.writing
+        weights = Prepared(
+            constant, form,
+            lambda: tiles.transform_weights(
+                known_weights(found.weights)[0].astype(np.float32), chosen.tile, self.target
+            ),
+        )  # fmt: skip
+        plan = self.plan(found, chosen)
+        if not chosen.staged:
+            scratch = w.pointer(Scratch(plan.scratch))
+            return winograd.convolve(w.kernel, plan, image, w.pointer(weights), scratch, epilogue)
+        transformed = w.pointer(Stage(found.image, plan.transformed))
+        scratch = w.pointer(Scratch(plan.scratch))
+        return winograd.multiply(w.kernel, plan, transformed, w.pointer(weights), scratch, epilogue)
+
+    def plan(self, found: Convolution, chosen: Choice) -> tiles.Winograd:
+        """How Winograd's convolution is cut."""
+        shape, out = shape_of(found.image), shape_of(found.result)
+        low = found.core.params["padding"]
+        channels, filters = fixed((shape[1], out[1]))
+        return tiles.Winograd(
+            self.target, chosen.tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
+            self.lowering.threads, chosen.staged,
+        )  # fmt: skip
+
+    def transform(self, found: Convolution, chosen: Choice) -> Size:
+        """Write the first stage of Winograd's convolution; returns its work items."""
+        w = self.writing
+        plan = self.plan(found, chosen)
+        shape = shape_of(found.image)
+        image = Image(w.pointer(self.lowering.image(found.image, True)), plan.channels, shape[2:], True)
+        return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
 
     def _epilogue(self, result: Value) -> Epilogue:
         """What follows a kernel that gives blocks of channels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -55,14 +56,27 @@ class Relaid:
     block: int
 
     @property
-    def shape(self) -> tuple[Size, ...]:
-        """The sizes as stored, in elements of a float."""
+    def bytes(self) -> Size:
+        """How much it is."""
         batch, channels, *spatial = shape_of(self.source)
-        return (batch, ceil_div(channels, self.block) * self.block, *spatial)
+        return math.prod((4, batch, ceil_div(channels, self.block) * self.block, *spatial))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one kernel leaves for the next.
+
+    Attributes:
+        source: What it is made of.
+        bytes: How much it is.
+    """
+
+    source: Value
+    bytes: Size
 
 
 FAULT = "fault"
-Buffer = Value | Prepared | Scratch | Relaid | str
+Buffer = Value | Prepared | Scratch | Relaid | Stage | str
 """What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, or the fault flag."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sardonyx.compiler import storage
-from sardonyx.compiler.images import ImageKernel
+from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.launch import FAULT, NAME, Buffer, Launch, Relaid
 from sardonyx.compiler.loops import Axis, RowNest, Unfusable, masked, nest_axes, reduce_row, stored, work_items
@@ -319,11 +319,16 @@ class Lowering:
         if found is None:
             raise UnsupportedError("convolve among other movements has no kernel.")
         self._require_memory(found.image)
-        w = Writing(self, group)
         before = len(self._relaid)
+        chosen = choice(found, self.target, self.threads)
+        stages = []
+        if chosen.staged:
+            w = Writing(self, group)
+            stages.append(w.launch(ImageKernel(self, w).transform(found, chosen), "winograd inputs"))
+        w = Writing(self, group)
         items, title = ImageKernel(self, w).convolve(found)
         relaid = [self._relay(group, self._relaid[found.image])] if len(self._relaid) > before else []
-        return [*relaid, w.launch(items, title)]
+        return [*relaid, *stages, w.launch(items, title)]
 
     def _require_memory(self, value: Value) -> None:
         if not self.in_memory(value):

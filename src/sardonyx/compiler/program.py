@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.build import objects
+from sardonyx.compiler.cache import store
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.launch import FAULT, NAME, Launch, Prepared, Relaid, Scratch
+from sardonyx.compiler.launch import FAULT, NAME, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.layouts import blocked_images
 from sardonyx.compiler.lowering import Lowering
 from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
@@ -162,7 +164,7 @@ class Program:
             if launch.text not in names:
                 name = names[launch.text] = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
                 texts.append(module_text(self.target, [launch.text.replace(NAME, name)], launch.declarations))
-        self._code = LoadedCode([compiled(text, self.target) for text in texts], self.target)
+        self._code = LoadedCode(objects(texts, self.target, store()), self.target)
         self._addresses = {text: self._code.address(name) for text, name in names.items()}
 
     def _prepare(self) -> None:
@@ -212,16 +214,15 @@ class Program:
     # Planning.
 
     def _plan(self, number: int, segment: Segment, sizes: Sizes) -> Plan:
-        lifetimes: dict[Value | Relaid | tuple[int, Scratch], Lifetime] = {}
+        lifetimes: dict[Value | Relaid | Stage | tuple[int, Scratch], Lifetime] = {}
         for at, launch in enumerate(segment.launches):
             for buffer in launch.buffers:
                 if isinstance(buffer, Scratch):
                     bytes_ = int(evaluate(buffer.bytes, sizes)) + ALIGNMENT
                     lifetimes[at, buffer] = Lifetime(bytes_ // ALIGNMENT * ALIGNMENT * self.pool.threads, at, at)
-                elif isinstance(buffer, Relaid):
+                elif isinstance(buffer, (Relaid, Stage)):
                     first = lifetimes[buffer].first if buffer in lifetimes else at
-                    count = math.prod(int(evaluate(size, sizes)) for size in buffer.shape)
-                    lifetimes[buffer] = Lifetime(4 * count, first, at)
+                    lifetimes[buffer] = Lifetime(int(evaluate(buffer.bytes, sizes)), first, at)
                 elif isinstance(buffer, Value) and not buffer.is_constant and not self._is_outside(buffer, segment):
                     first = lifetimes[buffer].first if buffer in lifetimes else at
                     last = at if self._last[buffer] == number else len(segment.launches)
