@@ -114,8 +114,15 @@ class Emitter:
     # Flow.
 
     @contextmanager
-    def loop(self, start: str | int, end: str | int, step: str | int = 1) -> Iterator[str]:
-        """``for (i = start; i < end; i += step)`` over i64; gives ``i``."""
+    def loop(self, start: str | int, end: str | int, step: str | int = 1, *, opaque: bool = False) -> Iterator[str]:
+        """``for (i = start; i < end; i += step)`` over i64; gives ``i``.
+
+        Args:
+            start: The first number.
+            end: The number past the last.
+            step: From number to number.
+            opaque: Whether the numbers are :meth:`opaque`.
+        """
         head, body, done = (self.fresh(stem) for stem in ("head", "body", "done"))
         counter = self.variable("i64", str(start))
         self.line(f"br label %{head}")
@@ -124,7 +131,8 @@ class Emitter:
         self.line(f"br i1 {self.let(f'icmp slt i64 {index}, {end}')}, label %{body}, label %{done}")
         self.label(body)
         yield index
-        counter.set(self.let(f"add nsw i64 {index}, {step}"))
+        following = self.let(f"add nsw i64 {index}, {step}")
+        counter.set(self.opaque("i64", following) if opaque else following)
         self.line(f"br label %{head}")
         self.label(done)
 
@@ -264,6 +272,14 @@ class Emitter:
         name = f"llvm.masked.store.{suffix(type)}.p0"
         self.declarations[f"declare void @{name}({type}, ptr, i32, <{lanes} x i1>)"] = None
         self.line(f"call void @{name}({type} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
+
+    def opaque(self, type: str, value: str | int) -> str:
+        """The same value, of which LLVM knows nothing more.
+
+        Its search for the best induction variables takes most of the time of code generation where a loop has many
+        addresses; those that follow from an opaque value are left as they are written.
+        """
+        return self.let(f'call {type} asm "", "=r,0"({type} {value}) nounwind willreturn memory(none)')
 
     def prefetch(self, pointer: str) -> None:
         """Ask for a cache line that will be read."""

@@ -84,7 +84,7 @@ class Channelwise:
             line = e.address(image, self.element, e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
             tap = e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2])
             lowest = width.place(e, first)
-            if size * width.taps <= _UNROLLED:
+            if isinstance(width.taps, int) and size * width.taps <= _UNROLLED:
                 self._taps(row, line, lowest, tap, width.taps, results, guarded)
             else:
                 with steps(e, 0, width.taps) as x:
@@ -99,7 +99,7 @@ class Channelwise:
     ) -> None:
         """Some taps of a row: each input that they see is read once."""
         e, width = self.emitter, row.phases[2]
-        factors = [self.factor(row, e.add(tap, j * width.tap_step + width.tap)) for j in range(taps)]
+        factors = [self.factor(row, e.add(e.add(tap, width.tap), j * width.tap_step)) for j in range(taps)]
         seen: dict[int, list[tuple[int, int]]] = {}
         for i in range(len(results)):
             for j in range(taps):

@@ -17,12 +17,16 @@ import numpy as np
 
 from sardonyx.compiler.emitter import Variable, vector
 from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
-from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, Windows, block_count, block_of, steps
+from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, Windows, block_count, block_of, steps
 from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size
 
 _UNROLLED = 112
 """About how many multiplications stand in the text of an inner loop: enough to hide the loop itself."""
+
+
+_CLIPPED = 8
+"""Most taps of a row that are written one by one at the ends of rows, to leave out what lies outside."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,7 @@ class _Convolution:
         self.row_step = e.mul(width.size, tile.inner)
         self.slice_step = e.mul(self.row_step, height.size)
         self.block_step = e.mul(self.slice_step, depth.size)
+        self.gathered = ""
         self.taps = self.window[0] * self.window[1] * self.window[2]
 
     def write(self) -> None:
@@ -238,39 +243,68 @@ class _Convolution:
         vectors = blocks * tile.lanes
         width = row.phases[2]
         lowest = width.place(e, first)
-        with steps(e, 0, tile.depth) as block:
+        with steps(e, 0, tile.depth, opaque=True) as block:
             plane = e.address(image, "float", e.mul(block, self.block_step))
             packed = e.address(weights, "float", e.mul(block, self.taps * tile.inner * vectors))
-            with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1]) as y, steps(e, 0, width.taps) as x:
+            with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
                 pz, py = (
                     e.add(place, e.mul(tap, phase.offset_step))
                     for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
                 )
-                kz, ky, kx = (
+                kz, ky = (
                     e.add(e.mul(tap, phase.tap_step), phase.tap)
-                    for tap, phase in zip((z, y, x), row.phases, strict=True)
+                    for tap, phase in zip((z, y), row.phases[:2], strict=True)
                 )
-                tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), kx)
                 line = e.address(plane, "float", e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
-                place = e.add(lowest, e.mul(x, width.offset_step))
-                step = width.advance
-                if guarded:
-                    inputs = [self._guarded(line, e.add(place, i * step)) for i in range(size)]
-                else:
-                    start = e.address(line, "float", e.mul(place, tile.inner))
-                    inputs = [e.address(start, "float", i * step * tile.inner) for i in range(size)]
-                self._channels(inputs, e.address(packed, "float", e.mul(tap, tile.inner * vectors)), sums)
+                tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
+                of_row = e.address(packed, "float", e.mul(tap, tile.inner * vectors))
+                self._taps(width, line, of_row, lowest, sums, guarded)
         for b in range(blocks):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
             for i in range(size):
                 self.epilogue(self.sweep.index(row, channel, e.add(first, i), tile.lanes), sums[i][b].get(), None)
 
-    def _guarded(self, line: str, place: Number) -> str:
-        """Where the channels of a place are: zeros for a place outside of the row."""
-        e = self.emitter
+    def _taps(
+        self, width: Phase, line: str, weights: str, lowest: Number, sums: list[list[Variable]], guarded: bool
+    ) -> None:
+        """The taps of a row of the window; where places are known, those outside are left out."""
+        e, tile, size = self.emitter, self.tile, self.sweep.axes[2].size
+        step, vectors = width.advance, len(sums[0]) * tile.lanes
+        taps = width.taps if isinstance(width.taps, int) and width.taps <= _CLIPPED else None
+        if guarded and isinstance(lowest, int) and isinstance(size, int) and taps is not None:
+            for x in range(taps):
+                place = lowest + x * width.offset_step
+                inside = [i for i in range(len(sums)) if 0 <= place + i * step < size]
+                inputs = [e.address(line, "float", (place + i * step) * tile.inner) for i in inside]
+                factors = e.address(weights, "float", x * width.tap_step * tile.inner * vectors)
+                if inside:
+                    self._channels(inputs, factors, [sums[i] for i in inside])
+            return
+        with steps(e, 0, width.taps, opaque=True) as tap:
+            start = e.add(lowest, e.mul(tap, width.offset_step))
+            if guarded:
+                inputs = [self._guarded(line, e.add(start, i * step), i) for i in range(len(sums))]
+            else:
+                first = e.address(line, "float", e.mul(start, tile.inner))
+                inputs = [e.address(first, "float", i * step * tile.inner) for i in range(len(sums))]
+            self._channels(inputs, e.address(weights, "float", e.mul(tap, width.tap_step * tile.inner * vectors)), sums)
+
+    def _guarded(self, line: str, place: Number, slot: int) -> str:
+        """Where the channels of a place are: zeros for a place outside of the row.
+
+        Blocks are gathered in a slot of the stack, so that all outputs read at fixed distances.
+        """
+        e, tile = self.emitter, self.tile
         inside = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
-        address = e.address(line, "float", e.mul(place, self.tile.inner))
-        return e.let(f"select i1 {inside}, ptr {address}, ptr {block_of(e, 'float', '0.0', self.tile.inner)}")
+        address = e.address(line, "float", e.mul(place, tile.inner))
+        source = e.let(f"select i1 {inside}, ptr {address}, ptr {block_of(e, 'float', '0.0', tile.inner)}")
+        if tile.inner == 1:
+            return source
+        if not self.gathered:
+            self.gathered = e.array("float", tile.outputs * tile.inner)
+        target = e.address(self.gathered, "float", slot * tile.inner)
+        e.store(self.type, e.load(self.type, source, 4), target, 4 * tile.lanes)
+        return target
 
     def _channels(self, inputs: list[str], weights: str, sums: list[list[Variable]]) -> None:
         """Multiply and add the channels of an input block at one tap."""
@@ -279,7 +313,7 @@ class _Convolution:
         unrolled = tile.inner
         while unrolled > 1 and unrolled * len(sums) * blocks > _UNROLLED:
             unrolled //= 2
-        with steps(e, 0, tile.inner, unrolled) as first:
+        with steps(e, 0, tile.inner, unrolled, opaque=True) as first:
             values = [[each.get() for each in of_output] for of_output in sums]
             for u in range(unrolled):
                 channel = e.add(first, u)

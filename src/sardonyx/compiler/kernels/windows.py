@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.core.dim import Size, at_least, ceil_div
 from sardonyx.errors import OptionError
+
+_PHASES = 4
+"""Most phases of a row that are written one by one."""
 
 _EDGES = 4
 """Most tiles at an end of a row that are written one by one."""
@@ -96,12 +99,12 @@ class Phase:
     j * offset_step``, which may lie outside.
     """
 
-    start: int
+    start: Number
     step: int
     advance: int
-    tap: int
+    tap: Number
     tap_step: int
-    taps: int
+    taps: Number
     offset: Number
     offset_step: int
 
@@ -119,6 +122,27 @@ class Phase:
         first = e.div(e.add(e.most(0, e.sub(0, place)), step - 1), step)
         last = e.div(e.add(e.most(0, e.sub(size, place)), step - 1), step)
         return first, e.least(self.taps, last)
+
+    @staticmethod
+    def chosen(e: Emitter, phases: Sequence[Phase], which: Number) -> Phase:
+        """The phase of that number, at run time."""
+        if len(phases) == 1:
+            return phases[0]
+
+        def field(values: Sequence[Number]) -> Number:
+            found = values[0]
+            for number, value in enumerate(values[1:], 1):
+                here = e.let(f"icmp uge i64 {which}, {number}")
+                found = e.let(f"select i1 {here}, i64 {value}, i64 {found}") if value != found else found
+            return found
+
+        return replace(
+            phases[0],
+            start=which,
+            tap=field([phase.tap for phase in phases]),
+            taps=field([phase.taps for phase in phases]),
+            offset=field([phase.offset for phase in phases]),
+        )
 
 
 def phases(stride: int, dilation: int, base: int, window: int, low: int) -> list[Phase]:
@@ -227,32 +251,30 @@ class Sweep:
             rest, y = e.div(item, height.out), e.rem(item, height.out)
             rest, z = e.div(rest, depth.out), e.rem(rest, depth.out)
             image, block = e.div(rest, self.blocks), e.rem(rest, self.blocks)
-            for in_depth, at_z in self._phase(depth, z):
-                for in_height, at_y in self._phase(height, y):
-                    places = in_depth.place(e, at_z), in_height.place(e, at_y)
-                    taps = (
-                        self._taps(depth, in_depth, places[0]),
-                        self._taps(height, in_height, places[1]),
-                    )
-                    for in_width in width.phases:
-                        count = e.div(e.add(e.sub(width.out, in_width.start), in_width.step - 1), in_width.step)
-                        body(Row(image, block, (z, y), places, taps, (in_depth, in_height, in_width), count))
+            in_depth, in_height = (self._phase(axis, at) for axis, at in ((depth, z), (height, y)))
+            places = in_depth.place(e, e.div(z, len(depth.phases))), in_height.place(e, e.div(y, len(height.phases)))
+            taps = self._taps(depth, in_depth, places[0]), self._taps(height, in_height, places[1])
+            for in_width in self._width_phases():
+                count = e.div(e.add(e.sub(width.out, in_width.start), in_width.step - 1), in_width.step)
+                body(Row(image, block, (z, y), places, taps, (in_depth, in_height, in_width), count))
+
+    def _phase(self, axis: Axis, at: Number) -> Phase:
+        e = self.kernel.emitter
+        return Phase.chosen(e, axis.phases, e.rem(at, len(axis.phases)))
+
+    def _width_phases(self) -> Iterator[Phase]:
+        """The phases of a row: written one by one where sizes are known, in a loop where not."""
+        axis = self.axes[2]
+        if len(axis.phases) <= _PHASES and isinstance(axis.size, int) and isinstance(axis.out, int):
+            yield from axis.phases
+            return
+        with steps(self.kernel.emitter, 0, len(axis.phases)) as which:
+            yield Phase.chosen(self.kernel.emitter, axis.phases, which)
 
     def _taps(self, axis: Axis, phase: Phase, place: Number) -> tuple[Number, Number]:
         if axis.inside:
             return 0, phase.taps
         return phase.valid(self.kernel.emitter, place, axis.size)
-
-    def _phase(self, axis: Axis, at: Number) -> Iterator[tuple[Phase, Number]]:
-        e = self.kernel.emitter
-        if len(axis.phases) == 1:
-            yield axis.phases[0], at
-            return
-        count = len(axis.phases)
-        which, number = e.rem(at, count), e.div(at, count)
-        for phase in axis.phases:
-            with e.when(e.let(f"icmp eq i64 {which}, {phase.start}")):
-                yield phase, number
 
     def tiles(self, row: Row, most: int, body: Callable[[Number, int, bool], None]) -> None:
         """Write the walk along a row, in tiles of neighbouring outputs.
@@ -299,7 +321,7 @@ class Sweep:
         while size:
             at = start.get()
             with e.when(e.let(f"icmp sge i64 {e.sub(count, at)}, {size}")):
-                self._tile(row, at, size, body)
+                body(at, size, not self.axes[2].inside)
                 start.set(str(e.add(at, size)))
             size //= 2
 
@@ -308,7 +330,7 @@ class Sweep:
         axis, phase = self.axes[2], row.phases[2]
         if axis.inside:
             return True
-        if not isinstance(phase.offset, int) or not isinstance(axis.size, int):
+        if not (isinstance(phase.offset, int) and isinstance(phase.taps, int) and isinstance(axis.size, int)):
             return None
         lowest = first * phase.advance + phase.offset
         return lowest >= 0 and lowest + (size - 1) * phase.advance + (phase.taps - 1) * phase.offset_step < axis.size
@@ -321,7 +343,8 @@ class Sweep:
             body(first, size, not known)
             return
         lowest = phase.place(e, first)
-        highest = e.add(lowest, (size - 1) * phase.advance + (phase.taps - 1) * phase.offset_step)
+        reach = e.add((size - 1) * phase.advance, e.mul(e.sub(phase.taps, 1), phase.offset_step))
+        highest = e.add(lowest, reach)
         starts = e.let(f"icmp sge i64 {lowest}, 0")
         ends = e.let(f"icmp slt i64 {highest}, {axis.size}")
         with e.either(e.let(f"and i1 {starts}, {ends}")) as branches:
@@ -336,12 +359,12 @@ class Sweep:
 
 
 @contextmanager
-def steps(e: Emitter, start: Number, end: Number, step: int = 1) -> Iterator[Number]:
+def steps(e: Emitter, start: Number, end: Number, step: int = 1, *, opaque: bool = False) -> Iterator[Number]:
     """A loop, or no loop where it is known to have one step."""
     if isinstance(start, int) and isinstance(end, int) and end - start == step:
         yield start
         return
-    with e.loop(start, end, step) as at:
+    with e.loop(start, end, step, opaque=opaque) as at:
         yield at
 
 

@@ -1,0 +1,277 @@
+"""Convolutions and pooling against ONNX Runtime's, one thread: ``python benchmarks/convolutions.py``.
+
+Both run one layer (a convolution with a bias and Relu, or a pooling), in turns; the least time of each counts. ONNX
+Runtime's time is that of its kernel alone, by its own profiler: conversions of layout at the ends do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
+from sardonyx.compiler.kernels.depthwise import depthwise, pack_depthwise_weights
+from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
+from sardonyx.compiler.kernels.pooling import pooling
+from sardonyx.compiler.kernels.windows import Image, Windows
+from sardonyx.compiler.target import NAMED, Target, host
+from sardonyx.core.dim import Dim, Size, evaluate
+from winograd import aligned, function, least, multiply_add_peak
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: a transposed convolution dilates its input by ``up``; no filters make it a maximum pooling."""
+
+    channels: int
+    filters: int
+    window: int
+    stride: int
+    extent: int
+    groups: int = 1
+    up: int = 1
+
+    @property
+    def padding(self) -> int:
+        return self.window - 1 if self.up > 1 else self.window // 2
+
+    @property
+    def out(self) -> int:
+        return ((self.extent - 1) * self.up + 2 * self.padding - self.window + 1) // self.stride + 1
+
+    @property
+    def operations(self) -> int:
+        places = self.extent if self.up > 1 else self.out
+        return 2 * self.filters * (self.channels // self.groups) * self.window**2 * places**2
+
+    @property
+    def text(self) -> str:
+        if not self.filters:
+            return f"max {self.channels}, {self.window}x{self.window}/{self.stride}, {self.extent}²"
+        kind = f" in {self.groups}" if self.groups > 1 else ""
+        up = f" up {self.up}" if self.up > 1 else ""
+        window = f"{self.window}x{self.window}/{self.stride}{up}"
+        return f"{self.channels}→{self.filters}{kind}, {window}, {self.extent}²"
+
+
+SUITES = {
+    "resnet50": [
+        Layer(3, 64, 7, 2, 224), Layer(64, 0, 3, 2, 112), Layer(64, 64, 1, 1, 56), Layer(64, 64, 3, 1, 56),
+        Layer(64, 256, 1, 1, 56), Layer(256, 64, 1, 1, 56), Layer(256, 512, 1, 2, 56), Layer(128, 128, 3, 2, 56),
+        Layer(128, 128, 3, 1, 28), Layer(128, 512, 1, 1, 28), Layer(512, 128, 1, 1, 28), Layer(512, 1024, 1, 2, 28),
+        Layer(256, 256, 3, 1, 14), Layer(256, 1024, 1, 1, 14), Layer(1024, 256, 1, 1, 14), Layer(512, 512, 3, 1, 7),
+        Layer(512, 2048, 1, 1, 7), Layer(2048, 512, 1, 1, 7),
+    ],
+    "mobilenetv2": [
+        Layer(3, 32, 3, 2, 224), Layer(32, 32, 3, 1, 112, 32), Layer(32, 16, 1, 1, 112), Layer(16, 96, 1, 1, 112),
+        Layer(96, 96, 3, 2, 112, 96), Layer(96, 24, 1, 1, 56), Layer(24, 144, 1, 1, 56), Layer(144, 144, 3, 1, 56, 144),
+        Layer(144, 32, 1, 1, 28), Layer(192, 192, 3, 1, 28, 192), Layer(64, 384, 1, 1, 14),
+        Layer(384, 384, 3, 1, 14, 384), Layer(160, 960, 1, 1, 7), Layer(960, 960, 3, 1, 7, 960),
+        Layer(320, 1280, 1, 1, 7),
+    ],
+    "others": [
+        Layer(64, 64, 3, 1, 224), Layer(64, 64, 3, 1, 80), Layer(128, 128, 3, 1, 40), Layer(32, 32, 3, 1, 75),
+        Layer(128, 128, 3, 1, 56, 32), Layer(240, 240, 1, 1, 28, 3), Layer(72, 72, 5, 2, 56, 72),
+        Layer(240, 240, 5, 1, 14, 240), Layer(64, 32, 2, 1, 56, 1, 2), Layer(16, 16, 3, 1, 320),
+    ],
+}  # fmt: skip
+
+
+class Native:
+    """A layer, compiled.
+
+    Args:
+        layer: Which.
+        weights: [filters, channels of a group, height, width].
+        biases: One a filter.
+        target: What for.
+        known: Whether the extent is in the code, or an argument.
+    """
+
+    def __init__(self, layer: Layer, weights: Floats, biases: Floats, target: Target, known: bool) -> None:
+        lanes, blocked = target.lanes(32), layer.channels > 4
+        kernel = Kernel(target)
+        x, w, b, y = (kernel.buffer() for _ in range(4))
+        symbols = {"extent": layer.extent, "out": layer.out}
+        extent: Size = layer.extent if known else Dim.symbol("extent")
+        out: Size = layer.out if known else Dim.symbol("out")
+        filters = layer.filters or layer.channels
+        one = (layer.window,) * 2
+        windows = Windows.of(one, (layer.stride,) * 2, (layer.padding,) * 2, None, (layer.up,) * 2)
+        image = Image(x, layer.channels, (extent, extent), blocked)
+        epilogue = self._storing(kernel, b, y, filters, out, bool(layer.filters))
+        packed: Floats = np.zeros(1, np.float32)
+        given = {"x": image, "batch": 1, "windows": windows, "out": (out, out), "epilogue": epilogue}
+        if not layer.filters:
+            items = pooling(kernel, "max", **given)
+        elif layer.groups == layer.channels == layer.filters:
+            packed = pack_depthwise_weights(weights[:, None], target)
+            items = depthwise(kernel, weights=w, **given)
+        else:
+            shape = {"channels": layer.channels, "filters": filters, "groups": layer.groups, "blocked": blocked}
+            tile = tile_for(target, **shape, width=out)
+            packed = pack_weights(weights.reshape(layer.groups, -1, *weights.shape[1:]), tile)
+            items = convolution(kernel, weights=w, tile=tile, **given)
+        self._function, self.compile_seconds = function(kernel, target)
+        self.items = evaluate(items, symbols)
+        self.lanes, self.blocked, self.filters = lanes, blocked, filters
+        places = (-(-layer.channels // lanes), layer.extent, layer.extent, lanes)
+        self.image = aligned(np.zeros(places if blocked else (layer.channels, *places[1:3]), np.float32))
+        self.result = aligned(np.zeros((-(-filters // lanes), layer.out, layer.out, lanes), np.float32))
+        padded = np.zeros(self.result.shape[0] * lanes, np.float32)
+        padded[:filters] = biases
+        self._held = [self.image, aligned(packed), aligned(padded), self.result]
+        slots = [each.ctypes.data for each in self._held] + [evaluate(size, symbols) for size in kernel.sizes]
+        self._arguments = (ctypes.c_int64 * len(slots))(*slots)
+
+    @staticmethod
+    def _storing(kernel: Kernel, bias: str, result: str, filters: int, out: Size, relu: bool) -> Epilogue:
+        e, lanes = kernel.emitter, kernel.target.lanes(32)
+        type = f"<{lanes} x float>"
+
+        def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+            _, filter, y, x = (each.base for each in index)
+            if relu:
+                value = e.let(f"fadd {type} {value}, {e.load(type, e.address(bias, 'float', filter), 4)}")
+                value = e.call(type, f"llvm.maxnum.v{lanes}f32", [(type, value), (type, "zeroinitializer")])
+            extent = kernel.size(out)
+            place = e.add(e.mul(e.add(e.mul(e.div(filter, lanes), extent), y), extent), x)
+            e.store(type, value, e.address(result, "float", e.mul(place, lanes)), 4 * lanes)
+
+        return epilogue
+
+    def __call__(self, x: Floats) -> Floats:
+        """The result for a plain image [1, C, H, W]."""
+        channels, *sizes = x.shape[1:]
+        if self.blocked:
+            padded = np.zeros((self.image.shape[0] * self.lanes, *sizes), np.float32)
+            padded[:channels] = x[0]
+            self.image[...] = np.moveaxis(padded.reshape(-1, self.lanes, *sizes), 1, 3)
+        else:
+            self.image[...] = x[0]
+        self.run()
+        return np.moveaxis(self.result, 3, 1).reshape(-1, *self.result.shape[1:3])[None, : self.filters]
+
+    def run(self) -> None:
+        """Compute."""
+        self._function(ctypes.addressof(self._arguments), 0, self.items, 0)
+
+
+class Peer:
+    """ONNX Runtime on the layer, under its profiler."""
+
+    def __init__(self, layer: Layer, weights: Floats, biases: Floats, folder: str) -> None:
+        shape = (1, layer.channels, layer.extent, layer.extent)
+        pads = {"pads": [layer.padding] * 4, "strides": [layer.stride] * 2}
+        if not layer.filters:
+            self.operator = "MaxPool"
+            nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[layer.window] * 2, **pads)]
+        elif layer.up > 1:
+            self.operator = "ConvTranspose"
+            weights = np.ascontiguousarray(weights[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
+            nodes = [
+                helper.make_node("ConvTranspose", ["x", "w", "b"], ["c"], strides=[layer.up] * 2),
+                helper.make_node("Relu", ["c"], ["y"]),
+            ]
+        else:
+            self.operator = "Conv"
+            nodes = [
+                helper.make_node("Conv", ["x", "w", "b"], ["c"], group=layer.groups, **pads),
+                helper.make_node("Relu", ["c"], ["y"]),
+            ]
+        graph = helper.make_graph(
+            nodes, "layer", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(biases, "b")],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "layer")
+        self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+    def __call__(self, x: Floats) -> Floats:
+        """The result for an image."""
+        return self._session.run(None, {"x": x})[0]
+
+    def seconds(self) -> float:
+        """The least time of the kernels of all runs so far; there can be no more runs."""
+        path = Path(self._session.end_profiling())
+        events = [each for each in json.loads(path.read_text()) if each.get("cat") == "Node"]
+        path.unlink()
+        names = (self.operator, f"Fused{self.operator}")
+        own = [e["dur"] for e in events if e["name"].endswith("_kernel_time") and e["args"]["op_name"] in names]
+        after = [e["dur"] for e in events if e["name"].endswith("_kernel_time") and e["args"]["op_name"] == "Relu"]
+        return (min(own) + (min(after) if after else 0)) / 1e6
+
+
+def compare(layer: Layer, target: Target, known: bool, seconds: float, peak: Callable[[], float], folder: str) -> float:
+    """Print a row; returns how many times as fast as ONNX Runtime."""
+    rng = np.random.default_rng(0)
+    filters = layer.filters or layer.channels
+    shape = (filters, layer.channels // layer.groups, layer.window, layer.window)
+    weights = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+    biases = rng.standard_normal(filters).astype(np.float32)
+    x = rng.standard_normal((1, layer.channels, layer.extent, layer.extent)).astype(np.float32)
+    native, peer = Native(layer, weights, biases, target, known), Peer(layer, weights, biases, folder)
+    want = peer(x)
+    error = float(np.abs(native(x) - want).max() / np.abs(want).max())
+    ours, best = np.inf, 0.0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        native.run()
+        for _ in range(3):
+            ours = min(ours, least(native.run))
+        best = max(best, peak())
+        for _ in range(3):
+            peer(x)
+    theirs = peer.seconds()
+    rate = layer.operations / ours / 1e9
+    print(
+        f"| {layer.text} | {ours * 1e6:.0f} | {theirs * 1e6:.0f} | {theirs / ours:.2f} | {rate:.0f}"
+        f" | {rate / best:.0%} | {error:.0e} | {native.compile_seconds * 1e3:.0f} |",
+        flush=True,
+    )
+    return theirs / ours
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", default=list(SUITES), help=f"of {', '.join(SUITES)}")
+    parser.add_argument("--target", choices=list(NAMED), help="what code is generated for; else the machine at hand")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each layer")
+    parser.add_argument("--open", action="store_true", help="extents are arguments of the code")
+    parser.add_argument("--layers", help="only layers whose text has this in it")
+    arguments = parser.parse_args()
+    target = NAMED[arguments.target] if arguments.target else host()
+    peak = multiply_add_peak(target)
+    print(f"{target.name}, {'open' if arguments.open else 'known'} extents\n")
+    print("| layer | µs | ONNX Runtime µs | ratio | GFLOP/s | of peak | error | compile ms |")
+    print("|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for suite in arguments.suites:
+            layers = [each for each in SUITES[suite] if arguments.layers is None or arguments.layers in each.text]
+            found = [compare(each, target, not arguments.open, arguments.seconds, peak, folder) for each in layers]
+            if found:
+                print(f"| *{suite}, geometric mean* | | | {np.exp(np.mean(np.log(found))):.2f} | | | | |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
