@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Literal
 
 import numpy as np
@@ -15,8 +16,21 @@ from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, sc
 from sardonyx.compiler.kernels.gemm_tile import tile_for
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.target import NAMED, Target, host
-from sardonyx.core.dim import Dim, evaluate
-from sardonyx.core.types import DOUBLE, FLOAT, INT32, INT64, DType, numpy_dtype
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim, Size, evaluate
+from sardonyx.core.types import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    UINT32,
+    DType,
+    numpy_dtype,
+)  # fmt: skip
 
 B, M, N, K = (Dim.symbol(name) for name in "bmnk")
 TARGETS = [target for target in (NAMED["avx2"], NAMED["avx512"]) if target.vector_bits <= host().vector_bits]
@@ -27,7 +41,7 @@ Layout = Literal["packed", "rows", "columns"]
 
 
 @functools.cache
-def product(target: Target, dtype: DType, layout: Layout) -> CompiledKernel:
+def product(target: Target, dtype: DType, layout: Layout, stored: DType | None = None) -> CompiledKernel:
     """C[b, m, n] of A[b, k, m] transposed (row-major where B is packed) and B[b, k, n] or, by columns, B[b, n, k]."""
     kernel = Kernel(target)
     e, tile = kernel.emitter, tile_for(target, dtype, N)
@@ -35,14 +49,16 @@ def product(target: Target, dtype: DType, layout: Layout) -> CompiledKernel:
     m, n, k = (kernel.size(size) for size in (M, N, K))
     panels = e.mul(kernel.size(-(-N // tile.columns)), tile.columns)
     strides = {"packed": (0, 0), "rows": (n, 1), "columns": (1, k)}[layout]
-    left = Matrix(a, dtype, k, 1) if layout == "packed" else Matrix(a, dtype, 1, m)
-    right = Packed(b, dtype) if layout == "packed" else Matrix(b, dtype, *strides)
+    stored = stored or dtype
+    left = Matrix(a, stored, k, 1) if layout == "packed" else Matrix(a, stored, 1, m)
+    right = Packed(b, stored) if layout == "packed" else Matrix(b, stored, *strides)
+    memory = storage.memory_type(stored)
 
     def place(e: Emitter, number: str | int) -> Place:
         width = panels if layout == "packed" else n
         return Place(
-            e.address(a, tile.element, e.mul(number, e.mul(m, k))),
-            e.address(b, tile.element, e.mul(number, e.mul(k, width))),
+            e.address(a, memory, e.mul(number, e.mul(m, k))),
+            e.address(b, memory, e.mul(number, e.mul(k, width))),
             (Index(number),),
         )
 
@@ -50,15 +66,11 @@ def product(target: Target, dtype: DType, layout: Layout) -> CompiledKernel:
         number, row, column = index
         assert (number.lane, row.lane, column.lane) == (0, 0, 1)
         offset = e.add(e.mul(e.add(e.mul(number.base, m), row.base), n), column.base)
-        at = e.address(c, tile.element, offset)
-        if mask is None:
-            e.store(tile.type, value, at, tile.bytes)
-        else:
-            e.masked_store(tile.type, value, at, tile.bytes, mask, tile.lanes)
+        storage.store(e, dtype, value, c, Index(offset, 1), tile.lanes, mask)
 
     items = gemm(
-        kernel, m=M, n=N, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, scratch=scratch
-    )  # fmt: skip
+        kernel, m=M, n=N, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype, scratch=scratch
+    )
     return CompiledKernel(kernel, items)
 
 
@@ -111,6 +123,35 @@ def test_element_types(target: Target, dtype: DType) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("layout", ["packed", "rows", "columns"])
+@pytest.mark.parametrize(
+    ("stored", "dtype"),
+    [(FLOAT16, FLOAT16), (BFLOAT16, BFLOAT16), (FLOAT16, FLOAT), (INT8, INT32), (UINT8, INT32), (UINT8, UINT32)],
+    ids=lambda dtype: dtype.name,
+)
+def test_operands_of_few_bits(target: Target, layout: Layout, stored: DType, dtype: DType) -> None:
+    rng, numpy = np.random.default_rng(5), numpy_dtype(stored)
+    for m, n, k in [(3, 129, 40), (17, 31, 21)]:
+        if t.is_float(stored):
+            a, b = (rng.standard_normal(shape).astype(numpy) for shape in ((m, k), (k, n)))
+        else:
+            limits = np.iinfo(numpy)
+            a, b = (rng.integers(limits.min, limits.max + 1, shape).astype(numpy) for shape in ((m, k), (k, n)))
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        packed = pack(b, target, dtype, N)
+        operands = {"packed": (a, packed), "rows": (a.T, b), "columns": (a.T, b.T)}[layout]
+        result = np.zeros((m, n), numpy_dtype(dtype))
+        room = np.zeros(evaluate(scratch_bytes(target, k, dtype), {}), np.uint8)
+        buffers = [np.ascontiguousarray(each) for each in operands]
+        product(target, dtype, layout, stored)(*buffers, result, room, b=1, m=m, n=n, k=k)
+        if t.is_float(stored):
+            rounding = {FLOAT: 2e-6, FLOAT16: 2**-11, BFLOAT16: 2**-8}[dtype]
+            np.testing.assert_allclose(result.astype(np.float64), exact, rtol=rounding, atol=1e-4)
+        else:
+            np.testing.assert_array_equal(result, exact)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("layout", ["packed", "rows", "columns"])
 def test_batches_in_any_split(target: Target, layout: Layout) -> None:
     for batch, m, n, k, parts in [(0, 3, 3, 3, 1), (3, 31, 70, 17, 5), (2, 50, 200, 9, 7), (5, 1, 1, 1, 3)]:
         check(target, FLOAT, layout, batch, m, n, k, parts)
@@ -136,6 +177,51 @@ def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> 
     result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, k, FLOAT), {}), np.uint8)
     CompiledKernel(kernel, items)(left, pack(weights, target) if layout == "packed" else weights, result, room)
     np.testing.assert_allclose(result, left.astype(float) @ weights.astype(float), rtol=1e-5, atol=1e-5)
+
+
+@functools.cache
+def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, turned: bool = False) -> CompiledKernel:
+    """C[b, m, n] of A[b, m, k], its columns contiguous if ``turned``, and of B[b, n, k], or packed."""
+    kernel = Kernel(target)
+    e, lanes = kernel.emitter, tile_for(target, dtype).lanes
+    a, b, c = (kernel.buffer() for _ in range(3))
+    rows, columns, depth = (kernel.size(size) for size in (m, n, K))
+    memory = storage.memory_type(dtype)
+
+    def place(e: Emitter, number: str | int) -> Place:
+        at_a, at_b = (e.mul(number, e.mul(size, depth)) for size in (rows, columns))
+        return Place(e.address(a, memory, at_a), e.address(b, memory, at_b), (Index(number),))
+
+    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+        number, row, column = index
+        offset = e.add(e.mul(e.add(e.mul(number.base, rows), row.base), columns), column.base)
+        storage.store(e, dtype, value, c, Index(offset, 1), lanes, mask)
+
+    left = Matrix(a, dtype, 1, rows) if turned else Matrix(a, dtype, depth, 1)
+    right = Packed(b, dtype) if packed else Matrix(b, dtype, 1, depth)
+    return CompiledKernel(
+        kernel, gemm(kernel, m=m, n=n, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype)
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [FLOAT, FLOAT16, INT32], ids=lambda dtype: dtype.name)
+def test_dot_products(target: Target, dtype: DType) -> None:
+    rng, numpy = np.random.default_rng(9), numpy_dtype(dtype)
+    few = tile_for(target, dtype).lanes // 4
+    cases = [(M, columns, packed, turned) for columns in (1, few) for packed, turned in ((0, 0), (1, 0), (1, 1))]
+    cases += [(1, N, False, False)]
+    for (rows, columns, packed, turned), k in itertools.product(cases, (0, 1, 7, 8, 16, 33)):
+        for free in (0, 1, 3, 4, 5, 15, 16, 17, 65, 130):
+            m, n = (free, columns) if rows is M else (1, free)
+            a, b = (rng.integers(-9, 9, shape).astype(numpy) for shape in ((2, m, k), (2, k, n)))
+            result = np.full(2 * m * n + 64, 77, numpy)
+            left = np.ascontiguousarray(a.swapaxes(1, 2)) if turned else a
+            right = pack(b, target, dtype, columns) if packed else np.ascontiguousarray(b.swapaxes(1, 2))
+            compiled = dot_products(target, dtype, rows, columns, bool(packed), bool(turned))
+            compiled(left, right, result, parts=2, b=2, m=m, n=n, k=k)
+            np.testing.assert_array_equal(result[: 2 * m * n].reshape(2, m, n), a @ b)
+            assert (result[2 * m * n :] == 77).all(), "written past the end"
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sardonyx.compiler import storage
-from sardonyx.compiler.emitter import Emitter, Variable, float_literal, splat
-from sardonyx.compiler.kernels.gemm_pack import Matrix, fill
+from sardonyx.compiler.emitter import Variable, float_literal, splat
+from sardonyx.compiler.kernels.gemm_narrow import horizontal_sum
+from sardonyx.compiler.kernels.gemm_pack import fill
+from sardonyx.compiler.kernels.gemm_product import Matrix
 from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, read, tile_for
 from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
 from sardonyx.compiler.target import Target
@@ -341,7 +343,7 @@ class _Attention:
             weight = _exponential(Vector(e, difference, "float", tile.lanes)).name
             e.store(tile.type, weight, at, 4)
             sums.set(e.let(f"fadd {tile.type} {sums.get()}, {weight}"))
-        part = horizontal_sum(e, sums.get(), tile)
+        part = horizontal_sum(e, tile, sums.get())
         kept = e.let(f"fmul float {e.load('float', places[1], 4)}, {shrink}")
         e.store("float", e.let(f"fadd float {kept}, {part}"), places[1], 4)
 
@@ -445,17 +447,3 @@ def _exponential(x: Vector) -> Vector:
     shifted = exponent + shifter
     power = (shifted.bits() << 23).number()
     return polynomial(exponent - (shifted - shifter), _POWER_OF_TWO) * power
-
-
-def horizontal_sum(e: Emitter, value: str, tile: Tile) -> str:
-    """The sum of the lanes, by halves."""
-    lanes = tile.lanes
-    while lanes > 1:
-        half = lanes // 2
-        type, parts = f"<{lanes} x {tile.element}>", []
-        for start in (0, half):
-            order = ", ".join(f"i32 {start + lane}" for lane in range(half))
-            parts.append(e.let(f"shufflevector {type} {value}, {type} poison, <{half} x i32> <{order}>"))
-        value = e.let(f"fadd <{half} x {tile.element}> {parts[0]}, {parts[1]}")
-        lanes = half
-    return e.let(f"extractelement <1 x {tile.element}> {value}, i64 0")

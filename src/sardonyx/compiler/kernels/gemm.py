@@ -14,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.kernels.gemm_pack import Matrix, Packed, fill, pack
-from sardonyx.compiler.kernels.gemm_tile import accumulate, read, tile_for
+from sardonyx.compiler.kernels.gemm_narrow import is_narrow, of_few_columns, of_one_row
+from sardonyx.compiler.kernels.gemm_pack import fill, pack
+from sardonyx.compiler.kernels.gemm_product import Matrix, Packed, Place, Product
+from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, read, tile_for
 from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
@@ -32,21 +34,6 @@ UNROLL = 4
 
 TILES_WORTH_PACKING = 2
 """Register tiles of rows up to which B is read where it lies."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one product of a batch finds its operands.
-
-    Attributes:
-        a: Where its A begins.
-        b: Where its B begins.
-        leading: The indices that stand before row and column in the result.
-    """
-
-    a: str
-    b: str
-    leading: tuple[Index, ...] = ()
 
 
 def scratch_bytes(target: Target, k: Size, result: DType) -> Size:
@@ -87,7 +74,14 @@ def gemm(
     Returns:
         The number of work items.
     """
-    return _Gemm(kernel, m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch).write()
+    product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch)
+    tile = tile_for(kernel.target, product.result, n)
+    along = isinstance(b, Matrix) and b.row == 1 and a.column == 1
+    if is_narrow(tile, n) and (along or isinstance(b, Packed)):
+        return of_few_columns(kernel, tile, product)
+    if m == 1 and along:
+        return of_one_row(kernel, tile, product)
+    return _Gemm(kernel, tile, product).write()
 
 
 @dataclass(frozen=True)
@@ -102,37 +96,20 @@ class _Panel:
 class _Gemm:
     """One product while it is written."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        m: Size,
-        n: Size,
-        k: Size,
-        a: Matrix,
-        b: Matrix | Packed,
-        epilogue: Epilogue,
-        batch: Size,
-        place: Callable[[Emitter, str | int], Place] | None,
-        result: DType,
-        scratch: str | None,
-    ) -> None:
+    def __init__(self, kernel: Kernel, tile: Tile, product: Product) -> None:
         self.e = kernel.emitter
         self.target = kernel.target
-        self.tile = tile_for(kernel.target, result, n)
-        self.shape = (m, n, k)
-        self.rows, self.columns, self.depth = (kernel.size(size) for size in (m, n, k))
-        self.a, self.b = a, b
-        self.epilogue = epilogue
-        self.batch = batch
-        self.place = place
-        self.scratch = scratch
-        self.finished = self.e.array(self.tile.element, self.tile.rows * self.tile.columns)
+        self.tile = tile
+        self.product = product
+        self.a, self.b = product.a, product.b
+        self.rows, self.columns, self.depth = (kernel.size(size) for size in (product.m, product.n, product.k))
+        self.finished = self.e.array(tile.element, tile.rows * tile.columns)
         self.held = self.e.variable("i64", "-1")
 
     def write(self) -> Size:
         """Write the loop over work items; returns their number."""
         e, tile = self.e, self.tile
-        m, n, _ = self.shape
+        product = self.product
         block_rows = tile.rows * TILES_IN_ITEM
         panels = e.div(e.add(self.columns, tile.columns - 1), tile.columns)
         blocks = e.div(e.add(self.rows, block_rows - 1), block_rows)
@@ -140,13 +117,13 @@ class _Gemm:
         resident = e.most(1, e.div(room, e.mul(e.most(1, self.depth), block_rows * tile.bytes)))
         with e.loop("%first", "%last") as item:
             each = e.mul(panels, blocks)
-            number: str | int = 0 if self.batch == 1 else e.div(item, each)
+            number: str | int = 0 if product.batch == 1 else e.div(item, each)
             within = e.sub(item, e.mul(number, each))
             group = e.mul(e.div(within, e.mul(resident, panels)), resident)
             within = e.sub(within, e.mul(group, panels))
             grouped = e.least(resident, e.sub(blocks, group))
             panel, block = e.div(within, grouped), e.add(group, e.rem(within, grouped))
-            place = self.place(e, number) if self.place else Place(self.a.pointer, self.b.pointer)
+            place = product.place_of(e, number)
             column = e.mul(panel, tile.columns)
             left = e.least(tile.columns, e.sub(self.columns, column))
             values = self._panel(place.b, panel, e.add(e.mul(number, panels), panel), left)
@@ -156,7 +133,7 @@ class _Gemm:
                 count = e.least(tile.rows, e.sub(end, row))
                 self._compute(place.a, row, count, left, values)
                 self._finish(place.leading, row, count, column, left)
-        return self.batch * ceil_div(m, block_rows) * ceil_div(n, tile.columns)
+        return product.batch * ceil_div(product.m, block_rows) * ceil_div(product.n, tile.columns)
 
     def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int) -> _Panel:
         """The panel of B by its number: as it was packed beforehand, where it lies, or packed now."""
@@ -165,9 +142,9 @@ class _Gemm:
             offset = e.mul(e.mul(panel, self.depth), tile.columns)
             return _Panel(e.address(start, memory_type(b.dtype), offset), tile.columns, b.dtype)
         source = e.address(start, memory_type(b.dtype), e.mul(e.mul(panel, tile.columns), b.column))
-        assert self.scratch is not None
+        assert self.product.scratch is not None
         room = e.mul(self.depth, tile.columns * tile.bytes)
-        packed = e.address(self.scratch, "i8", e.mul("%worker", room))
+        packed = e.address(self.product.scratch, "i8", e.mul("%worker", room))
         pointer, row = e.variable("ptr", packed), e.variable("i64", str(tile.columns))
 
         def pack_it() -> None:
@@ -290,7 +267,7 @@ class _Gemm:
 
             def hand(offset: str | int, mask: str | None) -> None:
                 value = e.load(tile.type, e.address(line, tile.element, offset), tile.bytes * tile.lanes)
-                self.epilogue((*leading, there, Index(e.add(column, offset), 1)), value, mask)
+                self.product.epilogue((*leading, there, Index(e.add(column, offset), 1)), value, mask)
 
             whole = e.mul(e.div(left, tile.lanes), tile.lanes)
             with e.loop(0, whole, tile.lanes) as offset:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.kernels.gemm_narrow import is_narrow
+from sardonyx.compiler.kernels.gemm_product import Matrix
 from sardonyx.compiler.kernels.gemm_tile import Tile, read, tile_for
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.storage import memory_type
@@ -15,39 +15,10 @@ from sardonyx.core.dim import Size
 from sardonyx.core.types import DType, dtype_of
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix in memory.
-
-    Attributes:
-        pointer: Where it begins.
-        dtype: Its element type.
-        row: Elements from a row to the next.
-        column: Elements from a column to the next. A known 1 here (or, for a second operand, as ``row``) makes loads
-            of whole vectors possible.
-    """
-
-    pointer: str
-    dtype: DType
-    row: str | int
-    column: str | int
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A matrix in the panels that :func:`pack` makes.
-
-    Attributes:
-        pointer: Where it begins.
-        dtype: Its element type.
-    """
-
-    pointer: str
-    dtype: DType
-
-
 def pack(array: np.ndarray, target: Target, result: DType | None = None, n: Size | None = None) -> np.ndarray:
     """Return a matrix [..., K, N] in panels [..., ceil(N / columns), K, columns], zeros past N.
+
+    One of very few columns is only transposed: [..., N, K].
 
     Args:
         array: The matrix, or a batch of them.
@@ -56,7 +27,10 @@ def pack(array: np.ndarray, target: Target, result: DType | None = None, n: Size
         n: The number of columns as the kernel is told it; the array's own by default.
     """
     *batch, k, width = array.shape
-    columns = tile_for(target, result or dtype_of(array), width if n is None else n).columns
+    tile = tile_for(target, result or dtype_of(array), width if n is None else n)
+    if is_narrow(tile, width if n is None else n):
+        return np.ascontiguousarray(array.swapaxes(-1, -2))
+    columns = tile.columns
     panels = -(-width // columns)
     padded = np.zeros((*batch, k, panels * columns), array.dtype)
     padded[..., :width] = array

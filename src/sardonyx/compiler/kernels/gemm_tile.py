@@ -17,7 +17,7 @@ from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.vectors import BITS
 from sardonyx.core.dim import Size
-from sardonyx.core.types import DType, is_float
+from sardonyx.core.types import BFLOAT16, FLOAT, FLOAT16, DType, is_float
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,11 @@ def tile_for(target: Target, result: DType, n: Size | None = None) -> Tile:
 
     Args:
         target: What the kernel is for.
-        result: The element type of the sums.
+        result: The element type of the sums; those of 16-bit floating-point numbers are taken in float32.
         n: Columns of the product; where it is known that they are few, the tile is narrow and has more rows.
     """
+    if result in (FLOAT16, BFLOAT16):
+        result = FLOAT
     lanes = target.lanes(BITS[storage.register_type(result)])
     rows, vectors = 6, 2 if target.vector_registers < 32 else 4
     if isinstance(n, int) and n <= lanes * (vectors - 1):
