@@ -18,7 +18,7 @@ import numpy as np
 from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.emitter import splat, vector
 from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.views import contiguous, factor_groups, shape_of
+from sardonyx.compiler.views import contiguous, factor_groups, may_repeat, shape_of
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
@@ -346,8 +346,14 @@ def _constant(reader: Reader, value: Value, place: Place) -> Element:
 
 def _broadcast(reader: Reader, value: Value, place: Place) -> Element:
     source = value.operands[0]
-    sizes = zip(shape_of(source), shape_of(value), place, strict=True)
-    return reader.element(source, tuple(ORIGIN if size == 1 and wide != 1 else at for size, wide, at in sizes))
+    found: list[Index] = []
+    for size, wide, at in zip(shape_of(source), shape_of(value), place, strict=True):
+        if may_repeat(size, wide):
+            e = reader.kernel.emitter
+            wider = e.let(f"icmp ne i64 {reader.kernel.size(size)}, 1")
+            at = reader.times(at, e.let(f"zext i1 {wider} to i64"))
+        found.append(ORIGIN if size == 1 and wide != 1 else at)
+    return reader.element(source, tuple(found))
 
 
 def _permute(reader: Reader, value: Value, place: Place) -> Element:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sardonyx.core.dim import Size, equal
+from sardonyx.core.dim import Dim, Size, equal
 from sardonyx.core.graph import Value
 from sardonyx.core.types import TensorType
 
@@ -40,6 +40,11 @@ def shape_of(value: Value) -> tuple[Size, ...]:
     assert isinstance(value.type, TensorType)
     assert value.type.shape is not None
     return value.type.shape
+
+
+def may_repeat(size: Size, wide: Size) -> bool:
+    """Whether only a run tells that an axis is repeated: its size is open, and may be 1 where the other is not."""
+    return isinstance(size, Dim) and size != wide and not equal(size, wide)
 
 
 def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
@@ -74,6 +79,8 @@ def view(value: Value, stop: frozenset[Value] | set[Value] | dict[Value, object]
         axes = params["axes"]
         return View(inner.base, inner.offset, shape, tuple(inner.strides[axis] for axis in axes))
     if value.op == "broadcast":
+        if any(may_repeat(size, wide) for size, wide in zip(inner.shape, shape, strict=True)):
+            return itself
         strides = tuple(
             0 if size == 1 and wide != 1 else stride
             for size, wide, stride in zip(inner.shape, shape, inner.strides, strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sardonyx.compiler.reader import ELEMENTWISE, Memory
-from sardonyx.compiler.views import factor_groups, shape_of
+from sardonyx.compiler.views import factor_groups, may_repeat, shape_of
 from sardonyx.core.graph import Value
 
 
@@ -43,10 +43,10 @@ _Walk = Callable[[Value, int], bool]
 
 def _broadcast(value: Value, axis: int, walk: _Walk) -> bool:
     source = value.operands[0]
-    repeated = [
-        size == 1 and wide != 1
-        for size, wide in zip(shape_of(source)[axis : axis + 2], shape_of(value)[axis : axis + 2], strict=True)
-    ]
+    sizes = list(zip(shape_of(source)[axis : axis + 2], shape_of(value)[axis : axis + 2], strict=True))
+    if any(may_repeat(size, wide) for size, wide in sizes):
+        return False
+    repeated = [size == 1 and wide != 1 for size, wide in sizes]
     return all(repeated) or (not any(repeated) and walk(source, axis))
 
 
