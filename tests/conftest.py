@@ -1,4 +1,7 @@
-"""What all tests share: a rule or an operator that a test makes is gone after it, compiled code after all of them."""
+"""What all tests share: a rule or an operator that a test makes is gone after it, compiled code after all of them.
+
+Sessions compute with numpy unless a test asks for compiled code.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ assert rules.__name__  # importing the package registers every rule of the libra
 def cache() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SARDONYX_CACHE", os.environ.get("SARDONYX_CACHE", folder))
+        # Tests that mean compiled code ask for it.
+        patch.setenv("SARDONYX_COMPILE", os.environ.get("SARDONYX_COMPILE", "off"))
         yield
 
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import onnx
 import onnx_ir as ir
 
+from sardonyx.compiler.program import Fault, Program
 from sardonyx.core.run_context import RunContext
-from sardonyx.errors import OptionError
+from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import load
 from sardonyx.ops.graph import declared_type
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.signatures import type_text
+from sardonyx.runtime.native import NativeModel
 
-PROVIDERS = ("reference",)
-"""What can run a model: the numpy interpreter of Core."""
+PROVIDERS = ("native", "reference")
+"""What can run a model: code compiled for this machine, and the numpy interpreter of Core."""
+
+Compile = Literal["wait", "background", "off"]
+"""When a session compiles: before it is there, while it already answers, or never."""
+
+_log = logging.getLogger("sardonyx")
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -51,7 +61,11 @@ class Session:
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        providers: What runs it, in order of preference. There is one: ``"reference"``, numpy.
+        providers: What runs it: ``"native"``, compiled code, and ``"reference"``, numpy. Compiled code leaves to numpy
+            what it has no kernel for, and calls that ask for more than the outputs.
+        compile: ``"background"`` answers at once from numpy, and from compiled code when that is ready; ``"wait"``
+            compiles first; ``"off"`` never does. By default what ``SARDONYX_COMPILE`` says, else ``"background"``.
+        threads: How many threads compute; by default what the process may use.
         max_memory: Most bytes of values alive at a time in a run; the machine's memory by default.
         max_loop_iterations: Most iterations of any one loop; no limit by default.
         timeout: Most seconds of a run; no limit by default.
@@ -59,7 +73,7 @@ class Session:
     Raises:
         UnsupportedError: An operator has no definition: the message names all of them, and where.
         InvalidModelError: The model breaks the standard.
-        OptionError: There is no such provider.
+        OptionError: There is no such provider, or no such time to compile.
 
     Example:
         >>> session = Session("model.onnx")
@@ -71,6 +85,8 @@ class Session:
         model: Source,
         *,
         providers: Sequence[str] = PROVIDERS,
+        compile: Compile | None = None,
+        threads: int | None = None,
         max_memory: int | None = None,
         max_loop_iterations: int | None = None,
         timeout: float | None = None,
@@ -82,6 +98,11 @@ class Session:
                     where="providers",
                     remedy=f"There are: {', '.join(PROVIDERS)}.",
                 )
+        when = compile or os.environ.get("SARDONYX_COMPILE", "background")
+        if when not in get_args(Compile):
+            raise OptionError(
+                f"there is no {when!r}.", where="compile", remedy=f"There are: {', '.join(get_args(Compile))}."
+            )
         self.model = load(model)
         self.providers = tuple(providers)
         self._limits = {"max_memory": max_memory, "max_loop_iterations": max_loop_iterations, "timeout": timeout}
@@ -89,6 +110,47 @@ class Session:
         self._inputs = [ValueInfo(value) for value in self.model.graph.inputs]
         self._outputs = [ValueInfo(value) for value in self.model.graph.outputs]
         self._runs = itertools.count()
+        self._native: NativeModel | None = None
+        self._compiled = threading.Event()
+        self.not_compiled = ""
+        if "native" not in self.providers or when == "off":
+            self.not_compiled = "not asked for"
+            self._compiled.set()
+        elif when == "wait":
+            self._compile(threads)
+        else:
+            threading.Thread(
+                target=self._compile_quietly, args=(threads,), name="sardonyx-compile", daemon=True
+            ).start()
+
+    def _compile(self, threads: int | None) -> None:
+        try:
+            self._native = NativeModel(self.model, threads)
+        except UnsupportedError as error:
+            self.not_compiled = str(error)
+        finally:
+            self._compiled.set()
+
+    def _compile_quietly(self, threads: int | None) -> None:
+        try:
+            self._compile(threads)
+        except Exception as error:
+            self.not_compiled = f"{type(error).__name__}: {error}"
+            _log.warning("the model is not compiled, numpy computes it: %s", self.not_compiled)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until compiling is over; whether compiled code answers from now on.
+
+        Args:
+            timeout: Most seconds to wait.
+        """
+        self._compiled.wait(timeout)
+        return self._native is not None
+
+    @property
+    def program(self) -> Program | None:
+        """The compiled program; None while there is none (``not_compiled`` says why)."""
+        return None if self._native is None else self._native.program
 
     def get_inputs(self) -> list[ValueInfo]:
         """The inputs that must be fed."""
@@ -120,4 +182,9 @@ class Session:
             ResourceError: A limit is passed.
         """
         context = RunContext(**self._limits, number=next(self._runs))  # type: ignore[arg-type]
+        native = self._native
+        if native is not None and native.takes(output_names, feeds):
+            # Of a fault the interpreter says what it is.
+            with contextlib.suppress(Fault):
+                return native.run(output_names, feeds, context)
         return self._program.run(output_names, feeds, context)

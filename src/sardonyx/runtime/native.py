@@ -1,0 +1,100 @@
+"""The native provider: a model rewritten, traced to one Core function, and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compiler.program import Program
+from sardonyx.core.graph import Function, Value
+from sardonyx.core.run_context import RunContext
+from sardonyx.core.simplify import simplify
+from sardonyx.core.trace import trace
+from sardonyx.core.types import TensorType
+from sardonyx.errors import UnsupportedError
+from sardonyx.ops.feeds import as_value
+from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.rewrite.optimize import optimize
+
+
+def traced(model: ir.Model) -> Function:
+    """A model as one Core function of its inputs, simplified.
+
+    Raises:
+        UnsupportedError: It cannot be traced before data are known, or an input has no declared type.
+    """
+    prepared = prepare(model)
+    types = []
+    for value in prepared.inputs:
+        declared = declared_type(value)
+        if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
+            raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
+        types.append(declared)
+    return simplify(trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types))
+
+
+class NativeModel:
+    """A model compiled for the machine at hand.
+
+    Args:
+        model: The model; it is left as it is.
+        threads: How many threads share the work; by default what the process may use.
+
+    Attributes:
+        program: The compiled function.
+
+    Raises:
+        UnsupportedError: It cannot be traced before data are known.
+    """
+
+    def __init__(self, model: ir.Model, threads: int | None = None) -> None:
+        initializers = set(model.graph.initializers.values())
+        fed = [value for value in model.graph.inputs if value not in initializers]
+        rewritten = optimize(model, target="native", verify=False).model
+        self.function = traced(rewritten)
+        self.program = Program(self.function, threads=threads)
+        self._inputs = [str(value.name) for value in rewritten.graph.inputs]
+        self._types = [value.type for value in self.function.inputs]
+        self.output_names = [str(value.name) for value in model.graph.outputs]
+        missing = [str(value.name) for value in fed if value.name not in self._inputs]
+        if missing:
+            raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+        self._plain = [
+            (name, type.dtype.numpy()) if isinstance(type, TensorType) else (name, None)
+            for name, type in zip(self._inputs, self._types, strict=True)
+        ]
+
+    def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
+        """Whether a call asks for no more than the compiled function gives: other values are the interpreter's."""
+        if output_names is not None and not set(output_names) <= set(self.output_names):
+            return False
+        return len(feeds) == len(self._inputs) and all(name in feeds for name in self._inputs)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
+        """Run once.
+
+        Args:
+            output_names: What is asked for; None for all outputs.
+            feeds: All inputs, see :meth:`takes`.
+            context: The limits of this run.
+
+        Raises:
+            Fault: Data have no result: the interpreter says what is wrong.
+            FeedError: An input is of another type or rank.
+            ShapeError: A size does not fit what is declared, or two inputs contradict each other.
+        """
+        arrays = []
+        for (name, dtype), type in zip(self._plain, self._types, strict=True):
+            fed = feeds[name]
+            if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
+                value: Value = as_value(fed, type, name)
+                fed = value.known if isinstance(type, TensorType) else value
+            arrays.append(fed)
+        found = self.program.run(arrays, context)
+        if output_names is None:
+            return found
+        by_name = dict(zip(self.output_names, found, strict=True))
+        return [by_name[name] for name in output_names]

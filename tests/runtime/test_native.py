@@ -1,0 +1,118 @@
+"""Sessions on compiled code: equal to numpy, from any thread; where there is no kernel or no result, numpy is asked."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx.errors import ExecutionError, FeedError, OptionError, ShapeError
+
+NET = onnx.parser.parse_model(
+    """<ir_version: 9, opset_import: ["": 18]>
+    net (float[N, 8] x) => (float[N, 4] y) {
+        h = MatMul(x, w)
+        s = Add(h, b)
+        y = Softmax(s)
+    }"""
+)
+RNG = np.random.default_rng(0)
+NET.graph.initializer.extend(
+    onnx.numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name)
+    for name, shape in (("w", (8, 4)), ("b", (4,)))
+)
+
+
+def on(provider: str, model: onnx.ModelProto = NET) -> sardonyx.Session:
+    return sardonyx.Session(model, providers=[provider, "reference"], compile="wait")
+
+
+def rows(count: int) -> np.ndarray:
+    return RNG.standard_normal((count, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+def test_compiled_equals_numpy(count: int) -> None:
+    x = rows(count)
+    native = on("native")
+    assert native.program is not None
+    np.testing.assert_allclose(native.run(None, {"x": x})[0], on("reference").run(None, {"x": x})[0], rtol=1e-5)
+
+
+def test_other_memory_orders_are_taken() -> None:
+    x = np.asfortranarray(rows(6))
+    np.testing.assert_array_equal(on("native").run(None, {"x": x})[0], on("native").run(None, {"x": x.copy("C")})[0])
+
+
+def test_values_inside_are_given_by_numpy() -> None:
+    x = rows(3)
+    (h,) = on("native").run(["h"], {"x": x})
+    assert h.shape == (3, 4)
+
+
+def test_wrong_feeds_are_refused_as_by_numpy() -> None:
+    session = on("native")
+    with pytest.raises(FeedError, match="not fed"):
+        session.run(None, {})
+    with pytest.raises(FeedError, match="no such input"):
+        session.run(None, {"z": rows(1)})
+    with pytest.raises(FeedError, match="double"):
+        session.run(None, {"x": rows(1).astype(np.float64)})
+    with pytest.raises(ShapeError, match="axis 1 has size 7"):
+        session.run(None, {"x": rows(1)[:, :7]})
+
+
+def test_an_index_out_of_range_is_refused_as_by_numpy() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[N] x, int64[M] i) => (float[M] y) { y = Gather(x, i) }'
+    )
+    session = on("native", model)
+    assert session.program is not None
+    feeds = {"x": np.arange(4, dtype=np.float32), "i": np.array([1, -1])}
+    assert session.run(None, feeds)[0].tolist() == [1, 3]
+    with pytest.raises(ExecutionError):
+        session.run(None, {**feeds, "i": np.array([4])})
+
+
+def test_a_session_answers_before_it_is_compiled() -> None:
+    session = sardonyx.Session(NET, compile="background")
+    x = rows(2)
+    first = session.run(None, {"x": x})[0]
+    assert session.wait()
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], first, rtol=1e-5)
+
+
+def test_calls_from_many_threads_at_once() -> None:
+    session = on("native")
+    feeds = [rows(count) for count in range(1, 9)]
+    expected = [session.run(None, {"x": x})[0] for x in feeds]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        for _ in range(200):
+            if not np.array_equal(session.run(None, {"x": feeds[number]})[0], expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(feeds))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_results_are_the_callers() -> None:
+    session = on("native")
+    (first,) = session.run(None, {"x": rows(2)})
+    kept = first.copy()
+    session.run(None, {"x": rows(2)})
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_there_are_three_times_to_compile() -> None:
+    assert sardonyx.Session(NET, compile="off").program is None
+    with pytest.raises(OptionError, match="background"):
+        sardonyx.Session(NET, compile="now")  # type: ignore[arg-type]
