@@ -81,9 +81,11 @@ def chain(weights: Floats, biases: Floats, extent: int, length: int) -> onnxrunt
 class Layer:
     """One convolution with bias and Relu, compiled for its sizes."""
 
-    def __init__(self, weights: Floats, biases: Floats, extent: int, m: int, *, staged: bool = False) -> None:
+    def __init__(
+        self, weights: Floats, biases: Floats, extent: int, tile: tuple[int, int], *, staged: bool = False
+    ) -> None:
         filters, channels = weights.shape[:2]
-        self.plan = plan = Winograd(host(), (m, m), 1, channels, filters, (extent, extent), staged=staged)
+        self.plan = plan = Winograd(host(), tile, 1, channels, filters, (extent, extent), staged=staged)
         lanes = plan.lanes
         self.image = aligned(np.zeros((channels // lanes, extent, extent, lanes), np.float32))
         self.result = aligned(np.zeros((filters // lanes, extent, extent, lanes), np.float32))
@@ -172,7 +174,7 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.thread_time() - begin
 
 
-def compare(channels: int, extent: int, sizes: list[int], rounds: int) -> None:
+def compare(channels: int, extent: int, tiles: list[tuple[int, int]], rounds: int) -> None:
     """Print a row for each size of a tile, and for each in stages where tiles are few."""
     few = extent < 28
     rng = np.random.default_rng(0)
@@ -181,8 +183,8 @@ def compare(channels: int, extent: int, sizes: list[int], rounds: int) -> None:
     x = rng.standard_normal((1, channels, extent, extent)).astype(np.float32)
     short, long = (chain(weights, biases, extent, length) for length in (1, 4))
     want = short.run(None, {"x": x})[0]
-    ways = [(m, staged) for m in sizes for staged in ((False, True) if few else (False,))]
-    layers = [Layer(weights, biases, extent, m, staged=staged) for m, staged in ways]
+    ways = [(tile, staged) for tile in tiles for staged in ((False, True) if few else (False,))]
+    layers = [Layer(weights, biases, extent, tile, staged=staged) for tile, staged in ways]
     errors = [float(np.abs(layer(x) - want).max() / np.abs(want).max()) for layer in layers]
     ours, theirs = [np.inf] * len(layers), [np.inf, np.inf]
     for _ in range(rounds):
@@ -193,10 +195,10 @@ def compare(channels: int, extent: int, sizes: list[int], rounds: int) -> None:
             theirs[i] = min(theirs[i], seconds_of(functools.partial(session.run, None, {"x": x})))
     peer = (theirs[1] - theirs[0]) / 3
     operations = 2 * 9 * channels**2 * extent**2
-    for (m, staged), layer, seconds, error in zip(ways, layers, ours, errors, strict=True):
+    for ((rows, columns), staged), layer, seconds, error in zip(ways, layers, ours, errors, strict=True):
         cells = [
             f"{channels} ch, {extent}²",
-            f"F({m},3){' staged' * staged}",
+            f"F({rows},3) x F({columns},3){' staged' * staged}",
             f"{seconds * 1e6:.0f} ({operations / seconds / 1e9:.0f})",
             f"{peer * 1e6:.0f} ({operations / peer / 1e9:.0f})",
             f"{peer / seconds:.2f}",
@@ -209,16 +211,17 @@ def compare(channels: int, extent: int, sizes: list[int], rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60, help="runs of each")
-    parser.add_argument("--tiles", type=int, nargs="+", default=[2, 4, 6], help="sizes of tiles")
+    parser.add_argument("--tiles", nargs="+", default=["2x2", "4x2", "4x4", "6x6"], help="rows x columns of tiles")
     parser.add_argument("--shapes", type=int, nargs="+", help="which rows of the table, counted from 0")
     arguments = parser.parse_args()
+    tiles = [(int(rows), int(columns)) for rows, columns in (each.split("x") for each in arguments.tiles)]
     peak = multiply_add_peak(host())
     print(f"multiply-add peak {max(peak() for _ in range(20)):.0f} GFLOP/s, {host().name}\n")
     print("| layer | algorithm | µs (direct GFLOP/s) | ONNX Runtime | ratio | error | compile ms |")
     print("|---|---|---|---|---|---|---|")
     for number, (channels, extent) in enumerate(SHAPES):
         if arguments.shapes is None or number in arguments.shapes:
-            compare(channels, extent, arguments.tiles, arguments.rounds)
+            compare(channels, extent, tiles, arguments.rounds)
     print(f"\nmultiply-add peak {max(peak() for _ in range(20)):.0f} GFLOP/s")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,8 +32,9 @@ from sardonyx.compiler.kernels.winograd_plan import Winograd
 from sardonyx.compiler.machine_code import assembly, module_text
 from sardonyx.compiler.target import NAMED, host
 from sardonyx.core.dim import Size, evaluate
+from sardonyx.errors import OptionError
 
-TILES = ((2, 2), (4, 4), (6, 6), (1, 4), (4, 1), (2, 6))
+TILES = ((2, 2), (4, 4), (6, 6), (1, 4), (4, 1), (3, 5))
 UNTOUCHED = 77.0
 
 
@@ -129,7 +131,7 @@ def check(convolve: Convolution, batch: int, sizes: tuple[int, int], after: int 
         assert error <= winograd_plan.error_bound(plan.tile, plan.channels)
 
 
-@pytest.mark.parametrize("m", [1, 2, 4, 6])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6])
 def test_matrices_give_the_correlation_exactly(m: int) -> None:
     algorithm = short_convolution(m)
     taps = algorithm.taps
@@ -203,7 +205,7 @@ def test_every_number_of_tiles_up_to_two_blocks(target: str, staged: bool, worke
 def test_known_sizes_need_less_code_and_give_the_same(target: str, staged: bool) -> None:
     convolve = convolution(target, (4, 4), staged=staged, workers=2)
     known = Convolution.of(replace(convolve.plan, batch=2, out=(13, 15)), (13, 15))
-    assert len(known.kernels[-1].text) < len(convolve.kernels[-1].text) / 2
+    assert len(known.kernels[-1].text) < len(convolve.kernels[-1].text)
     x, weights = random(convolve.plan, 2, (13, 15))
     assert known(x, weights, (13, 15)).tobytes() == convolve(x, weights, (13, 15)).tobytes()
     check(known, 2, (13, 15))
@@ -223,7 +225,7 @@ def test_stages_and_any_split_of_the_work_give_the_same_bits(target: str, tile: 
         assert staged(x, weights, (50, 41), parts).tobytes() == bits
 
 
-@pytest.mark.parametrize("tile", [(2, 2), (4, 4), (6, 6), (4, 1)])
+@pytest.mark.parametrize("tile", [(2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (4, 1), (5, 2)])
 @pytest.mark.parametrize("channels", [4, 64, 512])
 def test_the_error_estimate_holds_and_is_not_idle(tile: tuple[int, int], channels: int) -> None:
     convolve = convolution(host().name, tile, channels, 8)
@@ -232,7 +234,7 @@ def test_the_error_estimate_holds_and_is_not_idle(tile: tuple[int, int], channel
     error = np.abs(to_plain(convolve(x, weights, (24, 24)))[:, :8] - want).max() / np.abs(want).max()
     bound = winograd_plan.error_bound(tile, channels)
     assert bound / 10 < error < bound
-    assert max(tile) == 6 or error < 1e-5
+    assert max(tile) > 4 or error < 1e-5
 
 
 def test_registers_are_not_spilled_in_products() -> None:
@@ -270,4 +272,26 @@ def test_costs_follow_products_weights_and_threads() -> None:
     direct = 9 * 64**2 * 56**2
     assert of((4, 4), 64, 56) < of((2, 2), 64, 56) < direct
     assert of((4, 4), 64, 56, workers=2) == of((4, 4), 64, 56) / 2
-    assert of((6, 6), 512, 7) > of((2, 2), 512, 7, workers=2)  # Nothing but weights.
+    assert of((6, 6), 512, 7) > of((4, 2), 512, 7)  # Nothing but weights.
+
+
+def test_the_best_tile_is_the_cheapest_that_is_exact_enough() -> None:
+    def best(extent: int, channels: int, **given: Any) -> tuple[int, int]:
+        sizes = (extent, extent)
+        return winograd_plan.best_tile(host(), batch=1, channels=channels, filters=channels, out=sizes, **given)[0]
+
+    assert best(56, 64) == (4, 4)
+    assert best(56, 64, largest_error=1e-4) == (6, 6)
+    assert best(56, 64, largest_error=1.1e-6) == (2, 2)
+    assert sorted(best(7, 512)) == [2, 4]
+    assert best(56, 64, taps=(1, 3)) in {(1, 4), (1, 5), (1, 6)}
+    with pytest.raises(OptionError, match="64 channels is exact to 1e-09"):
+        best(56, 64, largest_error=1e-9)
+
+
+def test_few_tiles_for_a_thread_are_better_in_stages() -> None:
+    plan = Winograd(host(), (4, 4), 1, 512, 512, (7, 7), workers=2)
+    assert winograd_plan.prefers_stages(plan)
+    assert not winograd_plan.prefers_stages(replace(plan, workers=1))
+    assert not winograd_plan.prefers_stages(replace(plan, batch=8))
+    assert not winograd_plan.prefers_stages(replace(plan, batch=BATCH))

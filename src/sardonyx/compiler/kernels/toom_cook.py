@@ -1,9 +1,9 @@
 """Short convolutions with few products (Toom 1963, Cook 1966; Winograd 1980): exact matrices, and code for them.
 
 ``F(m, r)`` gives ``m`` results of a correlation with ``r`` weights from ``m + r - 1`` inputs in as many products:
-``y = A^T ((G g) * (B^T d))``. Both polynomials are taken at ``m + r - 1`` points, of which the first is 0, the last is
-infinity, and the others are pairs ``+p, -p``: the rows of a pair have equal even and opposite odd parts, so that one
-costs little where the other is known.
+``y = A^T ((G g) * (B^T d))``. Both polynomials are taken at ``m + r - 1`` points: 0, pairs ``+p, -p``, and infinity
+where the number is even. The rows of a pair have equal even and opposite odd parts, so that one costs little where the
+other is known.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 TAPS = 3
 
+LARGEST = 6
+"""The largest ``m``."""
+
 _POINTS = {
     2: (Fraction(1),),
+    3: (Fraction(3, 4), Fraction(5, 2)),
     4: (Fraction(5, 8), Fraction(3, 2)),
+    5: (Fraction(5, 8), Fraction(5, 4), Fraction(3)),
     6: (Fraction(1, 2), Fraction(1), Fraction(2)),
 }
 """The pairs of points by ``m``: of pairs of small fractions those with the least error in float32 (F(4,3) with 1 and 2,
@@ -73,27 +78,30 @@ class ShortConvolution:
 
 @functools.cache
 def short_convolution(m: int) -> ShortConvolution:
-    """``F(m, 3)`` for m = 2, 4 or 6; for 1 what an axis without a window has: ``F(1, 1)``, the identity."""
+    """``F(m, 3)`` for m from 2 to 6; for 1 what an axis without a window has: ``F(1, 1)``, the identity."""
     if m == 1:
         one = ((Fraction(1),),)
         return ShortConvolution(1, one, one, one)
-    pairs = _POINTS[m]
-    points = [Fraction(0), *(sign * p for p in pairs for sign in (1, -1))]
-    input_rows, weight_rows = [], []
+    n = m + TAPS - 1
+    points = [Fraction(0), *(sign * p for p in _POINTS[m] for sign in (1, -1))]
     # Scaled so that the row of A^T for the first power holds ones; G, which is applied once, takes the factor.
     scales = [Fraction(1), *(abs(p) for p in points[1:])]
+    input_rows, weight_rows = [], []
     for i, (point, scale) in enumerate(zip(points, scales, strict=True)):
         others = points[:i] + points[i + 1 :]
-        input_rows.append((*_monic(others), Fraction(0)))
+        input_rows.append(_padded(_monic(others), n))
         divisor = math.prod((point - other for other in others), start=Fraction(1))
         weight_rows.append(tuple(scale * point**k / divisor for k in range(TAPS)))
-    input_rows.append(_monic(points))
-    weight_rows.append((Fraction(0),) * (TAPS - 1) + (Fraction(1),))
-    output_rows = tuple(
-        (*(point**k / scale for point, scale in zip(points, scales, strict=True)), Fraction(k == m - 1))
-        for k in range(m)
-    )
-    return ShortConvolution(m, output_rows, tuple(weight_rows), tuple(input_rows))
+    output_rows = [[point**k / scale for point, scale in zip(points, scales, strict=True)] for k in range(m)]
+    if len(points) < n:  # At infinity a polynomial is its leading coefficient.
+        input_rows.append(_monic(points))
+        weight_rows.append((Fraction(0), Fraction(0), Fraction(1)))
+        output_rows = [[*row, Fraction(k == m - 1)] for k, row in enumerate(output_rows)]
+    return ShortConvolution(m, tuple(map(tuple, output_rows)), tuple(weight_rows), tuple(input_rows))
+
+
+def _padded(coefficients: tuple[Fraction, ...], count: int) -> tuple[Fraction, ...]:
+    return coefficients + (Fraction(0),) * (count - len(coefficients))
 
 
 def _monic(roots: list[Fraction]) -> tuple[Fraction, ...]:
@@ -116,27 +124,33 @@ def transform_input(e: Emitter, type: str, algorithm: ShortConvolution, values: 
     if len(rows) == 1:
         return list(values)
     results = [combination(e, type, rows[0], values)]
-    for row in rows[1:-1:2]:
-        even, odd = ([c if k % 2 == parity else Fraction(0) for k, c in enumerate(row)] for parity in (0, 1))
+    for k in _pairs(algorithm.n):
+        even, odd = ([c if i % 2 == parity else Fraction(0) for i, c in enumerate(rows[k])] for parity in (0, 1))
         factor = next(c for c in reversed(odd) if c)
         shared = combination(e, type, even, values), combination(e, type, [c / factor for c in odd], values)
         results += [combination(e, type, (1, sign * factor), shared) for sign in (1, -1)]
-    return [*results, combination(e, type, rows[-1], values)]
+    return [*results, *(combination(e, type, row, values) for row in rows[len(results) :])]
 
 
 def transform_output(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
     """``A^T`` times a vector of values: a pair of points is first added and subtracted."""
     if len(values) == 1:
         return list(values)
-    inner = range(1, len(values) - 1, 2)
-    added = [e.let(f"fadd {type} {values[k]}, {values[k + 1]}") for k in inner]
-    subtracted = [e.let(f"fsub {type} {values[k]}, {values[k + 1]}") for k in inner]
+    pairs = _pairs(algorithm.n)
+    added = [e.let(f"fadd {type} {values[k]}, {values[k + 1]}") for k in pairs]
+    subtracted = [e.let(f"fsub {type} {values[k]}, {values[k + 1]}") for k in pairs]
+    last = 2 * len(pairs) + 1
     results = []
     for power, row in enumerate(algorithm.output):
         # The coefficients of a pair are equal, but for the sign where the power is odd.
-        of_pairs = subtracted if power % 2 else added
-        results.append(combination(e, type, [row[0], *row[1:-1:2], row[-1]], [values[0], *of_pairs, values[-1]]))
+        terms = [values[0], *(subtracted if power % 2 else added), *values[last:]]
+        results.append(combination(e, type, [row[0], *row[1:last:2], *row[last:]], terms))
     return results
+
+
+def _pairs(n: int) -> range:
+    """Where the pairs of points begin."""
+    return range(1, n - 1, 2)
 
 
 def combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:

@@ -211,8 +211,8 @@ class _Code:
     def multiply(self, planes: str, weights: str, sums: str, group: Number, count: Number) -> None:
         """The sums over the channels of a block of tiles, at all places, for a group of filters.
 
-        The tiles are split evenly into passes of at most the register tile's rows; each number of rows that a pass may
-        have is a piece of code of its own.
+        The tiles are split evenly into passes of at most the register tile's rows. Each number of rows that a pass may
+        have is a piece of code of its own; where it may be any, even ones are, and an odd row goes by itself.
         """
         e, plan = self.e, self.plan
         width = plan.vectors * self.lanes
@@ -229,19 +229,25 @@ class _Code:
                 here = e.add(rows, e.let(f"zext i1 {e.let(f'icmp slt i64 {number}, {longer}')} to i64"))
                 left = self.at(plane, e.mul(first, self.lanes))
                 right = self.at(results, e.mul(first, width))
-                for each in self.possible_rows():
-                    with e.when(e.let(f"icmp eq i64 {here}, {each}")):
+                known = self.known_rows()
+                even = here if known else e.sub(here, e.rem(here, 2))
+                for each in known or range(plan.rows - plan.rows % 2, 0, -2):
+                    with e.when(e.let(f"icmp eq i64 {even}, {each}")):
                         self.register_tile(left, factors, right, each)
+                if not known:
+                    with e.when(e.let(f"icmp slt i64 {even}, {here}")):
+                        left, right = self.at(left, e.mul(even, self.lanes)), self.at(right, e.mul(even, width))
+                        self.register_tile(left, factors, right, 1)
 
-    def possible_rows(self) -> list[int]:
-        """How many rows a pass may have."""
-        plan = self.plan
-        if not isinstance(plan.tiles, int) or not isinstance(plan.blocks, int):
-            return list(range(plan.rows, 0, -1))
+    def known_rows(self) -> list[int]:
+        """How many rows passes have, where the sizes tell."""
+        tiles, blocks = self.plan.tiles, self.plan.blocks
+        if not isinstance(tiles, int) or not isinstance(blocks, int) or not tiles:
+            return []
         found = set()
-        for count in {plan.tiles // max(plan.blocks, 1), -(-plan.tiles // max(plan.blocks, 1))}:
-            passes = -(-count // plan.rows)
-            found |= {count // passes, -(-count // passes)} if passes else set()
+        for count in {tiles // blocks, -(-tiles // blocks)} - {0}:
+            passes = -(-count // self.plan.rows)
+            found |= {count // passes, -(-count // passes)}
         return sorted(found, reverse=True)
 
     def register_tile(self, left: str, factors: str, right: str, rows: int) -> None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sardonyx.compiler.kernels.toom_cook import ShortConvolution, as_floats, short_convolution
+from sardonyx.compiler.kernels.toom_cook import LARGEST, ShortConvolution, as_floats, short_convolution
 from sardonyx.compiler.kernels.windows import block_count
 from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size, ceil_div
+from sardonyx.errors import OptionError
 
 _PAD = 16
 """Elements between the planes of a transform: planes a power of two apart would share few cache sets."""
@@ -32,7 +33,7 @@ class Winograd:
 
     Attributes:
         target: What the code is for.
-        tile: Rows and columns of a tile's results: 2, 4 or 6 along an axis with 3 taps, 1 along one with 1 tap.
+        tile: Rows and columns of a tile's results: 2 to 6 along an axis with 3 taps, 1 along one with 1 tap.
         batch: Images.
         channels: Input channels.
         filters: Output channels.
@@ -192,11 +193,59 @@ def cost(
     It is for comparison with other tiles, and with the direct way's ``batch * channels * filters * taps * places`` over
     the number of threads. Products run at the processor's rate unless the weights take longer to come from memory; a
     byte takes as long as 2 multiply-adds there. Transforms take a lane about 7 multiply-adds an input and 4 a sum.
+    Where tiles are few, it is taken as staged.
     """
     plan = Winograd(target, tile, batch, channels, filters, out)
     tiles = batch * math.prod(-(-extent // m) for extent, m in zip(out, tile, strict=True))
     inputs, sums = plan.channel_blocks * plan.lanes, plan.groups * plan.vectors * plan.lanes
-    products = tiles * plan.places * inputs * sums / workers
-    transforms = tiles * plan.places * (7 * inputs + 4 * sums) / workers
-    memory = 2.0 * 4 * plan.places * inputs * sums
-    return max(products, memory) + transforms
+    products = tiles * plan.places * inputs * sums
+    transforms = tiles * plan.places * (7 * inputs + 4 * sums)
+    memory = 2 * 4 * plan.places * inputs * sums
+    return (max(products, memory) + transforms) / workers
+
+
+def best_tile(
+    target: Target,
+    *,
+    batch: int,
+    channels: int,
+    filters: int,
+    out: tuple[int, int],
+    taps: tuple[int, int] = (3, 3),
+    workers: int = 1,
+    largest_error: float = 1e-5,
+) -> tuple[tuple[int, int], float]:
+    """The tile of least :func:`cost` whose :func:`error_bound` is allowed, and its cost.
+
+    Args:
+        target: What the code is for.
+        batch: Images.
+        channels: Input channels.
+        filters: Output channels.
+        out: Rows and columns of the result; where they are open, such as are usual.
+        taps: Rows and columns of the window, 3 or 1.
+        workers: How many threads will share the work.
+        largest_error: The largest error allowed, in proportion to the largest result.
+
+    Raises:
+        OptionError: No tile is as exact as that.
+    """
+    rows, columns = (range(2, LARGEST + 1) if count > 1 else range(1, 2) for count in taps)
+    tiles = [(m, n) for m in rows for n in columns]
+    allowed = [tile for tile in tiles if error_bound(tile, channels) <= largest_error]
+    if not allowed:
+        raise OptionError(
+            f"no Winograd convolution of {channels} channels is exact to {largest_error:g}.",
+            remedy="Allow a larger error, or convolve directly.",
+        )
+    costs = {
+        tile: cost(target, tile, batch=batch, channels=channels, filters=filters, out=out, workers=workers)
+        for tile in allowed
+    }
+    best = min(costs, key=costs.__getitem__)
+    return best, costs[best]
+
+
+def prefers_stages(plan: Winograd) -> bool:
+    """Whether a plan is better staged: threads would have few tiles each for all the weights that they read."""
+    return isinstance(plan.tiles, int) and plan.workers > 1 and plan.tiles < 8 * plan.workers
