@@ -281,9 +281,9 @@ class Emitter:
         """
         return self.let(f'call {type} asm "", "=r,0"({type} {value}) nounwind willreturn memory(none)')
 
-    def prefetch(self, pointer: str) -> None:
-        """Ask for a cache line that will be read."""
-        self.call("void", "llvm.prefetch.p0", [("ptr", pointer), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+    def prefetch(self, pointer: str, level: int = 1) -> None:
+        """Ask for a cache line that will be read, into the cache of a level."""
+        self.call("void", "llvm.prefetch.p0", [("ptr", pointer), ("i32", "0"), ("i32", str(4 - level)), ("i32", "1")])
 
 
 def suffix(type: str) -> str:

@@ -22,7 +22,7 @@ from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size, ceil_div
-from sardonyx.core.types import DType
+from sardonyx.core.types import DType, numpy_dtype
 
 __all__ = ["Matrix", "Packed", "Place", "gemm", "pack", "scratch_bytes"]
 
@@ -31,6 +31,9 @@ TILES_IN_ITEM = 4
 
 UNROLL = 4
 """Steps of K that are written out in the inner loop of whole tiles."""
+
+LINE = 64
+"""Bytes of a cache line."""
 
 TILES_WORTH_PACKING = 2
 """Register tiles of rows up to which B is read where it lies."""
@@ -86,11 +89,21 @@ def gemm(
 
 @dataclass(frozen=True)
 class _Panel:
-    """A panel as the inner loop reads it: where it begins and the elements from one row to the next."""
+    """A panel as the inner loop reads it.
+
+    Attributes:
+        pointer: Where it begins.
+        row: Elements from one row to the next.
+        dtype: Its element type.
+        following: Where the one begins that will be read after it, if that is known.
+        first_row: The first row of the group that passes before that.
+    """
 
     pointer: str
     row: str | int
     dtype: DType
+    following: str | None = None
+    first_row: str | int = 0
 
 
 class _Gemm:
@@ -126,7 +139,7 @@ class _Gemm:
             place = product.place_of(e, number)
             column = e.mul(panel, tile.columns)
             left = e.least(tile.columns, e.sub(self.columns, column))
-            values = self._panel(place.b, panel, e.add(e.mul(number, panels), panel), left)
+            values = self._panel(place.b, panel, e.add(e.mul(number, panels), panel), left, e.mul(group, block_rows))
             start = e.mul(block, block_rows)
             end = e.least(self.rows, e.add(start, block_rows))
             with e.loop(start, end, tile.rows) as row:
@@ -135,12 +148,14 @@ class _Gemm:
                 self._finish(place.leading, row, count, column, left)
         return product.batch * ceil_div(product.m, block_rows) * ceil_div(product.n, tile.columns)
 
-    def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int) -> _Panel:
+    def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int, first_row: str | int) -> _Panel:
         """The panel of B by its number: as it was packed beforehand, where it lies, or packed now."""
         e, tile, b = self.e, self.tile, self.b
         if isinstance(b, Packed):
             offset = e.mul(e.mul(panel, self.depth), tile.columns)
-            return _Panel(e.address(start, memory_type(b.dtype), offset), tile.columns, b.dtype)
+            begin = e.address(start, memory_type(b.dtype), offset)
+            following = e.address(begin, memory_type(b.dtype), e.mul(self.depth, tile.columns))
+            return _Panel(begin, tile.columns, b.dtype, following, first_row)
         source = e.address(start, memory_type(b.dtype), e.mul(e.mul(panel, tile.columns), b.column))
         assert self.product.scratch is not None
         room = e.mul(self.depth, tile.columns * tile.bytes)
@@ -251,10 +266,37 @@ class _Gemm:
             ]
 
         unroll = UNROLL if vectors == tile.vectors else 1
-        for number, sums in enumerate(accumulate(e, tile, rows, vectors, self.depth, unroll, load_a, load_b)):
+        beside = self._prefetching(row, lines[0], panel) if rows == tile.rows and unroll == UNROLL else None
+        computed = accumulate(e, tile, rows, vectors, self.depth, unroll, load_a, load_b, beside=beside)
+        for number, sums in enumerate(computed):
             for offset, value in enumerate(sums):
                 at = e.address(self.finished, tile.element, number * tile.columns + offset * tile.lanes)
                 e.store(tile.type, value, at, tile.bytes * tile.lanes)
+
+    def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None] | None:
+        """What asks for a part of the following panel, a cache line a round, so that the tiles of one fetch the next.
+
+        Once all of it has been asked for, or where it would drive this one out, it is lines of A that are there.
+        With panels of more than one line a step of K the processor does as well alone (measured on Zen 4).
+        """
+        e, tile = self.e, self.tile
+        row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
+        if panel.following is None or row_bytes > LINE:
+            return None
+        part = e.mul(e.div(self.depth, UNROLL), LINE)
+        number = e.div(e.sub(row, panel.first_row), tile.rows)
+        wanted = e.address(panel.following, "i8", e.mul(number, part))
+        enough = e.let(f"icmp sge i64 {number}, {-(-UNROLL * row_bytes // LINE)}")
+        large = e.let(f"icmp sgt i64 {self.depth}, {self.target.l2 // 4 // row_bytes}")
+        none = e.let(f"or i1 {enough}, {large}")
+        start = e.let(f"select i1 {none}, ptr {line}, ptr {wanted}")
+        along = e.mul(self.a.column, numpy_dtype(self.a.dtype).itemsize)
+        step = e.let(f"select i1 {none}, i64 {along}, i64 {LINE // UNROLL}")
+
+        def prefetch(place: str) -> None:
+            e.prefetch(e.address(start, "i8", e.mul(place, step)), level=2)
+
+        return prefetch
 
     def _finish(
         self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int

@@ -104,6 +104,7 @@ def accumulate(
     load_a: Callable[[int, str | int], str],
     load_b: Callable[[str | int], Sequence[str]],
     initial: Callable[[int, int], str] | None = None,
+    beside: Callable[[str], None] | None = None,
 ) -> list[list[str]]:
     """Write the loop over K; returns the sums, by row and vector of columns.
 
@@ -117,6 +118,7 @@ def accumulate(
         load_a: Gives the element of A at a row of the tile and a place along K, in every lane.
         load_b: Gives the vectors of B at a place along K.
         initial: Gives what a sum begins with, by row and vector; zeros by default.
+        beside: Writes what else is done at each round of the unrolled loop, by the place along K.
     """
     sums = [
         [e.variable(tile.type, initial(row, number) if initial else "zeroinitializer") for number in range(vectors)]
@@ -138,6 +140,8 @@ def accumulate(
 
     whole = e.mul(e.div(depth, unroll), unroll)
     with e.loop(0, whole, unroll) as place:
+        if beside is not None:
+            beside(place)
         steps(place, unroll)
     if unroll > 1 and not (isinstance(depth, int) and depth == whole):
         with e.loop(whole, depth) as place:
