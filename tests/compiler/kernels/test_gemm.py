@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm_tile import tile_for
 from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.machine_code import assembly, module_text
 from sardonyx.compiler.target import NAMED, Target, host
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size, evaluate
@@ -254,3 +256,23 @@ def test_packing_fills_the_last_panel_with_zeros() -> None:
     np.testing.assert_array_equal(panels[:, 0], array[..., :columns])
     np.testing.assert_array_equal(panels[:, 1, :, 0], array[..., columns])
     assert not panels[:, 1, :, 1:].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "fused", "stack"), [("avx2", "vfmadd", "(%rsp)"), ("avx512", "vfmadd", "(%rsp)"), ("neon", "fmla", "[sp")]
+)
+def test_the_inner_loop_is_multiply_adds_in_registers(name: str, fused: str, stack: str) -> None:
+    target, kernel = NAMED[name], Kernel(NAMED[name])
+    a, b, c = (kernel.buffer() for _ in range(3))
+    tile = tile_for(target, FLOAT)
+
+    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
+        storage.store(kernel.emitter, FLOAT, value, c, index[1], tile.lanes, mask)
+
+    depth = kernel.size(K)
+    gemm(kernel, m=tile.rows, n=tile.columns, k=K, a=Matrix(a, FLOAT, depth, 1), b=Packed(b, FLOAT), epilogue=epilogue)
+    text = module_text(target, [kernel.definition("kernel")], kernel.emitter.declarations)
+    blocks = re.split(r"^\.?\w+:.*$", assembly(text, target), flags=re.M)
+    inner = max(blocks, key=lambda block: block.count(fused))
+    assert inner.count(fused) == tile.unroll * tile.rows * tile.vectors
+    assert not [line for line in inner.splitlines() if stack in line]

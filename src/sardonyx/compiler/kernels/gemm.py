@@ -29,9 +29,6 @@ __all__ = ["Matrix", "Packed", "Place", "gemm", "pack", "scratch_bytes"]
 TILES_IN_ITEM = 4
 """Register tiles of rows in one work item."""
 
-UNROLL = 4
-"""Steps of K that are written out in the inner loop of whole tiles."""
-
 LINE = 64
 """Bytes of a cache line."""
 
@@ -265,8 +262,8 @@ class _Gemm:
                 read(e, tile, panel.dtype, line, Index(number * tile.lanes, 1), tile.lanes) for number in range(vectors)
             ]
 
-        unroll = UNROLL if vectors == tile.vectors else 1
-        beside = self._prefetching(row, lines[0], panel) if rows == tile.rows and unroll == UNROLL else None
+        unroll = tile.unroll if vectors == tile.vectors else 1
+        beside = self._prefetching(row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
         computed = accumulate(e, tile, rows, vectors, self.depth, unroll, load_a, load_b, beside=beside)
         for number, sums in enumerate(computed):
             for offset, value in enumerate(sums):
@@ -283,15 +280,15 @@ class _Gemm:
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
         if panel.following is None or row_bytes > LINE:
             return None
-        part = e.mul(e.div(self.depth, UNROLL), LINE)
+        part = e.mul(e.div(self.depth, tile.unroll), LINE)
         number = e.div(e.sub(row, panel.first_row), tile.rows)
         wanted = e.address(panel.following, "i8", e.mul(number, part))
-        enough = e.let(f"icmp sge i64 {number}, {-(-UNROLL * row_bytes // LINE)}")
+        enough = e.let(f"icmp sge i64 {number}, {-(-tile.unroll * row_bytes // LINE)}")
         large = e.let(f"icmp sgt i64 {self.depth}, {self.target.l2 // 4 // row_bytes}")
         none = e.let(f"or i1 {enough}, {large}")
         start = e.let(f"select i1 {none}, ptr {line}, ptr {wanted}")
         along = e.mul(self.a.column, numpy_dtype(self.a.dtype).itemsize)
-        step = e.let(f"select i1 {none}, i64 {along}, i64 {LINE // UNROLL}")
+        step = e.let(f"select i1 {none}, i64 {along}, i64 {LINE // tile.unroll}")
 
         def prefetch(place: str) -> None:
             e.prefetch(e.address(start, "i8", e.mul(place, step)), level=2)

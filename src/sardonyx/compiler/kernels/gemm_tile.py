@@ -30,6 +30,7 @@ class Tile:
         rows: Rows of a full tile.
         vectors: Vectors of columns.
         fused: Whether a product is added without rounding in between.
+        unroll: Steps of K that are written out in the inner loop of whole tiles.
     """
 
     result: DType
@@ -37,6 +38,7 @@ class Tile:
     rows: int
     vectors: int
     fused: bool
+    unroll: int
 
     @property
     def columns(self) -> int:
@@ -74,7 +76,8 @@ def tile_for(target: Target, result: DType, n: Size | None = None) -> Tile:
     if isinstance(n, int) and n <= lanes * (vectors - 1):
         rows, vectors = 8, max(1, -(-n // lanes))
     fused = is_float(result) and ("+fma" in target.features or target.name == "neon")
-    return Tile(result, lanes, rows, vectors, fused)
+    # With four steps on NEON LLVM loads more of A ahead than there are registers for.
+    return Tile(result, lanes, rows, vectors, fused, unroll=2 if target.name == "neon" else 4)
 
 
 def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes: int, mask: str | None = None) -> str:
