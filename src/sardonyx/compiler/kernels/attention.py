@@ -3,7 +3,7 @@
 A work item is a block of queries of one head. For each tile of queries the keys are taken in blocks: scores of a block,
 their exponentials against the greatest so far, and what these weigh of the values, where sums of earlier blocks shrink
 as the greatest grows (Milakov and Gimelshein, arXiv:1805.02867). The keys of a head are packed in panels once for all
-blocks of queries that follow one another.
+blocks of queries that follow one another; for a single query they are read where they lie.
 
 The blocks are the same however the work is split, so that results are, too.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.emitter import Variable, float_literal, splat
-from sardonyx.compiler.kernels.gemm_narrow import horizontal_sum
+from sardonyx.compiler.kernels.gemm_narrow import ROWS, Lines, dots, horizontal_sum
 from sardonyx.compiler.kernels.gemm_pack import fill
 from sardonyx.compiler.kernels.gemm_product import Matrix
 from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, read, tile_for
@@ -138,6 +138,7 @@ class _Head:
     """Where the operands of one head begin, and its indices."""
 
     q: str
+    k: str
     v: str
     at: tuple[Index, Index]
 
@@ -193,12 +194,18 @@ class _Attention:
             owner = e.div(head, self.group)
             owners = e.div(self.heads, self.group)
             wanted = e.add(e.mul(batch, owners), owner)
-            with e.when(e.let(f"icmp ne i64 {self.held.get()}, {wanted}")):
-                self.held.set(str(wanted))
-                self._pack(self._begin(self.k, batch, owner))
             where = _Head(
-                self._begin(self.q, batch, head), self._begin(self.v, batch, owner), (Index(batch), Index(head))
+                self._begin(self.q, batch, head),
+                self._begin(self.k, batch, owner),
+                self._begin(self.v, batch, owner),
+                (Index(batch), Index(head)),
             )
+            new = e.let(f"icmp ne i64 {self.held.get()}, {wanted}")
+            if self.k.column == 1:
+                new = e.let(f"and i1 {new}, {e.let(f'icmp ne i64 {self.queries}, 1')}")
+            with e.when(new):
+                self.held.set(str(wanted))
+                self._pack(where.k)
             start = e.mul(block, block_rows)
             end = e.least(self.queries, e.add(start, block_rows))
             with e.loop(start, end, rows) as row:
@@ -234,7 +241,7 @@ class _Attention:
             end = e.least(end, e.add(e.add(row, count), self.causal))
         with e.loop(0, end, KEY_BLOCK) as key:
             size = e.least(KEY_BLOCK, e.sub(end, key))
-            self._by_rows(count, lambda rows: self._scores(head, row, count, rows, key, size))
+            self._by_rows(count, lambda rows: self._score_rows(head, row, count, rows, key, size))
             with e.loop(0, count) as number:
                 self._weights(head, row, number, key, size)
             self._by_rows(count, lambda rows: self._weigh(head, count, rows, key, size))
@@ -254,6 +261,33 @@ class _Attention:
             next(branches, None)
 
     # The steps.
+
+    def _score_rows(
+        self, head: _Head, row: str | int, count: str | int, rows: int, key: str | int, size: str | int
+    ) -> None:
+        """Products of a tile of queries with a block of keys: packed, or where they lie for the only query."""
+        if self.queries == 1 and self.k.column == 1:
+            self._score_only(head, key, size)
+        elif rows > 1 or self.k.column != 1 or isinstance(self.queries, int):
+            self._scores(head, row, count, rows, key, size)
+        else:
+            with self.e.either(self.e.let(f"icmp eq i64 {self.queries}, 1")) as branches:
+                next(branches)
+                self._score_only(head, key, size)
+                next(branches)
+                self._scores(head, row, count, rows, key, size)
+                next(branches, None)
+
+    def _score_only(self, head: _Head, key: str | int, size: str | int) -> None:
+        """Dot products of the only query with a block of keys."""
+        e, tile = self.e, self.tile
+        first = Lines(head.k, self.k.dtype, self.k.row, 1)
+        second = Lines(head.q, self.q.dtype, 0, self.q.column)
+        last = e.sub(size, 1)
+        with e.loop(0, size, ROWS) as place:
+            numbers = [e.add(key, e.least(e.add(place, offset), last)) for offset in range(ROWS)]
+            for offset, (value,) in enumerate(dots(e, tile, first, numbers, second, 1, self.depth)):
+                e.store("float", value, e.address(self.scores, "float", e.add(place, offset)), 4)
 
     def _scores(
         self, head: _Head, row: str | int, count: str | int, rows: int, key: str | int, size: str | int
