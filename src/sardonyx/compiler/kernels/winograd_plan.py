@@ -104,12 +104,14 @@ class Winograd:
         """The most tiles that are multiplied together.
 
         Weights are read once for each block: a dozen tiles keep them from being the limit, where the transformed
-        inputs leave room for them in the second-level cache. Staged, inputs stream too, and larger blocks are better.
+        inputs leave room for them in the second-level cache. Weights that no cache keeps are read as seldom as can be,
+        and staged inputs are read as often as the weights: there larger blocks are better.
         """
-        enough = 3 if self.staged else -(-12 // self.rows)
-        of_one = 4 * self.places * self.rows * self.channel_blocks * self.lanes
-        room = self.target.l2 if self.staged else self.target.l2 // 4
-        return self.rows * max(1, min(enough, room // of_one))
+        weights = 4 * self.places * self.channel_blocks * self.lanes * self.filter_blocks * self.lanes
+        seldom = self.staged or weights > self.target.l3 // 2
+        enough, room = (36, self.target.l2) if seldom else (12, self.target.l2 // 4)
+        of_rows = 4 * self.places * self.rows * self.channel_blocks * self.lanes
+        return self.rows * max(1, min(-(-enough // self.rows), room // of_rows))
 
     @property
     def blocks(self) -> Size:
@@ -141,7 +143,7 @@ class Winograd:
 def filter_vectors(target: Target, filters: int) -> int:
     """Vectors of filters of a register tile: 2 or 3, 1 where little else remains or much would be for nothing."""
     blocks = block_count(filters, target.lanes(32))
-    return min((2, 3, 1), key=lambda vectors: -(-blocks // vectors) * (vectors + 0.25))
+    return min((2, 3, 1), key=lambda vectors: -(-blocks // vectors) * (vectors if vectors > 1 else 1.125))
 
 
 def transform_weights(
