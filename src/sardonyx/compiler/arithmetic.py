@@ -2,7 +2,7 @@
 
 Results are those of :mod:`sardonyx.core.numpy_rules`, with these liberties: the sign of a zero that ``max`` or ``min``
 choose among zeros, and what a conversion of a floating-point number to an integer type that cannot hold it gives (the
-processor's answer, as numpy has it). ``float16`` and ``bfloat16`` are computed in ``float`` and rounded when stored or
+processor's answer, as numpy has it). Floats of 16 bits and less are computed in ``float`` and rounded when stored or
 converted to, not after every primitive.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sardonyx.compiler import storage, vector_math
+from sardonyx.compiler import minifloats, storage, vector_math
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.integer_arithmetic import Faults, divided, power, remainder
 from sardonyx.compiler.vectors import BITS, Vector
@@ -68,6 +68,8 @@ def supported(primitive: str, dtypes: Sequence[DType], params: Mapping[str, Any]
     involved = [*dtypes, *([params["dtype"]] if params and "dtype" in params else [])]
     if not all(dtype in storage.DTYPES for dtype in involved):
         return False
+    if DType.FLOAT8E8M0 in involved and primitive not in ("convert", "bitcast", "select"):
+        return False  # It has no zero: hardly any result is one of its numbers.
     return primitive != "bitcast" or involved[0].bitwidth == involved[1].bitwidth
 
 
@@ -113,7 +115,9 @@ def emit(
         Vector(emitter, name, storage.register_type(dtype), lanes) for name, dtype in zip(operands, dtypes, strict=True)
     ]
     operation = Operation(dtypes[-1], params or {}, Faults(mask, status))
-    return ARITHMETIC[primitive](operation, *given).name
+    found = ARITHMETIC[primitive](operation, *given)
+    dtype = operation.params.get("dtype", operation.dtype) if found.element != "i1" else t.BOOL
+    return storage.wrapped(emitter, dtype, found.name, lanes)
 
 
 # One operand.
@@ -275,7 +279,7 @@ def _select(op: Operation, condition: Vector, x: Vector, y: Vector) -> Vector:
 @rule("convert")
 def _convert(op: Operation, x: Vector) -> Vector:
     source, target = op.kind, op.params["dtype"]
-    if target == op.dtype:
+    if target == op.dtype and target not in t.FLOAT8:  # Of these, infinities may be cut off.
         return x
     kind, element = t.kind(target), storage.register_type(target)
     if kind == "bool":
@@ -294,9 +298,14 @@ def _to_float(op: Operation, x: Vector, target: DType) -> Vector:
     if not x.is_float:
         x = x.to("sitofp" if op.kind == "int" else "uitofp", element)
     elif BITS[element] < BITS[x.element]:
-        x = _rounded_to_odd(x) if target == t.FLOAT16 else x.to("fptrunc", element)
+        x = x.to("fptrunc", element) if target in (t.FLOAT, t.BFLOAT16) else _rounded_to_odd(x)
     elif BITS[element] > BITS[x.element]:
         x = x.to("fpext", element)
+    if target == DType.FLOAT8E8M0:
+        return minifloats.nearest_power_of_two(x, op.params["saturate"], op.params["rounding"])
+    if target in t.FLOAT8 and op.params["saturate"]:
+        limit = minifloats.FORMATS[target].greatest
+        x = x.above(-limit).below(limit)
     return Vector(x.emitter, storage.round_to(x.emitter, target, x.name, x.lanes), element, x.lanes)
 
 

@@ -1,7 +1,8 @@
 """Elements between memory and registers: their types in either, loads and stores of vectors along an axis.
 
-In registers ``bool`` is ``i1``, and ``float16`` and ``bfloat16`` are ``float``: they are rounded to nearest, ties to
-even, when they are stored. Integers, ``float`` and ``double`` are the same in both.
+In registers ``bool`` is ``i1``, and floats of 16 bits and less are ``float``: they are rounded to nearest, ties to
+even, when they are stored. Integers of 4 and 2 bits are ``i8``, with the sign they have. Other integers, ``float`` and
+``double`` are the same in both.
 """
 
 from __future__ import annotations
@@ -10,18 +11,26 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from sardonyx.compiler import minifloats
 from sardonyx.compiler.emitter import Emitter, float_literal, splat, suffix, vector
 from sardonyx.compiler.kernels.kernel import Index
+from sardonyx.compiler.vectors import Vector
 from sardonyx.core import types as t
 from sardonyx.core.types import DType
 from sardonyx.errors import UnsupportedError
 
+_NARROW = {DType.INT4: 4, DType.INT2: 2, DType.UINT4: 4, DType.UINT2: 2}
+"""Bits of the integers that fill only part of a byte."""
 _REGISTER = {
     t.FLOAT: "float", t.DOUBLE: "double", t.FLOAT16: "float", t.BFLOAT16: "float", t.BOOL: "i1",
     t.INT8: "i8", t.INT16: "i16", t.INT32: "i32", t.INT64: "i64",
     t.UINT8: "i8", t.UINT16: "i16", t.UINT32: "i32", t.UINT64: "i64",
+    **dict.fromkeys(_NARROW, "i8"), **dict.fromkeys((*minifloats.FORMATS, DType.FLOAT8E8M0), "float"),
 }  # fmt: skip
-_MEMORY = {**_REGISTER, t.FLOAT16: "half", t.BFLOAT16: "i16", t.BOOL: "i8"}
+_MEMORY = {
+    **_REGISTER, t.FLOAT16: "half", t.BFLOAT16: "i16", t.BOOL: "i8",
+    **dict.fromkeys((*minifloats.FORMATS, DType.FLOAT8E8M0), "i8"),
+}  # fmt: skip
 
 DTYPES = tuple(_REGISTER)
 """The element types that registers hold."""
@@ -155,7 +164,11 @@ def from_memory(emitter: Emitter, dtype: DType, raw: str, lanes: int) -> str:
         bits = emitter.let(f"zext {vector(lanes, 'i16')} {raw} to {wide}")
         moved = emitter.let(f"shl {wide} {bits}, {splat('16', lanes, 'i32')}")
         return emitter.let(f"bitcast {wide} {moved} to {vector(lanes, 'float')}")
-    return raw
+    if dtype in minifloats.FORMATS:
+        return minifloats.decoded(minifloats.FORMATS[dtype], Vector(emitter, raw, "i8", lanes)).name
+    if dtype == DType.FLOAT8E8M0:
+        return minifloats.power_of_two(Vector(emitter, raw, "i8", lanes)).name
+    return wrapped(emitter, dtype, raw, lanes)
 
 
 def to_memory(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
@@ -166,7 +179,23 @@ def to_memory(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
         return emitter.let(f"fptrunc {vector(lanes, 'float')} {value} to {vector(lanes, 'half')}")
     if dtype == t.BFLOAT16:
         return _bfloat16_bits(emitter, value, lanes)
+    if dtype in minifloats.FORMATS:
+        return minifloats.encoded(minifloats.FORMATS[dtype], Vector(emitter, value, "float", lanes)).name
+    if dtype == DType.FLOAT8E8M0:
+        return minifloats.exponent_code(Vector(emitter, value, "float", lanes)).name
+    if dtype in _NARROW:
+        return (Vector(emitter, value, "i8", lanes) & ((1 << _NARROW[dtype]) - 1)).name
     return value
+
+
+def wrapped(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
+    """Integers of 4 and 2 bits in registers without what they have above those bits; others as they are."""
+    if dtype not in _NARROW:
+        return value
+    bits, x = _NARROW[dtype], Vector(emitter, value, "i8", lanes)
+    if t.kind(dtype) == "uint":
+        return (x & ((1 << bits) - 1)).name
+    return ((x << (8 - bits)) >> (8 - bits)).name
 
 
 def _bfloat16_bits(emitter: Emitter, value: str, lanes: int) -> str:
@@ -189,7 +218,7 @@ def _bfloat16_bits(emitter: Emitter, value: str, lanes: int) -> str:
 
 def round_to(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
     """The nearest values that memory can hold, still as they are in registers."""
-    if dtype in (t.FLOAT16, t.BFLOAT16):
+    if register_type(dtype) == "float" and dtype != t.FLOAT:
         return from_memory(emitter, dtype, to_memory(emitter, dtype, value, lanes), lanes)
     return value
 
