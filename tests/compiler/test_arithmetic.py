@@ -206,13 +206,15 @@ def test_without_a_status_what_can_fail_is_refused() -> None:
 
 # Conversions.
 
-SMALL = {d for d in storage.DTYPES if d.bitwidth < 8 or d in BYTES or d == DType.FLOAT8E8M0}
 ENDS = {t.FLOAT, t.DOUBLE, t.FLOAT16, t.INT32, t.UINT8}
 PAIRS = [
     (a, b)
     for a in storage.DTYPES
     for b in storage.DTYPES
-    if a == b or not {a, b} & SMALL or (a in SMALL and b in ENDS) or (a in ENDS and b in SMALL)
+    if a == b
+    or not {a, b} & storage.SMALL_DTYPES
+    or (a in storage.SMALL_DTYPES and b in ENDS)
+    or (a in ENDS and b in storage.SMALL_DTYPES)
 ]
 """Every conversion among the common element types; the small ones to and from some of those."""
 
@@ -272,7 +274,7 @@ def test_a_conversion_to_a_short_float_rounds_in_registers_too() -> None:
     np.testing.assert_array_equal(Elementwise(body, [t.FLOAT], t.FLOAT)(x), [1.0, np.inf])
 
 
-SAME_WIDTH = [(a, b) for a, b in PAIRS if a.bitwidth == b.bitwidth and (a != b or a in SMALL)]
+SAME_WIDTH = [(a, b) for a, b in PAIRS if a.bitwidth == b.bitwidth and (a != b or a in storage.SMALL_DTYPES)]
 
 
 @pytest.mark.parametrize("source, result", SAME_WIDTH, ids=[f"{a.name}-{b.name}" for a, b in SAME_WIDTH])

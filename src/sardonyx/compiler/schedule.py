@@ -23,6 +23,7 @@ _SOURCES = frozenset({"iota", "constant", "dims"})
 _ANCHORS = frozenset({"contract", "convolve", "reduce_window"})
 _REDUCTIONS = frozenset({"add", "mul", "max", "min", "and", "or"})
 _REGIONS = frozenset({"concat", "pad"})
+_COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window"})
 """Written part by part."""
 
 _COSTLY = "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow"
@@ -141,6 +142,8 @@ class Schedule:
             return f"{value.op} gives {type(value.type).__name__}"
         for part in (value, *value.operands):
             if not isinstance(part.type, TensorType) or part.type.dtype not in storage.DTYPES:
+                return f"{value.op} of {part.type}"
+            if part.type.dtype in storage.SMALL_DTYPES and value.op in _COMPUTING:
                 return f"{value.op} of {part.type}"
         if value.op in ELEMENTWISE:
             dtypes = [dtype_of(operand) for operand in value.operands]

@@ -34,6 +34,8 @@ _MEMORY = {
 
 DTYPES = tuple(_REGISTER)
 """The element types that registers hold."""
+SMALL_DTYPES = frozenset((*_NARROW, *minifloats.FORMATS, DType.FLOAT8E8M0))
+"""Those of 8 bits and less that processors do not have: kernels move and convert them, and hardly compute in them."""
 
 
 def register_type(dtype: DType) -> str:
