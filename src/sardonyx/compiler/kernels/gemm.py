@@ -4,8 +4,8 @@ A is read where it lies, an element at a time. B comes in panels of a tile's col
 are packed so when a model is built, other operands a panel at a time into the scratch memory of the thread that needs
 it, or are read where they lie if too few rows of A would make use of the packing.
 
-A work item is one panel by a block of rows. Items that follow one another share the panel; the rows are taken in groups
-whose part of A stays in the second-level cache while all panels pass.
+A work item is one panel by a block of rows. Items that follow one another share the panel; with packed weights the rows
+are taken in groups whose part of A stays in the second-level cache while all panels pass.
 """
 
 from __future__ import annotations
@@ -123,8 +123,7 @@ class _Gemm:
         block_rows = tile.rows * TILES_IN_ITEM
         panels = e.div(e.add(self.columns, tile.columns - 1), tile.columns)
         blocks = e.div(e.add(self.rows, block_rows - 1), block_rows)
-        room = self.target.l2 // 2
-        resident = e.most(1, e.div(room, e.mul(e.most(1, self.depth), block_rows * tile.bytes)))
+        resident = self._resident(blocks)
         with e.loop("%first", "%last") as item:
             each = e.mul(panels, blocks)
             number: str | int = 0 if product.batch == 1 else e.div(item, each)
@@ -144,6 +143,14 @@ class _Gemm:
                 self._compute(place.a, row, count, left, values)
                 self._finish(place.leading, row, count, column, left)
         return product.batch * ceil_div(product.m, block_rows) * ceil_div(product.n, tile.columns)
+
+    def _resident(self, blocks: str | int) -> str | int:
+        """Blocks of rows in a group: what fits in half the second-level cache, or all where each would pack B anew."""
+        e, tile = self.e, self.tile
+        if isinstance(self.b, Matrix):
+            return e.most(1, blocks)
+        block_bytes = e.mul(e.most(1, self.depth), tile.rows * TILES_IN_ITEM * tile.bytes)
+        return e.most(1, e.div(self.target.l2 // 2, block_bytes))
 
     def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int, first_row: str | int) -> _Panel:
         """The panel of B by its number: as it was packed beforehand, where it lies, or packed now."""
