@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.closed import computed, is_closed
 from sardonyx.compiler.emitter import Emitter, vector
 from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.launch import Prepared, Scratch
 from sardonyx.compiler.loops import bound_at, masked, stored
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
-from sardonyx.compiler.views import View, merged, shape_of
+from sardonyx.compiler.views import View, contiguous, merged, shape_of
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
@@ -43,7 +44,9 @@ class Contraction:
         self.pairs = params["batch"]
         self.left, self.right = params["left"], params["right"]
         self.a = lowering.operand(x)
-        self.b = lowering.operand(y)
+        self.b = (
+            View(y, 0, shape_of(y), contiguous(shape_of(y))) if is_closed(y) and not self.pairs else lowering.operand(y)
+        )
         taken = [a for a, _ in self.pairs], [b for _, b in self.pairs]
         self.rows = [axis for axis in range(len(shape_of(x))) if axis not in taken[0] and axis not in self.left]
         self.columns = [axis for axis in range(len(shape_of(y))) if axis not in taken[1] and axis not in self.right]
@@ -52,7 +55,7 @@ class Contraction:
         """Write the product, and what is fused behind it; returns the work items."""
         a, b = self.a, self.b
         k_shape = [a.shape[axis] for axis in self.left]
-        constant = b.base.is_constant and not self.pairs
+        constant = is_closed(b.base) and not self.pairs
         steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
         inner = merged(k_shape, steps_a) if constant else merged(k_shape, steps_a, steps_b)
         if inner is None:
@@ -178,7 +181,7 @@ class Contraction:
 
 def strided(found: View) -> np.ndarray:
     """The elements of a view of a constant."""
-    array = np.ascontiguousarray(found.base.known).reshape(-1)
+    array = np.ascontiguousarray(computed(found.base)).reshape(-1)
     steps = [int(step) * array.itemsize for step in found.strides]  # type: ignore[arg-type]
     return np.lib.stride_tricks.as_strided(array[int(found.offset) :], found.shape, steps)  # type: ignore[arg-type]
 

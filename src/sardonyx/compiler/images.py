@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.compiler.anchors import Convolution
+from sardonyx.compiler.closed import computed, is_closed
 from sardonyx.compiler.kernels import winograd
 from sardonyx.compiler.kernels import winograd_plan as tiles
 from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
@@ -72,7 +73,7 @@ def choice(found: Convolution, target: Target, threads: int) -> Choice:
     if params["dtype"] not in (t.FLOAT, t.FLOAT16, t.BFLOAT16) or dtype_of(found.image) != params["dtype"]:
         raise UnsupportedError(f"convolve of {found.image.type} as {params['dtype'].name.lower()} has no kernel.")
     channels, filters = shape_of(found.image)[1], shape_of(found.result)[1]
-    if constant_beneath(weights) is None:
+    if not is_closed(weights):
         raise UnsupportedError("convolve with weights that are computed has no kernel.")
     if not isinstance(channels, int) or not isinstance(filters, int) or not 1 <= len(params["strides"]) <= 3:
         raise UnsupportedError("convolve of an open number of channels has no kernel.")
@@ -116,25 +117,6 @@ def _is_staged(target: Target, tile: tuple[int, int], sizes: dict[str, Any], thr
     return threads > 1 and isinstance(blocks, int) and blocks <= 4 * threads and weights > target.l2
 
 
-def constant_beneath(weights: Value) -> Value | None:
-    """The constant that weights are a reshape of, or are."""
-    while weights.op in ("reshape", "permute", "convert"):
-        weights = weights.operands[0]
-    return weights if weights.is_constant else None
-
-
-def known_weights(weights: Value) -> np.ndarray:
-    """Weights that are movements of a constant, as an array of their shape."""
-    if weights.is_constant:
-        return np.asarray(weights.known)
-    array = known_weights(weights.operands[0])
-    if weights.op == "permute":
-        return array.transpose(weights.params["axes"])
-    if weights.op == "convert":
-        return array.astype(t.numpy_dtype(weights.params["dtype"]))
-    return array.reshape(fixed(shape_of(weights)))
-
-
 def fixed(sizes: Sequence[Size]) -> tuple[int, ...]:
     """Sizes that are numbers.
 
@@ -168,8 +150,6 @@ class ImageKernel:
         channels, filters = shape[1], out[1]
         assert isinstance(channels, int)
         assert isinstance(filters, int)
-        constant = constant_beneath(found.weights)
-        assert constant is not None
         pointer = "" if chosen.staged else w.pointer(self.lowering.image(found.image, chosen.blocked))
         image = Image(pointer, channels, shape[2:], chosen.blocked)
         sizes = fixed(shape_of(found.weights)[3:])
@@ -181,7 +161,7 @@ class ImageKernel:
         form = f"{found.weights.type} {chosen} {self.target.name}"
         if chosen.algorithm == "depthwise":
             weights = Prepared(
-                constant, form, lambda: pack_depthwise_weights(known_weights(found.weights), self.target)
+                found.weights, form, lambda: pack_depthwise_weights(computed(found.weights), self.target)
             )
             items = depthwise(
                 kernel,
@@ -193,7 +173,7 @@ class ImageKernel:
                 epilogue=epilogue,
             )
         elif chosen.algorithm == "winograd":
-            items = self._winograd(found, chosen, image, constant, form, epilogue)
+            items = self._winograd(found, chosen, image, form, epilogue)
         else:
             tile = tile_for(
                 self.target,
@@ -203,21 +183,19 @@ class ImageKernel:
                 blocked=chosen.blocked,
                 width=out[-1],
             )
-            weights = Prepared(constant, form + str(tile), lambda: pack_weights(known_weights(found.weights), tile))
+            weights = Prepared(found.weights, form + str(tile), lambda: pack_weights(computed(found.weights), tile))
             items = convolution(
                 kernel, x=image, weights=w.pointer(weights), batch=shape[0], windows=windows, out=out[2:], tile=tile,
                 epilogue=epilogue,
             )  # fmt: skip
         return items, chosen.title
 
-    def _winograd(
-        self, found: Convolution, chosen: Choice, image: Image, constant: Value, form: str, epilogue: Epilogue
-    ) -> Size:
+    def _winograd(self, found: Convolution, chosen: Choice, image: Image, form: str, epilogue: Epilogue) -> Size:
         w = self.writing
         weights = Prepared(
-            constant, form,
+                found.weights, form,
             lambda: tiles.transform_weights(
-                known_weights(found.weights)[0].astype(np.float32), chosen.tile, self.target
+                computed(found.weights)[0].astype(np.float32), chosen.tile, self.target
             ),
         )  # fmt: skip
         plan = self.plan(found, chosen)

@@ -20,6 +20,7 @@ import numpy as np
 from sardonyx.compiler import storage
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
+from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.launch import FAULT, NAME, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.layouts import blocked_images
@@ -130,7 +131,7 @@ class Program:
     """
 
     def __init__(self, function: Function, *, target: Target | None = None, threads: int | None = None) -> None:
-        self.function = function
+        function = self.function = canonical(function)
         self.target = target or host_target()
         self.pool: Pool = pool(threads)
         self._lower()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.anchors import Convolution, convolution
+from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
 from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core.dim import Size, equal
@@ -186,13 +187,20 @@ class Schedule:
             return self._reading(chain[0], user) if user.op != "convolve" else ["read by a convolution"]
         if user in self.host:
             return ["read by the interpreter"]
+        if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
+            return []
         if user.op in _ANCHORS:
             return [f"read by {user.op}"]
         if user.op == "gather" and user.operands[0] is value:
             return ["elements of it are gathered"]
         if self._transparent(user) and user not in self._by_value:
             return self.consumers(user)
-        return [self._by_value[user]]
+        # What nobody reads is not computed.
+        return [self._by_value[user]] if user in self._by_value else []
+
+    def _is_prepared(self, user: Value) -> bool:
+        """Whether the second operand of a contraction is packed when the program is made."""
+        return is_closed(user.operands[1]) and not (user.op == "contract" and user.params["batch"])
 
     def _assign(self, value: Value) -> None:
         if value.op == "input" or value in self.host or value in self._absorbed or value.op == "constant":

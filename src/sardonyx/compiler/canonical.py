@@ -1,0 +1,99 @@
+"""Canonical form: what the scheduler looks for, written one way.
+
+- A ``convolve`` reads an image ``[N, G * C, spatial]`` and gives one ``[N, G * M, spatial]``; the movements between
+  those and Core's form stand directly around it.
+- A division by a constant is a multiplication, unless its reciprocal would lose more than a rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.compiler.reader import dtype_of
+from sardonyx.compiler.views import shape_of
+from sardonyx.core import types as t
+from sardonyx.core.graph import Function, Value, function
+from sardonyx.core.run_context import tracing
+from sardonyx.core.substitution import Substitution
+from sardonyx.core.tensor import Tensor, apply, constant
+
+
+def canonical(inner: Function) -> Function:
+    """The function in canonical form; bodies are left as they are."""
+    with tracing():
+        return function(inner.name, inner.inputs, _Canonical(inner).values_of(inner.results), inner.level)
+
+
+class _Canonical(Substitution):
+    """One pass over a function."""
+
+    def __init__(self, inner: Function) -> None:
+        super().__init__({}, {}, inner.level, set(inner.values).__contains__)
+        self._images: dict[Value, Tensor] = {}
+        self._swapped: dict[Value, Tensor] = {}
+
+    def made(self, value: Value) -> Value:
+        """The value of what its operands have become."""
+        operands = tuple(self.new[operand] for operand in value.operands)
+        if value.op == "convolve":
+            return self._convolve(value, *operands)  # type: ignore[arg-type]
+        if value.op == "permute" and operands[0] in self._swapped and value.params["axes"] == _swap(value):
+            return self._swapped[operands[0]]
+        if value.op == "reshape" and operands[0] in self._images:
+            image = self._images[operands[0]]
+            shape = value.params["shape"]
+            found = image if shape == shape_of(image) else apply("reshape", image, shape=shape)
+            self._images[found] = image
+            found.origin = found.origin or value.origin
+            return found
+        if value.op == "div" and operands[1].op in ("constant", "broadcast"):
+            return self._divided(value, *operands)
+        return super().made(value)
+
+    def _convolve(self, value: Value, x: Tensor, w: Tensor) -> Value:
+        groups, batch, channels, *spatial = shape_of(x)
+        image = _image_of(x)
+        wanted = (batch, groups * channels, *spatial)
+        if image is None:
+            image = apply("permute", x, axes=_swap(x))
+        if shape_of(image) != wanted:
+            image = apply("reshape", image, shape=wanted)
+        split = apply("reshape", image, shape=(batch, groups, channels, *spatial))
+        found = apply("convolve", apply("permute", split, axes=_swap(x)), w, **value.params)
+        filters, *out = shape_of(found)[2:]
+        result = apply("reshape", apply("permute", found, axes=_swap(x)), shape=(batch, groups * filters, *out))
+        result.origin = result.origin or value.origin
+        again = apply("reshape", result, shape=(batch, groups, filters, *out))
+        back = apply("permute", again, axes=_swap(x))
+        self._images[again] = self._images[result] = result
+        self._swapped[back] = again
+        return back
+
+    def _divided(self, value: Value, x: Value, divisor: Value) -> Value:
+        known = divisor if divisor.is_constant else divisor.operands[0]
+        dtype = dtype_of(value)
+        if not known.is_constant or dtype not in (t.FLOAT, t.DOUBLE):
+            return super().made(value)
+        array = np.asarray(known.known)
+        with np.errstate(all="ignore"):
+            reciprocal = (1 / array).astype(array.dtype)
+        smallest = np.finfo(array.dtype).tiny
+        if not (np.isfinite(reciprocal).all() and (np.abs(reciprocal) >= smallest).all()):
+            return super().made(value)
+        factor = constant(reciprocal, dtype)
+        if not divisor.is_constant:
+            factor = apply("broadcast", factor, shape=divisor.params["shape"])
+        found = apply("mul", x, factor)
+        found.origin = found.origin or value.origin
+        return found
+
+
+def _swap(value: Value) -> tuple[int, ...]:
+    return (1, 0, *range(2, len(shape_of(value))))
+
+
+def _image_of(x: Value) -> Tensor | None:
+    """What stands before the movements that bring an image into the form of a ``convolve``."""
+    if x.op == "permute" and x.params["axes"] == _swap(x) and x.operands[0].op == "reshape":
+        return x.operands[0].operands[0]  # type: ignore[return-value]
+    return None
