@@ -1,0 +1,151 @@
+"""ONNX's node cases compiled: which give the expected outputs, and what of them is left to the interpreter.
+
+``python -m tests.suites.compiled [PATTERN]`` prints a line for each case that is wrong, and the primitives that are
+interpreted, with the number of cases that have one.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase as Case
+
+from sardonyx.compiler.program import Fault, Program
+from sardonyx.core import types as t
+from sardonyx.core.graph import Function, Value
+from sardonyx.core.simplify import simplify
+from sardonyx.core.trace import trace
+from sardonyx.errors import NeedsValueError, SardonyxError
+from sardonyx.model import load
+from sardonyx.ops.feeds import as_value
+from sardonyx.ops.graph import declared_type, prepare
+
+RANDOM = re.compile(r"test_bernoulli.*|test_training_dropout.*")
+"""Cases whose outputs are random numbers, which tell the shape alone."""
+
+
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    Attributes:
+        name: The case.
+        problem: What is wrong with it; empty where nothing is.
+        interpreted: The primitives left to the interpreter, with the reason.
+    """
+
+    name: str
+    problem: str
+    interpreted: tuple[tuple[str, str], ...]
+
+
+def node_cases() -> list[Case]:
+    """The node cases of the installed onnx."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_model_tests(kind="node")
+
+
+def outcomes(cases: Iterable[Case]) -> Iterator[Outcome]:
+    """Compile and run each case."""
+    for case in cases:
+        try:
+            yield _outcome(case)
+        except Fault:
+            yield Outcome(case.name, "a kernel met data without a result", ())
+        except (SardonyxError, AssertionError) as error:
+            yield Outcome(case.name, f"{type(error).__name__}: {error}".replace("\n", " "), ())
+
+
+def _outcome(case: Case) -> Outcome:
+    problem = ""
+    interpreted: dict[tuple[str, str], None] = {}
+    for inputs, outputs in case.data_sets:
+        try:
+            function, arrays = _traced(case.model, inputs, known=False)
+        except NeedsValueError:
+            function, arrays = _traced(case.model, inputs, known=True)
+        program = Program(function)
+        interpreted.update(
+            ((step.op, program.schedule.host[step]), None) for step in program.steps if isinstance(step, Value)
+        )
+        found = program.run(arrays)
+        if not RANDOM.fullmatch(case.name):
+            for wanted, got in zip(outputs, found, strict=True):
+                _compare(_plain(wanted), got, case.rtol, case.atol)
+    return Outcome(case.name, problem, tuple(interpreted))
+
+
+def _traced(model: onnx.ModelProto, feeds: Sequence[Any], *, known: bool) -> tuple[Function, list[Any]]:
+    """The case as a function, and what it is called with; small integers are part of it where it needs them."""
+    graph = prepare(load(model))
+    values = [as_value(_plain(fed), declared_type(v), str(v.name)) for fed, v in zip(feeds, graph.inputs, strict=False)]
+    given = [value for value in values if not (known and _is_small(value))]
+
+    def body(*inputs: Value) -> tuple[Value, ...]:
+        rest = iter(inputs)
+        return graph.call([value if known and _is_small(value) else next(rest) for value in values])
+
+    function = simplify(trace("case", body, [value.type for value in given]))
+    arrays = [value.known for value in given]
+    return function, [np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in arrays]
+
+
+def _is_small(value: Value) -> bool:
+    type_ = value.type
+    return isinstance(type_, t.TensorType) and type_.dtype in (t.INT64, t.INT32, t.BOOL) and value.known.size <= 8
+
+
+def _plain(fed: Any) -> Any:
+    if isinstance(fed, onnx.TensorProto):
+        return numpy_helper.to_array(fed)
+    return [_plain(item) for item in fed] if isinstance(fed, (list, tuple)) else fed
+
+
+def _compare(wanted: Any, found: Any, rtol: float, atol: float) -> None:
+    """As onnx's own runner compares."""
+    if wanted is None or isinstance(wanted, list):
+        assert isinstance(found, type(wanted)), f"{type(found)} in place of {type(wanted)}"
+        for one, other in zip(wanted or [], found or [], strict=True):
+            _compare(one, other, rtol, atol)
+        return
+    wanted, found = np.asarray(wanted), np.asarray(found)
+    assert wanted.shape == found.shape, f"shape {found.shape} in place of {wanted.shape}"
+    if wanted.dtype.kind in "OUS":
+        assert wanted.tolist() == found.tolist(), "other texts"
+        return
+    assert wanted.dtype == found.dtype, f"{found.dtype} in place of {wanted.dtype}"
+    if wanted.dtype.kind not in "biufc":
+        rtol = max(rtol, 2**-6) if wanted.dtype.name == "bfloat16" else rtol
+        wanted, found = wanted.astype(np.float32), found.astype(np.float32)
+    np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol)
+
+
+def main(pattern: str = "") -> None:
+    """Print what is wrong and what is interpreted."""
+    cases = [case for case in node_cases() if re.search(pattern, case.name)]
+    wrong, whole = 0, 0
+    by_primitive: dict[str, list[str]] = collections.defaultdict(list)
+    for found in outcomes(cases):
+        if found.problem:
+            wrong += 1
+            print(f"WRONG {found.name}: {found.problem[:300]}", flush=True)
+        whole += not found.interpreted
+        for reason in {f"{op}: {why}" for op, why in found.interpreted}:
+            by_primitive[reason].append(found.name)
+    for reason, names in sorted(by_primitive.items(), key=lambda each: -len(each[1])):
+        print(f"{len(names):5} {reason}, as in {', '.join(names[:3])}")
+    print(f"{len(cases) - wrong} of {len(cases)} right, {whole} without the interpreter")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
