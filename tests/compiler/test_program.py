@@ -112,3 +112,16 @@ def test_data_without_a_result_are_a_fault() -> None:
     with pytest.raises(Fault):
         program.run([x, np.array([3, 5])])
     assert_close(program.run([x, np.array([4])]), [np.array([4], np.float32)])
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_softmax_over_any_axis_of_known_sizes_is_one_kernel(axis: int) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        e = L.exp(x - L.reduce_max(x, [axis], keepdims=True))
+        return [e / L.reduce_sum(e, [axis], keepdims=True)]
+
+    function = traced(body, (3, 4, 5))
+    program = Program(function)
+    assert len(program.launches) == 1
+    x = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
+    assert_close(program.run([x]), computed(function, [x]))

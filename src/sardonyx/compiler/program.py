@@ -153,8 +153,9 @@ class Program:
             lowering = Lowering(self.schedule, self.target, self.blocks, self.pool.threads)
             if not lowering.unfusable and not lowering.refused:
                 break
-            kept |= lowering.unfusable
             refused |= lowering.refused
+            refused |= {value: reason for value, reason in lowering.unfusable.items() if value in kept}
+            kept |= lowering.unfusable
         self.lowering = lowering
         self.launches = lowering.launches
 

@@ -9,7 +9,7 @@ to the bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.target import Target
@@ -23,13 +23,13 @@ class Index:
     Attributes:
         base: The first lane's, an ``i64`` or a number.
         lane: The step from lane to lane; 0 where all are at one place.
-        multiple: What ``base`` is known to be a multiple of.
+        multiple: What ``base`` is known to be a multiple of; places are equal whatever is known of them.
         vector: Every lane's place, an ``i64`` vector, where they are not evenly apart; the others mean nothing then.
     """
 
     base: str | int
     lane: int = 0
-    multiple: int = 1
+    multiple: int = field(default=1, compare=False)
     vector: str = ""
 
     @property
