@@ -54,9 +54,23 @@ def _safe_divisor(faults: Faults, y: Vector, signed: bool) -> Vector:
     return wrong.where(y.like(1), y)
 
 
+def _quotient(x: Vector, y: Vector, signed: bool) -> Vector:
+    """By floating-point numbers up to 32 bits: their quotient, cut off, is exact with twice the bits and less.
+
+    (A quotient that is no integer is further from the next one than it is rounded.) Division by a constant becomes a
+    multiplication, and 64 bits are left to the processor's own division, lane by lane.
+    """
+    if _is_constant(y) or BITS[x.element] > 32:
+        return x._two("sdiv" if signed else "udiv", y)
+    wide, there, back = ("float" if BITS[x.element] <= 16 else "double"), "uitofp", "fptoui"
+    if signed:
+        there, back = "sitofp", "fptosi"
+    return (x.to(there, wide) / y.to(there, wide)).to(back, x.element)
+
+
 def divided(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
     """The quotient, rounded toward zero; the least number by -1 is itself."""
-    quotient = x._two("sdiv" if signed else "udiv", _safe_divisor(faults, y, signed))
+    quotient = _quotient(x, _safe_divisor(faults, y, signed), signed)
     if not signed or (_is_constant(y) and -1 not in _numbers(y)):
         return quotient
     return y.equals(-1).where(-x, quotient)
@@ -64,12 +78,15 @@ def divided(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
 
 def remainder(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
     """What division leaves, with the sign of the dividend."""
-    return x._two("srem" if signed else "urem", _safe_divisor(faults, y, signed))
+    divisor = _safe_divisor(faults, y, signed)
+    return x - _quotient(x, divisor, signed) * divisor
 
 
 def power(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
     """By squaring; a negative power is the exact one rounded toward zero, and that of 0 is noted."""
     emitter, element = x.emitter, x.element
+    if _is_constant(y) and len(set(_numbers(y))) == 1 and _numbers(y)[0] >= 0:
+        return _constant_power(x, _numbers(y)[0])
     negative = y < 0
     if signed and not (_is_constant(y) and min(_numbers(y)) >= 0):
         faults.note(negative & x.equals(0))
@@ -86,3 +103,13 @@ def power(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
         return product
     of_one = x.equals(1).where(product.like(1), x.equals(-1).where((y & 1).equals(0).where(x.like(1), -1), 0))
     return negative.where(of_one, product)
+
+
+def _constant_power(x: Vector, exponent: int) -> Vector:
+    found, square = x.like(1), x
+    while exponent:
+        if exponent & 1:
+            found = found * square
+        exponent >>= 1
+        square = square * square if exponent else square
+    return found

@@ -128,3 +128,50 @@ def _turned(x: Vector, ahead: int) -> Vector:
     count = shifted.bits()
     found = (count & 1).equals(0).where(sine, cosine)
     return (found.bits() ^ ((count & 2) << 30)).number()
+
+
+_ASIN = (0.16666752099990845, 0.074953094124794, 0.04546915367245674, 0.02418474107980728, 0.042158398777246475)
+"""``(asin(x)/x - 1) / x**2`` for ``|x| <= 1/2``, in ``x**2``: 4.9e-9 of the arc sine."""
+_RIGHT_ANGLE = (1.5707963705062866, -4.371139000186241e-08)
+"""``pi/2`` rounded, and what that lacks."""
+
+
+def _asin_parts(x: Vector) -> tuple[Vector, Vector, Vector]:
+    """Where ``|x| > 1/2``; ``y = |x|``, there the root of ``(1-|x|)/2``; and ``asin(y) - y``."""
+    size = x.abs()
+    large = size > 0.5
+    square = large.where(size.fma(-0.5, 0.5), size * size)
+    base = large.where(square.call("sqrt"), size)
+    return large, base, polynomial(square, _ASIN) * square * base
+
+
+def asin(x: Vector) -> Vector:
+    """The arc sine, in [-pi/2, pi/2]; NaN outside [-1, 1]."""
+    large, base, more = _asin_parts(x)
+    far = (base + (more - _RIGHT_ANGLE[1] / 2)).fma(-2.0, _RIGHT_ANGLE[0])
+    return large.where(far, base + more).with_sign_of(x)
+
+
+def acos(x: Vector) -> Vector:
+    """The arc cosine, in [0, pi]; NaN outside [-1, 1]."""
+    large, base, more = _asin_parts(x)
+    negative = x < 0.0
+    signed, rest = negative.where(-base, base), negative.where(-more, more)
+    near = (_RIGHT_ANGLE[0] - signed) + (_RIGHT_ANGLE[1] - rest)
+    twice = (signed + rest) * 2.0
+    return large.where(twice + negative.where(x.like(2 * _RIGHT_ANGLE[0]), 0.0), near)
+
+
+_ATAN = (-0.33333152532577515, 0.19993767142295837, -0.14211001992225647, 0.10665769129991531, -0.07551659643650055,
+         0.04320470243692398, -0.016363153234124184, 0.0029194059316068888)  # fmt: skip
+"""``(atan(x)/x - 1) / x**2`` for ``|x| <= 1``, in ``x**2``: 1.7e-8 of the arc tangent."""
+
+
+def atan(x: Vector) -> Vector:
+    """The arc tangent, in [-pi/2, pi/2]."""
+    size = x.abs()
+    large = size > 1.0
+    base = large.where(-1.0 / size, size)
+    square = base * base
+    found = polynomial(square, _ATAN).fma(square * base, base)
+    return large.where(found + _RIGHT_ANGLE[0], found).with_sign_of(x)
