@@ -30,7 +30,7 @@ from sardonyx.compiler.kernels.pooling import pooling
 from sardonyx.compiler.kernels.windows import Image, Windows
 from sardonyx.compiler.target import NAMED, Target, host
 from sardonyx.core.dim import Dim, Size, evaluate
-from winograd import aligned, function, least, multiply_add_peak
+from winograd import aligned, function, multiply_add_peak, seconds_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -51,9 +51,12 @@ class Layer:
     def padding(self) -> int:
         return self.window - 1 if self.up > 1 else self.window // 2
 
+    def out_of(self, extent: Size) -> Size:
+        return ((extent - 1) * self.up + 2 * self.padding - self.window + 1) // self.stride + 1
+
     @property
     def out(self) -> int:
-        return ((self.extent - 1) * self.up + 2 * self.padding - self.window + 1) // self.stride + 1
+        return evaluate(self.out_of(self.extent), {})
 
     @property
     def operations(self) -> int:
@@ -108,9 +111,9 @@ class Native:
         lanes, blocked = target.lanes(32), layer.channels > 4
         kernel = Kernel(target)
         x, w, b, y = (kernel.buffer() for _ in range(4))
-        symbols = {"extent": layer.extent, "out": layer.out}
+        symbols = {"extent": layer.extent}
         extent: Size = layer.extent if known else Dim.symbol("extent")
-        out: Size = layer.out if known else Dim.symbol("out")
+        out: Size = layer.out_of(extent)
         filters = layer.filters or layer.channels
         one = (layer.window,) * 2
         windows = Windows.of(one, (layer.stride,) * 2, (layer.padding,) * 2, None, (layer.up,) * 2)
@@ -238,7 +241,7 @@ def compare(layer: Layer, target: Target, known: bool, seconds: float, peak: Cal
     while time.perf_counter() < end:
         native.run()
         for _ in range(3):
-            ours = min(ours, least(native.run))
+            ours = min(ours, seconds_of(native.run))
         best = max(best, peak())
         for _ in range(3):
             peer(x)

@@ -57,6 +57,13 @@ CASES = {
     "no channels": Case(0, 8, W((3, 3)), (0, 0), ((5, 5),)),
     "first layer": Case(3, 32, W((7, 7), (2, 2), (3, 3)), (3, 3), ROWS, blocked=False),
     "first layer, one channel": Case(1, 20, W((5, 5), padding=(2, 2)), (2, 2), ROWS, blocked=False),
+    "plain, many channels": Case(10, 24, W((3, 3), padding=(1, 1)), (1, 1), ROWS, blocked=False),
+    "plain, far taps": Case(
+        3, 8, W((1, 3), (1, 1), (0, 150), (1, 150)), (0, 150), ((1, 7), (2, 40), (1, 301)), blocked=False
+    ),
+    "plain, transposed": Case(3, 16, W((4, 4), padding=(2, 2), base_dilations=(2, 2)), (2, 2), ROWS, blocked=False),
+    "half a block of channels": Case(24, 24, W((3, 3), padding=(1, 1)), (1, 1), ROWS),
+    "a channel more than a block": Case(17, 17, W((1, 1)), (0, 0), ROWS),
     "one axis": Case(20, 24, W((5,), padding=(2,)), (2,), ((1,), (4,), (13,), (30,), (101,))),
     "three axes": Case(9, 16, W((3, 2, 3), (1, 2, 1), (1, 0, 1)), (1, 1, 1), ((1, 2, 3), (4, 5, 16))),
     "groups of blocks": Case(64, 96, W((3, 3), padding=(1, 1)), (1, 1), ROWS[3:7], groups=2),

@@ -11,6 +11,7 @@ groups' channels, with weights of zero for the channels that are another group's
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,15 @@ _UNROLLED = 112
 """About how many multiplications stand in the text of an inner loop: enough to hide the loop itself."""
 
 
+_FEWEST = 4
+"""The last channels of an image are multiplied so many at a time."""
+
+_PLAIN = 4
+"""Most planes of a plain image that are multiplied together."""
+
+_SPAN = 256
+"""Most places of a row that a tile of a plain image gathers on the stack."""
+
 _CLIPPED = 8
 """Most taps of a row that are written one by one at the ends of rows, to leave out what lies outside."""
 
@@ -37,7 +47,8 @@ class Tile:
         lanes: Channels of a block.
         blocks: Blocks of output channels of a tile.
         outputs: Neighbouring outputs of a tile.
-        inner: Neighbouring input channels in memory: those of a block, or 1 in a plain image.
+        inner: Input channels that are multiplied together: those of a block, or some planes of a plain image.
+        blocked: Whether the image is blocked.
         filters: Output channels of all groups.
         channels: Input channels of all groups.
         groups: Groups of channels.
@@ -47,6 +58,7 @@ class Tile:
     blocks: int
     outputs: int
     inner: int
+    blocked: bool
     filters: int
     channels: int
     groups: int
@@ -99,26 +111,25 @@ def tile_for(
     lanes = target.lanes(32)
     # A register for an input value, and one in reserve where there are many.
     room = target.vector_registers - (2 if target.vector_registers >= 32 else 1)
-    available = block_count(filters, lanes)
-    if groups > 1:
-        # More blocks would see more channels that are not theirs.
-        available = max(1, filters // groups // lanes)
-    total = block_count(filters, lanes)
-    shapes = [(blocks, (room - blocks) // blocks) for blocks in range(1, min(available, 4) + 1)]
-    blocks, outputs = min(shapes, key=lambda shape: _cost(shape[0], shape[1], total, width))
-    return Tile(lanes, blocks, outputs, lanes if blocked else 1, filters, channels, groups)
+    inner = lanes
+    if not blocked:
+        inner = max(count for count in range(1, _PLAIN + 1) if channels // groups % count == 0)
+    most = min(block_count(filters, lanes), 4)
+    shapes = [(blocks, (room - blocks) // blocks) for blocks in range(1, most + 1)]
+    tiles = [Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups) for blocks, outputs in shapes]
+    return min(tiles, key=lambda tile: _cost(tile, width))
 
 
-def _cost(blocks: int, outputs: int, available: int, width: Size | None) -> float:
-    """Time of a row, in multiplications: each tile does these, and waits where loads are more than half as many."""
+def _cost(tile: Tile, width: Size | None) -> float:
+    """Time of an output, in multiplications: a tile does these, and waits where they are few or loads are many."""
     cost = 0.0
-    tiles = -(-width // outputs) if isinstance(width, int) and width else 1
-    size = width / tiles if isinstance(width, int) and width else outputs
-    for first in range(0, available, blocks):
-        here = min(blocks, available - first)
-        products = size * here
-        cost += tiles * max(products, size + here, 10) * (1 + 0.1 / here + 0.3 / size)
-    return cost / (size * tiles)
+    known = isinstance(width, int) and width > 0
+    tiles = -(-width // tile.outputs) if isinstance(width, int) and known else 1
+    size = width / tiles if isinstance(width, int) and known else tile.outputs
+    for first in range(0, tile.output_blocks, tile.blocks):
+        blocks = min(tile.blocks, tile.output_blocks - first)
+        cost += max(size * blocks, size + blocks, 10) * (1 + 0.1 / blocks + 0.3 / size)
+    return cost / size * max(tile.depth, 1)
 
 
 def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
@@ -191,10 +202,16 @@ class _Convolution:
         self.type = vector(tile.lanes, "float")
         self.window = (*(1,) * (3 - sweep.rank), *windows.sizes)
         depth, height, width = sweep.axes
-        self.row_step = e.mul(width.size, tile.inner)
+        # From place to place, from row to row, from slice to slice, from channel to channel, from block to block.
+        self.place_step = tile.inner if tile.blocked else 1
+        self.row_step = e.mul(width.size, self.place_step)
         self.slice_step = e.mul(self.row_step, height.size)
-        self.block_step = e.mul(self.slice_step, depth.size)
+        volume = e.mul(self.slice_step, depth.size)
+        self.channel_step, self.block_step = (1, volume) if tile.blocked else (volume, e.mul(volume, tile.inner))
+        # The channels of the last input block, where they do not fill it.
+        self._rest = -(-(tile.channels % tile.inner) // _FEWEST) * _FEWEST % tile.inner if tile.groups == 1 else 0
         self.gathered = ""
+        self.lines = ""
         self.taps = self.window[0] * self.window[1] * self.window[2]
 
     def write(self) -> None:
@@ -203,17 +220,16 @@ class _Convolution:
     def _row(self, row: Row) -> None:
         """A row of outputs: the last group of blocks may be smaller than the others."""
         tile, e = self.tile, self.emitter
-        rest = tile.output_blocks % tile.blocks
-        if not rest:
-            self._outputs(row, tile.blocks)
-        elif tile.tiles == 1:
-            self._outputs(row, rest)
-        else:
-            with e.either(e.let(f"icmp slt i64 {row.block}, {tile.tiles - 1}")) as branches:
-                for _, blocks in zip(branches, (tile.blocks, rest), strict=True):
-                    self._outputs(row, blocks)
+        last = tile.output_blocks - (tile.tiles - 1) * tile.blocks
+        if tile.tiles == 1 or last == tile.blocks:
+            self._outputs(row, last)
+            return
+        with e.either(e.let(f"icmp slt i64 {row.block}, {tile.tiles - 1}")) as branches:
+            for _, blocks in zip(branches, (tile.blocks, last), strict=True):
+                self._outputs(row, blocks)
 
     def _outputs(self, row: Row, blocks: int) -> None:
+        """The outputs of a row in so many blocks."""
         tile, e = self.tile, self.emitter
         group_step = tile.depth * self.taps * tile.inner * tile.blocks * tile.lanes
         weights = e.address(self.weights, "float", e.mul(row.block, group_step))
@@ -238,14 +254,14 @@ class _Convolution:
 
     def _tile(self, row: Row, image: str, weights: str, first: Number, size: int, blocks: int, guarded: bool) -> None:
         e, tile = self.emitter, self.tile
-        zero = "zeroinitializer" if tile.lanes > 1 else "0.0"
-        sums = [[e.variable(self.type, zero) for _ in range(blocks)] for _ in range(size)]
+        sums = [[e.variable(self.type, "zeroinitializer") for _ in range(blocks)] for _ in range(size)]
         vectors = blocks * tile.lanes
         width = row.phases[2]
         lowest = width.place(e, first)
         with steps(e, 0, tile.depth, opaque=True) as block:
             plane = e.address(image, "float", e.mul(block, self.block_step))
             packed = e.address(weights, "float", e.mul(block, self.taps * tile.inner * vectors))
+            channels = self._channels_of(block)
             with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
                 pz, py = (
                     e.add(place, e.mul(tap, phase.offset_step))
@@ -258,73 +274,128 @@ class _Convolution:
                 line = e.address(plane, "float", e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
                 tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
                 of_row = e.address(packed, "float", e.mul(tap, tile.inner * vectors))
-                self._taps(width, line, of_row, lowest, sums, guarded)
+                self._taps(width, line, of_row, lowest, channels, sums, guarded)
         for b in range(blocks):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
             for i in range(size):
-                self.epilogue(self.sweep.index(row, channel, e.add(first, i), tile.lanes), sums[i][b].get(), None)
+                index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
+                self.epilogue(index, sums[i][b].get(), None)
+
+    def _channels_of(self, block: Number) -> Number:
+        """How many channels of an input block are to be multiplied: those past the last are zeros."""
+        e, tile = self.emitter, self.tile
+        if not self._rest:
+            return tile.inner
+        if tile.depth == 1:
+            return self._rest
+        last = e.let(f"icmp eq i64 {block}, {tile.depth - 1}")
+        return e.let(f"select i1 {last}, i64 {self._rest}, i64 {tile.inner}")
 
     def _taps(
-        self, width: Phase, line: str, weights: str, lowest: Number, sums: list[list[Variable]], guarded: bool
+        self,
+        width: Phase,
+        line: str,
+        weights: str,
+        lowest: Number,
+        channels: Number,
+        sums: list[list[Variable]],
+        guarded: bool,
     ) -> None:
         """The taps of a row of the window; where places are known, those outside are left out."""
-        e, tile, size = self.emitter, self.tile, self.sweep.axes[2].size
-        step, vectors = width.advance, len(sums[0]) * tile.lanes
-        taps = width.taps if isinstance(width.taps, int) and width.taps <= _CLIPPED else None
-        if guarded and isinstance(lowest, int) and isinstance(size, int) and taps is not None:
-            for x in range(taps):
-                place = lowest + x * width.offset_step
-                inside = [i for i in range(len(sums)) if 0 <= place + i * step < size]
-                inputs = [e.address(line, "float", (place + i * step) * tile.inner) for i in inside]
-                factors = e.address(weights, "float", x * width.tap_step * tile.inner * vectors)
+        e, size, place_step = self.emitter, self.sweep.axes[2].size, self.place_step
+        step, vectors = width.advance, len(sums[0]) * self.tile.lanes * self.tile.inner
+        start = e.address(line, "float", e.mul(lowest, place_step))
+        if guarded and isinstance(lowest, int) and isinstance(size, int) and self._few(width.taps):
+            for x in range(int(width.taps)):
+                distances = [x * width.offset_step + i * step for i in range(len(sums))]
+                inside = [i for i, far in enumerate(distances) if 0 <= lowest + far < size]
+                inputs = Inputs(e.opaque("ptr", start), [distances[i] * place_step for i in inside], self.channel_step)
+                factors = e.address(weights, "float", x * width.tap_step * vectors)
                 if inside:
-                    self._channels(inputs, factors, [sums[i] for i in inside])
+                    # A loop even where it has one step: over several taps at once, LLVM would read too far ahead, and
+                    # keep the inputs that taps share in the registers of the sums.
+                    self._channels(inputs, factors, e.opaque("i64", channels), [sums[i] for i in inside])
             return
+        span = (len(sums) - 1) * step + (self.window[2] - 1) * width.offset_step + 1
+        channel_step = self.channel_step
+        if guarded and not self.tile.blocked and span <= _SPAN:
+            start, channel_step, guarded = self._gathered_line(line, lowest, span), _SPAN, False
         with steps(e, 0, width.taps, opaque=True) as tap:
-            start = e.add(lowest, e.mul(tap, width.offset_step))
+            place = e.mul(tap, width.offset_step)
             if guarded:
-                inputs = [self._guarded(line, e.add(start, i * step), i) for i in range(len(sums))]
+                inputs = self._gathered(line, [e.add(e.add(lowest, place), i * step) for i in range(len(sums))])
             else:
-                first = e.address(line, "float", e.mul(start, tile.inner))
-                inputs = [e.address(first, "float", i * step * tile.inner) for i in range(len(sums))]
-            self._channels(inputs, e.address(weights, "float", e.mul(tap, width.tap_step * tile.inner * vectors)), sums)
+                distances = [i * step * place_step for i in range(len(sums))]
+                inputs = Inputs(e.address(start, "float", e.mul(place, place_step)), distances, channel_step)
+            self._channels(inputs, e.address(weights, "float", e.mul(tap, width.tap_step * vectors)), channels, sums)
 
-    def _guarded(self, line: str, place: Number, slot: int) -> str:
-        """Where the channels of a place are: zeros for a place outside of the row.
+    @staticmethod
+    def _few(taps: Number) -> bool:
+        return isinstance(taps, int) and taps <= _CLIPPED
 
-        Blocks are gathered in a slot of the stack, so that all outputs read at fixed distances.
-        """
+    def _gathered_line(self, line: str, lowest: Number, span: int) -> str:
+        """A piece of a row of each plane on the stack, with zeros for places outside."""
         e, tile = self.emitter, self.tile
-        inside = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
-        address = e.address(line, "float", e.mul(place, tile.inner))
-        source = e.let(f"select i1 {inside}, ptr {address}, ptr {block_of(e, 'float', '0.0', tile.inner)}")
-        if tile.inner == 1:
-            return source
+        if not self.lines:
+            self.lines = e.array("float", _SPAN * tile.inner)
+        size = e.spread(str(self.sweep.axes[2].size), tile.lanes, "i64")
+        places = vector(tile.lanes, "i64")
+        for far in range(0, span, tile.lanes):
+            first = e.spread(str(e.add(lowest, far)), tile.lanes, "i64")
+            place = e.let(f"add {places} {first}, {e.lane_numbers(tile.lanes)}")
+            inside = e.let(f"icmp ult {places} {place}, {size}")
+            for u in range(tile.inner):
+                source = e.address(line, "float", e.add(e.add(lowest, far), e.mul(u, self.channel_step)))
+                target = e.address(self.lines, "float", u * _SPAN + far)
+                e.store(self.type, e.masked_load(self.type, source, 4, inside, tile.lanes), target, 4)
+        return self.lines
+
+    def _gathered(self, line: str, places: Sequence[Number]) -> Inputs:
+        """The channels of some places in slots of the stack, zeros for places outside of the row."""
+        e, tile = self.emitter, self.tile
         if not self.gathered:
             self.gathered = e.array("float", tile.outputs * tile.inner)
-        target = e.address(self.gathered, "float", slot * tile.inner)
-        e.store(self.type, e.load(self.type, source, 4), target, 4 * tile.lanes)
-        return target
+        type, copies = (self.type, 1) if tile.blocked else ("float", tile.inner)
+        outside = block_of(e, "float", "0.0", tile.lanes)
+        for slot, place in enumerate(places):
+            inside = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
+            address = e.address(line, "float", e.mul(place, self.place_step))
+            for u in range(copies):
+                channel = e.address(address, "float", e.mul(u, self.channel_step))
+                source = e.let(f"select i1 {inside}, ptr {channel}, ptr {outside}")
+                target = e.address(self.gathered, "float", slot * tile.inner + u)
+                e.store(type, e.load(type, source, 4), target, 4)
+        return Inputs(self.gathered, [slot * tile.inner for slot in range(len(places))], 1)
 
-    def _channels(self, inputs: list[str], weights: str, sums: list[list[Variable]]) -> None:
-        """Multiply and add the channels of an input block at one tap."""
+    def _channels(self, inputs: Inputs, weights: str, channels: Number, sums: list[list[Variable]]) -> None:
+        """Multiply and add so many channels of an input block at one tap."""
         e, tile = self.emitter, self.tile
         blocks = len(sums[0])
-        unrolled = tile.inner
-        while unrolled > 1 and unrolled * len(sums) * blocks > _UNROLLED:
-            unrolled //= 2
-        with steps(e, 0, tile.inner, unrolled, opaque=True) as first:
+        together = min(tile.inner, _FEWEST) if self._rest else tile.inner
+        while together > 1 and together * len(sums) * blocks > _UNROLLED:
+            together //= 2
+        with steps(e, 0, channels, together, opaque=True) as first:
             values = [[each.get() for each in of_output] for of_output in sums]
-            for u in range(unrolled):
+            for u in range(together):
                 channel = e.add(first, u)
                 start = e.address(weights, "float", e.mul(channel, blocks * tile.lanes))
                 factors = [
                     e.load(self.type, e.address(start, "float", b * tile.lanes), 4 * tile.lanes) for b in range(blocks)
                 ]
-                for i, pointer in enumerate(inputs):
-                    spread = e.spread(e.load("float", e.address(pointer, "float", channel), 4), tile.lanes, "float")
+                plane = e.address(inputs.start, "float", e.mul(channel, inputs.channel_step))
+                for i, distance in enumerate(inputs.distances):
+                    value = e.spread(e.load("float", e.address(plane, "float", distance), 4), tile.lanes, "float")
                     for b in range(blocks):
-                        values[i][b] = e.fma(self.type, spread, factors[b], values[i][b])
+                        values[i][b] = e.fma(self.type, value, factors[b], values[i][b])
             for of_output, found in zip(sums, values, strict=True):
                 for each, value in zip(of_output, found, strict=True):
                     each.set(value)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where the inputs of neighbouring outputs are: at fixed distances, channel by channel."""
+
+    start: str
+    distances: list[int]
+    channel_step: Number
