@@ -19,9 +19,15 @@ from sardonyx.runtime import Session
 from tests.ops.disagreements import DISAGREEMENTS, EVALUATORS, ONNX, RUNTIME
 from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Case, Draw
+from tests.ops.generators.retyped import retyped
 
-EXACT_STEPS = {"QLinearConv": 1, "QLinearMatMul": 1, "DynamicQuantizeLinear": 1, "QuantizeLinear": 1}
+EXACT_STEPS = {
+    "QLinearConv": 1, "QLinearMatMul": 1, "DynamicQuantizeLinear": 1, "QuantizeLinear": 1, "Resize": 1, "Upsample": 1,
+}  # fmt: skip
 """Integers that are rounded from floats, which evaluators compute in different order: they may be a step apart."""
+
+RETYPED = 0.3
+"""The part of cases that get other element types than their generator draws."""
 
 _RELATIVE = {2: 4e-3, 4: 1e-4, 8: 1e-7}
 """Tolerances by bytes of a float; relative, and of the greatest in the result."""
@@ -54,7 +60,9 @@ def run_many(operator: str, count: int, first_seed: int = 0) -> Tally:
 
 def case_of(operator: str, seed: int) -> Case:
     """The case of an operator that a seed stands for."""
-    return GENERATORS[operator](Draw(f"{operator} {seed}"), operator)
+    draw = Draw(f"{operator} {seed}")
+    case = GENERATORS[operator](draw, operator)
+    return retyped(draw, case) if draw.chance(RETYPED) else case
 
 
 def check(case: Case, tally: Tally, label: str) -> None:

@@ -59,6 +59,18 @@ def _is(kind: str) -> When:
     return lambda case: case.inputs[0].dtype.kind in kind
 
 
+def _is_not_float32(case: Case) -> bool:
+    return bool(case.inputs[0].dtype != np.float32)
+
+
+def _is_double(case: Case) -> bool:
+    return bool(case.inputs[0].dtype == np.float64)
+
+
+def _is_interpolated(case: Case) -> bool:
+    return case.attributes.get("mode") != "nearest"
+
+
 def _both(*conditions: When) -> When:
     return lambda case: all(condition(case) for condition in conditions)
 
@@ -196,6 +208,53 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         ("MatMul",), RUNTIME, lambda case: 0 in case.inputs[0].shape[-1:],
         "a sum of nothing is 0, of the shape that numpy.matmul has; ONNX Runtime leaves memory as it was",
     ),
+    # Element types.
+    Disagreement(
+        ("LayerNormalization", "BatchNormalization", "RMSNormalization", "AffineGrid", "Det"), ONNX, _is_not_float32,
+        "every result has the type of its type variable: U of moments, V of what is scaled; onnx's evaluator gives "
+        "the type that numpy has at hand",
+    ),
+    *(
+        Disagreement(
+            ("LayerNormalization", "GroupNormalization"), evaluator, _is_double,
+            "the first stage is computed in the type of stash_type, which is float32: doubles are rounded to it",
+        )
+        for evaluator in EVALUATORS
+    ),
+    Disagreement(
+        ("DeformConv",), ONNX, _is_not_float32, "onnx's evaluator moves in float32, whatever the element type is",
+    ),
+    Disagreement(
+        ("GroupNormalization",), ONNX, _both(_is_not_float32, lambda case: case.inputs[0].dtype.itemsize == 2),
+        "onnx's evaluator rounds every step to 16 bits",
+    ),
+    Disagreement(
+        ("Trilu", "CenterCropPad", "Pad"), ONNX, _is("O"),
+        "what is not taken of texts is the empty text; onnx's evaluator puts a number there",
+    ),
+    *(
+        Disagreement(
+            ("ScatterElements", "ScatterND"), evaluator,
+            _both(_is("cO"), lambda case: case.attributes.get("reduction", "none") != "none"),
+            "complex numbers have no order, and texts no sum: they are refused",
+        )
+        for evaluator in EVALUATORS
+    ),
+    Disagreement(
+        ("Cast", "CastLike"), ONNX, _is("O"),
+        "a text is the number that it spells, '0' is false; onnx's evaluator takes any text for true that is not empty",
+    ),
+    Disagreement(("Col2Im",), ONNX, _is("b"), "booleans have no sum: they are refused"),
+    Disagreement(
+        ("GridSample",), ONNX, _both(_is_not_float32, _is_interpolated),
+        "integers are read between pixels as floats are, doubles at doubles; onnx's evaluator takes float32 for "
+        "places, and rounds the weights to integers",
+    ),
+    Disagreement(
+        ("Resize",), ONNX, lambda case: _is("c")(case) or (_is_not_float32(case) and _is_interpolated(case)),
+        "how integers are rounded is left open: toward zero, as casts do and ONNX Runtime does; doubles are read at "
+        "doubles, and complex numbers have two parts",
+    ),
     # Recurrent layers.
     Disagreement(
         ("RNN", "GRU", "LSTM"), ONNX,
@@ -222,11 +281,15 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "shape of its input where there are no elements",
     ),
     Disagreement(
-        ("ReduceMean",), ONNX, _both(_is_empty, _is("i")),
+        _REDUCTIONS, ONNX, lambda case: case.inputs[0].dtype.itemsize == 2 and not _is("iu")(case),
+        "partial results are of float32; onnx's evaluator's are of 16 bits, and pass their range",
+    ),
+    Disagreement(
+        ("ReduceMean",), ONNX, _both(_is_empty, _is("iu")),
         "the mean of no integers is undefined by the text, and refused",
     ),
     Disagreement(
-        ("ReduceLogSumExp", "ReduceLogSum", "ReduceL2"), RUNTIME, _is("i"),
+        ("ReduceLogSumExp", "ReduceLogSum", "ReduceL2"), RUNTIME, _is("iu"),
         "the result is the function of the elements, rounded once; ONNX Runtime rounds every step to an integer",
     ),
     Disagreement(
@@ -234,7 +297,7 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "the logarithm of exp(-inf) is -inf; onnx's evaluator subtracts an infinite maximum",
     ),
     Disagreement(
-        ("ReduceSumSquare",), ONNX, _is("i"),
+        ("ReduceSumSquare",), ONNX, _is("iu"),
         "the output is of the input's type T; numpy's sum is of int64",
     ),
     Disagreement(

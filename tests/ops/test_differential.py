@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sardonyx.ops.registry import all_operators
+from sardonyx.ops.support import support_table
 from tests.ops.differential import GENERATORS, Tally, case_of, check, run_many
-from tests.ops.disagreements import DISAGREEMENTS
+from tests.ops.disagreements import DISAGREEMENTS, EVALUATORS, ONNX, RUNTIME
 from tests.ops.generators.draw import Case
 
 RANDOM = "its results are random"
@@ -30,6 +31,9 @@ WITHOUT_GENERATOR: dict[str, str] = {
 }
 """Operators of the standard's main domain that are not drawn, and why."""
 
+TOLD = {ONNX: "onnx.reference", RUNTIME: "ONNX Runtime"}
+"""Evaluators as the support table names them."""
+
 CASES = 100
 """Cases of every operator in the default run."""
 
@@ -50,6 +54,8 @@ def test_operator(operator: str) -> None:
     assert tally.failures == []
     # An operator that nobody else computes would be compared with nothing.
     assert max(tally.compared.values()) >= CASES // 4
+    (told,) = [row.tested for row in support_table() if (row.domain, row.name) == ("ai.onnx", operator)]
+    assert {name for name, count in tally.compared.items() if count} == {e for e in EVALUATORS if TOLD[e] in told}
 
 
 @pytest.mark.long

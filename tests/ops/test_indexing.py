@@ -67,6 +67,16 @@ def test_scatter_of_rows_and_along_axes() -> None:
         assert_computes(name, inputs, ["N M 4", "1 1 K", "1 1 K"], wanted, axis=2, opset=opset)
 
 
+@pytest.mark.parametrize(
+    ("reduction", "wanted"), [("add", [1, 1, 1]), ("mul", [0, 0, 1]), ("max", [1, 1, 1]), ("min", [0, 0, 1])]
+)
+def test_booleans_are_joined_as_0_and_1(reduction: str, wanted: list[int]) -> None:
+    x, indices, updates = np.array([True, False, True]), np.array([0, 1]), np.array([False, True])
+    expected = np.array(wanted, bool)
+    assert_computes("ScatterElements", [x, indices, updates], ["N", "K", "K"], expected, reduction=reduction)
+    assert_computes("ScatterND", [x, indices[:, None], updates], ["N", "K 1", "K"], expected, reduction=reduction)
+
+
 def test_scatter_of_texts_sets_and_does_not_add() -> None:
     words, new = (np.array(list(text), object) for text in ("abc", "x"))
     assert eager("ScatterElements", [words, ints(1), new])[0].tolist() == ["a", "x", "c"]

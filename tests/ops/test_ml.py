@@ -10,7 +10,6 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidModelError
-from sardonyx.ops import find
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed (extra: test)")
 skl2onnx = pytest.importorskip("skl2onnx", reason="skl2onnx is not installed (extra: test)")
@@ -162,7 +161,6 @@ def test_labels_encoded() -> None:
     assert found.ravel().tolist() == [2, 0, 1]
 
 
-@pytest.mark.skipif(find("", "StringNormalizer", 21) is None, reason="StringNormalizer has no definition yet")
 def test_text() -> None:
     texts = np.array(["the cat sat", "a dog sat down", "the dog and the cat"], object)
     model = pipeline.make_pipeline(feature_extraction.text.TfidfVectorizer(), linear_model.LogisticRegression()).fit(

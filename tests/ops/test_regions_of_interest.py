@@ -37,6 +37,14 @@ def test_roi_align(mode: str, ratio: int, count: int, transformation: str | None
     assert_agrees("RoiAlign", arrays, ["N C H W", "R 4", "R"], opset=10 if transformation is None else 16, **options)
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_roi_align_of_doubles(mode: str) -> None:
+    rng = np.random.default_rng(7)
+    arrays = [rng.standard_normal((2, 3, 8, 10)), regions(rng, 4).astype(np.float64), rng.integers(0, 2, 4)]
+    options: dict[str, Any] = {"mode": mode, "output_height": 2, "output_width": 3}
+    assert_agrees("RoiAlign", arrays, ["N C H W", "R 4", "R"], opset=16, rtol=1e-12, **options)
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 @pytest.mark.parametrize("count", [0, 4])
 def test_max_roi_pool(scale: float, count: int) -> None:

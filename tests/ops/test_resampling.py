@@ -13,7 +13,7 @@ from sardonyx.core.dim import Dim
 from sardonyx.core.tensor import constant
 from sardonyx.core.trace import trace
 from sardonyx.core.types import FLOAT, INT64, TensorType
-from sardonyx.errors import InvalidModelError, ShapeError
+from sardonyx.errors import InvalidModelError, ShapeError, TypeMismatchError
 from sardonyx.ops.registry import find
 from tests.ops.agreement import assert_agrees, assert_equal, eager, model_of, traced
 
@@ -131,6 +131,27 @@ def test_integers_are_interpolated_in_float32() -> None:
     x = (X * 100).astype(np.int32)
     (wanted,) = eager("Resize", [x.astype(np.float32), None, scales(1, 1, 2, 2)], mode="linear")
     assert_equal(eager("Resize", [x, None, scales(1, 1, 2, 2)], mode="linear"), [wanted.astype(np.int32)])
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_complex_numbers_are_interpolated_by_parts(mode: str) -> None:
+    z = (X + 1j * X[..., ::-1]).astype(np.complex64)
+    grid = (RNG.random((X.shape[0], 3, 4, 2)) * 2 - 1).astype(np.float32)
+    for name, rest in (("Resize", [None, scales(1, 1, 2, 1.5)]), ("GridSample", [grid])):
+        (found,) = eager(name, [z, *rest], opset=20, mode=mode)
+        real, imaginary = (eager(name, [part, *rest], opset=20, mode=mode)[0] for part in (z.real, z.imag))
+        assert_equal([found], [real + 1j * imaginary], rtol=1e-6)
+
+
+def test_texts_are_taken_and_not_interpolated() -> None:
+    words = np.array([["a", "b"], ["c", "d"]], object)[None, None]
+    assert eager("Resize", [words, None, scales(1, 1, 1, 2)])[0].tolist() == [[[list("aabb"), list("ccdd")]]]
+    grid = np.array([[[[-1, -1], [1, 1]]]], np.float32)
+    assert eager("GridSample", [words, grid], mode="nearest", align_corners=1)[0].tolist() == [[[["a", "d"]]]]
+    with pytest.raises(TypeMismatchError, match="texts cannot be interpolated"):
+        eager("Resize", [words, None, scales(1, 1, 1, 2)], mode="linear")
+    with pytest.raises(TypeMismatchError, match="texts cannot be interpolated"):
+        eager("GridSample", [words, grid])
 
 
 MODES = ("nearest", "linear", "cubic")

@@ -10,11 +10,28 @@ import onnx
 from sardonyx.ops.registry import Operator, all_operators
 from sardonyx.ops.signatures import signature
 
+_LEFT_THE_STANDARD = frozenset({"Affine", "Crop", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "ScaledTanh"})
+
 _NO_SUITE_CASE = frozenset(
     {"ConcatFromSequence", "GlobalLpPool", "MaxRoiPool", "Multinomial", "RandomNormal", "RandomNormalLike",
-     "RandomUniform", "SequenceErase", "Gradient"}
+     "RandomUniform", "SequenceErase", "SimplifiedLayerNormalization", "Gradient", *_LEFT_THE_STANDARD}
 )  # fmt: skip
-"""Operators of the standard for which ONNX's backend suite has no case; a test compares this with the suite."""
+"""Operators of the standard's domains but ``ai.onnx.ml`` for which ONNX's backend suite has no node case."""
+
+_COMPARED: dict[str, str] = {
+    **dict.fromkeys(("CausalConvWithState", "LinearAttention", "SwiGLU"), "onnx.reference"),
+    **dict.fromkeys(
+        ("GlobalLpPool", "MaxRoiPool", "OneHot", "Scatter", "SimplifiedLayerNormalization"), "ONNX Runtime"
+    ),
+    **dict.fromkeys(("ImageDecoder", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceMap"), ""),
+    **dict.fromkeys(
+        ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        "type, shape and statistics",
+    ),
+    **dict.fromkeys(_LEFT_THE_STANDARD, "the formula of its documentation"),
+    "Gradient": "derivatives by hand",
+}
+"""What operators of ``ai.onnx`` are compared with beside the suite, where that is not both evaluators."""
 
 _NO_KERNEL = frozenset(
     {"BiasSoftmax", "BiasSplitGelu", "GroupNorm", "Irfft", "PackedMultiHeadAttention", "QLinearReduceMean", "Rfft"}
@@ -22,10 +39,7 @@ _NO_KERNEL = frozenset(
 """Operators of ``com.microsoft`` that ONNX Runtime does not run on a processor; a test looks whether that is so."""
 
 _TESTED = {
-    "": "ONNX backend suite, onnx.reference, ONNX Runtime",
     "ai.onnx.ml": "scikit-learn, ONNX Runtime",
-    "ai.onnx.preview": "ONNX backend suite",
-    "ai.onnx.preview.training": "ONNX backend suite",
     "com.microsoft": "ONNX Runtime",
 }
 
@@ -71,11 +85,6 @@ def support_table() -> list[Support]:
 def _row(definitions: list[Operator], schemas: list[onnx.defs.OpSchema]) -> Support:
     newest = definitions[-1]
     domain, name = newest.domain, newest.name
-    tested = "your own tests" if newest.user else _TESTED.get(domain, "")
-    if domain == "" and name in _NO_SUITE_CASE:
-        tested = "onnx.reference, ONNX Runtime"
-    if domain == "com.microsoft" and name in _NO_KERNEL:
-        tested = "compositions of other operators"
     return Support(
         domain=domain or "ai.onnx",
         name=name,
@@ -83,8 +92,21 @@ def _row(definitions: list[Operator], schemas: list[onnx.defs.OpSchema]) -> Supp
         dtypes=_dtypes(newest, max((schema.since_version for schema in schemas), default=1)),
         definition="host" if newest.host_reason else "core",
         reason=newest.host_reason,
-        tested=tested,
+        tested=_tested(newest),
     )
+
+
+def _tested(operator: Operator) -> str:
+    domain, name = operator.domain, operator.name
+    if operator.user:
+        return "your own tests"
+    if domain == "com.microsoft" and name in _NO_KERNEL:
+        return "compositions of other operators"
+    if domain in _TESTED:
+        return _TESTED[domain]
+    suite = "" if name in _NO_SUITE_CASE else "ONNX backend suite"
+    compared = _COMPARED.get(name, "" if domain else "onnx.reference, ONNX Runtime")
+    return ", ".join(filter(None, (suite, compared)))
 
 
 def _dtypes(operator: Operator, version: int) -> tuple[str, ...]:

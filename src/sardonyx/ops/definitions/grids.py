@@ -15,6 +15,7 @@ from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sampling import (
     Pixels,
+    between,
     cubic_weights,
     interpolated,
     linear_weights,
@@ -22,6 +23,7 @@ from sardonyx.ops.definitions.sampling import (
     pixels_or_border,
     pixels_or_zero,
     pixels_reflected,
+    precision,
     reflected,
 )
 from sardonyx.ops.registry import operator
@@ -40,8 +42,7 @@ def grid_sample(
         raise InvalidModelError(f"there is no mode {mode!r}.", remedy=f"There are: nearest, {', '.join(_WEIGHTS)}.")
     n = x.rank - 2
     grid = L.of_shape(grid, (x.shape[0], *L.of_rank(grid, x.rank, "a grid").shape[1:-1], n), "a grid")
-    dtype = t.DOUBLE if x.dtype == t.DOUBLE else t.FLOAT
-    at = L.cast(grid, dtype)
+    at = L.cast(grid, precision(x))
     where = [
         _in_pixels(L.take(at, L.constant(n - 1 - axis, t.INT64), -1), size, mode, padding_mode, bool(align_corners))
         for axis, size in enumerate(x.shape[2:])
@@ -49,7 +50,7 @@ def grid_sample(
     if mode == "nearest":
         y = _pixels(x, padding_mode, bool(align_corners))([L.cast(coordinate, t.INT64) for coordinate in where])
     else:
-        pixels = _pixels(L.cast(x, dtype), padding_mode, bool(align_corners))
+        pixels = _pixels(between(x), padding_mode, bool(align_corners))
         y = L.cast(interpolated(pixels, where, _WEIGHTS[mode]), x.dtype)
     return L.permute(y, [0, y.rank - 1, *range(1, y.rank - 1)])
 

@@ -5,6 +5,7 @@ Source: ONNX Operators, *Gather* to *Unique*. Negative indices count from the en
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,18 @@ def _kind(reduction: str) -> L.ScatterKind:
     return _KINDS[reduction]
 
 
+_OF_BOOLEANS: dict[L.ScatterKind, L.ScatterKind] = {"add": "max", "mul": "min", "max": "max", "min": "min"}
+
+
+def _joined(
+    scatter: Callable[[Tensor, Tensor, L.ScatterKind], Tensor], x: Tensor, updates: Tensor, kind: L.ScatterKind
+) -> Tensor:
+    """Booleans are joined as 0 and 1: their sum is whether one is true, their product whether all are."""
+    if x.dtype != t.BOOL or kind == "set":
+        return scatter(x, updates, kind)
+    return L.cast(scatter(L.cast(x, t.UINT8), L.cast(updates, t.UINT8), _OF_BOOLEANS[kind]), t.BOOL)
+
+
 @operator("Scatter", since=9)
 def scatter(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
     return L.scatter_elements(x, indices, updates, axis)
@@ -54,12 +67,12 @@ def scatter(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Te
 
 @operator("ScatterElements", since=11)
 def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
-    return L.scatter_elements(x, indices, updates, axis, _kind(reduction))
+    return _joined(lambda x, new, kind: L.scatter_elements(x, indices, new, axis, kind), x, updates, _kind(reduction))
 
 
 @operator("ScatterND", since=11)
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    return L.scatter_nd(x, indices, updates, _kind(reduction))
+    return _joined(lambda x, new, kind: L.scatter_nd(x, indices, new, kind), x, updates, _kind(reduction))
 
 
 @operator("TensorScatter", since=24)

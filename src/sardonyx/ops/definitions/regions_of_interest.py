@@ -78,12 +78,12 @@ def roi_align(
         raise InvalidModelError(f"there is no mode {mode!r}.", remedy="There are: avg, max.")
     x, rois = L.of_rank(x, 4, "the images"), _rows(rois, 4)
     half_pixel = coordinate_transformation_mode.lower() == "half_pixel"
-    ends = L.cast(rois, t.FLOAT) * spatial_scale - (0.5 if half_pixel else 0)
+    wide = L.widened(x)
+    ends = L.cast(rois, wide.dtype) * spatial_scale - (0.5 if half_pixel else 0)
     x1, y1, x2, y2 = (L.take(ends, L.constant(c, t.INT64), 1) for c in range(4))
     rows = _samples(y1, y2, output_height, sampling_ratio, x.shape[2], half_pixel).at([3, 4])
     columns = _samples(x1, x2, output_width, sampling_ratio, x.shape[3], half_pixel).at([1, 2])
     image = L.reshape(L.cast(batch_indices, t.INT64), (rois.shape[0], *(1,) * 4))
-    wide = L.widened(x)
     pixels, place = pixels_or_border(wide, image), [rows.place, columns.place]
     value = interpolated(pixels, place) if mode.lower() == "avg" else L.maximum(*weighted(pixels, place))
     value = L.where(L.unsqueeze(rows.inside & columns.inside, [-1]), value, 0)
@@ -122,9 +122,9 @@ def _samples(start: Tensor, end: Tensor, bins: int, ratio: int, size: Size, half
     each = L.unsqueeze(extent / bins, [1, 2])
     grid = L.full_like(each, ratio) if ratio > 0 else L.maximum(L.ceil(each), 0)
     most = ratio if ratio > 0 else L.sizes(L.cast(L.maximum(L.reduce_max(grid), 0), t.INT64), "samples")[0]
-    sample = L.iota((1, 1, most), 2, t.FLOAT)
-    place = L.unsqueeze(start, [1, 2]) + each * L.iota((1, bins, 1), 1, t.FLOAT) + (sample + 0.5) * each / grid
-    limit = L.number(size, t.FLOAT)
+    sample = L.iota((1, 1, most), 2, start.dtype)
+    place = L.unsqueeze(start, [1, 2]) + each * L.iota((1, bins, 1), 1, start.dtype) + (sample + 0.5) * each / grid
+    limit = L.number(size, start.dtype)
     return _Samples(
         place=L.clip(place, 0, limit - 1),
         inside=(place >= -1) & (place <= limit),

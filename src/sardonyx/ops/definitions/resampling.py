@@ -16,7 +16,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size, floor_div
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.ops.definitions.sampling import cubic
+from sardonyx.ops.definitions.sampling import between, cubic, precision
 from sardonyx.ops.registry import operator
 
 
@@ -128,7 +128,7 @@ def _per_axis(given: Tensor, count: int, what: str) -> list[Tensor]:
 def _regions(x: Tensor, roi: Tensor | None, count: int) -> list[tuple[Tensor, Tensor]]:
     if roi is None:
         raise InvalidModelError("tf_crop_and_resize needs a region.", remedy="Give the input roi.")
-    ends = _per_axis(L.cast(roi, _precision(x)), 2 * count, "the ends of a region")
+    ends = _per_axis(L.cast(roi, precision(x)), 2 * count, "the ends of a region")
     return list(zip(ends[:count], ends[count:], strict=True))
 
 
@@ -172,7 +172,7 @@ def _by_sizes(
     wanted, lines = L.sizes(sizes, "sizes"), []
     if policy == "stretch":
         for axis, after, region in zip(at, wanted, regions, strict=True):
-            length, before = L.number(after, _precision(x)), L.number(x.shape[axis], _precision(x))
+            length, before = L.number(after, precision(x)), L.number(x.shape[axis], precision(x))
             lines.append(_Line(axis, x.shape[axis], after, length / before, length, region))
         return lines
     ratios = [
@@ -190,18 +190,14 @@ def _by_sizes(
 # Values.
 
 
-def _precision(x: Tensor) -> t.DType:
-    return t.DOUBLE if x.dtype == t.DOUBLE else t.FLOAT
-
-
 def _resampled(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
     if method.mode == "nearest" and method.antialias:
         raise InvalidModelError("antialias is for the modes linear and cubic.")
-    y = x if method.mode == "nearest" else L.cast(x, _precision(x))
+    y = x if method.mode == "nearest" else between(x)
     for line in lines:
         if line.before == line.after and line.region is None and _is_one(line):
             continue
-        place = _places(line, method.coordinates, _precision(x))
+        place = _places(line, method.coordinates, precision(x))
         y = _nearest(y, line, place, method) if method.mode == "nearest" else _interpolated(y, line, place, method)
         if line.region is not None:
             outside = (place < 0) | (place > L.number(line.before, place.dtype) - 1)
@@ -288,4 +284,4 @@ def _interpolated(y: Tensor, line: _Line, place: Tensor, method: _Method) -> Ten
         weights = weights / L.reduce_sum(weights, [1], keepdims=True)
     read = L.take(y, L.cast(L.clip(taps, 0, last), t.INT64), line.axis)
     beside = L.unsqueeze(weights, [a for a in range(read.rank) if a not in (line.axis, line.axis + 1)])
-    return L.reduce_sum(read * beside, [line.axis + 1])
+    return L.reduce_sum(read * L.cast(beside, read.dtype), [line.axis + 1])

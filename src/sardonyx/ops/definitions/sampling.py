@@ -11,6 +11,7 @@ from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
+from sardonyx.errors import TypeMismatchError
 
 Coordinates = Sequence[Tensor]
 """A tensor for each spatial axis, together of shape [N, *points]."""
@@ -99,6 +100,22 @@ def cubic(distance: Tensor, a: float) -> Tensor:
     return L.where(d <= 1, near, L.where(d < 2, far, 0))
 
 
+def between(x: Tensor) -> Tensor:
+    """The pixels in a type that holds what lies between two of them.
+
+    Raises:
+        TypeMismatchError: They are texts.
+    """
+    if x.dtype == t.STRING:
+        raise TypeMismatchError("texts cannot be interpolated.", remedy="Take the nearest.")
+    return x if x.dtype in (t.DOUBLE, t.COMPLEX64, t.COMPLEX128) else L.cast(x, t.FLOAT)
+
+
+def precision(x: Tensor) -> t.DType:
+    """The type of coordinates in an image."""
+    return t.DOUBLE if x.dtype in (t.DOUBLE, t.COMPLEX128) else t.FLOAT
+
+
 def weighted(pixels: Pixels, where: Coordinates, weights: Weights = linear_weights) -> Iterator[Tensor]:
     """The pixels that count at real coordinates, times their weights: each [N, *points, C]."""
     below = [L.floor(coordinate) for coordinate in where]
@@ -106,7 +123,8 @@ def weighted(pixels: Pixels, where: Coordinates, weights: Weights = linear_weigh
     for taps in itertools.product(*along):
         place = [L.cast(floor, t.INT64) + offset for floor, (offset, _) in zip(below, taps, strict=True)]
         weight = functools.reduce(operator.mul, [weight for _, weight in taps])
-        yield pixels(place) * L.unsqueeze(weight, [-1])
+        read = pixels(place)
+        yield read * L.cast(L.unsqueeze(weight, [-1]), read.dtype)
 
 
 def interpolated(pixels: Pixels, where: Coordinates, weights: Weights = linear_weights) -> Tensor:
