@@ -101,8 +101,10 @@ class Layer:
         if direction not in ("forward", "reverse", "bidirectional"):
             raise InvalidModelError(f"there is no direction {direction!r}.")
         self.backward = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
-        self.gates, self.layout = gates, layout
-        x, *given = (v if v is None or not layout else L.swap_axes(v, 0, 1) for v in (x, *states))  # type: ignore[assignment]
+        self.gates, self.layout, self.dtype = gates, layout, x.dtype
+        w, r, b = L.widened(w), L.widened(r), None if b is None else L.widened(b)
+        wide = (None if v is None else L.widened(v) for v in (x, *states))
+        x, *given = (v if v is None or not layout else L.swap_axes(v, 0, 1) for v in wide)  # type: ignore[assignment]
         sequence, batch, inputs = L.of_rank(x, 3, "X").shape
         hidden, directions = L.of_rank(r, 3, "R").shape[-1], len(self.backward)
         self.x, self.hidden = x, hidden if hidden_size is None else hidden_size
@@ -135,8 +137,9 @@ class Layer:
     def run(self, cell: Callable[[int], Cell]) -> tuple[Tensor, ...]:
         """The hidden states at every step, and the last states, in the layout asked for."""
         found = [self._through_time(d, cell(d)) for d in range(len(self.backward))]
-        y = L.stack([hidden for hidden, _ in found])
-        last = [L.stack(states) for states in zip(*(states for _, states in found), strict=True)]
+        y = L.cast(L.stack([hidden for hidden, _ in found]), self.dtype)
+        states = zip(*(states for _, states in found), strict=True)
+        last = [L.cast(L.stack(state), self.dtype) for state in states]
         if self.layout:
             return L.permute(y, [2, 1, 0, 3]), *(L.swap_axes(state, 0, 1) for state in last)
         return L.permute(y, [1, 0, 2, 3]), *last
@@ -280,7 +283,7 @@ def lstm_of(
     layer: Layer, functions: Sequence[Callable[[Tensor], Tensor]], p: Tensor | None, input_forget: int
 ) -> tuple[Tensor, ...]:
     """The results of an LSTM: three activations a direction, and the peepholes."""
-    peepholes = None if p is None else L.of_shape(p, (len(layer.backward), 3 * layer.hidden), "P")
+    peepholes = None if p is None else L.of_shape(L.widened(p), (len(layer.backward), 3 * layer.hidden), "P")
 
     def cell(d: int) -> Cell:
         (f, g, h), recurrence = functions[3 * d : 3 * d + 3], layer.recurrence(d)
