@@ -92,6 +92,8 @@ SUITES = {
         Layer(64, 64, 3, 1, 224), Layer(64, 64, 3, 1, 80), Layer(128, 128, 3, 1, 40), Layer(32, 32, 3, 1, 75),
         Layer(128, 128, 3, 1, 56, 32), Layer(240, 240, 1, 1, 28, 3), Layer(72, 72, 5, 2, 56, 72),
         Layer(240, 240, 5, 1, 14, 240), Layer(64, 32, 2, 1, 56, 1, 2), Layer(16, 16, 3, 1, 320),
+        Layer(32, 3, 9, 1, 224), Layer(64, 1, 1, 1, 128), Layer(32, 9, 3, 1, 224), Layer(64, 4, 3, 1, 40),
+        Layer(256, 256, 3, 1, 28, 32),
     ],
 }  # fmt: skip
 
@@ -128,7 +130,7 @@ class Native:
             items = depthwise(kernel, weights=w, **given)
         else:
             shape = {"channels": layer.channels, "filters": filters, "groups": layer.groups, "blocked": blocked}
-            tile = tile_for(target, **shape, width=out)
+            tile = tile_for(target, **shape, width=out, taps=layer.window**2)
             packed = pack_weights(weights.reshape(layer.groups, -1, *weights.shape[1:]), tile)
             items = convolution(kernel, weights=w, tile=tile, **given)
         self._function, self.compile_seconds = function(kernel, target)

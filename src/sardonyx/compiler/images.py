@@ -182,6 +182,7 @@ class ImageKernel:
                 groups=found.groups,
                 blocked=chosen.blocked,
                 width=out[-1],
+                taps=math.prod(sizes),
             )
             weights = Prepared(found.weights, form + str(tile), lambda: pack_weights(computed(found.weights), tile))
             items = convolution(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,13 @@ CASES = {
     "groups within blocks": Case(32, 32, W((3, 3), padding=(1, 1)), (1, 1), ROWS[3:7], groups=8),
     "groups across blocks": Case(30, 42, W((1, 1)), (0, 0), ROWS[3:7], groups=3),
     "groups of one channel": Case(20, 40, W((3, 3), padding=(1, 1)), (1, 1), ROWS[3:7], groups=20),
+    "groups of two": Case(20, 20, W((3, 3), padding=(1, 1)), (1, 1), ROWS, groups=10),
+    "groups of four": Case(32, 32, W((3, 3), (2, 2), (1, 1)), (1, 1), ROWS, groups=8),
+    "few filters": Case(24, 3, W((3, 3), padding=(1, 1)), (1, 1), ROWS),
+    "one filter": Case(40, 1, W((1, 1)), (0, 0), ROWS),
+    "few filters, strided": Case(16, 2, W((5, 2), (1, 2), (2, 3), (1, 3)), (2, 3), ROWS),
+    "few filters, transposed": Case(16, 2, W((4, 4), padding=(2, 2), base_dilations=(2, 2)), (2, 2), ROWS),
+    "few filters, three axes": Case(9, 2, W((3, 2, 3), (1, 2, 1), (1, 0, 1)), (1, 1, 1), ((1, 2, 3), (4, 5, 16))),
     "groups, plain": Case(6, 24, W((3, 3), padding=(1, 1)), (1, 1), ROWS[3:7], groups=3, blocked=False),
     "transposed": Case(16, 24, W((3, 3), padding=(1, 1), base_dilations=(2, 2)), (2, 2), ROWS),
     "transposed, few taps": Case(8, 8, W((2, 2), padding=(1, 1), base_dilations=(3, 3)), (1, 1), ROWS),
@@ -84,7 +92,13 @@ def built(target: Target, case: Case, batch: Size, sizes: tuple[Size, ...], out:
     kernel = Kernel(target)
     x, weights, y = kernel.buffer(), kernel.buffer(), kernel.buffer()
     tile = tile_for(
-        target, channels=case.channels, filters=case.filters, groups=case.groups, blocked=case.blocked, width=out[-1]
+        target,
+        channels=case.channels,
+        filters=case.filters,
+        groups=case.groups,
+        blocked=case.blocked,
+        width=out[-1],
+        taps=math.prod(case.windows.sizes),
     )
     items = convolution(
         kernel,
@@ -120,7 +134,13 @@ def check(
     )
     expected = np.moveaxis(expected, 0, 1).reshape(batch, case.filters, *out)
     tile = tile_for(
-        target, channels=case.channels, filters=case.filters, groups=groups, blocked=case.blocked, width=width
+        target,
+        channels=case.channels,
+        filters=case.filters,
+        groups=groups,
+        blocked=case.blocked,
+        width=width,
+        taps=math.prod(windows.sizes),
     )
     y = stored(batch, case.filters, out, lanes)
     run(

@@ -50,11 +50,15 @@ class Channelwise:
         """The element that a result begins with, and that places outside of the image hold."""
         raise NotImplementedError
 
-    def factor(self, row: Row, tap: Number) -> str | None:
+    def factors(self, row: Row, tap: Number) -> list[str]:
         """What is fixed for a tap (the number of it in the window), read before the inputs."""
-        raise NotImplementedError
+        return []
 
-    def combined(self, result: str, value: str, factor: str | None) -> str:
+    def prepared(self, value: str) -> list[str]:
+        """What is made of an input once, for all outputs that see it."""
+        return [value]
+
+    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
         """A result with another input in it."""
         raise NotImplementedError
 
@@ -99,7 +103,7 @@ class Channelwise:
     ) -> None:
         """Some taps of a row: each input that they see is read once."""
         e, width = self.emitter, row.phases[2]
-        factors = [self.factor(row, e.add(e.add(tap, width.tap), j * width.tap_step)) for j in range(taps)]
+        factors = [self.factors(row, e.add(e.add(tap, width.tap), j * width.tap_step)) for j in range(taps)]
         seen: dict[int, list[tuple[int, int]]] = {}
         for i in range(len(results)):
             for j in range(taps):
@@ -112,9 +116,9 @@ class Channelwise:
                 inside = 0 <= place < self.sweep.axes[2].size
                 if not inside:
                     continue
-            value = e.load(self.type, self._place(line, place, inside), 4)
+            inputs = self.prepared(e.load(self.type, self._place(line, place, inside), 4))
             for i, j in seen[distance]:
-                values[i] = self.combined(values[i], value, factors[j])
+                values[i] = self.combined(values[i], inputs, factors[j])
         for each, value in zip(results, values, strict=True):
             each.set(value)
 

@@ -1,102 +1,40 @@
-"""Direct convolutions: a register tile of neighbouring outputs times blocks of output channels.
-
-Each step of the inner loop takes one input channel at one tap: a vector of weights for each block of output channels,
-and each output's input value in all lanes. Nothing is laid out or copied; rows above and below the image are left out
-of the loop over taps, and places beside it are read from a block of zeros.
-
-Groups of channels need no form of their own. A group of output blocks sees a run of input blocks that holds all its
-groups' channels, with weights of zero for the channels that are another group's.
-"""
+"""Convolutions of images by matrix-free kernels: which form one takes, its weights, and the kernel."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from sardonyx.compiler.emitter import Variable, vector
+from sardonyx.compiler.kernels.convolution_tile import Tile, direct_weights, dot_weights, grouped_weights
+from sardonyx.compiler.kernels.depthwise import grouped
+from sardonyx.compiler.kernels.direct_convolution import DirectConvolution
+from sardonyx.compiler.kernels.dot_convolution import DotConvolution
 from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
-from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, Windows, block_count, block_of, steps
+from sardonyx.compiler.kernels.windows import Image, Sweep, Windows, block_count
 from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size
-
-_UNROLLED = 112
-"""About how many multiplications stand in the text of an inner loop: enough to hide the loop itself."""
-
-
-_FEWEST = 4
-"""The last channels of an image are multiplied so many at a time."""
 
 _PLAIN = 4
 """Most planes of a plain image that are multiplied together."""
 
-_SPAN = 256
-"""Most places of a row that a tile of a plain image gathers on the stack."""
+_GROUP = 8
+"""Most channels of a group whose inputs are shuffled."""
 
-_CLIPPED = 8
-"""Most taps of a row that are written one by one at the ends of rows, to leave out what lies outside."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How a convolution is cut: what its weights are packed for.
-
-    Attributes:
-        lanes: Channels of a block.
-        blocks: Blocks of output channels of a tile.
-        outputs: Neighbouring outputs of a tile.
-        inner: Input channels that are multiplied together: those of a block, or some planes of a plain image.
-        blocked: Whether the image is blocked.
-        filters: Output channels of all groups.
-        channels: Input channels of all groups.
-        groups: Groups of channels.
-    """
-
-    lanes: int
-    blocks: int
-    outputs: int
-    inner: int
-    blocked: bool
-    filters: int
-    channels: int
-    groups: int
-
-    @property
-    def output_blocks(self) -> int:
-        """Blocks of output channels."""
-        return block_count(self.filters, self.lanes)
-
-    @property
-    def tiles(self) -> int:
-        """Groups of blocks, the last of which may be smaller."""
-        return -(-self.output_blocks // self.blocks)
-
-    @property
-    def depth(self) -> int:
-        """Input blocks that an output block sees."""
-        return max(last - first for first, last in map(self._seen, range(self.tiles)))
-
-    def first_input(self, tile: int) -> int:
-        """The first input block that a group of output blocks sees."""
-        return min(self._seen(tile)[0], self._input_blocks - self.depth)
-
-    @property
-    def _input_blocks(self) -> int:
-        return block_count(self.channels, self.inner)
-
-    def _seen(self, tile: int) -> tuple[int, int]:
-        """The range of input blocks that hold what a group of output blocks needs."""
-        each, produced = self.channels // self.groups, self.filters // self.groups
-        width = self.blocks * self.lanes
-        first = tile * width // produced
-        last = (min((tile + 1) * width, self.filters) - 1) // produced + 1
-        return first * each // self.inner, block_count(last * each, self.inner)
+_ADDING_UP = 8
+"""What adding up the lanes of a result costs, in multiplications."""
 
 
 def tile_for(
-    target: Target, *, channels: int, filters: int, groups: int = 1, blocked: bool = True, width: Size | None = None
+    target: Target,
+    *,
+    channels: int,
+    filters: int,
+    groups: int = 1,
+    blocked: bool = True,
+    width: Size | None = None,
+    taps: int = 1,
 ) -> Tile:
     """The tile for a convolution.
 
@@ -107,6 +45,7 @@ def tile_for(
         groups: Groups of channels.
         blocked: Whether the image is blocked.
         width: Outputs of a row, where known.
+        taps: Taps of the window.
     """
     lanes = target.lanes(32)
     # A register for an input value, and one in reserve where there are many.
@@ -117,7 +56,18 @@ def tile_for(
     most = min(block_count(filters, lanes), 4)
     shapes = [(blocks, (room - blocks) // blocks) for blocks in range(1, most + 1)]
     tiles = [Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups) for blocks, outputs in shapes]
-    return min(tiles, key=lambda tile: _cost(tile, width))
+    direct = min(tiles, key=lambda tile: _cost(tile, width))
+    if not blocked:
+        return direct
+    each = channels // groups
+    if groups > 1 and each == filters // groups <= _GROUP and lanes % each == 0:
+        return replace(direct, form="grouped")
+    outputs = (room - 1 - filters) // filters if groups == 1 and filters <= lanes // 2 else 0
+    dot = Tile(lanes, 1, outputs, inner, blocked, filters, channels, groups, "dot")
+    depth = block_count(channels, lanes) * taps
+    if outputs and filters * (depth * (1 + 1 / outputs) + _ADDING_UP) < depth * lanes:
+        return dot
+    return direct
 
 
 def _cost(tile: Tile, width: Size | None) -> float:
@@ -140,24 +90,13 @@ def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
         tile: How the convolution is cut.
 
     Returns:
-        A flat array of float32: for each group of output blocks, [input block][*window][input channel of the
-        block][output block][lane].
+        A flat array of float32.
     """
-    _, produced, each, *window = weights.shape
-    taps = math.prod(window)
-    flat = weights.reshape(tile.filters, each, taps).astype(np.float32)
-    parts = []
-    for number in range(tile.tiles):
-        blocks = min(tile.blocks, tile.output_blocks - number * tile.blocks)
-        part = np.zeros((tile.depth * tile.inner, taps, blocks * tile.lanes), np.float32)
-        start = tile.first_input(number) * tile.inner
-        first = number * tile.blocks * tile.lanes
-        for filter in range(first, min(first + blocks * tile.lanes, tile.filters)):
-            at = filter // produced * each - start
-            part[at : at + each, :, filter - first] = flat[filter]
-        by_block = part.reshape(tile.depth, tile.inner, taps, blocks * tile.lanes)
-        parts.append(by_block.transpose(0, 2, 1, 3).ravel())
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    each, window = weights.shape[2], weights.shape[3:]
+    flat = weights.reshape(tile.filters, each, math.prod(window)).astype(np.float32)
+    if tile.form == "dot":
+        return dot_weights(flat, tile)
+    return grouped_weights(flat, tile.lanes) if tile.form == "grouped" else direct_weights(flat, tile)
 
 
 def convolution(
@@ -190,212 +129,12 @@ def convolution(
     Returns:
         The number of work items.
     """
+    if tile.form == "grouped":
+        return grouped(
+            kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, epilogue=epilogue,
+            size=tile.channels // tile.groups,
+        )  # fmt: skip
     sweep = Sweep(kernel, x, windows, out, batch, tile.tiles)
-    _Convolution(sweep, x, weights, windows, tile, epilogue).write()
+    template = DotConvolution if tile.form == "dot" else DirectConvolution
+    template(sweep, x, weights, windows, tile, epilogue).write()
     return sweep.items
-
-
-class _Convolution:
-    def __init__(self, sweep: Sweep, x: Image, weights: str, windows: Windows, tile: Tile, epilogue: Epilogue) -> None:
-        self.sweep, self.x, self.weights, self.tile, self.epilogue = sweep, x, weights, tile, epilogue
-        self.emitter = e = sweep.kernel.emitter
-        self.type = vector(tile.lanes, "float")
-        self.window = (*(1,) * (3 - sweep.rank), *windows.sizes)
-        depth, height, width = sweep.axes
-        # From place to place, from row to row, from slice to slice, from channel to channel, from block to block.
-        self.place_step = tile.inner if tile.blocked else 1
-        self.row_step = e.mul(width.size, self.place_step)
-        self.slice_step = e.mul(self.row_step, height.size)
-        volume = e.mul(self.slice_step, depth.size)
-        self.channel_step, self.block_step = (1, volume) if tile.blocked else (volume, e.mul(volume, tile.inner))
-        # The channels of the last input block, where they do not fill it.
-        self._rest = -(-(tile.channels % tile.inner) // _FEWEST) * _FEWEST % tile.inner if tile.groups == 1 else 0
-        self.gathered = ""
-        self.lines = ""
-        self.taps = self.window[0] * self.window[1] * self.window[2]
-
-    def write(self) -> None:
-        self.sweep.rows(self._row)
-
-    def _row(self, row: Row) -> None:
-        """A row of outputs: the last group of blocks may be smaller than the others."""
-        tile, e = self.tile, self.emitter
-        last = tile.output_blocks - (tile.tiles - 1) * tile.blocks
-        if tile.tiles == 1 or last == tile.blocks:
-            self._outputs(row, last)
-            return
-        with e.either(e.let(f"icmp slt i64 {row.block}, {tile.tiles - 1}")) as branches:
-            for _, blocks in zip(branches, (tile.blocks, last), strict=True):
-                self._outputs(row, blocks)
-
-    def _outputs(self, row: Row, blocks: int) -> None:
-        """The outputs of a row in so many blocks."""
-        tile, e = self.tile, self.emitter
-        group_step = tile.depth * self.taps * tile.inner * tile.blocks * tile.lanes
-        weights = e.address(self.weights, "float", e.mul(row.block, group_step))
-        images = block_count(tile.channels, tile.inner)
-        block = e.add(e.mul(row.image, images), self._first_input(row.block))
-        image = e.address(self.x.pointer, "float", e.mul(block, self.block_step))
-        self.sweep.tiles(
-            row,
-            tile.outputs,
-            lambda first, size, guarded: self._tile(row, image, weights, first, size, blocks, guarded),
-        )
-
-    def _first_input(self, number: Number) -> Number:
-        """:meth:`Tile.first_input` at run time."""
-        tile, e = self.tile, self.emitter
-        if tile.groups == 1 or isinstance(number, int):
-            return tile.first_input(int(number)) if tile.groups > 1 else 0
-        each, produced = tile.channels // tile.groups, tile.filters // tile.groups
-        group = e.div(e.mul(number, tile.blocks * tile.lanes), produced)
-        first = e.div(e.mul(group, each), tile.inner)
-        return e.least(first, block_count(tile.channels, tile.inner) - tile.depth)
-
-    def _tile(self, row: Row, image: str, weights: str, first: Number, size: int, blocks: int, guarded: bool) -> None:
-        e, tile = self.emitter, self.tile
-        sums = [[e.variable(self.type, "zeroinitializer") for _ in range(blocks)] for _ in range(size)]
-        vectors = blocks * tile.lanes
-        width = row.phases[2]
-        lowest = width.place(e, first)
-        with steps(e, 0, tile.depth, opaque=True) as block:
-            plane = e.address(image, "float", e.mul(block, self.block_step))
-            packed = e.address(weights, "float", e.mul(block, self.taps * tile.inner * vectors))
-            channels = self._channels_of(block)
-            with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
-                pz, py = (
-                    e.add(place, e.mul(tap, phase.offset_step))
-                    for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
-                )
-                kz, ky = (
-                    e.add(e.mul(tap, phase.tap_step), phase.tap)
-                    for tap, phase in zip((z, y), row.phases[:2], strict=True)
-                )
-                line = e.address(plane, "float", e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
-                tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
-                of_row = e.address(packed, "float", e.mul(tap, tile.inner * vectors))
-                self._taps(width, line, of_row, lowest, channels, sums, guarded)
-        for b in range(blocks):
-            channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
-            for i in range(size):
-                index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
-                self.epilogue(index, sums[i][b].get(), None)
-
-    def _channels_of(self, block: Number) -> Number:
-        """How many channels of an input block are to be multiplied: those past the last are zeros."""
-        e, tile = self.emitter, self.tile
-        if not self._rest:
-            return tile.inner
-        if tile.depth == 1:
-            return self._rest
-        last = e.let(f"icmp eq i64 {block}, {tile.depth - 1}")
-        return e.let(f"select i1 {last}, i64 {self._rest}, i64 {tile.inner}")
-
-    def _taps(
-        self,
-        width: Phase,
-        line: str,
-        weights: str,
-        lowest: Number,
-        channels: Number,
-        sums: list[list[Variable]],
-        guarded: bool,
-    ) -> None:
-        """The taps of a row of the window; where places are known, those outside are left out."""
-        e, size, place_step = self.emitter, self.sweep.axes[2].size, self.place_step
-        step, vectors = width.advance, len(sums[0]) * self.tile.lanes * self.tile.inner
-        start = e.address(line, "float", e.mul(lowest, place_step))
-        if guarded and isinstance(lowest, int) and isinstance(size, int) and self._few(width.taps):
-            for x in range(int(width.taps)):
-                distances = [x * width.offset_step + i * step for i in range(len(sums))]
-                inside = [i for i, far in enumerate(distances) if 0 <= lowest + far < size]
-                inputs = Inputs(e.opaque("ptr", start), [distances[i] * place_step for i in inside], self.channel_step)
-                factors = e.address(weights, "float", x * width.tap_step * vectors)
-                if inside:
-                    # A loop even where it has one step: over several taps at once, LLVM would read too far ahead, and
-                    # keep the inputs that taps share in the registers of the sums.
-                    self._channels(inputs, factors, e.opaque("i64", channels), [sums[i] for i in inside])
-            return
-        span = (len(sums) - 1) * step + (self.window[2] - 1) * width.offset_step + 1
-        channel_step = self.channel_step
-        if guarded and not self.tile.blocked and span <= _SPAN:
-            start, channel_step, guarded = self._gathered_line(line, lowest, span), _SPAN, False
-        with steps(e, 0, width.taps, opaque=True) as tap:
-            place = e.mul(tap, width.offset_step)
-            if guarded:
-                inputs = self._gathered(line, [e.add(e.add(lowest, place), i * step) for i in range(len(sums))])
-            else:
-                distances = [i * step * place_step for i in range(len(sums))]
-                inputs = Inputs(e.address(start, "float", e.mul(place, place_step)), distances, channel_step)
-            self._channels(inputs, e.address(weights, "float", e.mul(tap, width.tap_step * vectors)), channels, sums)
-
-    @staticmethod
-    def _few(taps: Number) -> bool:
-        return isinstance(taps, int) and taps <= _CLIPPED
-
-    def _gathered_line(self, line: str, lowest: Number, span: int) -> str:
-        """A piece of a row of each plane on the stack, with zeros for places outside."""
-        e, tile = self.emitter, self.tile
-        if not self.lines:
-            self.lines = e.array("float", _SPAN * tile.inner)
-        size = e.spread(str(self.sweep.axes[2].size), tile.lanes, "i64")
-        places = vector(tile.lanes, "i64")
-        for far in range(0, span, tile.lanes):
-            first = e.spread(str(e.add(lowest, far)), tile.lanes, "i64")
-            place = e.let(f"add {places} {first}, {e.lane_numbers(tile.lanes)}")
-            inside = e.let(f"icmp ult {places} {place}, {size}")
-            for u in range(tile.inner):
-                source = e.address(line, "float", e.add(e.add(lowest, far), e.mul(u, self.channel_step)))
-                target = e.address(self.lines, "float", u * _SPAN + far)
-                e.store(self.type, e.masked_load(self.type, source, 4, inside, tile.lanes), target, 4)
-        return self.lines
-
-    def _gathered(self, line: str, places: Sequence[Number]) -> Inputs:
-        """The channels of some places in slots of the stack, zeros for places outside of the row."""
-        e, tile = self.emitter, self.tile
-        if not self.gathered:
-            self.gathered = e.array("float", tile.outputs * tile.inner)
-        type, copies = (self.type, 1) if tile.blocked else ("float", tile.inner)
-        outside = block_of(e, "float", "0.0", tile.lanes)
-        for slot, place in enumerate(places):
-            inside = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
-            address = e.address(line, "float", e.mul(place, self.place_step))
-            for u in range(copies):
-                channel = e.address(address, "float", e.mul(u, self.channel_step))
-                source = e.let(f"select i1 {inside}, ptr {channel}, ptr {outside}")
-                target = e.address(self.gathered, "float", slot * tile.inner + u)
-                e.store(type, e.load(type, source, 4), target, 4)
-        return Inputs(self.gathered, [slot * tile.inner for slot in range(len(places))], 1)
-
-    def _channels(self, inputs: Inputs, weights: str, channels: Number, sums: list[list[Variable]]) -> None:
-        """Multiply and add so many channels of an input block at one tap."""
-        e, tile = self.emitter, self.tile
-        blocks = len(sums[0])
-        together = min(tile.inner, _FEWEST) if self._rest else tile.inner
-        while together > 1 and together * len(sums) * blocks > _UNROLLED:
-            together //= 2
-        with steps(e, 0, channels, together, opaque=True) as first:
-            values = [[each.get() for each in of_output] for of_output in sums]
-            for u in range(together):
-                channel = e.add(first, u)
-                start = e.address(weights, "float", e.mul(channel, blocks * tile.lanes))
-                factors = [
-                    e.load(self.type, e.address(start, "float", b * tile.lanes), 4 * tile.lanes) for b in range(blocks)
-                ]
-                plane = e.address(inputs.start, "float", e.mul(channel, inputs.channel_step))
-                for i, distance in enumerate(inputs.distances):
-                    value = e.spread(e.load("float", e.address(plane, "float", distance), 4), tile.lanes, "float")
-                    for b in range(blocks):
-                        values[i][b] = e.fma(self.type, value, factors[b], values[i][b])
-            for of_output, found in zip(sums, values, strict=True):
-                for each, value in zip(of_output, found, strict=True):
-                    each.set(value)
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Where the inputs of neighbouring outputs are: at fixed distances, channel by channel."""
-
-    start: str
-    distances: list[int]
-    channel_step: Number

@@ -1,10 +1,18 @@
-"""Depthwise convolutions: as many filters as channels, each over its own channel."""
+"""Convolutions of channels in small groups, of which a block holds several: depthwise ones, where a group is a channel.
+
+Lanes are output channels. A group has as many filters as channels, so that a lane's inputs lie in the same block; the
+vector of inputs at a place is shuffled, once for all outputs that see it, so that each lane gets its group's first
+channel, then the second, and so on.
+"""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from sardonyx.compiler.kernels.channelwise import Channelwise
+from sardonyx.compiler.kernels.convolution_tile import grouped_weights
 from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
 from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, Windows, block_count
 from sardonyx.compiler.target import Target
@@ -21,12 +29,8 @@ def pack_depthwise_weights(weights: np.ndarray, target: Target) -> np.ndarray:
     Returns:
         A flat array of float32: [channel block][*window][channel of the block], with zeros past the last channel.
     """
-    lanes = target.lanes(32)
-    channels = weights.shape[0]
-    blocks = block_count(channels, lanes)
-    packed = np.zeros((blocks * lanes, weights[:1].size), np.float32)
-    packed[:channels] = weights.reshape(channels, -1)
-    return np.ascontiguousarray(packed.reshape(blocks, lanes, -1).transpose(0, 2, 1)).ravel()
+    taps = math.prod(weights.shape[3:])
+    return grouped_weights(weights.reshape(weights.shape[0], 1, taps).astype(np.float32), target.lanes(32))
 
 
 def depthwise(
@@ -55,31 +59,67 @@ def depthwise(
     Returns:
         The number of work items.
     """
+    return grouped(kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, epilogue=epilogue, size=1)
+
+
+def grouped(
+    kernel: Kernel,
+    *,
+    x: Image,
+    weights: str,
+    batch: Size,
+    windows: Windows,
+    out: tuple[Size, ...],
+    epilogue: Epilogue,
+    size: int,
+) -> Size:
+    """Write a convolution of groups of so many channels and as many filters, a divisor of the lanes.
+
+    Weights are as :func:`~sardonyx.compiler.kernels.convolution_tile.grouped_weights` orders them; for the rest see
+    :func:`depthwise`.
+    """
     lanes = kernel.target.lanes(32)
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes))
     missing = 3 - sweep.rank
-    _Depthwise(sweep, x, ((1,) * missing + windows.sizes), weights, epilogue).write()
+    _Grouped(sweep, x, ((1,) * missing + windows.sizes), weights, epilogue, size).write()
     return sweep.items
 
 
-class _Depthwise(Channelwise):
-    def __init__(self, sweep: Sweep, x: Image, window: tuple[int, ...], weights: str, epilogue: Epilogue) -> None:
+class _Grouped(Channelwise):
+    def __init__(
+        self, sweep: Sweep, x: Image, window: tuple[int, ...], weights: str, epilogue: Epilogue, size: int
+    ) -> None:
         target = sweep.kernel.target
         # The weights of a row of taps stay in registers, and an input.
-        outputs = max(4, min(target.vector_registers - window[2] - 2, target.vector_registers // 2))
+        outputs = max(4, min(target.vector_registers - size * window[2] - size - 1, target.vector_registers // 2))
         depth, height, width = window
         super().__init__(sweep, x, (depth, height, width), "float", target.lanes(32), outputs, epilogue)
-        self.weights = weights
+        self.weights, self.size = weights, size
 
     def identity(self) -> str:
         return "0.0"
 
-    def factor(self, row: Row, tap: Number) -> str | None:
+    def factors(self, row: Row, tap: Number) -> list[str]:
         e = self.emitter
         taps = self.window[0] * self.window[1] * self.window[2]
-        at = e.mul(e.add(e.mul(row.block, taps), tap), self.lanes)
-        return e.load(self.type, e.address(self.weights, "float", at), 4 * self.lanes)
+        at = e.mul(e.add(e.mul(row.block, taps), tap), self.size * self.lanes)
+        start = e.address(self.weights, "float", at)
+        return [
+            e.load(self.type, e.address(start, "float", channel * self.lanes), 4 * self.lanes)
+            for channel in range(self.size)
+        ]
 
-    def combined(self, result: str, value: str, factor: str | None) -> str:
-        assert factor is not None
-        return self.emitter.fma(self.type, value, factor, result)
+    def prepared(self, value: str) -> list[str]:
+        if self.size == 1:
+            return [value]
+        found = []
+        for channel in range(self.size):
+            lanes = ", ".join(f"i32 {lane // self.size * self.size + channel}" for lane in range(self.lanes))
+            mask = f"<{self.lanes} x i32> <{lanes}>"
+            found.append(self.emitter.let(f"shufflevector {self.type} {value}, {self.type} poison, {mask}"))
+        return found
+
+    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
+        for value, factor in zip(values, factors, strict=True):
+            result = self.emitter.fma(self.type, value, factor, result)
+        return result

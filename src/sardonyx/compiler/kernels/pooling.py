@@ -7,7 +7,7 @@ from typing import Literal
 from sardonyx.compiler.emitter import float_literal
 from sardonyx.compiler.kernels.channelwise import Channelwise
 from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
-from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, Windows, block_count
+from sardonyx.compiler.kernels.windows import Image, Sweep, Windows, block_count
 from sardonyx.core.dim import Size
 
 Kind = Literal["add", "max", "min"]
@@ -80,11 +80,9 @@ class _Pooling(Channelwise):
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.sign == "s" else (0, (1 << bits) - 1)
         return str(low if self.kind == "max" else high)
 
-    def factor(self, row: Row, tap: Number) -> str | None:
-        return None
-
-    def combined(self, result: str, value: str, factor: str | None) -> str:
+    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
         e = self.emitter
+        (value,) = values
         if self.kind == "add":
             return e.let(f"{'add' if self.integers else 'fadd'} {self.type} {result}, {value}")
         if self.integers:

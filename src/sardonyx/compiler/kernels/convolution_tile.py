@@ -1,0 +1,110 @@
+"""How convolutions are cut into tiles, and the order of weights that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sardonyx.compiler.kernels.windows import block_count
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a convolution is cut: what its weights are packed for.
+
+    Attributes:
+        lanes: Channels of a block.
+        blocks: Blocks of output channels of a tile.
+        outputs: Neighbouring outputs of a tile.
+        inner: Input channels that are multiplied together: those of a block, or some planes of a plain image.
+        blocked: Whether the image is blocked.
+        filters: Output channels of all groups.
+        channels: Input channels of all groups.
+        groups: Groups of channels.
+        form: ``direct``: lanes are output channels, and inputs are spread. ``dot``: lanes are input channels, added up
+            at the end, for few output channels. ``grouped``: lanes are channels of small groups, inputs are shuffled.
+    """
+
+    lanes: int
+    blocks: int
+    outputs: int
+    inner: int
+    blocked: bool
+    filters: int
+    channels: int
+    groups: int
+    form: Literal["direct", "dot", "grouped"] = "direct"
+
+    @property
+    def output_blocks(self) -> int:
+        """Blocks of output channels."""
+        return block_count(self.filters, self.lanes)
+
+    @property
+    def tiles(self) -> int:
+        """Groups of blocks, the last of which may be smaller."""
+        return -(-self.output_blocks // self.blocks)
+
+    @property
+    def depth(self) -> int:
+        """Input blocks that an output block sees."""
+        return max(last - first for first, last in map(self._seen, range(self.tiles)))
+
+    def first_input(self, tile: int) -> int:
+        """The first input block that a group of output blocks sees."""
+        return min(self._seen(tile)[0], self._input_blocks - self.depth)
+
+    @property
+    def _input_blocks(self) -> int:
+        return block_count(self.channels, self.inner)
+
+    def _seen(self, tile: int) -> tuple[int, int]:
+        """The range of input blocks that hold what a group of output blocks needs."""
+        each, produced = self.channels // self.groups, self.filters // self.groups
+        width = self.blocks * self.lanes
+        first = tile * width // produced
+        last = (min((tile + 1) * width, self.filters) - 1) // produced + 1
+        return first * each // self.inner, block_count(last * each, self.inner)
+
+
+def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
+    """Weights [filters, channels of a group, taps] in the order of direct tiles.
+
+    For each group of output blocks: [input block][tap][input channel of the block][output block][lane].
+    """
+    each, taps = flat.shape[1:]
+    produced = tile.filters // tile.groups
+    parts = []
+    for number in range(tile.tiles):
+        blocks = min(tile.blocks, tile.output_blocks - number * tile.blocks)
+        first = number * tile.blocks * tile.lanes
+        last = min(first + blocks * tile.lanes, tile.filters)
+        part = np.zeros((tile.depth * tile.inner, taps, blocks * tile.lanes), np.float32)
+        if tile.groups == 1:
+            part[:each, :, : last - first] = flat[first:last].transpose(1, 2, 0)
+        else:
+            for filter in range(first, last):
+                at = filter // produced * each - tile.first_input(number) * tile.inner
+                part[at : at + each, :, filter - first] = flat[filter]
+        by_block = part.reshape(tile.depth, tile.inner, taps, blocks * tile.lanes)
+        parts.append(by_block.transpose(0, 2, 1, 3).ravel())
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+def dot_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
+    """Weights [filters, channels, taps] as [input block][tap][filter][lane]."""
+    filters, channels, taps = flat.shape
+    padded = np.zeros((filters, tile.depth * tile.lanes, taps), np.float32)
+    padded[:, :channels] = flat
+    return padded.reshape(filters, tile.depth, tile.lanes, taps).transpose(1, 3, 0, 2).ravel()
+
+
+def grouped_weights(flat: np.ndarray, lanes: int) -> np.ndarray:
+    """Weights [filters, channels of a group, taps] as [block][tap][channel of the group][lane]."""
+    filters, each, taps = flat.shape
+    blocks = block_count(filters, lanes)
+    padded = np.zeros((blocks * lanes, each, taps), np.float32)
+    padded[:filters] = flat
+    return padded.reshape(blocks, lanes, each, taps).transpose(0, 3, 2, 1).ravel()
