@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sardonyx.compiler import arithmetic, storage
-from sardonyx.compiler.emitter import Variable, vector
+from sardonyx.compiler.emitter import vector
+from sardonyx.compiler.extrema import Extremum
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.reader import ORIGIN, Element, Memory, Place, Reader, dtype_of
-from sardonyx.compiler.schedule import Rows
+from sardonyx.compiler.schedule import EXTREMA, Rows
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size, ceil_div, dim_max, floor_div
 from sardonyx.core.graph import Value
@@ -307,31 +308,78 @@ class RowNest:
 def reduce_row(nest: RowNest, row: list[Index], values: Sequence[Value]) -> None:
     """Write the loop that computes reductions of a row, and bind them."""
     reader = nest.reader
-    e = reader.kernel.emitter
-    totals: list[Variable] = []
-    for value in values:
-        dtype = dtype_of(value.operands[0])
-        start = storage.constant(dtype, identity(value.params["kind"], dtype), reader.lanes)
-        totals.append(e.variable(vector(reader.lanes, storage.register_type(dtype)), start))
+    totals = [_Extremum(nest, value) if value.params["kind"] in EXTREMA else _Total(nest, value) for value in values]
 
     def step(place: list[Index]) -> None:
-        for value, total in zip(values, totals, strict=True):
-            kind, dtype = value.params["kind"], dtype_of(value.operands[0])
-            found = reader.vector(value.operands[0], tuple(place))
-            if reader.mask is not None and nest.lane_is_reduced:
-                none = storage.constant(dtype, identity(kind, dtype), reader.lanes)
-                mask = vector(reader.lanes, "i1")
-                found = e.let(f"select {mask} {reader.mask}, {total.type} {found}, {total.type} {none}")
-            total.set(reader.compute(combining(kind, dtype), [dtype, dtype], [total.get(), found], False))
+        for total in totals:
+            total.step(place)
 
     nest.elements(row, step)
     here = nest.kept(row)
     for value, total in zip(values, totals, strict=True):
-        name = total.get()
-        if nest.lane_is_reduced:
-            name = across(reader, value.params["kind"], dtype_of(value.operands[0]), name)
-        found = Element(name, nest.lane_is_reduced or reader.lanes == 1)
-        reader.bind(value, bound_at(value, here, found))
+        reader.bind(value, bound_at(value, here, Element(total.result(), nest.lane_is_reduced or reader.lanes == 1)))
+
+
+class _Total:
+    """A reduction of a row while its elements come.
+
+    Args:
+        nest: The places.
+        value: The ``reduce``.
+    """
+
+    def __init__(self, nest: RowNest, value: Value) -> None:
+        self.nest = nest
+        self.source = value.operands[0]
+        self.kind = value.params["kind"]
+        self.dtype = dtype_of(self.source)
+        reader = nest.reader
+        start = storage.constant(self.dtype, identity(self.kind, self.dtype), reader.lanes)
+        self.total = reader.kernel.emitter.variable(vector(reader.lanes, storage.register_type(self.dtype)), start)
+
+    def step(self, place: list[Index]) -> None:
+        """Take the element at a place."""
+        reader, dtype, total = self.nest.reader, self.dtype, self.total
+        found = reader.vector(self.source, tuple(place))
+        if reader.mask is not None and self.nest.lane_is_reduced:
+            none = storage.constant(dtype, identity(self.kind, dtype), reader.lanes)
+            mask = vector(reader.lanes, "i1")
+            found = reader.kernel.emitter.let(f"select {mask} {reader.mask}, {total.type} {found}, {total.type} {none}")
+        total.set(reader.compute(combining(self.kind, dtype), [dtype, dtype], [total.get(), found], False))
+
+    def result(self) -> str:
+        """The reduction of all that was taken."""
+        name = self.total.get()
+        return across(self.nest.reader, self.kind, self.dtype, name) if self.nest.lane_is_reduced else name
+
+
+class _Extremum:
+    """Where the greatest or least element of a row is, while its elements come.
+
+    Args:
+        nest: The places.
+        value: The ``reduce``.
+    """
+
+    def __init__(self, nest: RowNest, value: Value) -> None:
+        self.nest = nest
+        self.source = value.operands[0]
+        (self.axis,) = value.params["axes"]
+        reader = nest.reader
+        self.found = Extremum(reader, value.params["kind"], dtype_of(self.source), reader.lanes)
+        size = reader.kernel.size(nest.rows.shape[self.axis])
+        if not isinstance(size, int):
+            reader.require(reader.kernel.emitter.let(f"icmp ne i64 {size}, 0"), 1)
+
+    def step(self, place: list[Index]) -> None:
+        """Take the element at a place."""
+        reader = self.nest.reader
+        mask = reader.mask if self.nest.lane_is_reduced else None
+        self.found.take(reader.vector(self.source, tuple(place)), reader.lanes_of(place[self.axis]), mask)
+
+    def result(self) -> str:
+        """The index of the first."""
+        return self.found.first() if self.nest.lane_is_reduced else self.found.indices()
 
 
 class Unfusable(Exception):

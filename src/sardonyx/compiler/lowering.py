@@ -8,9 +8,21 @@ from sardonyx.compiler import storage
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.launch import FAULT, NAME, Buffer, Launch, Relaid
-from sardonyx.compiler.loops import Axis, RowNest, Unfusable, masked, nest_axes, reduce_row, stored, work_items
+from sardonyx.compiler.loops import (
+    Axis,
+    RowNest,
+    Unfusable,
+    bound_at,
+    masked,
+    nest_axes,
+    reduce_row,
+    stored,
+    work_items,
+)
+from sardonyx.compiler.ordered import lanes_for, ordered
+from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
-from sardonyx.compiler.schedule import Group, Schedule
+from sardonyx.compiler.schedule import ORDERED, Group, Schedule
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import View, shape_of, view
 from sardonyx.compiler.walks import walked_alike
@@ -112,9 +124,12 @@ class Lowering:
             UnsupportedError: There is no kernel for it.
         """
         if group.anchor is not None:
-            if group.anchor.op == "contract":
-                return [self._contract(group, group.anchor)]
-            return self._image(group, group.anchor)
+            if group.anchor.op in ORDERED:
+                return [self._ordered(group, group.anchor)]
+            try:
+                return self._by_template(group, group.anchor)
+            except UnsupportedError:
+                return [self._plain(group, group.anchor)]
         if group.root.op == "concat":
             return self._concat(group)
         if group.root.op == "pad":
@@ -122,6 +137,33 @@ class Lowering:
         if any(member.op == "reduce" for member in group.members):
             return [self._rows(group)]
         return [self._map(group)]
+
+    def _by_template(self, group: Group, anchor: Value) -> list[Launch]:
+        return [self._contract(group, anchor)] if anchor.op == "contract" else self._image(group, anchor)
+
+    def _plain(self, group: Group, anchor: Value) -> Launch:
+        """A contraction for which there is no template."""
+        w = Writing(self, group)
+        reader, root, memory = w.reader, group.root, w.located(group.root)
+        compute = plain(w, anchor)
+        image = next((each for each in self.schedule.convolutions.values() if each.core is anchor), None)
+
+        def body(place: list[Index]) -> None:
+            if image is None:
+                value, at = anchor, place
+            else:
+                value = image.result
+                number, channel, *spatial = place
+                of_group, feature = reader.split(channel, w.kernel.size(shape_of(anchor)[2]))
+                at = [of_group, number, feature, *spatial]
+            reader.bind(value, bound_at(value, tuple(place), compute(at)))
+            stored(reader, root, memory, tuple(place))
+
+        return w.launch(self._over(w, root, memory, shape_of(root), body, lambda axis: False), anchor.op)
+
+    def _ordered(self, group: Group, anchor: Value) -> Launch:
+        w = Writing(self, group, lanes_for(anchor, self.target.lanes(32)))
+        return w.launch(ordered(w, anchor), anchor.op)
 
     # Maps.
 

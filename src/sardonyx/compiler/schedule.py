@@ -21,10 +21,15 @@ from sardonyx.core.graph import Function, Value
 from sardonyx.core.types import TensorType
 
 _SOURCES = frozenset({"iota", "constant", "dims"})
-_ANCHORS = frozenset({"contract", "convolve", "reduce_window"})
-_REDUCTIONS = frozenset({"add", "mul", "max", "min", "and", "or"})
+ORDERED = frozenset({"scan", "sort", "top_k", "determinant"})
+"""Primitives that go along a row in order, and read each element once."""
+
+_ANCHORS = frozenset({"contract", "convolve", "reduce_window"}) | ORDERED
+EXTREMA = frozenset({"argmax", "argmin"})
+"""Reductions that give indices."""
+
 _REGIONS = frozenset({"concat", "pad"})
-_COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window"})
+_COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scatter"}) | ORDERED
 """Written part by part."""
 
 _COSTLY = "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow"
@@ -149,9 +154,7 @@ class Schedule:
         if value.op in ELEMENTWISE:
             dtypes = [dtype_of(operand) for operand in value.operands]
             return None if arithmetic.supported(value.op, dtypes, value.params) else f"{value.op} of {value.type}"
-        if value.op == "reduce":
-            return None if value.params["kind"] in _REDUCTIONS else f"reduce {value.params['kind']}"
-        if value.op in MOVEMENTS | _SOURCES | _REGIONS or value.op in ("contract", "reduce_window", "gather"):
+        if value.op in MOVEMENTS | _SOURCES | _REGIONS | _ANCHORS or value.op in ("reduce", "gather"):
             return None
         return f"{value.op} has no kernel"
 
@@ -189,7 +192,7 @@ class Schedule:
             return ["read by the interpreter"]
         if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
             return []
-        if user.op in _ANCHORS:
+        if user.op in _ANCHORS - ORDERED:
             return [f"read by {user.op}"]
         if user.op == "gather" and user.operands[0] is value:
             return ["elements of it are gathered"]

@@ -1,0 +1,91 @@
+"""Contractions, convolutions and windows for which there is no template equal the interpreter's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compiler.test_program import assert_close
+from tests.core.programs import computed
+
+from sardonyx.compiler.program import Program
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim
+from sardonyx.core.graph import Function
+from sardonyx.core.tensor import apply
+from sardonyx.core.trace import trace
+from sardonyx.core.types import TensorType
+
+N, C, H, W = map(Dim.symbol, "NCHW")
+DTYPES = (t.FLOAT, t.DOUBLE, t.INT32)
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
+    "strided": {"strides": (2, 1), "padding": ((1, 0), (0, 2)), "base_dilation": (1, 1), "kernel_dilation": (1, 2)},
+    "transposed": {"strides": (1, 1), "padding": ((2, 2), (1, 3)), "base_dilation": (2, 3), "kernel_dilation": (1, 1)},
+    "cropped": {"strides": (1, 2), "padding": ((-1, 1), (2, -1)), "base_dilation": (1, 2), "kernel_dilation": (2, 1)},
+}
+
+
+def checked(function: Function, *arrays: np.ndarray) -> None:
+    program = Program(function)
+    assert not program.schedule.host
+    assert_close(program.run(list(arrays)), computed(function, arrays))
+
+
+def random(shape: tuple[int, ...], dtype: t.DType) -> np.ndarray:
+    return (np.random.default_rng(sum(shape)).standard_normal(shape) * 3).astype(t.numpy_dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name.lower())
+@pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolutions(case: dict[str, Any], dtype: t.DType) -> None:
+    def body(x: L.Tensor, w: L.Tensor) -> list[L.Tensor]:
+        return [apply("convolve", x, w, dtype=dtype, **case)]
+
+    types = [TensorType(dtype, (2, N, C, H, W)), TensorType(dtype, (2, 5, C, 3, 2))]
+    program = Program(trace("f", body, types))
+    assert not program.schedule.host
+    for n, c, h, w in ((1, 3, 7, 9), (2, 1, 9, 18), (1, 4, 5, 37), (0, 1, 5, 5), (1, 0, 6, 6)):
+        arrays = [random((2, n, c, h, w), dtype), random((2, 5, c, 3, 2), dtype)]
+        assert_close(program.run(arrays), computed(program.function, arrays))
+
+
+def test_a_convolution_of_images_with_weights_that_are_computed() -> None:
+    def body(x: L.Tensor, w: L.Tensor) -> list[L.Tensor]:
+        groups = L.permute(L.reshape(x, (x.shape[0], 2, 3, *x.shape[2:])), (1, 0, 2, 3, 4))
+        filters = L.reshape(w + 1.0, (2, 4, 3, 3, 3))
+        case = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "base_dilation": (1, 1), "kernel_dilation": (1, 1)}
+        found = L.permute(apply("convolve", groups, filters, dtype=t.FLOAT, **case), (1, 0, 2, 3, 4))
+        return [L.tanh(L.reshape(found, (x.shape[0], 8, *found.shape[3:])))]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 6, H, W)), TensorType(t.FLOAT, (8, 3, 3, 3))])
+    checked(function, random((2, 6, 5, 17), t.FLOAT), random((8, 3, 3, 3), t.FLOAT))
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin", "max", "add"])
+@pytest.mark.parametrize("dtype", [t.FLOAT, t.FLOAT16, t.UINT8, t.INT16], ids=lambda d: d.name.lower())
+def test_windows(dtype: t.DType, kind: str) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [
+            L.reduce_window(kind, x, [2, 3], strides=[1, 2], padding=[(1, 0), (2, 1)], dilation=[2, 1]),
+            L.reduce_window(kind, x, [1, 1, 1, 2], strides=[1] * 4, padding=[(0, 0)] * 4, dilation=[1] * 4),
+        ]
+
+    program = Program(trace("f", body, [TensorType(dtype, (N, C, H, W))]))
+    assert not program.schedule.host
+    for shape in ((1, 2, 5, 40), (2, 3, 4, 17), (1, 1, 3, 2)):
+        x = random(shape, dtype)
+        if t.is_float(dtype):
+            x.reshape(-1)[::5] = np.nan
+        assert_close(program.run([x]), computed(program.function, [x]))
+
+
+def test_products_over_axes_that_lie_apart() -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        return [L.contract(x, y, batch=[], left=[0, 2], right=[0, 2])]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 3, H)), TensorType(t.FLOAT, (N, W, H))])
+    for sizes in ((2, 5, 19), (1, 7, 1), (0, 2, 3)):
+        n, h, w = sizes
+        checked(function, random((n, 3, h), t.FLOAT), random((n, w, h), t.FLOAT))
