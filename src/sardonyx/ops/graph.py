@@ -451,6 +451,8 @@ def _read_by(node: ir.Node) -> Iterator[ir.Value]:
 def _attribute(attribute: ir.Attr) -> Any:
     kinds = ir.AttributeType
     value = attribute.value
+    if isinstance(value, (int, float, str)):
+        return value
     match attribute.type:
         case kinds.TENSOR:
             return tensor_constant(value)

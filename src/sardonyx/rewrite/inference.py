@@ -324,26 +324,33 @@ def override_input_shapes(model: ir.Model, input_shapes: InputShapes) -> None:
 def annotate(inferred: operator_inference.Inference) -> None:
     """Write what was inferred onto the values; a size that only the run tells is named by where it occurs first."""
     names: dict[str, Size] = {}
+    shapes: dict[tuple[Size, ...], ir.Shape] = {}
     for value in inferred.known:
         found = inferred.type(value)
         # Inputs and initializers are as they are declared; those of bodies are declared by nobody.
         if found is not None and (value.producer() is not None or value.type is None):
-            _annotate_value(value, found, names)
+            _annotate_value(value, found, names, shapes)
 
 
-def _annotate_value(value: ir.Value, found: Type, names: dict[str, Size]) -> None:
+def _annotate_value(
+    value: ir.Value, found: Type, names: dict[str, Size], shapes: dict[tuple[Size, ...], ir.Shape]
+) -> None:
     if value.type is None:
         value.type = ir_type(found)
     if not isinstance(found, TensorType) or found.shape is None:
         return
-    dims = tuple(
-        [
-            size if isinstance(size, int) else _named_size(size, value, axis, names)
-            for axis, size in enumerate(found.shape)
-        ]
-    )
-    if value.shape is None or [_plain(dim) for dim in value.shape] != list(dims):
-        value.shape = _shape(dims)
+    shape = shapes.get(found.shape)
+    if shape is None:
+        shape = shapes[found.shape] = _shape(
+            tuple(
+                [
+                    size if isinstance(size, int) else _named_size(size, value, axis, names)
+                    for axis, size in enumerate(found.shape)
+                ]
+            )
+        )
+    if value.shape is None or value.shape != shape:
+        value.shape = shape
 
 
 def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -> str:
@@ -386,7 +393,7 @@ def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int)
     names: dict[str, Size] = {}
     for output, found in zip(node.outputs, types, strict=False):
         if output.name and found is not None:
-            _annotate_value(output, found, names)
+            _annotate_value(output, found, names, {})
 
 
 def _known(value: ir.Value) -> operator_inference.Known:
