@@ -22,6 +22,7 @@ from sardonyx.compiler.loops import (
 from sardonyx.compiler.ordered import lanes_for, ordered
 from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
+from sardonyx.compiler.scattering import updated
 from sardonyx.compiler.schedule import ORDERED, Group, Schedule
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import View, shape_of, view
@@ -134,6 +135,8 @@ class Lowering:
             return self._concat(group)
         if group.root.op == "pad":
             return self._pad(group)
+        if group.root.op == "scatter":
+            return self._scatter(group)
         if any(member.op == "reduce" for member in group.members):
             return [self._rows(group)]
         return [self._map(group)]
@@ -253,6 +256,11 @@ class Lowering:
 
         items = self._over(w, filling, memory, shape_of(root), fill, alike=lambda axis: True)
         return [w.launch(items, "fill"), self._region(group, source, tuple(sizes), to, since)]
+
+    def _scatter(self, group: Group) -> list[Launch]:
+        copy = self._region(group, group.root.operands[0], shape_of(group.root), {}, {})
+        w = Writing(self, group)
+        return [copy, w.launch(updated(w, group.root), "scatter")]
 
     def _region(
         self,

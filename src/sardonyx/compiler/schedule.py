@@ -28,7 +28,7 @@ _ANCHORS = frozenset({"contract", "convolve", "reduce_window"}) | ORDERED
 EXTREMA = frozenset({"argmax", "argmin"})
 """Reductions that give indices."""
 
-_REGIONS = frozenset({"concat", "pad"})
+_REGIONS = frozenset({"concat", "pad", "scatter"})
 _COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scatter"}) | ORDERED
 """Written part by part."""
 
