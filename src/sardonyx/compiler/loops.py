@@ -24,6 +24,12 @@ from sardonyx.core.graph import Value
 CHUNK = 8192
 """Elements that a work item has about."""
 
+RUN = 256
+"""Steps that a reduction takes before its parts are put to the whole."""
+
+SLOTS = 4
+"""Parts of a reduction that are computed side by side: an addition takes as many cycles."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -280,25 +286,81 @@ class RowNest:
 
     def elements(self, row: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
         """Write the loops over the elements of a row around the body."""
-        self._inner(list(row), 0, body)
+        self._inner(list(row), 0, lambda place, slot: body(place), None)
 
-    def _inner(self, place: list[Index], depth: int, body: Callable[[list[Index]], None]) -> None:
+    def sums(self, row: Sequence[Index], body: Callable[[list[Index], int], None], gather: Callable[[], None]) -> None:
+        """Write the loops over the elements of a row in runs, for sums that stay exact.
+
+        Args:
+            row: The place of the row.
+            body: Written for a place, and for one of ``SLOTS`` parts that do not wait for each other.
+            gather: Written after each run: it takes the parts together.
+        """
+        if not self.inner:
+            body(list(row), 0)
+            gather()
+            return
+        self._inner(list(row), 0, body, gather)
+
+    def _inner(
+        self,
+        place: list[Index],
+        depth: int,
+        body: Callable[[list[Index], int], None],
+        gather: Callable[[], None] | None,
+    ) -> None:
         if depth == len(self.inner):
-            body(place)
+            body(place, 0)
             return
         axis = self.inner[depth]
+        e = self.reader.kernel.emitter
         size = self.reader.kernel.size(axis.size)
 
-        def at(index: Index) -> None:
+        def at(index: Index, slot: int) -> None:
             here = list(place)
             put(here, axis, index)
-            self._inner(here, depth + 1, body)
+            if depth == len(self.inner) - 1:
+                body(here, slot)
+            else:
+                self._inner(here, depth + 1, body, gather)
 
-        if depth == len(self.inner) - 1 and self.lane_is_reduced:
-            over_vectors(self.reader, 0, size, axis.size, at)
+        if depth < len(self.inner) - 1:
+            with e.loop(0, size) as i, self.reader.inside():
+                at(Index(i), 0)
             return
-        with self.reader.kernel.emitter.loop(0, size) as i, self.reader.inside():
-            at(Index(i))
+        lanes = self.reader.lanes if self.lane_is_reduced else 1
+        if gather is None:
+            self._steps(0, size, axis.size, lanes, 1, at)
+        elif isinstance(axis.size, int) and axis.size <= RUN * lanes:
+            self._steps(0, size, axis.size, lanes, SLOTS, at)
+            gather()
+        else:
+            with e.loop(0, size, RUN * lanes) as start, self.reader.inside():
+                self._steps(start, e.least(e.add(start, RUN * lanes), size), None, lanes, SLOTS, at)
+                gather()
+
+    def _steps(
+        self, start: str | int, end: str | int, known: Size | None, lanes: int, slots: int,
+        at: Callable[[Index, int], None],
+    ) -> None:  # fmt: skip
+        """The innermost loop: several steps at once while there are as many, then one by one."""
+        reader = self.reader
+        e = reader.kernel.emitter
+        if slots > 1 and not (isinstance(known, int) and known < slots * lanes):
+            count = e.sub(end, start)
+            whole = e.sub(end, e.rem(count, slots * lanes))
+            with e.loop(start, whole, slots * lanes) as i, masked(reader, None):
+                for slot in range(slots):
+                    at(Index(e.add(i, slot * lanes), 1 if lanes > 1 else 0, lanes), slot)
+            start = whole
+            known = known % (slots * lanes) if isinstance(known, int) else None
+        if known == 0:
+            return
+        if lanes > 1:
+            over_vectors(reader, start, end, known, lambda index: at(index, 0))
+            return
+        with e.loop(start, end) as i, reader.inside():
+            at(Index(i), 0)
 
     def kept(self, place: Sequence[Index]) -> Place:
         """The place of a row in what its reductions give."""
@@ -306,15 +368,22 @@ class RowNest:
 
 
 def reduce_row(nest: RowNest, row: list[Index], values: Sequence[Value]) -> None:
-    """Write the loop that computes reductions of a row, and bind them."""
+    """Write the loop that computes reductions of a row, and bind them.
+
+    Sums are made of runs: the error of one grows with the elements of a run and the number of runs, not of elements.
+    """
     reader = nest.reader
     totals = [_Extremum(nest, value) if value.params["kind"] in EXTREMA else _Total(nest, value) for value in values]
 
-    def step(place: list[Index]) -> None:
+    def step(place: list[Index], slot: int) -> None:
         for total in totals:
-            total.step(place)
+            total.step(place, slot)
 
-    nest.elements(row, step)
+    def gather() -> None:
+        for total in totals:
+            total.gather()
+
+    nest.sums(row, step, gather)
     here = nest.kept(row)
     for value, total in zip(values, totals, strict=True):
         reader.bind(value, bound_at(value, here, Element(total.result(), nest.lane_is_reduced or reader.lanes == 1)))
@@ -334,18 +403,34 @@ class _Total:
         self.kind = value.params["kind"]
         self.dtype = dtype_of(self.source)
         reader = nest.reader
-        start = storage.constant(self.dtype, identity(self.kind, self.dtype), reader.lanes)
-        self.total = reader.kernel.emitter.variable(vector(reader.lanes, storage.register_type(self.dtype)), start)
+        self.start = storage.constant(self.dtype, identity(self.kind, self.dtype), reader.lanes)
+        self.type = vector(reader.lanes, storage.register_type(self.dtype))
+        e = reader.kernel.emitter
+        self.total = e.variable(self.type, self.start)
+        self.parts = [e.variable(self.type, self.start) for _ in range(SLOTS)]
 
-    def step(self, place: list[Index]) -> None:
-        """Take the element at a place."""
-        reader, dtype, total = self.nest.reader, self.dtype, self.total
+    def step(self, place: list[Index], slot: int) -> None:
+        """Take the element at a place into a part."""
+        reader, part = self.nest.reader, self.parts[slot]
         found = reader.vector(self.source, tuple(place))
         if reader.mask is not None and self.nest.lane_is_reduced:
-            none = storage.constant(dtype, identity(self.kind, dtype), reader.lanes)
             mask = vector(reader.lanes, "i1")
-            found = reader.kernel.emitter.let(f"select {mask} {reader.mask}, {total.type} {found}, {total.type} {none}")
-        total.set(reader.compute(combining(self.kind, dtype), [dtype, dtype], [total.get(), found], False))
+            found = reader.kernel.emitter.let(
+                f"select {mask} {reader.mask}, {self.type} {found}, {self.type} {self.start}"
+            )
+        part.set(self._combined(part.get(), found))
+
+    def gather(self) -> None:
+        """Put the parts to the whole, and begin them again."""
+        found = [part.get() for part in self.parts]
+        while len(found) > 1:
+            found = [self._combined(found[i], found[i + 1]) for i in range(0, len(found), 2)]
+        self.total.set(self._combined(self.total.get(), found[0]))
+        for part in self.parts:
+            part.set(self.start)
+
+    def _combined(self, a: str, b: str) -> str:
+        return self.nest.reader.compute(combining(self.kind, self.dtype), [self.dtype, self.dtype], [a, b], False)
 
     def result(self) -> str:
         """The reduction of all that was taken."""
@@ -371,8 +456,11 @@ class _Extremum:
         if not isinstance(size, int):
             reader.require(reader.kernel.emitter.let(f"icmp ne i64 {size}, 0"), 1)
 
-    def step(self, place: list[Index]) -> None:
-        """Take the element at a place."""
+    def gather(self) -> None:
+        """Nothing: elements are taken one after another."""
+
+    def step(self, place: list[Index], slot: int) -> None:
+        """Take the element at a place; places come in order, whatever the part."""
         reader = self.nest.reader
         mask = reader.mask if self.nest.lane_is_reduced else None
         self.found.take(reader.vector(self.source, tuple(place)), reader.lanes_of(place[self.axis]), mask)
