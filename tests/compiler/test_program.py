@@ -125,3 +125,31 @@ def test_a_softmax_over_any_axis_of_known_sizes_is_one_kernel(axis: int) -> None
     assert len(program.launches) == 1
     x = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
     assert_close(program.run([x]), computed(function, [x]))
+
+
+def attend(q: L.Tensor, k: L.Tensor, v: L.Tensor, mask: L.Tensor) -> L.Tensor:
+    scores = L.matmul(q, L.permute(k, [0, 1, 3, 2])) * 0.25 + mask
+    return L.matmul(softmax(scores), v)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 17), (33, 40)])
+def test_attention_is_one_kernel(queries: int, keys: int) -> None:
+    heads = Dim.symbol("H")
+    function = traced(
+        lambda q, k, v, mask: [attend(q, k, v, mask)], (N, heads, M, 16), (N, heads, K, 16), (N, heads, K, 24), (M, K)
+    )
+    program = Program(function)
+    assert [launch.title for launch in program.launches] == ["attention"]
+    rng = np.random.default_rng(0)
+    shapes = ((2, 3, queries, 16), (2, 3, keys, 16), (2, 3, keys, 24), (queries, keys))
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    assert_close(program.run(arrays), computed(function, arrays))
+
+
+def test_sums_of_many_numbers_stay_exact() -> None:
+    function = traced(lambda x: [L.reduce_sum(x, [0]), L.reduce_sum(x, [1])], (N, M))
+    x = np.full((1000, 3000), 1.1, np.float32)
+    x[:, ::2] = 0.3
+    down, across = Program(function).run([x])
+    np.testing.assert_allclose(down, x.astype(np.float64).sum(0), rtol=1e-6)
+    np.testing.assert_allclose(across, x.astype(np.float64).sum(1), rtol=1e-6)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
 from sardonyx.compiler.views import shape_of
+from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.graph import Value
 
@@ -59,6 +61,83 @@ def convolution(core: Value, users: Mapping[Value, list[Value]]) -> Convolution 
     if not _is_image(result, n, m * groups, shape_of(core)[3:]):
         return None
     return Convolution(core, result, image, weights, groups, (before, operand, core, after))
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Two products with a softmax between them.
+
+    Attributes:
+        scores: The first ``contract``, ``[batch, queries, keys]``.
+        masked: What the softmax is taken of: the scores, scaled and masked.
+        result: The second ``contract``.
+        interior: All values between the operands of the first and the result.
+    """
+
+    scores: Value
+    masked: Value
+    result: Value
+    interior: frozenset[Value]
+
+
+def attention(result: Value, users: Mapping[Value, list[Value]]) -> Attention | None:
+    """A ``contract`` as the second product of an attention; None where it is none."""
+    weights = result.operands[0]
+    rank = len(shape_of(weights))
+    pairs = tuple((axis, axis) for axis in range(rank - 2))
+    if rank not in (3, 4) or result.params["batch"] != pairs or result.params["left"] != (rank - 1,):
+        return None
+    if dtype_of(result) != t.FLOAT or weights.op != "div":
+        return None
+    exponential, spread = weights.operands
+    sums = beneath(spread)
+    if exponential.op != "exp" or exponential.operands[0].op != "sub" or not _is_last(sums, "add", rank):
+        return None
+    difference = exponential.operands[0]
+    masked, spread_most = difference.operands
+    most = beneath(spread_most)
+    if sums.operands[0] is not exponential or not _is_last(most, "max", rank) or most.operands[0] is not masked:
+        return None
+    between = _path(masked)
+    products = [value for value in between if value.op == "contract"]
+    if len(products) != 1 or products[0].params["batch"] != pairs or dtype_of(products[0]) != t.FLOAT:
+        return None
+    (scores,) = products
+    if shape_of(scores) != shape_of(masked) or len(scores.params["left"]) != 1:
+        return None
+    interior = {*between, difference, exponential, weights, sums, most, *_chain(spread), *_chain(spread_most)}
+    if any(user not in interior and user is not result for value in interior for user in users[value]):
+        return None
+    return Attention(scores, masked, result, frozenset(interior))
+
+
+def beneath(value: Value) -> Value:
+    """What a value is, without the movements that repeat it along the last axis."""
+    while value.op in ("broadcast", "reshape", "stop_gradient"):
+        value = value.operands[0]
+    return value
+
+
+def _chain(value: Value) -> list[Value]:
+    found = []
+    while value.op in ("broadcast", "reshape", "stop_gradient"):
+        found.append(value)
+        value = value.operands[0]
+    return found
+
+
+def _is_last(value: Value, kind: str, rank: int) -> bool:
+    return value.op == "reduce" and value.params == {"kind": kind, "axes": (rank - 1,)}
+
+
+def _path(value: Value) -> list[Value]:
+    """The value and, through elementwise primitives of equal sizes, what leads to a ``contract``."""
+    if value.op == "contract":
+        return [value]
+    if value.op not in ELEMENTWISE:
+        return []
+    below = [found for operand in value.operands for found in _path(operand)]
+    return [*dict.fromkeys(below), value] if below else []
 
 
 def _is_image(value: Value, batch: Size, channels: Size, spatial: tuple[Size, ...]) -> bool:

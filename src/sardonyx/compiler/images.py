@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PLAIN_CHANNELS = 4
 """Most channels of an image that is convolved as it comes, plane by plane."""
 
-MAX_ERROR = 5e-5
+MAX_ERROR = 2e-5
 """The error that Winograd's convolution may have, in proportion to the largest result."""
 
 
@@ -97,24 +97,15 @@ def _winograd(found: Convolution, channels: int, filters: int, target: Target, t
     height, width = (size if isinstance(size, int) else 56 for size in shape_of(found.result)[2:])
     batch = shape_of(found.result)[0]
     images = batch if isinstance(batch, int) else 1
-    best, least = None, images * channels * filters * math.prod(fixed(window)) * height * width / threads
-    for m in (2, 4, 6):
-        tile = (m if window[0] == 3 else 1, m if window[1] == 3 else 1)
-        if tiles.error_bound(tile, channels) > MAX_ERROR:
-            continue
-        sizes: dict[str, Any] = {"batch": images, "channels": channels, "filters": filters, "out": (height, width)}
-        cost = tiles.cost(target, tile, **sizes, workers=threads)
-        if cost < least:
-            best, least = Choice("winograd", True, tile, _is_staged(target, tile, sizes, threads)), cost
-    return best
-
-
-def _is_staged(target: Target, tile: tuple[int, int], sizes: dict[str, Any], threads: int) -> bool:
-    """Whether few tiles meet many weights, so that threads had better share the weights out."""
+    rows, columns = fixed(window)
+    taps = (rows, columns)
+    direct = images * channels * filters * math.prod(taps) * height * width / threads
+    sizes: dict[str, Any] = {"batch": images, "channels": channels, "filters": filters, "out": (height, width)}
+    tile, cost = tiles.best_tile(target, **sizes, taps=taps, workers=threads, largest_error=MAX_ERROR)
+    if cost >= direct:
+        return None
     plan = tiles.Winograd(target, tile, **sizes, workers=threads)
-    blocks = plan.blocks
-    weights = 4 * plan.places * sizes["channels"] * sizes["filters"]
-    return threads > 1 and isinstance(blocks, int) and blocks <= 4 * threads and weights > target.l2
+    return Choice("winograd", True, tile, tiles.prefers_stages(plan))
 
 
 def fixed(sizes: Sequence[Size]) -> tuple[int, ...]:

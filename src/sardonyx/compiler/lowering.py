@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.attention import write_attention
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.launch import FAULT, NAME, Buffer, Launch, Relaid
@@ -125,6 +126,10 @@ class Lowering:
             UnsupportedError: There is no kernel for it.
         """
         if group.anchor is not None:
+            if group.anchor in self.schedule.attentions:
+                w = Writing(self, group)
+                items = write_attention(self, w, self.schedule.attentions[group.anchor])
+                return [w.launch(items, "attention")]
             if group.anchor.op in ORDERED:
                 return [self._ordered(group, group.anchor)]
             try:

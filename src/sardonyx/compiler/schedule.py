@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sardonyx.compiler import arithmetic, storage
-from sardonyx.compiler.anchors import Convolution, convolution
+from sardonyx.compiler.anchors import Attention, Convolution, attention, convolution
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
 from sardonyx.compiler.views import MOVEMENTS, shape_of
@@ -96,6 +96,7 @@ class Schedule:
         groups: In the order in which they can run.
         host: Values that have no kernel: the interpreter computes them.
         convolutions: Convolutions by the image that they give.
+        attentions: Attentions by their second product.
     """
 
     def __init__(self, function: Function, kept: Mapping[Value, str], refused: Mapping[Value, str]) -> None:
@@ -106,6 +107,7 @@ class Schedule:
             for operand in dict.fromkeys(value.operands):
                 self.users[operand].append(value)
         self.convolutions: dict[Value, Convolution] = {}
+        self.attentions: dict[Value, Attention] = {}
         self._absorbed: set[Value] = set()
         self._kept = {**dict.fromkeys(function.results, "a result"), **kept}
         self.host: dict[Value, str] = dict(refused)
@@ -135,6 +137,10 @@ class Schedule:
             ) and not any(part in self._kept for part in found.absorbed):
                 self.convolutions[found.result] = found
                 self._absorbed.update(found.absorbed)
+            elif value.op == "contract" and value not in self.host:
+                whole = attention(value, self.users)
+                if whole is not None and not any(part in self._kept or part in self.host for part in whole.interior):
+                    self.attentions[value] = whole
         for value in self.order:
             self._trace_rows(value)
             if value not in self.host and (reason := self._unsupported(value)) is not None:
@@ -192,6 +198,8 @@ class Schedule:
             return ["read by the interpreter"]
         if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
             return []
+        if user in self.attentions and value in self.attentions[user].interior:
+            return [self._by_value[user]]
         if user.op in _ANCHORS - ORDERED:
             return [f"read by {user.op}"]
         if user.op == "gather" and user.operands[0] is value:
@@ -207,6 +215,8 @@ class Schedule:
 
     def _assign(self, value: Value) -> None:
         if value.op == "input" or value in self.host or value in self._absorbed or value.op == "constant":
+            return
+        if value in self._by_value:
             return
         if self._transparent(value):
             if value in self._kept and not (value.op == "dims" and len(value.params["sizes"]) > 1):
@@ -240,6 +250,10 @@ class Schedule:
             group.anchor = self.convolutions[value].core
         elif value.op in _ANCHORS:
             group.anchor = value
+        if value in self.attentions:
+            interior = self.attentions[value].interior
+            group.members |= interior
+            self._by_value |= dict.fromkeys(interior, group)
 
     def _refusal(self, value: Value, group: Group) -> str | None:
         """Why a value cannot be computed in the group that reads it; None where it can."""
