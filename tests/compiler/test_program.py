@@ -31,6 +31,7 @@ def assert_close(found: list[np.ndarray], expected: list[np.ndarray], nearby: li
             coarse = 2e-2 if expected[i].dtype.itemsize <= 2 else 1e-5
             bound = coarse * max(np.abs(b[np.isfinite(b)]).max(initial=0), 1)
             if nearby is not None:
+                with np.errstate(invalid="ignore"):
                 change = np.abs(nearby[i].astype(np.float64) - b)
                 bound += 10 * change[np.isfinite(change)].max(initial=0)
             np.testing.assert_allclose(a, b, rtol=coarse, atol=bound)
