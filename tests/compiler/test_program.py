@@ -32,7 +32,7 @@ def assert_close(found: list[np.ndarray], expected: list[np.ndarray], nearby: li
             bound = coarse * max(np.abs(b[np.isfinite(b)]).max(initial=0), 1)
             if nearby is not None:
                 with np.errstate(invalid="ignore"):
-                change = np.abs(nearby[i].astype(np.float64) - b)
+                    change = np.abs(nearby[i].astype(np.float64) - b)
                 bound += 10 * change[np.isfinite(change)].max(initial=0)
             np.testing.assert_allclose(a, b, rtol=coarse, atol=bound)
         else:
