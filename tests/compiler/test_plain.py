@@ -89,3 +89,29 @@ def test_products_over_axes_that_lie_apart() -> None:
     for sizes in ((2, 5, 19), (1, 7, 1), (0, 2, 3)):
         n, h, w = sizes
         checked(function, random((n, 3, h), t.FLOAT), random((n, w, h), t.FLOAT))
+
+
+@pytest.mark.parametrize("interior", [0, 1, 2])
+def test_padding_that_crops_by_open_sizes(interior: int) -> None:
+    """The result has ``M`` elements, whether ``N`` is more or less."""
+
+    def body(x: L.Tensor, like: L.Tensor) -> list[L.Tensor]:
+        (n,), (m,) = x.shape, like.shape
+        low = (m - n) // 2
+        high = m - n - low - interior * (n - 1)
+        return [L.pad(x, [low], [high], L.reduce_sum(like), [interior])]
+
+    program = Program(trace("f", body, [TensorType(t.FLOAT, (N,)), TensorType(t.FLOAT, (W,))]))
+    assert not program.schedule.host
+    for n, m in ((1, 1), (7, 3), (3, 7), (17, 5), (5, 40), (33, 33), (9, 0)):
+        arrays = [random((n,), t.FLOAT), random((m,), t.FLOAT)]
+        assert_close(program.run(arrays), computed(program.function, arrays))
+
+
+def test_a_product_with_a_constant_repeated_along_an_open_axis() -> None:
+    def body(x: L.Tensor, like: L.Tensor) -> list[L.Tensor]:
+        row = L.broadcast_to(L.constant(np.arange(3, dtype=np.float32)[None]), (like.shape[0], 3))
+        return [L.contract(x, row, batch=[], left=[1], right=[1])]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 3)), TensorType(t.FLOAT, (W,))])
+    checked(function, random((5, 3), t.FLOAT), random((7,), t.FLOAT))

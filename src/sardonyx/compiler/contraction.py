@@ -55,7 +55,7 @@ class Contraction:
         """Write the product, and what is fused behind it; returns the work items."""
         a, b = self.a, self.b
         k_shape = [a.shape[axis] for axis in self.left]
-        constant = is_closed(b.base) and not self.pairs
+        constant = is_closed(b.base) and not self.pairs and all(isinstance(size, int) for size in b.shape)
         steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
         inner = merged(k_shape, steps_a) if constant else merged(k_shape, steps_a, steps_b)
         if inner is None:

@@ -29,7 +29,7 @@ from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import View, shape_of, view
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.graph import Value
 from sardonyx.errors import UnsupportedError
 
@@ -245,14 +245,16 @@ class Lowering:
         to: dict[int, tuple[Size, int]] = {}
         since: dict[int, Size] = {}
         for axis, size in enumerate(shape_of(source)):
-            if any(isinstance(amount, int) and amount < 0 for amount in (low[axis], high[axis])):
-                if interior[axis] or not (isinstance(low[axis], int) and isinstance(high[axis], int)):
-                    raise UnsupportedError("pad that crops between elements has no kernel.")
-                since[axis] = max(-low[axis], 0)
-                size = size - since[axis] - max(-high[axis], 0)
+            step, start = interior[axis] + 1, low[axis]
+            if not (at_least(low[axis], 0) and at_least(high[axis], 0)):
+                first = ceil_div(dim_max(-low[axis], 0), step)
+                start = low[axis] + first * step
+                last = floor_div(shape_of(root)[axis] - 1 - start, step)
+                size = dim_max(dim_min(size - first, last + 1), 0)
+                since[axis] = first
             sizes.append(size)
-            if low[axis] != 0 or interior[axis]:
-                to[axis] = (max(low[axis], 0) if isinstance(low[axis], int) else low[axis], interior[axis] + 1)
+            if start != 0 or step != 1:
+                to[axis] = (start, step)
         w = Writing(self, group)
         memory = w.located(root)
 
@@ -380,9 +382,6 @@ class Lowering:
         if chosen.staged:
             w = Writing(self, group)
             stages.append(w.launch(ImageKernel(self, w).transform(found, chosen), "winograd inputs"))
-        if chosen.packed:
-            w = Writing(self, group, 1)
-            stages.append(w.launch(ImageKernel(self, w).pack(found, chosen), "weights"))
         w = Writing(self, group)
         items, title = ImageKernel(self, w).convolve(found)
         relaid = [self._relay(group, self._relaid[found.image])] if len(self._relaid) > before else []
