@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,10 @@ from sardonyx.ops.support import support_table
 from sardonyx.rewrite.language import REGISTRY, Rule
 from sardonyx.rewrite.pipeline import available_passes
 from sardonyx.rewrite.sweep import SWEEPS
+from tests.ops.disagreements import DISAGREEMENTS
+from tests.ops.test_differential import WITHOUT_GENERATOR
+from tests.suites import left_out
+from tests.suites.wheel_flaws import FLAWS, RANDOM
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 _LEAST_EXACT_FIRST = ("approximates", "reassociates", "exact")
@@ -166,7 +170,48 @@ def operators_page() -> str:
     return "\n".join(sections)
 
 
-PAGES = {"passes.md": passes_page, "compat.md": compat_page, "operators.md": operators_page}
+_DIFFERENCES_HEAD = """# Differences
+
+<!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
+
+What public suites hold that is left out or judged otherwise, and where other evaluators give something else than
+Sardonyx: each with the reason.
+"""
+
+
+def differences_page() -> str:
+    """Cases left out, and disagreements with other evaluators."""
+    wheels = [(f"`{RANDOM}`", "all", "its values are random: types and shapes are compared")]
+    wheels += [(f"`{flaw.cases}`", ", ".join(flaw.versions), flaw.reason) for flaw in FLAWS]
+    others = [(_listed(found.operators), found.evaluator, found.reason) for found in DISAGREEMENTS]
+    sections = (
+        ("ONNX backend suite", ("cases", "left out because"), _reasons(left_out.BACKEND)),
+        ("Node data of older wheels of onnx", ("cases", "wheels", "what is wrong with the data"), wheels),
+        ("Node cases traced at open sizes", ("cases", "left out because"), _reasons(left_out.TRACED)),
+        ("Node cases exported from Core", ("cases", "left out because"), _reasons(left_out.EXPORTED)),
+        ("Trained models", ("model", "judged otherwise because"), _reasons(left_out.JUDGED_APART)),
+        ("Random models", ("operator", "not drawn because"), _reasons(WITHOUT_GENERATOR)),
+        ("Other evaluators", ("operators", "evaluator", "where it differs"), others),
+    )
+    return "\n".join(
+        [_DIFFERENCES_HEAD, *(f"## {title}\n\n{_table(columns, rows)}" for title, columns, rows in sections)]
+    )
+
+
+def _reasons(table: Mapping[str, str]) -> list[tuple[str, ...]]:
+    return [(f"`{name}`", reason) for name, reason in table.items()]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+PAGES = {
+    "passes.md": passes_page,
+    "compat.md": compat_page,
+    "operators.md": operators_page,
+    "differences.md": differences_page,
+}
 
 
 if __name__ == "__main__":

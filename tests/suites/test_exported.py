@@ -12,16 +12,9 @@ import pytest
 from onnx import numpy_helper
 
 from tests.suites.exported import run_exported, traced_case
+from tests.suites.left_out import EXPORTED
 
 runner = pytest.importorskip("onnx.backend.test.runner", reason="this onnx comes without its backend suite")
-
-OPTIONAL = "onnx.reference takes an optional for a list of one: it fails on optionals of sequences, exported or not"
-
-EXCLUDED: dict[str, str] = {
-    r"test_bernoulli.*": "its values are random",
-    r"test_if_opt|test_loop16_seq_none": OPTIONAL,
-}
-"""Cases left out, by regular expression, with the reason."""
 
 STEP = 16
 """One in so many cases is run by default; ``-m long`` runs all."""
@@ -34,7 +27,7 @@ def cases() -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = sorted(load_model_tests(kind="node"), key=lambda case: case.name)
-    return [case for case in found if not any(re.fullmatch(pattern, case.name) for pattern in EXCLUDED)]
+    return [case for case in found if not any(re.fullmatch(pattern, case.name) for pattern in EXPORTED)]
 
 
 def plain(fed: Any) -> Any:

@@ -17,11 +17,8 @@ import onnx
 import pytest
 
 from sardonyx.errors import SardonyxError
-from tests.suites.wheel_flaws import FLAWS, Flaw, Trial, flaws_of
+from tests.suites.wheel_flaws import FLAWS, RANDOM, Flaw, Trial, flaws_of
 from tests.suites.wheels import WHEELS, cases_in, data_sets, node_data
-
-RANDOM = r"test_bernoulli.*"
-"""Cases whose values are random: types and shapes are compared."""
 
 
 def trials(case: Path) -> list[Trial]:

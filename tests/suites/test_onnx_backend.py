@@ -1,4 +1,4 @@
-"""ONNX's own backend suite on the reference session: every case, or its reason in ``EXCLUDED``."""
+"""ONNX's own backend suite on the reference session: every case, or its reason in ``left_out``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ onnx_backend_test = pytest.importorskip("onnx.backend.test", reason="this onnx c
 from onnx.backend.test.case import node as onnx_backend_node  # noqa: E402
 
 from sardonyx.compat.onnx_backend import SardonyxBackend  # noqa: E402
-
-RANDOM = "its values are random: tests/ops/test_random.py checks type, shape and statistics"
-
-EXCLUDED: dict[str, str] = {
-    r"test_bernoulli(_double|_seed)?(_expanded)?_cpu": RANDOM,
-    r"test_loop16_seq_none_cpu": "onnx's runner cannot compare a scalar in a sequence: compared below",
-}
-"""Cases left out, by regular expression, with the reason."""
+from tests.suites.left_out import BACKEND  # noqa: E402
 
 
 class EveryCase(SardonyxBackend):
@@ -35,7 +28,7 @@ class EveryCase(SardonyxBackend):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     suite = onnx_backend_test.BackendTest(EveryCase, __name__)
-for pattern in EXCLUDED:
+for pattern in BACKEND:
     suite.exclude(pattern)
 cases = suite.test_cases
 for case in cases.values():

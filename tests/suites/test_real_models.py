@@ -25,6 +25,7 @@ from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.verify import inputs
 from sardonyx.runtime import Session
+from tests.suites.left_out import JUDGED_APART
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime, which these models are compared with, is not installed")
 
@@ -35,14 +36,6 @@ _NETWORKS = Path(_SUITES).parent / "models"
 
 REAL = sorted(path.stem for path in _REAL.glob("*.onnx")) if _SUITES else []
 NETWORKS = sorted(path.stem for path in _NETWORKS.glob("*.onnx")) if _SUITES else []
-
-JUDGED_APART = {
-    "candy": "15 normalizations of 640,000 elements amplify rounding: the stored output is 8e-4 of the largest off the"
-    " model in double precision, which itself does not pass; ours has to be nearer to that",
-    "mobilenet_qdq": "one element on the border of two quantization steps moves the result by a step: the stored output"
-    " and ONNX Runtime's with optimization differ by just as much; every node is judged on its own",
-}
-"""Trained models for which the stored output does not decide, with the reason."""
 
 SEEDS = (0, 1)
 """Of the inputs drawn for a network, at every choice of its open sizes."""

@@ -150,6 +150,9 @@ def cap_after_mask(trial: Trial) -> Trial:
     return trial.fed(attn_mask=capped - raw).given(softcap=None, qk_matmul_output_mode=2)
 
 
+RANDOM = r"test_bernoulli.*"
+"""Cases whose values are random: types and shapes are compared."""
+
 SINCE_1_7 = ("1.7.0", "1.8.1", "1.10.2", "1.12.0", "1.14.1", "1.16.2", "1.18.0", "1.20.1")
 
 FLAWS: tuple[Flaw, ...] = (
