@@ -154,3 +154,16 @@ def test_sums_of_many_numbers_stay_exact() -> None:
     down, across = Program(function).run([x])
     np.testing.assert_allclose(down, x.astype(np.float64).sum(0), rtol=1e-6)
     np.testing.assert_allclose(across, x.astype(np.float64).sum(1), rtol=1e-6)
+
+
+def test_what_depends_on_sizes_that_are_read_is_computed_with_them() -> None:
+    def body(x: L.Tensor, at: L.Tensor) -> list[L.Tensor]:
+        (rows,) = L.sizes(at)
+        grid = L.cast(L.iota((rows, 3), 0), t.FLOAT)
+        return [L.contract(x, L.concat([grid, grid + 1.0], 1), batch=[], left=[1], right=[1])]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 6)), TensorType(t.INT64, (1,))])
+    program = Program(function)
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    for rows in (1, 5, 20):
+        assert_close(program.run([x, np.array([rows])]), computed(function, [x, np.array([rows])]))

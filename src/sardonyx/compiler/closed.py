@@ -16,7 +16,7 @@ def is_closed(value: Value) -> bool:
     if value.level != CLOSED:
         return False
     made = function("closed", (), [value], 0)
-    return not made.free_symbols and all(each.op != "random" for each in made.values)
+    return not made.free_symbols and all(each.level == CLOSED and each.op != "random" for each in made.values)
 
 
 def computed(value: Value) -> np.ndarray:

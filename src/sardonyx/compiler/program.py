@@ -38,7 +38,7 @@ from sardonyx.core.dim import evaluate
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.interpreter import Sizes, compute, match_type
 from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.tensor import constant
+from sardonyx.core.tensor import constant, known
 from sardonyx.core.types import TensorType
 
 WORDS = 4
@@ -375,6 +375,8 @@ class Program:
         if value.is_constant:
             return value
         found = env.get(value)
+        if value.op == "input" and not isinstance(value.type, TensorType):
+            return known(found, value.type)
         if found is None:
             operands = [self._known(operand, env, sizes) for operand in value.operands]
             with running(RunContext()):
@@ -400,7 +402,7 @@ class Program:
             found = self._known(value, env, sizes).known
         if isinstance(found, Value):
             return found.known
-        return np.array(found) if value.op == "input" else found
+        return np.array(found) if value.op == "input" and isinstance(found, np.ndarray) else found
 
 
 def _is_tensor(value: Value) -> bool:
