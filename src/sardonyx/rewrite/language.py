@@ -80,7 +80,7 @@ class Patch:
             returns the nodes whose neighbourhood it touched.
         build: Makes the patch when it is sure to be applied: for whatever must take the model apart to be
             said (moving the nodes of a body). A rule itself never changes the model.
-        exactness: What this patch promises, where that is less than its rule does.
+        exactness: What this patch promises, where that is not what its rule does.
     """
 
     replace: Mapping[ir.Value, Replacement] = field(default_factory=dict)

@@ -1,0 +1,300 @@
+"""Operators that work alike in any order of axes, and how each is said of operands whose axes stand otherwise.
+
+No rule stands here: :mod:`sardonyx.rewrite.rules.transpose_moves` moves Transposes through these operators. A value v
+*has the order p* where it is held as w with v = Transpose(w, perm=p): axis a of v is axis p[a] of w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Exactness, Expr, Op
+from sardonyx.rewrite.rules.broadcasting import BROADCASTING, CHOOSING
+from sardonyx.rewrite.rules.signatures import axes, normalized
+
+Order = tuple[int, ...]
+Operand = Expr | ir.Value | np.ndarray | None
+
+ROUNDED = frozenset(
+    {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSwish"}
+    | {"Log", "Mish", "Pow", "Reciprocal", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish"}
+    | {"Tan", "Tanh", "ThresholdedRelu", "HardSigmoid"}
+)
+"""Functions that kernels may round otherwise at the end of a row of numbers than within it."""
+
+PLAIN = frozenset(
+    {"Abs", "BitwiseNot", "Cast", "CastLike", "Ceil", "Clip", "Floor", "Identity", "IsInf", "IsNaN", "LeakyRelu"}
+    | {"Neg", "Not", "Relu", "Round", "Sign"}
+)
+"""Operators of each element of their first operand by itself."""
+
+MANY = BROADCASTING | CHOOSING | {"PRelu"}
+"""Operators of elements at one place in several operands, which broadcast."""
+
+_CHOICES = frozenset({"ReduceMax", "ReduceMin", "ArgMax", "ArgMin"})
+"""Reductions that choose: of floats, kernels keep a NaN along some axes and lose it along others."""
+
+REDUCTIONS = _CHOICES | frozenset(
+    {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum"}
+    | {"ReduceSumSquare"}
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """An operator said of operands in the order ``data_order``.
+
+    Attributes:
+        data: The places of the operands whose axes count.
+        order: The order that its outputs have then.
+        build: The operator on other operands, given for all of its places.
+        exactness: Whether it gives equal bits in any order.
+    """
+
+    data: tuple[int, ...]
+    order: Order
+    build: Callable[[Sequence[Operand]], Expr]
+    exactness: Exactness = EXACT
+
+
+def inverse(order: Sequence[int]) -> Order:
+    """The permutation that undoes this one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def composed(inner: Sequence[int], outer: Sequence[int]) -> Order:
+    """The permutation of a Transpose by ``outer`` of a Transpose by ``inner``."""
+    return tuple(inner[axis] for axis in outer)
+
+
+def in_order(s: Site, order: Order) -> Said | None:
+    """The node at the site said of operands that have this order, or None where it cannot be."""
+    node = s.node
+    if node.domain not in facts.STANDARD:
+        return None
+    if node.op_type in PLAIN or (node.op_type in ROUNDED and node.op_type not in MANY):
+        return _each_element(s, order)
+    if node.op_type in MANY:
+        return _broadcast(s, order)
+    if node.op_type in REDUCTIONS:
+        return _reduction(s, order)
+    if node.op_type in _OTHERS:
+        return _OTHERS[node.op_type](s, order)
+    return None
+
+
+def _again(s: Site, inputs: Mapping[int, Operand] | None = None, **attrs: Any) -> Callable[[Sequence[Operand]], Expr]:
+    """The node's operator with some operands and attributes of its own, and the rest as given."""
+    node = s.node
+
+    def build(operands: Sequence[Operand]) -> Expr:
+        own = inputs or {}
+        last = max([len(operands) - 1, *own])
+        said = [own[i] if i in own else operands[i] if i < len(operands) else None for i in range(last + 1)]
+        attributes = dict[str, Any](node.attributes) | attrs
+        return Op((node.op_type,))(*said, n_outputs=len(node.outputs), **attributes)
+
+    return build
+
+
+def _has_rank(s: Site, order: Order) -> bool:
+    return facts.rank(s.input(0)) == len(order)
+
+
+def _axis(axis: int, order: Order) -> int:
+    return order[axis % len(order)]
+
+
+def _each_element(s: Site, order: Order) -> Said | None:
+    exactness = REASSOCIATES if s.node.op_type in ROUNDED else EXACT
+    return Said((0,), order, _again(s), exactness) if _has_rank(s, order) else None
+
+
+def _broadcast(s: Site, order: Order) -> Said | None:
+    """All operands of the output's rank are data; others must hold one number, or be constant."""
+    if s.opset < 7 or facts.rank(s.output) != len(order):
+        return None
+    data = []
+    for i, value in enumerate(s.node.inputs):
+        if value is None:
+            return None
+        if _one_number(value):
+            continue
+        if facts.rank(value) != len(order) and not facts.is_constant(value):
+            return None
+        data.append(i)
+    exactness = REASSOCIATES if s.node.op_type in ROUNDED or s.node.op_type in CHOOSING else EXACT
+    return Said(tuple(data), order, _again(s), exactness)
+
+
+def _one_number(value: ir.Value) -> bool:
+    shape = facts.static_shape(value)
+    return shape is not None and all(size == 1 for size in shape)
+
+
+def _without(gone: Sequence[int], order: Order) -> Order:
+    """The order left when axes ``gone`` of the value are dropped, there and where it is held."""
+    left = sorted(set(order) - {order[axis] for axis in gone})
+    return tuple(left.index(place) for axis, place in enumerate(order) if axis not in gone)
+
+
+def _reduction(s: Site, order: Order) -> Said | None:
+    if not _has_rank(s, order) or any(not facts.unused(v) for v in s.node.outputs[1:]):
+        return None
+    kind = facts.dtype(s.input(0))
+    if s.node.op_type in _CHOICES and (kind is None or not kind.is_integer()):
+        return None
+    exactness = EXACT if s.node.op_type in _CHOICES else REASSOCIATES
+    keeps = bool(s.attr("keepdims", 1))
+    if s.node.op_type in ("ArgMax", "ArgMin"):
+        along: Order = (int(s.attr("axis", 0)) % len(order),)
+        build = _again(s, axis=order[along[0]])
+    else:
+        written = axes(s, s.node)
+        found = None if written is None else normalized(written, len(order))
+        if found is None:
+            return None
+        if not found:
+            if s.attr("noop_with_empty_axes", 0):
+                return None
+            along, build = tuple(range(len(order))), _again(s)
+        else:
+            along, build = found, _with_axes(s, [order[axis] for axis in found])
+    return Said((0,), order if keeps else _without(along, order), build, exactness)
+
+
+def _with_axes(s: Site, on: Sequence[int]) -> Callable[[Sequence[Operand]], Expr]:
+    if s.input(1) is not None:
+        return _again(s, {1: np.array(sorted(on), np.int64)})
+    return _again(s, axes=sorted(on))
+
+
+def _squeeze(s: Site, order: Order) -> Said | None:
+    along = normalized(axes(s, s.node) or (), len(order))
+    if not along or not _has_rank(s, order):
+        return None
+    return Said((0,), _without(along, order), _with_axes(s, [order[axis] for axis in along]))
+
+
+def _unsqueeze(s: Site, order: Order) -> Said | None:
+    written = axes(s, s.node)
+    if not written or not _has_rank(s, order):
+        return None
+    rank = len(order) + len(written)
+    new = normalized(written, rank)
+    if new is None or len(new) != len(written):
+        return None
+    rest = [axis for axis in range(rank) if axis not in new]
+    wide = tuple(axis if axis in new else rest[order[rest.index(axis)]] for axis in range(rank))
+    return Said((0,), wide, _again(s))
+
+
+def _along_axis(s: Site, order: Order) -> Said | None:
+    if not _has_rank(s, order) or (s.node.op_type == "Split" and s.opset < 2):
+        return None
+    data = tuple(range(len(s.node.inputs))) if s.node.op_type == "Concat" else (0,)
+    if s.node.op_type == "Concat" and any(facts.rank(v) != len(order) for v in s.node.inputs):
+        return None
+    axis = s.attr("axis", 0 if s.node.op_type == "Split" else None)
+    return None if axis is None else Said(data, order, _again(s, axis=_axis(int(axis), order)))
+
+
+def _softmax(s: Site, order: Order) -> Said | None:
+    """Along the last axis only: along any other it turns its operand itself."""
+    if s.opset < 13 or not _has_rank(s, order):
+        return None
+    axis = _axis(int(s.attr("axis", -1)), order)
+    return Said((0,), order, _again(s, axis=axis), REASSOCIATES) if axis == len(order) - 1 else None
+
+
+def _gather(s: Site, order: Order) -> Said | None:
+    if not _has_rank(s, order) or facts.rank(s.input(1)) not in (0, 1):
+        return None
+    axis = int(s.attr("axis", 0)) % len(order)
+    dropped = facts.rank(s.input(1)) == 0
+    return Said((0,), _without((axis,), order) if dropped else order, _again(s, axis=order[axis]))
+
+
+def _pad(s: Site, order: Order) -> Said | None:
+    if not _has_rank(s, order):
+        return None
+    rank = len(order)
+    if s.opset < 11:
+        written = s.attr("pads")
+        if written is None or len(written) != 2 * rank:
+            return None
+        return Said((0,), order, _again(s, pads=_pads(written, order)))
+    if s.input(3) is not None:
+        on = facts.constant_ints(s.input(3))
+        moved = None if on is None else np.array([_axis(axis, order) for axis in on], np.int64)
+        return None if moved is None else Said((0,), order, _again(s, {3: moved}))
+    pads = s.sizes.constant(s.input(1))
+    if pads is None or len(pads) != 2 * rank:
+        return None
+    return Said((0,), order, _again(s, {1: np.array(_pads(pads, order), np.int64)}))
+
+
+def _pads(pads: Sequence[int], order: Order) -> list[int]:
+    places, rank = inverse(order), len(order)
+    return [pads[axis] for axis in places] + [pads[rank + axis] for axis in places]
+
+
+def _slice(s: Site, order: Order) -> Said | None:
+    if not _has_rank(s, order):
+        return None
+    if s.opset < 10:
+        on = s.attr("axes")
+        on = tuple(range(len(s.attr("starts") or ()))) if on is None else on
+        return Said((0,), order, _again(s, axes=[_axis(axis, order) for axis in on]))
+    count = facts.dim_at(s.input(1), 0)
+    on = facts.constant_ints(s.input(3)) if s.input(3) is not None else None if count is None else range(count)
+    if on is None:
+        return None
+    return Said((0,), order, _again(s, {3: np.array([_axis(axis, order) for axis in on], np.int64)}))
+
+
+def _repeat(s: Site, order: Order) -> Said | None:
+    """Tile, and Expand to a shape of as many axes: numbers of each axis."""
+    if not _has_rank(s, order) or s.opset < 8:
+        return None
+    each = s.sizes.constant(s.input(1))
+    if each is None or len(each) > len(order):
+        return None
+    each = (1,) * (len(order) - len(each)) + tuple(each)
+    return Said((0,), order, _again(s, {1: np.array([each[axis] for axis in inverse(order)], np.int64)}))
+
+
+def _quantize(s: Site, order: Order) -> Said | None:
+    scale = s.input(1)
+    if not _has_rank(s, order) or scale is None or s.attr("block_size", 0):
+        return None
+    if _one_number(scale):
+        return Said((0,), order, _again(s))
+    if facts.rank(scale) != 1 or s.opset < 13:
+        return None
+    return Said((0,), order, _again(s, axis=_axis(int(s.attr("axis", 1)), order)))
+
+
+_OTHERS: Mapping[str, Callable[[Site, Order], Said | None]] = {
+    "Concat": _along_axis,
+    "DequantizeLinear": _quantize,
+    "Expand": _repeat,
+    "Gather": _gather,
+    "Hardmax": _softmax,
+    "LogSoftmax": _softmax,
+    "Pad": _pad,
+    "QuantizeLinear": _quantize,
+    "Slice": _slice,
+    "Softmax": _softmax,
+    "Split": _along_axis,
+    "Squeeze": _squeeze,
+    "Tile": _repeat,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,326 @@
+"""Random graphs of Transposes among operators that they can be moved through, and what moving them leaves."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import model as model_io
+from sardonyx.rewrite import pipeline
+from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.minimum_cut import Network
+from sardonyx.rewrite.rules import layouts
+from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
+from tests.rewrite.rules.test_near_misses import transformed
+
+UNARY = ["Relu", "Sigmoid", "Neg", "Abs", "Exp", "Tanh", "LeakyRelu", "Identity", "Floor", "Softsign"]
+BINARY = ["Add", "Mul", "Sub", "Div", "Max", "Min", "Add", "Mul", "PRelu", "Mean"]
+
+
+def _other(g: GraphMaker, shape: tuple[int, ...], order: list[int]) -> str:
+    """A second operand: transposed like the first, as it is, or a constant that broadcasts."""
+    kind = g.int(0, 4)
+    if kind == 0:
+        return g.node("Transpose", g.input(tuple(shape[order.index(a)] for a in range(len(shape)))), perm=order)
+    if kind == 1:
+        return g.input(shape if g.chance(0.7) else tuple(1 if g.chance() else size for size in shape))
+    if kind == 2:
+        return g.weight(tuple(shape[g.int(0, len(shape)) :]))
+    if kind == 3:
+        return g.weight(tuple(1 if g.chance() else size for size in shape))
+    return g.input(shape[g.int(1, len(shape)) :]) if g.chance() else g.weight(())
+
+
+def _step(g: GraphMaker, x: str, shape: tuple[int, ...], order: list[int]) -> tuple[str, tuple[int, ...]]:
+    """One operator on ``x`` of this shape, whose axes were transposed by ``order``; what it makes, and its shape."""
+    kind = g.int(0, 8)
+    axis = g.int(0, len(shape) - 1)
+    written = axis - len(shape) if g.chance() else axis
+    if kind <= 1:
+        return g.node(g.pick(UNARY), x), shape
+    if kind <= 3:
+        sides = [x, _other(g, shape, order)]
+        op = g.pick(BINARY)
+        if op != "PRelu" and g.chance(0.3):
+            sides.reverse()
+        return g.node(op, *sides), shape
+    if kind == 4:
+        many = [x] + [_other_part(g, shape, order) for _ in range(g.int(1, 2))]
+        return g.node("Concat", *many, axis=written), _with(shape, axis, shape[axis] * len(many))
+    if kind == 5:
+        begin, end = g.pick([0, 0, -1]), g.int(1, 5) if g.chance() else 9
+        if begin < 0:
+            end = 9
+        given = [g.ints(begin), g.ints(end)] + ([g.ints(written)] if axis or g.chance() else [])
+        return g.node("Slice", x, *given), _with(shape, axis, len(range(shape[axis])[begin:end]))
+    if kind == 6:
+        pads = [g.int(0, 2) if g.chance(0.4) else 0 for _ in range(2 * len(shape))]
+        grown = tuple(size + pads[i] + pads[i + len(shape)] for i, size in enumerate(shape))
+        mode = g.pick(["constant", "constant", None])
+        return g.node("Pad", x, g.ints(*pads), g.const(np.float32(0.5)) if g.chance() else None, mode=mode), grown
+    if kind == 7 and g.opset >= 13:
+        return g.node(g.pick(["Softmax", "LogSoftmax"]), x, axis=written), shape
+    parts = g.int(1, 2)
+    if shape[axis] % parts or parts == 1:
+        if not shape[axis]:
+            raise Unsuitable("nothing to gather")
+        index = g.pick([[0], [0, -1]])
+        return g.node("Gather", x, g.ints(*index), axis=written), _with(shape, axis, len(index))
+    halves = g.node("Split", x, n_outputs=2, axis=written, num_outputs=2 if g.opset >= 18 else None)
+    if g.chance(0.3):
+        g.output(halves[1])
+    return halves[0], _with(shape, axis, shape[axis] // 2)
+
+
+def _other_part(g: GraphMaker, shape: tuple[int, ...], order: list[int]) -> str:
+    if g.chance(0.6):
+        return g.node("Transpose", g.input(tuple(shape[order.index(a)] for a in range(len(shape)))), perm=order)
+    return g.input(shape) if g.chance() else g.weight(shape)
+
+
+def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _ended(g: GraphMaker, x: str, shape: tuple[int, ...], back: list[int]) -> str:
+    """Transposed back, reduced, squeezed, or left."""
+    kind = g.int(0, 6)
+    rank = len(shape)
+    if kind <= 2:
+        return g.node("Transpose", x, perm=back if g.chance(0.8) else g.permutation(rank))
+    along = sorted({g.int(0, rank - 1) for _ in range(g.int(1, 2))})
+    written = [axis - rank if g.chance() else axis for axis in along]
+    if kind == 3:
+        keeps = g.maybe(g.int(0, 1))
+        op = g.pick(["ReduceMax", "ReduceMean", "ReduceSum", "ReduceL2", "ReduceMin"])
+        if op in ("ReduceMax", "ReduceMin") and g.chance(0.7) and not g.special:
+            x = g.node("Cast", x, to=onnx.TensorProto.INT32)
+        if g.opset >= 18 or (op == "ReduceSum" and g.opset >= 13):
+            return g.node(op, x, g.ints(*written), keepdims=keeps)
+        return g.node(op, x, axes=written, keepdims=keeps)
+    if kind == 4:
+        x = g.node("Cast", x, to=onnx.TensorProto.INT64) if g.chance(0.8) and not g.special else x
+        return g.node(g.pick(["ArgMax", "ArgMin"]), x, axis=written[0], keepdims=g.maybe(g.int(0, 1)))
+    if kind == 5:
+        if not shape[along[0]]:
+            raise Unsuitable("nothing to gather")
+        return g.node("Gather", x, g.const(np.int64(g.pick([0, -1]))), axis=written[0])
+    if all(shape[axis] == 1 for axis in along) and g.chance():
+        x = g.node("Squeeze", x, g.ints(*written))
+        return g.node("Relu", x)
+    grown = g.node("Unsqueeze", x, g.ints(*sorted({axis % (rank + 1) for axis in along})))
+    return g.node("Transpose", grown) if g.chance() else g.node("Neg", grown)
+
+
+@generator("move_transposes")
+def among_operators(g: GraphMaker) -> None:
+    g.opset = g.pick([13, 17, 18, 21])
+    rank = g.int(2, 4)
+    inner = g.shape(rank, zero=0.01)
+    order = [int(i) for i in g.rng.permutation(rank)]
+    back = [order.index(axis) for axis in range(rank)]
+    x = g.node("Transpose", g.input(inner), perm=order if order != list(range(rank))[::-1] or g.chance() else None)
+    shape = tuple(inner[axis] for axis in order)
+    for _ in range(g.int(0, 4)):
+        g.read_again(x, 0.1)
+        if g.chance(0.1):
+            g.output(g.node("Transpose", x, perm=back))
+        x, shape = _step(g, x, shape, order)
+    g.output(_ended(g, x, shape, back))
+
+
+@generator("move_transposes")
+def joined_branches(g: GraphMaker) -> None:
+    """Residual networks in the other layout: branches part, meet again, and are transposed back at several places."""
+    rank = g.int(3, 4)
+    outer = g.shape(rank, low=2, zero=0)
+    order = g.pick([[0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]])
+    back = [order.index(axis) for axis in range(rank)]
+
+    inner = tuple(outer[back[axis]] for axis in range(rank))
+    names = ["N", None, None, None][:rank] if g.chance(0.3) else None
+    dims = None if names is None else [name or size for name, size in zip(names, inner, strict=True)]
+    alive = [g.node("Transpose", g.input(inner, dims=dims, dynamic=False), perm=order) for _ in range(g.int(1, 3))]
+    if g.chance(0.2):
+        alive.append(g.input(outer, dims=None if dims is None else [dims[axis] for axis in order], dynamic=False))
+    for _ in range(g.int(1, 5)):
+        left, right = g.pick(alive), g.pick(alive)
+        made = g.node(g.pick(["Add", "Mul", "Sub", "Max"]), left, right) if g.chance(0.6) else g.node("Relu", left)
+        alive.append(made)
+        if g.chance(0.3):
+            g.output(g.node("Transpose", made, perm=back))
+        g.read_again(made, 0.05)
+    g.output(g.node("Transpose", alive[-1], perm=back) if g.chance(0.8) else alive[-1])
+
+
+@generator("move_transposes")
+def beside_casts(g: GraphMaker) -> None:
+    """Bytes fall where a Transpose is moved to the narrower side."""
+    rank = g.int(2, 4)
+    shape = g.shape(rank, low=2, zero=0)
+    order = [int(i) for i in g.rng.permutation(rank)]
+    small, large = g.pick(
+        [(onnx.TensorProto.UINT8, onnx.TensorProto.FLOAT), (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT)]
+    )
+    names = {onnx.TensorProto.UINT8: "uint8", onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.FLOAT: "float32"}
+    g.special = False
+    if g.chance():
+        wide = g.node("Cast", g.input(shape, names[small]), to=large)
+        wide = g.node("Mul", wide, g.weight((1,) * g.int(0, rank))) if g.chance() else wide
+        g.read_again(wide, 0.1)
+        g.output(g.node("Transpose", wide, perm=order))
+    elif g.chance():
+        axis = g.int(0, rank - 1)
+        scale = g.const(np.float32(0.5) if g.chance() else np.full(shape[axis], 0.25, np.float32))
+        x = g.input(shape, "uint8")
+        wide = g.node("DequantizeLinear", x, scale, axis=axis if g.chance() else axis - rank)
+        g.output(g.node("Transpose", wide, perm=order))
+    else:
+        x = g.node("Transpose", g.input(shape, dynamic=False), perm=order)
+        scale, zero = g.const(np.float32(0.1)), g.const(np.uint8(100))
+        g.output(g.node("QuantizeLinear", x, scale, zero) if g.chance() else g.node("Cast", x, to=small))
+        g.special = False
+
+
+@generator("move_transposes")
+def beside_repeats(g: GraphMaker) -> None:
+    """A Transpose behind what repeats is moved before it."""
+    rank = g.int(2, 4)
+    shape = g.shape(rank, zero=0)
+    order = [int(i) for i in g.rng.permutation(rank)]
+    x = g.input(shape)
+    if g.chance():
+        x = g.node("Tile", x, g.ints(*[g.int(1, 3) for _ in shape]))
+    else:
+        grown = [size if size != 1 else g.int(1, 4) for size in shape]
+        x = g.node("Expand", x, g.ints(*grown[g.int(0, 1) if shape[0] == grown[0] else 0 :]))
+    g.output(g.node("Transpose", x, perm=order))
+
+
+def test_moved_transposes_keep_every_output() -> None:
+    run_many("move_transposes", 80)
+
+
+def settled(body: str, opset: int = 13) -> Engine:
+    return transformed(f"g {body}", opset)
+
+
+def transposes(engine: Engine) -> int:
+    return sum(node.op_type == "Transpose" for node in engine.model.graph)
+
+
+IN, OUT = "Transpose <perm = [0, 2, 3, 1]>", "Transpose <perm = [0, 3, 1, 2]>"
+
+NONE_LEFT = {
+    "a chain": f"(float[2,3,4,5] x) => (float[2,3,4,5] y) {{ a = {IN}(x) b = Relu(a) c = Sigmoid(b) y = {OUT}(c) }}",
+    "a bias": (
+        "(float[2,3,4,5] x) => (float[2,3,4,5] y) <float[3] k = {1, 2, 3}>"
+        f" {{ a = {IN}(x) b = Add(a, k) c = Exp(b) y = {OUT}(c) }}"
+    ),
+    "a residual": (
+        "(float[N,3,4,5] x, float[N,3,4,5] z) => (float[N,3,4,5] y, float[N,3,4,5] w)"
+        f" {{ a = {IN}(x) b = {IN}(z) c = Add(a, b) d = Relu(c) y = {OUT}(d) e = Mul(d, a) w = {OUT}(e) }}"
+    ),
+    "a mean over the image": (
+        "(float[2,3,4,5] x) => (float[2,3] y)"
+        f" {{ a = {IN}(x) b = Abs(a) y = ReduceMean <axes = [1, 2], keepdims = 0>(b) }}"
+    ),
+    "a padded concat of slices": (
+        "(float[2,3,6,5] x) => (float[2,6,8,5] y)"
+        " <int64[8] pads = {0, 1, 0, 0, 0, 1, 0, 0}>"
+        f" {{ a = {IN}(x) p = Pad(a, pads) b = Neg(p) c = Concat <axis = -1>(p, b) y = {OUT}(c) }}"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", NONE_LEFT.values(), ids=NONE_LEFT)
+def test_transposes_that_undo_each_other_meet(body: str) -> None:
+    engine = settled(body)
+    assert transposes(engine) == 0
+    assert any(applied.rule == "move_transposes" for applied in engine.applied)
+
+
+def test_one_stands_behind_two() -> None:
+    engine = settled(
+        f"(float[2,3,4,5] x, float[2,3,4,5] z) => (float[2,4,5,3] y) {{ a = {IN}(x) b = {IN}(z) y = Add(a, b) }}"
+    )
+    assert [node.op_type for node in engine.model.graph] == ["Add", "Transpose"]
+
+
+def test_only_the_part_that_pays_is_turned() -> None:
+    """What other operands come to in the layout without Transposes stays in it."""
+    engine = settled(
+        "(float[2,3,4,5] x, float[2,4,5,3] z, float[2,4,5,3] u) => (float[2,3,4,5] y, float[2,4,5,3] w)"
+        f" {{ a = {IN}(x) b = Relu(a) y = {OUT}(b) c = Mul(b, z) w = Sub(c, u) }}"
+    )
+    assert transposes(engine) == 1
+    assert next(node for node in engine.model.graph if node.op_type == "Relu").inputs[0] is engine.model.graph.inputs[0]
+
+
+def test_bytes_are_moved_where_they_are_few() -> None:
+    engine = settled(f"(uint8[2,4,5,3] x) => (float[2,3,4,5] y) {{ a = Cast <to = 1>(x) y = {OUT}(a) }}")
+    assert [node.op_type for node in engine.model.graph] == ["Transpose", "Cast"]
+
+
+REFUSED = {
+    "nothing is saved": f"(float[2,3,4,5] x) => (float[2,4,5,3] y) {{ a = {IN}(x) y = Relu(a) }}",
+    "the other side needs as many": (
+        "(float[2,3,4,5] x, float[2,4,5,3] z, float[2,4,5,3] u) => (float[2,3,4,5] y)"
+        f" {{ a = {IN}(x) b = Add(a, z) c = Mul(b, u) y = {OUT}(c) }}"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+def test_where_nothing_falls_nothing_moves(body: str) -> None:
+    engine = settled(body)
+    assert not engine.applied
+    reasons = [why for (rule, _), why in engine.refused.items() if rule == "move_transposes"]
+    assert reasons and all("as many bytes to transpose" in why for why in reasons)
+
+
+def test_softmax_is_not_turned_away_from_the_last_axis() -> None:
+    body = f"(float[2,3,4,5] x) => (float[2,3,4,5] y) {{ a = {IN}(x) b = Softmax <axis = -1>(a) y = {OUT}(b) }}"
+    assert transposes(settled(body)) == 2
+
+
+def test_a_second_run_moves_nothing() -> None:
+    for seed, make in itertools.product(range(40), (among_operators, joined_branches, beside_casts)):
+        maker = GraphMaker(seed)
+        try:
+            make(maker)
+            proto = maker.model()
+        except Unsuitable:
+            continue
+        engine = pipeline.transform(model_io.from_proto(proto), pipeline.select(), Settings())
+        again = pipeline.transform(engine.model, pipeline.select(), Settings())
+        assert not [each for each in again.applied if each.rule == "move_transposes"], f"seed {seed}, {make.__name__}"
+
+
+def test_a_minimum_cut_costs_no_more_than_any_other() -> None:
+    draw = random.Random(0)
+    for _ in range(60):
+        network = Network()
+        places = [0, 1, *(network.place() for _ in range(draw.randint(0, 5)))]
+        edges = [(draw.choice(places), draw.choice(places), draw.randint(0, 9)) for _ in range(draw.randint(0, 14))]
+        for edge in edges:
+            network.connect(*edge)
+
+        def cost(side: set[int], edges: list[tuple[int, int, int]] = edges) -> int:
+            return sum(c for tail, head, c in edges if tail in side and head not in side)
+
+        found = network.cut()
+        others = (set(some) | {0} for n in range(len(places)) for some in itertools.combinations(places[2:], n))
+        assert 0 in found and 1 not in found
+        assert cost(found) == min(cost(side) for side in others)
+
+
+def test_orders_compose_and_invert() -> None:
+    for inner, outer in itertools.product(itertools.permutations(range(4)), repeat=2):
+        x = np.empty((2, 3, 4, 5))
+        assert x.transpose(inner).transpose(outer).shape == x.transpose(layouts.composed(inner, outer)).shape
+        assert layouts.composed(inner, layouts.inverse(inner)) == (0, 1, 2, 3)
