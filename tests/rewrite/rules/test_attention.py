@@ -1,4 +1,4 @@
-"""Random graphs around attention written out, its heads, and rotary embeddings."""
+"""Random graphs around attention written out, and its heads."""
 
 from __future__ import annotations
 
@@ -114,36 +114,7 @@ def multi_head_attentions(g: GraphMaker) -> None:
     g.output(g.node("Reshape", y, g.ints(0, 0, heads * width)))
 
 
-@generator("fuse_rotary_embedding")
-def rotary_embeddings(g: GraphMaker) -> None:
-    g.opset, g.special = g.pick([23, 23, 24, 21]), False
-    batch, heads, length, half = g.int(1, 3), g.int(1, 3), g.int(1, 3), g.int(1, 3)
-    x = g.input((batch, heads, length, 2 * half), dynamic=g.chance(0.2))
-    if g.chance():
-        angles = g.input((g.pick([batch, batch, 1]), length, half), dynamic=False)
-        both = g.node("Concat", angles, angles, axis=g.pick([-1, 2]))
-        cos, sin = (g.node("Unsqueeze", g.node(op, both), g.ints(1)) for op in ("Cos", "Sin"))
-    else:
-        table = g.rng.standard_normal((length, half))
-        table = np.concatenate([table, table if g.chance(0.8) else -table], axis=1)
-        lead = g.pick([(), (1, 1), (1,)])
-        cos, sin = (g.const(f(table).reshape(*lead, *table.shape), "float32") for f in (np.cos, np.sin))
-    if g.chance():
-        first, second = g.node("Split", x, g.ints(half, half), axis=g.pick([-1, 3]), n_outputs=2)
-    else:
-        first = g.node("Slice", x, g.ints(0), g.ints(half), g.ints(3))
-        second = g.node("Slice", x, g.ints(half), g.ints(2**63 - 1), g.ints(-1))
-    g.read_again(first, 0.1)
-    rotated = g.node("Concat", g.node("Neg", second), first, axis=-1)
-    crossed = g.node("Mul", rotated, sin) if g.chance() else g.node("Mul", sin, rotated)
-    straight = g.node("Mul", x, cos) if g.chance() else g.node("Mul", cos, x)
-    g.output(g.node("Add", *((straight, crossed) if g.chance() else (crossed, straight))))
-
-
-@pytest.mark.parametrize(
-    "label",
-    ["fuse_attention", "fuse_scale_into_attention", "fuse_rotary_embedding"],
-)
+@pytest.mark.parametrize("label", ["fuse_attention", "fuse_scale_into_attention"])
 def test_outputs_stay_equal(label: str) -> None:
     run_many(label, 200)
 

@@ -1,4 +1,4 @@
-"""Attention written out: products, scales, masks and Softmax as one operator, with its heads, and rotary embeddings."""
+"""Attention written out: products, scales, masks and Softmax as one operator, with its heads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sardonyx.core.dim import Size, dim_min
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refusal, Result, microsoft, rule
-from sardonyx.rewrite.notation import Attention, Concat, Expand, RotaryEmbedding, Shape, Transpose
+from sardonyx.rewrite.notation import Attention, Concat, Expand, Shape, Transpose
 from sardonyx.rewrite.rules.broadcasting import repeated
 from sardonyx.rewrite.rules.heads import heads_joined_after, joined_heads, parted
 from sardonyx.rewrite.rules.masks import MASKED, leaves_a_key, may_hide_all, table_of
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.scales import scaled
-from sardonyx.rewrite.rules.signatures import axes, axis_of, normalized, slice_ranges, split_sizes, whole
+from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.sizes import equal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -207,88 +207,3 @@ def multi_head_attention(s: Site) -> Result:
         return Refusal("q, k or v has its heads from elsewhere")
     operator = microsoft("MultiHeadAttention")
     return operator(queries[0], keys[0], values[0], num_heads=queries[1], scale=found.scale)
-
-
-@rule("fuse_rotary_embedding", on="Add", after="Mul", exactness=REASSOCIATES, opset=23)
-def rotary_embedding(s: Site) -> Result:
-    """The sum x · cos + (−x₂, x₁) · sin, with x in halves and caches of two equal halves, is RotaryEmbedding."""
-    products = [made_by(s, value, "Mul") for value in s.node.inputs]
-    for straight, crossed in (products, products[::-1]):
-        if straight is None or crossed is None:
-            continue
-        for at in (0, 1):
-            x = _rotated(s, crossed.inputs[at])
-            if x is None or x not in straight.inputs:
-                continue
-            cos = straight.inputs[1 - straight.inputs.index(x)]
-            return _rotary(s, x, cos, crossed.inputs[1 - at])
-    return None
-
-
-def _rotary(s: Site, x: ir.Value, cos: ir.Value | None, sin: ir.Value | None) -> Result:
-    dims = s.sizes.dims(x)
-    if dims is None or len(dims) != 4 or facts.dtype(x) not in FLOATS or s.sizes.dims(s.output) != dims:
-        return Refusal("x has not the four axes batch, heads, length and width")
-    caches = [_half_cache(s, value, x, kind) for value, kind in ((cos, "Cos"), (sin, "Sin"))]
-    if caches[0] is None or caches[1] is None:
-        return Refusal("the cosines and sines are not two equal halves for each place of each batch")
-    return RotaryEmbedding(x, caches[0], caches[1])
-
-
-def _rotated(s: Site, value: ir.Value | None) -> ir.Value | None:
-    """The x that ``value`` is (−x₂, x₁) of."""
-    joined = made_by(s, value, "Concat")
-    if joined is None or value is None or len(joined.inputs) != 2 or not facts.used_once(value):
-        return None
-    rank, negated = facts.rank(value), made_by(s, joined.inputs[0], "Neg")
-    if rank is None or negated is None or axis_of(s, joined) != rank - 1:
-        return None
-    second, first = _half(s, negated.inputs[0], 1), _half(s, joined.inputs[1], 0)
-    return first if first is second else None
-
-
-def _half(s: Site, value: ir.Value | None, index: int) -> ir.Value | None:
-    """The tensor whose first or second half along the last axis ``value`` is."""
-    node = made_by(s, value, "Split", "Slice")
-    x = None if node is None else node.inputs[0]
-    size, rank = facts.dim_at(x, -1), facts.rank(x)
-    if node is None or x is None or value is None or size is None or rank is None or size % 2:
-        return None
-    if node.op_type == "Split":
-        halves = split_sizes(s, node) == (size // 2, size // 2) and axis_of(s, node) == rank - 1
-        return x if halves and value is node.outputs[index] else None
-    ranges = slice_ranges(s, node)
-    if ranges is None or ranges.keys() != {rank - 1}:
-        return None
-    start, end, step = ranges[rank - 1]
-    if index == 0:
-        return x if (start, end, step) == (0, size // 2, 1) else None
-    return x if start == size // 2 and whole((0, end, step), size) else None
-
-
-def _half_cache(s: Site, value: ir.Value | None, x: ir.Value, kind: str) -> Expr | np.ndarray | None:
-    """The cache (batch, length, width / 2) whose columns, twice side by side, are ``value``."""
-    dims, shape = s.sizes.dims(x), facts.static_shape(value)
-    if dims is None or value is None:
-        return None
-    if facts.is_constant(value):
-        array = facts.constant(value)
-        if array is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[:-2]):
-            return None
-        if not isinstance(dims[0], int) or dims[2:] != shape[-2:] or shape[-1] % 2:
-            return None
-        first, second = np.split(array.reshape(shape[-2:]), 2, axis=1)
-        if not np.array_equal(first, second):
-            return None
-        return np.ascontiguousarray(np.broadcast_to(first, (dims[0], *first.shape)))
-    raised = made_by(s, value, "Unsqueeze")
-    wave = None if raised is None else made_by(s, raised.inputs[0], kind)
-    doubled = None if wave is None else made_by(s, wave.inputs[0], "Concat")
-    if raised is None or doubled is None or normalized(axes(s, raised) or (), facts.rank(value)) != (1,):
-        return None
-    if len(doubled.inputs) != 2 or doubled.inputs[0] is not doubled.inputs[1] or axis_of(s, doubled) != 2:
-        return None
-    angles = s.sizes.dims(doubled.inputs[0])
-    if angles is None or len(angles) != 3 or not all(equal(angles[i], dims[j]) is True for i, j in ((0, 0), (1, 2))):
-        return None
-    return Op((kind,))(doubled.inputs[0]) if equal(angles[2] * 2, dims[3]) is True else None
