@@ -76,7 +76,7 @@ def _product(s: Site, value: ir.Value | None) -> tuple[ir.Node, float] | None:
     return (node, scale) if node is not None and inner is not None and facts.used_once(inner) else None
 
 
-def _objection(s: Site, found: Scores, v: ir.Value | None) -> str | None:
+def objection(s: Site, found: Scores, v: ir.Value | None) -> str | None:
     """Why the operators for attention cannot take these operands, if there is a reason."""
     if facts.dtype(found.q) not in FLOATS:
         return "engines have no kernel of Attention for this type"
@@ -147,7 +147,7 @@ def attention(s: Site) -> Result:
     found = scores(s, s.input(0))
     if found is None:
         return None
-    reason = _objection(s, found, s.input(1))
+    reason = objection(s, found, s.input(1))
     if reason is not None:
         return Refusal(reason)
     keys, mask = _keys(s, found.turned), _mask_operand(s, found)
@@ -196,7 +196,7 @@ def multi_head_attention(s: Site) -> Result:
     found = None if product is None else scores(s, product.inputs[0])
     if s.opset >= 23 or product is None or found is None or not facts.used_once(product.outputs[0]):
         return None
-    reason = "its kernel is slower with a mask" if found.mask is not None else _objection(s, found, product.inputs[1])
+    reason = "its kernel is slower with a mask" if found.mask is not None else objection(s, found, product.inputs[1])
     if reason is not None:
         return Refusal(reason)
     turned = made_by(s, found.turned, "Transpose")

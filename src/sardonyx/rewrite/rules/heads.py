@@ -120,7 +120,7 @@ def _taken(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
     return (parts.inputs[0], source.index() or 0) if set(split_sizes(s, parts) or ()) == {1} else None
 
 
-def _repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
+def repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
     """The tensor each of whose heads Unsqueeze, Expand and Reshape repeat; None where nothing is repeated so."""
     last = made_by(s, value, "Reshape")
     grown = None if last is None else made_by(s, last.inputs[0], "Expand")
@@ -140,7 +140,7 @@ def _repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
 @rule("fuse_repeated_heads_into_attention", on="Attention", after="Reshape", exactness=REASSOCIATES, opset=23)
 def grouped_queries(s: Site) -> Result:
     """Keys and values whose heads are repeated for groups of queries go into Attention as they are."""
-    k, v = _repeated_heads(s, s.input(1)), _repeated_heads(s, s.input(2))
+    k, v = repeated_heads(s, s.input(1)), repeated_heads(s, s.input(2))
     if k is None or v is None or facts.dim_at(k, 1) is None or facts.dim_at(k, 1) != facts.dim_at(v, 1):
         return None
     return Op(("Attention",))(s.input(0), k, v, *s.node.inputs[3:], **dict[str, Any](s.node.attributes))

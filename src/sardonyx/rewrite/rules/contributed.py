@@ -1,0 +1,203 @@
+"""Operators that ONNX Runtime contributes: convolutions with their activation, QuickGelu, sums of embeddings.
+
+They stand for what ONNX Runtime fuses by itself when it loads a model, and are made for the target of that name alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, microsoft, rule
+from sardonyx.rewrite.notation import Cast
+from sardonyx.rewrite.rules.activations import gated
+from sardonyx.rewrite.rules.clips import limit
+from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.rules.signatures import axis_of
+from sardonyx.rewrite.sizes import equal
+
+DOMAIN = "com.microsoft"
+
+ONNXRUNTIME = ("onnxruntime",)
+
+_PLAIN_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@rule(
+    "fuse_activation_into_conv",
+    on=(*_PLAIN_ACTIVATIONS, "LeakyRelu", "HardSigmoid", "Clip"),
+    after="Conv",
+    exactness=REASSOCIATES,
+    opset=7,
+    emits=DOMAIN,
+    targets=ONNXRUNTIME,
+)
+def activation_of_conv(s: Site) -> Result:
+    """Conv and the activation behind it are ONNX Runtime's FusedConv."""
+    conv = s.producer(0, "Conv")
+    if conv is None:
+        return None
+    if not facts.used_once(conv.outputs[0]):
+        return Refusal("the convolution has other readers")
+    if facts.dtype(s.output) != ir.DataType.FLOAT:
+        return Refusal("its kernel takes 32-bit floats only")
+    if any(made_by(s, value, "DequantizeLinear") is not None for value in conv.inputs):
+        return Refusal("a convolution of quantized operands is found by them, and as it stands")
+    parameters = _parameters(s)
+    if parameters is None:
+        return Refusal("the bounds are not known numbers")
+    return microsoft("FusedConv")(
+        *conv.inputs,
+        **dict[str, Any](conv.attributes),
+        activation=s.node.op_type,
+        activation_params=parameters or None,
+    )
+
+
+def _parameters(s: Site) -> list[float] | None:
+    """The activation's numbers, in the order that FusedConv takes them; None where one is not known."""
+    match s.node.op_type:
+        case "LeakyRelu":
+            return [float(s.attr("alpha"))]
+        case "HardSigmoid":
+            return [float(s.attr("alpha")), float(s.attr("beta"))]
+        case "Clip":
+            bounds = limit(s, s.node)
+            if bounds is None:
+                return None
+            low, high = (
+                (-_LARGEST if bounds.low is None else bounds.low),
+                (_LARGEST if bounds.high is None else bounds.high),
+            )
+            return [float(low), float(high)] if low <= high else None
+    return []
+
+
+@rule(
+    "fuse_quick_gelu", on="Mul", among=("Sigmoid",), exactness=REASSOCIATES, opset=7, emits=DOMAIN, targets=ONNXRUNTIME
+)
+def quick_gelu(s: Site) -> Result:
+    """The product x · sigmoid(αx) is ONNX Runtime's QuickGelu, SiLU with α = 1."""
+    for found in gated(s, "Sigmoid"):
+        alpha = found.argument.terms.get((1,), 0.0)
+        if not found.argument.is_close_to({(1,): alpha}) or not found.root.is_close_to({(1, 1): 1.0}):
+            continue
+        if facts.dtype(found.x) != ir.DataType.FLOAT:
+            return Refusal("its kernel takes 32-bit floats only")
+        return found.objection(s) or microsoft("QuickGelu")(found.x, alpha=alpha)
+    return None
+
+
+@rule(
+    "fuse_embed_layer_normalization",
+    on="LayerNormalization",
+    after="Add",
+    exactness=REASSOCIATES,
+    opset=17,
+    emits=DOMAIN,
+    targets=ONNXRUNTIME,
+)
+def embed_layer_normalization(s: Site) -> Result:
+    """LayerNormalization of a sum of embeddings, by indices counted from the front, is EmbedLayerNormalization."""
+    terms = _terms(s, s.input(0))
+    found = [_embedding(s, term) for term in terms]
+    if not 2 <= len(terms) <= 3 or not any(each is not None and each[1] is not None for each in found):
+        return None
+    if not all(each is not None for each in found):
+        return Refusal("a term of the sum is neither looked up in a constant table nor a constant for each place")
+    if facts.dtype(s.output) != ir.DataType.FLOAT or facts.rank(s.output) != 3 or axis_of(s, s.node, -1) != 2:
+        return Refusal("it is not 32-bit floats, normalized along the last of three axes")
+    if not s.unused_outputs_from(1):
+        return Refusal("mean or deviation is read")
+    return _embedded(s, [each for each in found if each is not None])
+
+
+Embedding = tuple[ir.Value, ir.Value | None]
+"""A table, and the indices by which rows are looked up; None: by place."""
+
+
+def _embedded(s: Site, found: list[Embedding]) -> Result:
+    dims, width = s.sizes.dims(s.output), facts.dim_at(s.output, -1)
+    scale, bias = s.input(1), s.input(2)
+    if dims is None or width is None or scale is None or facts.static_shape(scale) != (width,):
+        return Refusal("the width is not known, or the scale has another")
+    if bias is not None and facts.static_shape(bias) != (width,):
+        return Refusal("the bias has another width")
+    if any(facts.dim_at(table, -1) != width for table, _ in found):
+        return Refusal("a table has another width")
+    everywhere = [each for each in found if each[1] is not None and s.sizes.dims(each[1]) == dims[:2]]
+    others = [each for each in found if each not in everywhere]
+    if not everywhere or len(others) > 1:
+        return Refusal("more than one term is the same for all of a batch")
+    position = others[0] if others else everywhere.pop()
+    if not everywhere or (position[1] is not None and not _for_each_place(s, position[1], dims[:2])):
+        return Refusal("the indices are not there for each place of each batch, or of all batches")
+    if position[1] is None and equal(dims[1], facts.dim_at(position[0], -2) or 0) is not True:
+        return Refusal("the constant has not a row for each place")
+    word, segment = everywhere[0], everywhere[1] if len(everywhere) > 1 else (None, None)
+    operator = microsoft("EmbedLayerNormalization")
+    return operator(
+        _narrow(word[1]),
+        _narrow(segment[1]),
+        word[0],
+        position[0] if facts.rank(position[0]) == 2 else _rows(position[0]),
+        segment[0],
+        scale,
+        np.zeros(width, np.float32) if bias is None else bias,
+        None,
+        _narrow(position[1]),
+        n_outputs=2,
+        epsilon=s.attr("epsilon"),
+    )
+
+
+def _terms(s: Site, value: ir.Value | None) -> list[ir.Value]:
+    """What is added up in ``value``, where nothing else reads the sums."""
+    node = made_by(s, value, "Add")
+    if node is None or value is None or not facts.used_once(value):
+        return [] if value is None else [value]
+    parts: list[ir.Value] = []
+    for operand in node.inputs:
+        inner = made_by(s, operand, "Add")
+        inside = inner is not None and operand is not None and facts.used_once(operand)
+        parts += [v for v in (inner.inputs if inner is not None and inside else [operand]) if v is not None]
+    return parts
+
+
+def _embedding(s: Site, value: ir.Value) -> Embedding | None:
+    if facts.is_constant(value):
+        shape = facts.static_shape(value)
+        rows = shape is not None and (len(shape) == 2 or (len(shape) == 3 and shape[0] == 1))
+        return (value, None) if rows and facts.dtype(value) == ir.DataType.FLOAT else None
+    node = made_by(s, value, "Gather")
+    if node is None or not facts.used_once(value) or axis_of(s, node) != 0:
+        return None
+    table, indices = node.inputs
+    if table is None or indices is None or facts.rank(table) != 2 or facts.rank(indices) != 2:
+        return None
+    return (table, indices) if facts.is_constant(table) else None
+
+
+def _for_each_place(s: Site, indices: ir.Value, places: tuple[Any, ...]) -> bool:
+    dims = s.sizes.dims(indices)
+    if dims is None or len(dims) != 2 or equal(dims[1], places[1]) is not True:
+        return False
+    return dims[0] == 1 or equal(dims[0], places[0]) is True
+
+
+def _rows(table: ir.Value) -> np.ndarray:
+    array = facts.constant(table)
+    assert array is not None
+    return array.reshape(array.shape[-2:])
+
+
+def _narrow(indices: ir.Value | None) -> Expr | ir.Value | None:
+    if indices is None or facts.dtype(indices) == ir.DataType.INT32:
+        return indices
+    return Cast(indices, to=ir.DataType.INT32.value)
