@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.rewrite import facts
+from sardonyx.rewrite import facts, targets
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Exactness, Expr, Op
 from sardonyx.rewrite.rules.broadcasting import BROADCASTING, CHOOSING
@@ -274,6 +274,9 @@ def _repeat(s: Site, order: Order) -> Said | None:
 def _quantize(s: Site, order: Order) -> Said | None:
     scale = s.input(1)
     if not _has_rank(s, order) or scale is None or s.attr("block_size", 0):
+        return None
+    if "fuse_quantized_movement" in targets.profile(s.target).without:
+        # Its engine moves them by itself.
         return None
     if _one_number(scale):
         return Said((0,), order, _again(s))
