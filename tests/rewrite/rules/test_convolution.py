@@ -98,7 +98,13 @@ def normalized_gemm(g: GraphMaker) -> None:
     transposed = int(g.chance())
     weight = g.weight((columns, inner) if transposed else (inner, columns))
     c = g.weight(g.pick([(columns,), (1, columns), (1,), ()])) if g.chance(0.7) else None
-    y = g.node("Gemm", x, weight, c, transB=transposed or None, alpha=g.maybe(0.5), beta=g.maybe(2.0, 0.3))
+    if g.chance(0.3):
+        lead = (g.int(1, 3),) if g.chance(0.2) else ()
+        columns = g.int(1, 4)
+        y = g.node("MatMul", g.input((*lead, 2, inner)), g.weight((inner, columns)))
+        columns = 2 if lead else columns
+    else:
+        y = g.node("Gemm", x, weight, c, transB=transposed or None, alpha=g.maybe(0.5), beta=g.maybe(2.0, 0.3))
     g.read_again(y, 0.1)
     variance = g.const(abs(g.array((columns,), special=False)) + 0.1)
     parts = [g.weight((columns,)), g.weight((columns,)), g.weight((columns,)), variance]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
@@ -27,6 +28,28 @@ def fills(g: GraphMaker) -> None:
     else:
         start = g.int(0, rows - 1)
         g.output(g.node("Slice", filled, g.ints(start), g.ints(start + g.int(0, 2)), g.ints(axis)))
+
+
+@generator("fuse_elementwise_into_fill")
+def functions_of_fills(g: GraphMaker) -> None:
+    x = g.input(g.shape(g.int(0, 3)))
+    dtype = g.pick(["float32", "int64", "float32", "bool", "float16"])
+    number = g.pick([np.nan, -0.0, 1.5, -3, np.inf]) if g.chance(0.5) and dtype.startswith("float") else g.int(-2, 3)
+    value = onnx.numpy_helper.from_array(np.array([number], dtype))
+    default = dtype == "float32" and g.chance(0.3)
+    filled = g.node("ConstantOfShape", g.node("Shape", x), value=None if default else value)
+    g.read_again(filled, 0.1)
+    if dtype == "bool":
+        g.output(g.node("Not", filled) if g.chance() else g.node("And", filled, g.const(np.array(g.chance()))))
+    elif g.chance(0.4):
+        to = g.pick([onnx.TensorProto.INT32, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL])
+        if not np.isfinite(number) and not default:
+            to = onnx.TensorProto.FLOAT
+        g.output(g.node("Cast", filled, to=to) if g.chance() else g.node("Neg", filled))
+    else:
+        other = g.const(np.full(g.pick([(), (1,), (1, 1)]), g.int(1, 3)), dtype)
+        op = g.pick(["Add", "Sub", "Mul", "Div", "Equal", "Less"])
+        g.output(g.node(op, *((filled, other) if g.chance() else (other, filled))))
 
 
 @generator("fuse_consecutive_gathers")
@@ -112,6 +135,7 @@ def places(g: GraphMaker) -> None:
 
 
 LABELS = [
+    "fuse_elementwise_into_fill",
     "fuse_slice_into_fill/slice_of_fill",
     "fuse_slice_into_fill/split_of_fill",
     "fuse_consecutive_gathers",

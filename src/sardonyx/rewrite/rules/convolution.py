@@ -266,12 +266,14 @@ def scale_before(s: Site) -> Result:
 
 @rule("fuse_bn_into_gemm", on="BatchNormalization", exactness=REASSOCIATES)
 def batch_norm_after_gemm(s: Site) -> Result:
-    """BatchNormalization after a Gemm with constant weight becomes part of it."""
-    gemm = s.producer(0, "Gemm")
-    if gemm is None:
+    """BatchNormalization after a Gemm, or a MatMul of matrices, with constant weight becomes part of it."""
+    gemm = s.producer(0, "Gemm", "MatMul")
+    if gemm is None or any(facts.rank(value) != 2 for value in gemm.inputs[:2]):
         return None
     if not facts.used_once(gemm.outputs[0]) or not facts.is_constant(gemm.inputs[1]):
-        return Refusal("the Gemm has other readers or no constant weight")
+        return Refusal("the product has other readers or no constant weight")
+    if gemm.op_type == "MatMul" and s.opset < 7:
+        return Refusal("Gemm broadcasts no bias before opset 7")
     bias_value = gemm.inputs[2] if len(gemm.inputs) > 2 else None
     if bias_value is not None and not facts.is_constant(bias_value):
         return Refusal("the Gemm's bias is not constant")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
+from sardonyx.rewrite.language import EXACT, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Concat, ConstantOfShape, Expand
+from sardonyx.rewrite.rules.broadcasting import BROADCASTING
+from sardonyx.rewrite.rules.layouts import PLAIN
 from sardonyx.rewrite.rules.signatures import axis_of, read_only_by, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous
 
@@ -78,6 +81,39 @@ def split_of_fill(s: Site) -> Result:
         return Refusal("one tensor cannot be several outputs of the graph")
     part = _fill(s, source, axis, sizes[0])
     return None if part is None else (part,) * len(sizes)
+
+
+_MAPPING = PLAIN - {"CastLike", "Clip", "Identity"}
+
+_MIXING = BROADCASTING - {"Pow", "Sum"}
+
+
+@rule("fuse_elementwise_into_fill", on=_MAPPING | _MIXING, after="ConstantOfShape", exactness=EXACT, opset=9)
+def function_of_fill(s: Site) -> Result:
+    """A function of each element of a tensor of one repeated number is the function of the number, repeated."""
+    filled = [v for i, v in enumerate(s.node.inputs) if s.producer(i, "ConstantOfShape") is not None and v is not None]
+    others = {v: facts.small_constant(v) for v in s.node.inputs if v not in filled}
+    if len(filled) != 1 or not all(array is not None and array.size == 1 for array in others.values()):
+        return None
+    rank = facts.rank(filled[0])
+    if rank is None or rank != facts.rank(s.output):
+        return Refusal("the number may give the result another rank")
+    if not facts.used_once(filled[0]):
+        return Refusal("the tensor has other readers")
+    source = filled[0].producer()
+    number = None if source is None else _number(source)
+    if source is None or number is None:
+        return None
+    numbers = {filled[0]: number} | {v: array.reshape(()) for v, array in others.items() if array is not None}
+    operands = [numbers[v] for v in s.node.inputs if v is not None]
+    return Expand(Op((s.node.op_type,))(*operands, **dict[str, Any](s.node.attributes)), source.inputs[0])
+
+
+def _number(fill: ir.Node) -> np.ndarray | None:
+    value = fill.attributes.get("value")
+    if value is None:
+        return np.zeros((), np.float32)
+    return None if value.is_ref() else value.as_tensor().numpy().reshape(())
 
 
 def _alike(sizes: Sequence[int]) -> bool:
