@@ -44,9 +44,7 @@ def moved(array: np.ndarray) -> np.ndarray:
     return array * array.dtype.type(1 + 1e-6) if array.dtype in (np.float32, np.float64) else array
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**32 - 1))
-def test_random_programs_equal_the_interpreter(seed: int) -> None:
+def assert_random_program(seed: int) -> None:
     rng = np.random.default_rng(seed)
     program = random_program(rng, 10, without=("random", "determinant"))
     function = simplify(program.traced())
@@ -54,6 +52,19 @@ def test_random_programs_equal_the_interpreter(seed: int) -> None:
     for arrays in program.arrays:
         nearby = computed(function, [moved(np.asarray(x)) for x in arrays])
         assert_close(compiled.run([np.array(x, order="C") for x in arrays]), computed(function, arrays), nearby)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_programs_equal_the_interpreter(seed: int) -> None:
+    assert_random_program(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hundred", range(100))
+def test_ten_thousand_random_programs_equal_the_interpreter(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        assert_random_program(seed)
 
 
 def softmax(x: L.Tensor) -> L.Tensor:

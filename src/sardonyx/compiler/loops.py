@@ -270,9 +270,11 @@ class RowNest:
             ]
         else:
             self.outer = nest_axes(rows.shape, kept, together)
-        last = rank - 1
-        while last > 0 and rows.shape[last] == 1:
-            last -= 1
+        wide = [axis for axis in range(rank) if rows.shape[axis] != 1]
+        last = wide[-1] if wide else None
+        if last is None:
+            # There is one element: nothing to share out among lanes.
+            reader.lanes = 1
         self.lane_is_reduced = not channels and last in rows.axes
         self.lane_is_kept = not channels and not self.lane_is_reduced and bool(self.outer)
         if channels:
