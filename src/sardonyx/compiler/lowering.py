@@ -192,6 +192,9 @@ class Lowering:
     ) -> Size:  # fmt: skip
         """Write the nest over a value's elements, or some of them, in the order of where they are written."""
         rank = len(shape)
+        if all(size == 1 for size in shape):
+            # There is one element: nothing to share out among lanes.
+            w.reader.lanes = 1
         walk = alike or (lambda axis: self._alike(w, value, axis))
         if memory.block:
             loops = [Axis((0,), shape[0]), Axis((1,), ceil_div(shape[1], memory.block), memory.block)]
