@@ -1,9 +1,9 @@
-"""Launches: a kernel's code and what it is called with."""
+"""Launches: a kernel's code and what it is called with; of a loop or a choice, the launches of its body."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.compiler.schedule import Group
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.dim import Size, ceil_div
-from sardonyx.core.graph import Value
+from sardonyx.core.graph import Function, Value
 
 NAME = "KERNEL"
 """Stands for the name in the text of a kernel: equal texts are one kernel."""
@@ -93,6 +93,7 @@ class Launch:
         writes: The value that it writes, or a part of it.
         title: What it computes, for people.
         group: What it was made of.
+        bodies: What control flow plays; the launch then has no code of its own.
     """
 
     text: str
@@ -103,3 +104,40 @@ class Launch:
     writes: Value
     title: str
     group: Group
+    bodies: tuple[Body, ...] = ()
+
+    @property
+    def makes(self) -> tuple[Value, ...]:
+        """The values that it writes, or parts of them."""
+        if not self.bodies:
+            return (self.writes,)
+        operands = len(self.writes.operands)
+        return tuple(buffer for buffer in self.buffers[operands:] if isinstance(buffer, Value))
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """The body of a loop, or a branch of a choice.
+
+    Attributes:
+        function: What it computes.
+        launches: Its kernels, in order.
+        blocks: Channels in a block, of values that are images in blocked layout.
+    """
+
+    function: Function
+    launches: tuple[Launch, ...]
+    blocks: Mapping[Value, int]
+
+    @property
+    def makes(self) -> frozenset[Value]:
+        """The values that its kernels write."""
+        return frozenset(value for launch in self.launches for value in launch.makes)
+
+
+def every(launches: Iterable[Launch]) -> Iterator[Launch]:
+    """The launches, and those of their bodies."""
+    for launch in launches:
+        yield launch
+        for body in launch.bodies:
+            yield from every(body.launches)

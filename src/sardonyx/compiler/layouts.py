@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.images import choice
 from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
 from sardonyx.compiler.schedule import Group, Schedule
@@ -21,7 +22,7 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     lanes = target.lanes(32)
     found: dict[Value, int] = {}
     for group in schedule.groups:
-        if not _may_be_blocked(schedule, group.root):
+        if group.root.op in CONTROL or not _may_be_blocked(schedule, group.root):
             continue
         if _is_made_blocked(schedule, group, target, found):
             found[group.root] = lanes
@@ -33,7 +34,7 @@ def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
     shape = shape_of(root)
     if dtype_of(root) != t.FLOAT or not 3 <= len(shape) <= 5 or not isinstance(shape[1], int) or shape[1] < 2:
         return False
-    plain = {"a result", "read by contract", "read by the interpreter"}
+    plain = {"a result", "read by contract", "read by the interpreter", "read by control flow"}
     return not any(reader in plain for reader in schedule.consumers(root))
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.attention import write_attention
+from sardonyx.compiler.control import CONTROL, bodies_of, results_of
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.launch import FAULT, NAME, Buffer, Launch, Relaid
+from sardonyx.compiler.launch import FAULT, NAME, Body, Buffer, Launch, Relaid
 from sardonyx.compiler.loops import (
     Axis,
     RowNest,
@@ -30,7 +31,7 @@ from sardonyx.compiler.views import View, shape_of, view
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
-from sardonyx.core.graph import Value
+from sardonyx.core.graph import Function, Value
 from sardonyx.errors import UnsupportedError
 
 
@@ -83,6 +84,7 @@ class Lowering:
         target: What the kernels are for.
         blocks: Channels in a block, of values that are images in blocked layout.
         threads: How many threads will share the work.
+        body: Lowers the body of a loop, or a branch.
 
     Attributes:
         launches: The kernels, in order.
@@ -90,11 +92,19 @@ class Lowering:
         refused: Values that there is no kernel for.
     """
 
-    def __init__(self, schedule: Schedule, target: Target, blocks: Mapping[Value, int], threads: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        target: Target,
+        blocks: Mapping[Value, int],
+        threads: int,
+        body: Callable[[Function], Body],
+    ) -> None:
         self.schedule = schedule
         self.target = target
         self.blocks = blocks
         self.threads = threads
+        self._body = body
         self.launches: list[Launch] = []
         self._relaid: dict[Value, Relaid] = {}
         self.unfusable: dict[Value, str] = {}
@@ -115,6 +125,8 @@ class Lowering:
             return len(value.params["sizes"]) > 1
         if value.op == "input" or value in self.schedule.host:
             return True
+        if value.op == "get":
+            return self.schedule.is_native(value.operands[0])
         group = self.schedule.group(value)
         return group is not None and group.root is value
 
@@ -136,6 +148,8 @@ class Lowering:
                 return self._by_template(group, group.anchor)
             except UnsupportedError:
                 return [self._plain(group, group.anchor)]
+        if group.root.op in CONTROL:
+            return [self._control(group)]
         if group.root.op == "concat":
             return self._concat(group)
         if group.root.op == "pad":
@@ -172,6 +186,15 @@ class Lowering:
     def _ordered(self, group: Group, anchor: Value) -> Launch:
         w = Writing(self, group, lanes_for(anchor, self.target.lanes(32)))
         return w.launch(ordered(w, anchor), anchor.op)
+
+    def _control(self, group: Group) -> Launch:
+        """A loop or a choice: its operands and results are buffers, its body is lowered by itself."""
+        root = group.root
+        for operand in root.operands:
+            if operand.op not in ("constant", "dims"):
+                self._require_memory(operand)
+        bodies = tuple(self._body(each) for each in bodies_of(root))
+        return Launch("", (), (*root.operands, *results_of(root)), (), 1, root, root.op, group, bodies)
 
     # Maps.
 

@@ -8,7 +8,6 @@ from call to call. Nothing of the model is in the code that plays it.
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -18,31 +17,24 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
-from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.launch import FAULT, NAME, Launch, Prepared, Relaid, Scratch, Stage
-from sardonyx.compiler.layouts import blocked_images
-from sardonyx.compiler.lowering import Lowering
-from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
-from sardonyx.compiler.memory_plan import ALIGNMENT, Lifetime, offsets
-from sardonyx.compiler.schedule import Schedule
+from sardonyx.compiler.launch import NAME, Launch, Prepared, every
+from sardonyx.compiler.machine_code import LoadedCode, module_text
+from sardonyx.compiler.memory_plan import ALIGNMENT
+from sardonyx.compiler.plan import UNLIMITED, Context, Plan, Planner, stored_shape
+from sardonyx.compiler.player import player
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
-from sardonyx.compiler.views import shape_of
-from sardonyx.compiler.worker_loop import call_parallel
 from sardonyx.core import types as t
-from sardonyx.core.dim import evaluate
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.interpreter import Sizes, compute, match_type
 from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.tensor import constant, known
 from sardonyx.core.types import TensorType
-
-WORDS = 4
-"""Words of the tape for a kernel: address, arguments, work items, items a chunk."""
 
 _REMEMBERED = 256
 """Input sizes whose plans are kept."""
@@ -50,23 +42,6 @@ _REMEMBERED = 256
 
 class Fault(Exception):
     """A kernel met data that have no result; the interpreter says what is wrong."""
-
-
-@functools.cache
-def _player(target: Target) -> Any:
-    """The native function that plays a tape: ``void (ptr tape, i64 kernels, ptr pool)``."""
-    e = Emitter()
-    with e.loop(0, "%count") as i:
-        entry = e.address("%tape", "i64", e.mul(i, WORDS))
-        kernel, arguments = (e.load("ptr", e.address(entry, "i64", word), 8) for word in (0, 1))
-        items, grain = (e.load("i64", e.address(entry, "i64", word), 8) for word in (2, 3))
-        call_parallel(e, "%pool", kernel, arguments, items, grain)
-    e.line("ret void")
-    body = f"define void @play(ptr %tape, i64 %count, ptr %pool) {{\n{e.text()}\n}}"
-    code = LoadedCode([compiled(module_text(target, [body], e.declarations), target)], target)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(code.address("play"))
-    function.code = code  # type: ignore[attr-defined]
-    return function
 
 
 @dataclass
@@ -78,43 +53,6 @@ class Segment:
 
 Step = Segment | Value
 """Kernels, or a value that the interpreter computes."""
-
-
-@dataclass
-class Plan:
-    """A segment for one set of sizes.
-
-    Attributes:
-        tape: The words, with 0 for what changes.
-        kernels: How many kernels.
-        arena: Bytes of memory.
-        inside: Words that are places in the arena, and those places.
-        outside: Words that are addresses of what lies elsewhere, and which.
-    """
-
-    tape: np.ndarray
-    kernels: int
-    arena: int
-    inside: tuple[np.ndarray, np.ndarray]
-    outside: tuple[np.ndarray, list[Value]]
-    places: dict[Value, int]
-    free: list[Context] = field(default_factory=list)
-
-
-class Context:
-    """What one running call needs of a plan: its own tape and arena."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.memory = np.empty(plan.arena + 2 * ALIGNMENT, np.uint8)
-        self.base = -(-self.memory.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self.tape = plan.tape.copy()
-        self.address = self.tape.ctypes.data
-        self.fault = ctypes.c_int32.from_address(self.base + plan.arena)
-        self.fault.value = 0
-        words, at = plan.inside
-        self.tape[words] = at + self.base
-        for i in range(plan.kernels):
-            self.tape[i * WORDS + 1] = self.address + 8 * self.tape[i * WORDS + 1]
 
 
 class Program:
@@ -145,25 +83,16 @@ class Program:
     # Making.
 
     def _lower(self) -> None:
-        kept: dict[Value, str] = {}
-        refused: dict[Value, str] = {}
-        while True:
-            self.schedule = Schedule(self.function, kept, refused)
-            self.blocks = blocked_images(self.schedule, self.target)
-            lowering = Lowering(self.schedule, self.target, self.blocks, self.pool.threads)
-            if not lowering.unfusable and not lowering.refused:
-                break
-            refused |= lowering.refused
-            refused |= {value: reason for value, reason in lowering.unfusable.items() if value in kept}
-            kept |= lowering.unfusable
-        self.lowering = lowering
-        self.launches = lowering.launches
+        self.lowering = Bodies(self.target, self.pool.threads).lowered(self.function)
+        self.schedule, self.launches = self.lowering.schedule, self.lowering.launches
+        self.blocks = self.lowering.blocks
+        self._repeats = any(launch.bodies for launch in self.launches)
 
     def _compile(self) -> None:
         names: dict[str, str] = {}
         texts: list[str] = []
-        for launch in self.launches:
-            if launch.text not in names:
+        for launch in every(self.launches):
+            if not launch.bodies and launch.text not in names:
                 name = names[launch.text] = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
                 texts.append(module_text(self.target, [launch.text.replace(NAME, name)], launch.declarations))
         self._code = LoadedCode(objects(texts, self.target, store()), self.target)
@@ -172,8 +101,9 @@ class Program:
     def _prepare(self) -> None:
         """Compute what kernels read of constants."""
         self._prepared: dict[Any, np.ndarray] = {}
-        for launch in self.launches:
-            for buffer in launch.buffers:
+        for launch in every(self.launches):
+            results = [result for body in launch.bodies for result in body.function.results]
+            for buffer in (*launch.buffers, *results):
                 if isinstance(buffer, Prepared) and buffer not in self._prepared:
                     self._prepared[buffer] = aligned(buffer.make())
                 elif isinstance(buffer, Value) and buffer.is_constant and buffer not in self._prepared:
@@ -216,74 +146,21 @@ class Program:
     # Planning.
 
     def _plan(self, number: int, segment: Segment, sizes: Sizes) -> Plan:
-        lifetimes: dict[Value | Relaid | Stage | tuple[int, Scratch], Lifetime] = {}
-        for at, launch in enumerate(segment.launches):
-            for buffer in launch.buffers:
-                if isinstance(buffer, Scratch):
-                    bytes_ = int(evaluate(buffer.bytes, sizes)) + ALIGNMENT
-                    lifetimes[at, buffer] = Lifetime(bytes_ // ALIGNMENT * ALIGNMENT * self.pool.threads, at, at)
-                elif isinstance(buffer, (Relaid, Stage)):
-                    first = lifetimes[buffer].first if buffer in lifetimes else at
-                    lifetimes[buffer] = Lifetime(int(evaluate(buffer.bytes, sizes)), first, at)
-                elif isinstance(buffer, Value) and not buffer.is_constant and not self._is_outside(buffer, segment):
-                    first = lifetimes[buffer].first if buffer in lifetimes else at
-                    last = at if self._last[buffer] == number else len(segment.launches)
-                    lifetimes[buffer] = Lifetime(self._bytes(buffer, sizes), first, last)
-        placed, arena = offsets(list(lifetimes.values()))
-        where = dict(zip(lifetimes, placed, strict=True))
-        words: list[int] = [0] * (WORDS * len(segment.launches))
-        inside: list[tuple[int, int]] = []
-        outside: list[tuple[int, Value]] = []
-        for at, launch in enumerate(segment.launches):
-            arguments = len(words)
-            for buffer in launch.buffers:
-                key = (at, buffer) if isinstance(buffer, Scratch) else buffer
-                if key in where:
-                    inside.append((len(words), where[key]))
-                    words.append(0)
-                elif buffer in self._prepared:
-                    words.append(self._prepared[buffer].ctypes.data)
-                elif buffer == FAULT:
-                    inside.append((len(words), arena))
-                    words.append(0)
-                else:
-                    outside.append((len(words), buffer))  # type: ignore[arg-type]
-                    words.append(0)
-            words += [int(evaluate(size, sizes)) for size in launch.sizes]
-            items = int(evaluate(launch.items, sizes))
-            words[at * WORDS : at * WORDS + WORDS] = [
-                self._addresses[launch.text],
-                arguments,
-                items,
-                self._grain(items),
-            ]
-        return Plan(
-            np.array(words, np.int64),
-            len(segment.launches),
-            arena,
-            _columns(inside),
-            (np.array([word for word, _ in outside], np.int64), [value for _, value in outside]),
-            {value: at for value, at in where.items() if isinstance(value, Value)},
+        planner = Planner(
+            sizes, self.pool.threads, self.pool.address, player(self.target), self._addresses, self._prepared
         )
-
-    def _grain(self, items: int) -> int:
-        return max(1, items // (4 * self.pool.threads))
+        return planner.plan(
+            segment.launches,
+            self.blocks,
+            lambda value: self._is_outside(value, segment),
+            lambda value: self._last[value] > number,
+        )
 
     def _is_outside(self, value: Value, segment: Segment) -> bool:
         """Whether a value lies in memory that is not the segment's own."""
         if value in self.function.results or value.op in ("input", "dims") or value in self.schedule.host:
             return True
-        return all(launch.writes is not value for launch in segment.launches)
-
-    def _bytes(self, value: Value, sizes: Sizes) -> int:
-        return math.prod(self._stored_shape(value, sizes)) * t.numpy_dtype(value.type.dtype).itemsize  # type: ignore[union-attr]
-
-    def _stored_shape(self, value: Value, sizes: Sizes) -> list[int]:
-        shape = [int(evaluate(size, sizes)) for size in shape_of(value)]
-        block = self.blocks.get(value, 0)
-        if block:
-            shape[1] = -(-shape[1] // block) * block
-        return shape
+        return all(value not in launch.makes for launch in segment.launches)
 
     # Running.
 
@@ -309,11 +186,12 @@ class Program:
             self._sizes[key] = sizes
         if len(self.steps) > 1:
             sizes = dict(sizes)
+        limit = None if context is None else context.max_loop_iterations
         held: list[tuple[Plan, Context]] = []
         try:
             for number, step in enumerate(self.steps):
                 if isinstance(step, Segment):
-                    held.append(self._play(number, step, sizes, env))
+                    held.append(self._play(number, step, sizes, env, limit))
                 else:
                     with running(context or RunContext()):
                         self._interpret(step, env, sizes)
@@ -330,7 +208,9 @@ class Program:
                 match_type(declared.type, given, sizes, declared.origin or f"input {declared.params['position']}")
         return sizes
 
-    def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any]) -> tuple[Plan, Context]:
+    def _play(
+        self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
+    ) -> tuple[Plan, Context]:
         key = (number, *sizes.values()) if len(self.steps) > 1 else (id(sizes),)
         plan = self._plans.get(key)
         if plan is None:
@@ -342,7 +222,9 @@ class Program:
         words, values = plan.outside
         if values:
             context.tape[words] = [self._address(value, env, sizes) for value in values]
-        _player(self.target)(context.address, plan.kernels, self.pool.address)
+        if self._repeats:
+            context.limit.value = UNLIMITED if limit is None else limit
+        player(self.target).play(context.address, plan.kernels, self.pool.address)
         if context.fault.value:
             context.fault.value = 0
             plan.free.append(context)
@@ -358,7 +240,7 @@ class Program:
                 with running(RunContext()):
                     found = compute(value, [], sizes).known
             else:
-                found = np.empty(self._stored_shape(value, sizes), t.numpy_dtype(value.type.dtype))  # type: ignore[union-attr]
+                found = np.empty(stored_shape(value, self.blocks, sizes), t.numpy_dtype(value.type.dtype))  # type: ignore[union-attr]
             env[value] = found
         return found[0] if isinstance(found, tuple) else int(found.ctypes.data)
 
@@ -390,7 +272,7 @@ class Program:
             return found
         address, _ = found
         dtype = t.numpy_dtype(value.type.dtype)  # type: ignore[union-attr]
-        shape = self._stored_shape(value, sizes)
+        shape = stored_shape(value, self.blocks, sizes)
         raw = (ctypes.c_uint8 * (math.prod(shape) * dtype.itemsize)).from_address(address)
         return np.asarray(raw).view(dtype).reshape(shape)
 
@@ -407,11 +289,6 @@ class Program:
 
 def _is_tensor(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype in storage.DTYPES
-
-
-def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return table[:, 0].copy(), table[:, 1].copy()
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.anchors import Attention, Convolution, attention, convolution
 from sardonyx.compiler.closed import is_closed
+from sardonyx.compiler.control import CONTROL, refusal
 from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
 from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core.dim import Size, equal
@@ -79,7 +80,7 @@ class Group:
         """What it is built around, in a word."""
         if self.anchor is not None:
             return self.anchor.op
-        if self.root.op in _REGIONS:
+        if self.root.op in _REGIONS | CONTROL:
             return self.root.op
         return "map" if self.rows is None else "rows"
 
@@ -150,6 +151,10 @@ class Schedule:
         """Why a value has no kernel; None where it has one."""
         if value.op in ("input", "constant") or value in self._absorbed or value in self.convolutions:
             return None
+        if value.op in CONTROL:
+            return refusal(value)
+        if value.op == "get" and self.is_native(value.operands[0]):
+            return None
         if not isinstance(value.type, TensorType):
             return f"{value.op} gives {type(value.type).__name__}"
         for part in (value, *value.operands):
@@ -163,6 +168,10 @@ class Schedule:
         if value.op in MOVEMENTS | _SOURCES | _REGIONS | _ANCHORS or value.op in ("reduce", "gather"):
             return None
         return f"{value.op} has no kernel"
+
+    def is_native(self, value: Value) -> bool:
+        """Whether a value is control flow in native code: what it gives is in memory."""
+        return value.op in CONTROL and value not in self.host
 
     def _trace_rows(self, value: Value) -> None:
         """Note which reduction a value of one element a row is computed from."""
@@ -196,6 +205,8 @@ class Schedule:
             return self._reading(chain[0], user) if user.op != "convolve" else ["read by a convolution"]
         if user in self.host:
             return ["read by the interpreter"]
+        if user.op in CONTROL:
+            return ["read by control flow"]
         if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
             return []
         if user in self.attentions and value in self.attentions[user].interior:
@@ -214,7 +225,10 @@ class Schedule:
         return is_closed(user.operands[1]) and not (user.op == "contract" and user.params["batch"])
 
     def _assign(self, value: Value) -> None:
-        if value.op == "input" or value in self.host or value in self._absorbed or value.op == "constant":
+        if value.op in ("input", "constant", "get") or value in self.host or value in self._absorbed:
+            return
+        if value.op in CONTROL:
+            self._found(value, "control flow")
             return
         if value in self._by_value:
             return
@@ -293,7 +307,7 @@ class Schedule:
                 found = _COSTS.get(value.op, 1)
             elif value.op == "gather":
                 found = 2
-            if value.op not in _ANCHORS and value.op != "reduce":
+            if value.op not in _ANCHORS and value.op not in ("reduce", "get"):
                 found += sum(self._weight(operand) for operand in value.operands)
             self._weights[value] = found = min(found, 1000)
         return found

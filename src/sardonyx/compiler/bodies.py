@@ -1,0 +1,64 @@
+"""From a function to its kernels: grouped, lowered, and grouped again where lowering finds that it cannot be so."""
+
+from __future__ import annotations
+
+from sardonyx.compiler.canonical import canonical
+from sardonyx.compiler.launch import Body
+from sardonyx.compiler.layouts import blocked_images
+from sardonyx.compiler.lowering import Lowering
+from sardonyx.compiler.schedule import Schedule
+from sardonyx.compiler.target import Target
+from sardonyx.core.graph import Function, Value
+from sardonyx.errors import UnsupportedError
+
+
+class Bodies:
+    """Lowers functions, those inside of them once each.
+
+    Args:
+        target: What the kernels are for.
+        threads: How many threads will share the work.
+    """
+
+    def __init__(self, target: Target, threads: int) -> None:
+        self.target = target
+        self.threads = threads
+        self._bodies: dict[Function, Body | str] = {}
+
+    def lowered(self, function: Function) -> Lowering:
+        """The kernels of a function in canonical form.
+
+        Raises:
+            UnsupportedError: What its kernels need of each other contradicts itself.
+        """
+        kept: dict[Value, str] = {}
+        refused: dict[Value, str] = {}
+        while True:
+            schedule = Schedule(function, kept, refused)
+            lowering = Lowering(schedule, self.target, blocked_images(schedule, self.target), self.threads, self.body)
+            if not lowering.unfusable and not lowering.refused:
+                return lowering
+            if not lowering.refused and lowering.unfusable.keys() <= kept.keys():
+                names = ", ".join(sorted({value.op for value in lowering.unfusable}))
+                raise UnsupportedError(f"a kernel needs in memory what is never there: {names}.")
+            kept |= lowering.unfusable
+            refused |= lowering.refused
+
+    def body(self, function: Function) -> Body:
+        """The kernels of a loop's body, or of a branch.
+
+        Raises:
+            UnsupportedError: There are no kernels for some of it.
+        """
+        found = self._bodies.get(function)
+        if found is None:
+            found = self._bodies[function] = self._lowered_body(canonical(function))
+        if isinstance(found, str):
+            raise UnsupportedError(found)
+        return found
+
+    def _lowered_body(self, function: Function) -> Body | str:
+        lowering = self.lowered(function)
+        if lowering.schedule.host:
+            return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
+        return Body(function, tuple(lowering.launches), lowering.blocks)

@@ -1,0 +1,57 @@
+"""Loops and choices as parts of a program: which of them run in native code, and what their bodies are."""
+
+from __future__ import annotations
+
+from sardonyx.compiler import storage
+from sardonyx.compiler.views import shape_of
+from sardonyx.core.dim import equal
+from sardonyx.core.graph import Function, Value
+from sardonyx.core.run_context import tracing
+from sardonyx.core.tensor import get
+from sardonyx.core.types import TensorType
+
+CONTROL = frozenset({"loop", "cond"})
+
+
+def bodies_of(value: Value) -> tuple[Function, ...]:
+    """The body of a loop, or the branches of a choice: where the condition holds first."""
+    params = value.params
+    return (params["body"],) if value.op == "loop" else (params["then"], params["otherwise"])
+
+
+def results_of(value: Value) -> list[Value]:
+    """What control flow gives, each as the ``get`` that takes it."""
+    with tracing():
+        return [get(value, i) for i in range(len(value.params["results"]))]
+
+
+def refusal(value: Value) -> str | None:
+    """Why control flow is left to the interpreter, as far as types tell; None where they are no reason."""
+    if value.params["symbols"]:
+        return f"sizes of what a {value.op} gives are only known after it"
+    types = [operand.type for operand in value.operands] + list(value.params["results"])
+    types += [result.type for body in bodies_of(value) for result in body.results]
+    if any(not isinstance(type, TensorType) or type.dtype not in storage.DTYPES for type in types):
+        return f"a {value.op} of {next(type for type in types if not _is_tensor(type))}"
+    if value.op == "cond":
+        same = all(
+            _same_type(result, given)
+            for body in bodies_of(value)
+            for result, given in zip(body.results, results_of(value), strict=True)
+        )
+        return None if same else "branches give other sizes"
+    carried, body = value.params["carried"], value.params["body"]
+    before = value.operands[2 : 2 + carried]
+    during, after = body.inputs[2 : 2 + carried], body.results[1 : 1 + carried]
+    if not all(_same_type(a, b) and _same_type(b, c) for a, b, c in zip(before, during, after, strict=True)):
+        return "a loop carries what changes its size"
+    return None
+
+
+def _is_tensor(type: object) -> bool:
+    return isinstance(type, TensorType) and type.dtype in storage.DTYPES
+
+
+def _same_type(a: Value, b: Value) -> bool:
+    x, y = shape_of(a), shape_of(b)
+    return len(x) == len(y) and all(m == n or bool(equal(m, n)) for m, n in zip(x, y, strict=True))

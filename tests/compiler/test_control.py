@@ -1,0 +1,180 @@
+"""Control flow in native code equals the interpreter, and is in native code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.compiler.test_program import assert_close
+from tests.core.programs import computed
+
+from sardonyx.compiler.program import Fault, Program
+from sardonyx.core import language as L
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim
+from sardonyx.core.graph import Function, Value
+from sardonyx.core.run_context import RunContext
+from sardonyx.core.simplify import simplify
+from sardonyx.core.trace import cond, trace
+from sardonyx.core.types import TensorType
+
+N, M, K = map(Dim.symbol, "NMK")
+FLOATS = TensorType(t.FLOAT, (N, M))
+COUNT = TensorType(t.INT64, ())
+FLAG = TensorType(t.BOOL, ())
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def check(function: Function, *calls: list[np.ndarray], native: bool = True) -> Program:
+    function = simplify(function)
+    program = Program(function)
+    if native:
+        assert not program.schedule.host
+    for arrays in calls:
+        for _ in range(2):
+            assert_close(program.run(arrays), computed(function, arrays))
+    return program
+
+
+def test_a_recurrence_over_rows() -> None:
+    def layer(x: L.Tensor, w: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, h: L.Tensor) -> tuple[None, list[L.Tensor], list[L.Tensor]]:
+            new = L.tanh(L.take(x, i, 0) + h * 0.5)
+            return None, [new], [new, new * 2]
+
+        (last,), (all_of, twice) = L.loop(L.size_tensor([N], ()), None, [L.full((M,), 0, t.FLOAT)], step)
+        return [last, all_of, twice + w]
+
+    function = trace("f", layer, [FLOATS, FLOATS])
+    check(function, *[[normal(n, m), normal(n, m)] for n, m in ((5, 7), (1, 40), (0, 3), (8, 1))])
+
+
+def test_products_in_a_recurrence() -> None:
+    def layer(x: L.Tensor, w: L.Tensor, h: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, h: L.Tensor, c: L.Tensor) -> tuple[None, list[L.Tensor], list[L.Tensor]]:
+            gates = L.take(x, i, 0) + L.matmul(h, w)
+            a, b = L.slice_(gates, -1, 0, M), L.slice_(gates, -1, M, 2 * M)
+            c = L.sigmoid(a) * c + L.tanh(b)
+            h = L.tanh(c)
+            return None, [h, c], [h]
+
+        (h, c), (rows,) = L.loop(L.size_tensor([K], ()), None, [h, h * 0], step)
+        return [h, c, rows]
+
+    types = [TensorType(t.FLOAT, shape) for shape in ((K, N, 2 * M), (M, 2 * M), (N, M))]
+    sizes = ((4, 3, 5), (7, 1, 32), (1, 2, 16))
+    check(trace("f", layer, types), *[[normal(k, n, 2 * m), normal(m, 2 * m), normal(n, m)] for k, n, m in sizes])
+
+
+def test_a_loop_that_data_end() -> None:
+    def grow(x: L.Tensor, most: L.Tensor, go: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, x: L.Tensor, n: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:
+            x = x * 2
+            return L.reduce_max(x) < 100, [x, n + i], []
+
+        return list(L.loop(most, go, [x, L.constant(3, t.INT64)], step)[0])
+
+    function = trace("f", grow, [FLOATS, COUNT, FLAG])
+    x = np.abs(normal(3, 4))
+    calls = [[x, np.array(most), np.array(go)] for most in (0, 1, 2, 1000, -1) for go in (True, False)]
+    check(function, *calls)
+
+
+def test_what_a_loop_carries_may_change_places_or_stay() -> None:
+    def swapping(x: L.Tensor, y: L.Tensor, most: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, a: L.Tensor, b: L.Tensor, c: L.Tensor, d: L.Tensor):  # type: ignore[no-untyped-def]
+            return None, [b, a, c, x], [a, c, a, d, y]
+
+        # The count is open, so that nothing is collected whose length only a run tells.
+        return list(L.loop(most, None, [x, y, x * y, y], lambda i, *s: (None, step(i, *s)[1], []))[0])
+
+    function = trace("f", swapping, [FLOATS, FLOATS, COUNT])
+    check(function, *[[normal(2, 3), normal(2, 3) + 1, np.array(most)] for most in range(4)])
+
+    def collecting(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, a: L.Tensor, b: L.Tensor, c: L.Tensor):  # type: ignore[no-untyped-def]
+            new = a + c
+            return None, [b, new, c], [a, c, new, new, y, L.full((N, M), 2, t.FLOAT), L.take(x, i, 0)]
+
+        state, rows = L.loop(L.size_tensor([N], ()), None, [x, y, x * y], step)
+        return [*state, *rows]
+
+    function = trace("f", collecting, [FLOATS, FLOATS])
+    check(function, *[[normal(n, m), normal(n, m) + 1] for n, m in ((1, 3), (2, 17), (5, 2), (0, 2))])
+
+
+def test_loops_in_loops() -> None:
+    def outer(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, total: L.Tensor) -> tuple[None, list[L.Tensor], list[L.Tensor]]:
+            def inner(j: L.Tensor, row: L.Tensor) -> tuple[None, list[L.Tensor], list[L.Tensor]]:
+                new = L.sin(row) + L.take(L.take(y, i, 0), j, 0)
+                return None, [new], [new + total]
+
+            (last,), (rows,) = L.loop(L.size_tensor([M], ()), None, [L.take(x, i, 0)], inner)
+            return None, [total + L.reduce_sum(rows, [0])], [rows, last]
+
+        (total,), (rows, last) = L.loop(L.size_tensor([N], ()), None, [L.full((M,), 0, t.FLOAT)], step)
+        return [total, rows, last]
+
+    function = trace("f", outer, [FLOATS, FLOATS])
+    check(function, *[[normal(n, m), normal(n, m) + 1] for n, m in ((1, 3), (4, 5), (3, 20))])
+
+
+def test_choices() -> None:
+    def choose(x: L.Tensor, y: L.Tensor) -> list[Value]:
+        def first() -> list[Value]:
+            return [L.tanh(x) * y, x, y]
+
+        def second() -> list[Value]:
+            again = cond(L.reduce_sum(y) < 0, lambda: [x + y], lambda: [x * 2])
+            return [again[0], y, y]
+
+        a, b, c = cond(L.reduce_sum(x) < 0, first, second)
+        return [a, b, c + a]  # type: ignore[operator]
+
+    function = trace("f", choose, [FLOATS, FLOATS])
+    x, y = np.abs(normal(3, 4)), np.abs(normal(3, 4))
+    check(function, *[[a * x, b * y] for a in (-1, 1) for b in (-1, 1)])
+
+
+def test_a_choice_in_a_loop() -> None:
+    def walk(x: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, state: L.Tensor) -> tuple[None, list[L.Tensor], list[L.Tensor]]:
+            row = L.take(x, i, 0)
+            (new,) = cond(L.reduce_sum(row) < 0, lambda: [state - row], lambda: [state])
+            return None, [new], [new]  # type: ignore[list-item]
+
+        (last,), (rows,) = L.loop(L.size_tensor([N], ()), None, [L.full((M,), 1, t.FLOAT)], step)
+        return [last, rows]
+
+    check(trace("f", walk, [FLOATS]), [normal(9, 3)], [normal(2, 40)])
+
+
+def test_a_fault_in_a_loop_ends_it() -> None:
+    def walk(x: L.Tensor, start: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, at: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:
+            return L.take(x, at, 0) < 1e9, [at + 1], []
+
+        return list(L.loop(None, None, [start], step)[0])
+
+    function = simplify(trace("f", walk, [TensorType(t.FLOAT, (N,)), COUNT]))
+    program = Program(function)
+    assert not program.schedule.host
+    x = np.zeros(5, np.float32)
+    with pytest.raises(Fault):
+        program.run([x, np.array(0)])
+    x[3] = np.inf
+    assert_close(program.run([x, np.array(0)]), [np.array(4)])
+
+
+def test_a_limit_on_iterations_is_a_fault() -> None:
+    def count(most: L.Tensor) -> list[L.Tensor]:
+        return list(L.loop(most, None, [most], lambda i, x: (None, [x + i], []))[0])
+
+    program = Program(simplify(trace("f", count, [COUNT])))
+    assert_close(program.run([np.array(10)], RunContext(max_loop_iterations=10)), [np.array(55)])
+    with pytest.raises(Fault):
+        program.run([np.array(11)], RunContext(max_loop_iterations=10))
+    assert_close(program.run([np.array(11)], RunContext()), [np.array(66)])
