@@ -81,10 +81,12 @@ class Dim:
     limits of this module or divides by the constant 0.
     """
 
-    __slots__ = ("__weakref__", "_text", "terms")
+    __slots__ = ("__weakref__", "_in_order", "_symbols", "_text", "terms")
 
     terms: tuple[Term, ...]
     _text: str
+    _symbols: frozenset[str]
+    _in_order: tuple[str, ...]
 
     @staticmethod
     def symbol(name: str) -> Dim:
@@ -196,7 +198,16 @@ class Dim:
 
     def symbols(self) -> frozenset[str]:
         """Return the names of the symbols in the expression."""
-        return frozenset().union(*(atom.symbols for _, atoms, _ in self.terms for atom in atoms))
+        if not hasattr(self, "_symbols"):
+            self._symbols = frozenset().union(*(atom.symbols for _, atoms, _ in self.terms for atom in atoms))
+        return self._symbols
+
+    @property
+    def symbols_in_order(self) -> tuple[str, ...]:
+        """The names of the symbols, shorter ones first, then by the alphabet."""
+        if not hasattr(self, "_in_order"):
+            self._in_order = tuple(sorted(self.symbols(), key=lambda name: (len(name), name)))
+        return self._in_order
 
     def substitute(self, values: Mapping[str, Size], assumptions: Assumptions = None) -> Size:
         """Return the expression with symbols replaced, all at once, and simplified under ``assumptions``.

@@ -18,8 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+import numpy as np
+
 from sardonyx.core.dim import Dim
-from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
+from sardonyx.core.types import TensorType, Type
 from sardonyx.errors import NeedsValueError, RuleError
 
 CLOSED = -1
@@ -229,7 +231,9 @@ def interned(
     with _lock:
         found = _values.get(full)
         if found is None:
-            found = _values[full] = make(op, operands, params, type, level, definers_of((params, type)))
+            found = _values[full] = make(
+                op, operands, params, type, level, () if op == "constant" else definers_of((params, type))
+            )
     noted(found)
     return found  # type: ignore[return-value]
 
@@ -278,18 +282,30 @@ def defined_by(value: Value) -> tuple[str, ...]:
     return value.params["symbols"] if value.op in ("cond", "loop", "host") else ()
 
 
-def symbols_in(part: Any) -> Iterator[str]:
+def symbols_in(part: Any) -> list[str]:
     """The symbols in sizes anywhere in a parameter or a type; of a function, those that it does not define."""
-    if isinstance(part, Dim):
-        yield from sorted(part.symbols(), key=lambda name: (len(name), name))
-    elif isinstance(part, Function):
-        yield from part.free_symbols
-    elif isinstance(part, (tuple, TensorType, SequenceType, OptionalType, MapType, TupleType)):
+    found: list[str] = []
+    _add_symbols(part, found)
+    return found
+
+
+def _add_symbols(part: Any, found: list[str]) -> None:
+    # Asked of every value that is made; types are tuples, and most of what they hold are numbers.
+    if isinstance(part, tuple):
         for inner in part:
-            yield from symbols_in(inner)
-    elif isinstance(part, Mapping):
+            if not isinstance(inner, (int, str)):
+                _add_symbols(inner, found)
+    elif isinstance(part, Dim):
+        found += part.symbols_in_order
+    elif isinstance(part, Function):
+        found += part.free_symbols
+    elif not isinstance(part, _WITHOUT_SYMBOLS) and isinstance(part, Mapping):
         for inner in part.values():
-            yield from symbols_in(inner)
+            _add_symbols(inner, found)
+
+
+_WITHOUT_SYMBOLS = (int, str, float, type(None), np.ndarray, Value)
+"""The usual parameters in which there are none."""
 
 
 def definers_of(parts: Any) -> tuple[Value, ...]:

@@ -13,6 +13,7 @@ import os
 import stat
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
@@ -133,9 +134,13 @@ class Folder:
 
     def __init__(self, model: Path) -> None:
         self.path = model.absolute().parent
-        # A hub cache keeps the model and its data as links from a snapshot folder to a folder of blobs.
-        self._roots = tuple(dict.fromkeys((Path(os.path.realpath(self.path)), Path(os.path.realpath(model)).parent)))
+        self._model = model.absolute()
         self._files: dict[str, MappedFile] = {}
+
+    @cached_property
+    def _roots(self) -> tuple[Path, ...]:
+        # A hub cache keeps the model and its data as links from a snapshot folder to a folder of blobs.
+        return tuple(dict.fromkeys((Path(os.path.realpath(self.path)), Path(os.path.realpath(self._model)).parent)))
 
     def open(self, location: str, tensor: str) -> MappedFile:
         """Opens a data file, once.

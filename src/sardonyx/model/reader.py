@@ -83,6 +83,7 @@ _TYPE_OF_FIELD = {number: kind for kind, number in _VALUE_FIELDS.items()}
 _WITH_CHILDREN = frozenset(
     {_TYPE.TENSOR, _TYPE.TENSORS, _TYPE.GRAPH, _TYPE.GRAPHS, _TYPE.SPARSE_TENSOR, _TYPE.SPARSE_TENSORS}
 )
+_NUMBERS = frozenset({_TYPE.INT, _TYPE.FLOAT, _TYPE.INTS, _TYPE.FLOATS})
 _TYPED = frozenset({_TYPE.TYPE_PROTO, _TYPE.TYPE_PROTOS})
 _LISTS = frozenset({_TYPE.FLOATS, _TYPE.INTS, _TYPE.STRINGS, _TYPE.TENSORS, _TYPE.GRAPHS, _TYPE.SPARSE_TENSORS})
 
@@ -342,6 +343,9 @@ class Reader:
         fields = _fields(proto)
         name = fields.get(1, "")
         kind = _ATTRIBUTE_TYPES[fields[20]] if 20 in fields else _present_type(fields)
+        if kind in _NUMBERS and len(fields) == 3 and name and _VALUE_FIELDS[kind] in fields and not self._compare_all:
+            # Name, type and value, as nearly all have them.
+            return ir.Attr(name, kind, fields[_VALUE_FIELDS[kind]])
         doc_string = fields.get(13)
         if fields.get(21):
             attribute = ir.RefAttr(name, fields[21], kind, doc_string=doc_string)

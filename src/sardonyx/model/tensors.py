@@ -6,6 +6,7 @@ it, so that a tensor nobody touched is written as it was.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,18 @@ _CONTENT_FIELDS: dict[int, frozenset[ir.DataType]] = {
     10: frozenset({ir.DataType.DOUBLE, ir.DataType.COMPLEX128}),
     11: frozenset({ir.DataType.UINT32, ir.DataType.UINT64}),
 }
+
+
+_WHOLE_BYTES: dict[ir.DataType, np.dtype[Any]] = {
+    dtype: dtype.numpy().newbyteorder("<") for dtype in _CONTENT_FIELDS[RAW_DATA] if dtype.bitwidth >= 8
+}
+"""Types of elements that stand in ``raw_data`` as they do in memory."""
+
+
+@functools.lru_cache(maxsize=4096)
+def shape_of(dims: tuple[int, ...]) -> ir.Shape:
+    """The shape, one frozen object for all tensors that have it: models have many tensors and few shapes."""
+    return ir.Shape(dims, frozen=True)
 
 
 def byte_count(dtype: ir.DataType, dims: Sequence[int]) -> int:
@@ -275,7 +288,7 @@ class ProtoTensor(serde.TensorProtoTensor):
         super().__init__(proto)
         self._array: npt.NDArray[Any] | None = None
         self._dtype = dtype
-        self._shape = ir.Shape(proto.dims, frozen=True)
+        self._shape = shape_of(tuple(proto.dims))
         self._size = math.prod(proto.dims)
         self._owned = owned
 
@@ -316,14 +329,21 @@ class ProtoTensor(serde.TensorProtoTensor):
         """
         if self._array is not None:
             return self._array
-        self._check_contents()
-        try:
-            array: npt.NDArray[Any] = super().numpy()
-        except (ValueError, AssertionError) as error:
-            raise ModelFileError(f"cannot be read: {error}", where=f"tensor '{self.name}'") from error
+        array = self._read()
         if array.nbytes <= KEPT_BYTES:
             array.flags.writeable = False
             self._array = array
+        return array
+
+    def _read(self) -> npt.NDArray[Any]:
+        raw = self._proto.raw_data
+        try:
+            if raw and self._dtype in _WHOLE_BYTES and self._proto.data_location != onnx.TensorProto.EXTERNAL:
+                return np.frombuffer(raw, _WHOLE_BYTES[self._dtype]).reshape(self._shape.numpy())
+            self._check_contents()
+            array: npt.NDArray[Any] = super().numpy()
+        except (ValueError, AssertionError) as error:
+            raise ModelFileError(f"cannot be read: {error}", where=f"tensor '{self.name}'") from error
         return array
 
     def tobytes(self) -> bytes:
@@ -405,27 +425,30 @@ def check_contents(proto: onnx.TensorProto, dtype: ir.DataType, file: str) -> No
     Raises:
         ModelFileError: Shape, type and contents contradict each other.
     """
-    where = f"{file}, tensor '{proto.name}'" if file else f"tensor '{proto.name}'"
-    dims = proto.dims
-    if any(size < 0 for size in dims):
-        raise ModelFileError(f"has the negative size {min(dims)} in its shape {list(dims)}.", where=where)
+    dims = tuple(proto.dims)
+
+    def wrong(problem: str, remedy: str = "") -> ModelFileError:
+        where = f"{file}, tensor '{proto.name}'" if file else f"tensor '{proto.name}'"
+        return ModelFileError(problem, where=where, remedy=remedy)
+
+    if dims and min(dims) < 0:
+        raise wrong(f"has the negative size {min(dims)} in its shape {list(dims)}.")
     for field, content in proto.ListFields():
         number = field.number
         if number not in _CONTENT_FIELDS:
             continue
         if number == RAW_DATA:
             if dtype is ir.DataType.STRING or dtype is ir.DataType.UNDEFINED:
-                raise ModelFileError(f"holds raw bytes, which a tensor of type {dtype} cannot.", where=where)
+                raise wrong(f"holds raw bytes, which a tensor of type {dtype} cannot.")
             expected, unit = byte_count(dtype, dims), "bytes"
         else:
             if dtype not in _CONTENT_FIELDS[number]:
-                raise ModelFileError(f"holds its elements in {field.name}, which is not for type {dtype}.", where=where)
+                raise wrong(f"holds its elements in {field.name}, which is not for type {dtype}.")
             expected, unit = _entries(dtype, math.prod(dims)), f"entries of {field.name}"
         if len(content) != expected:
-            raise ModelFileError(
+            raise wrong(
                 f"holds {len(content):,} {unit}, and its shape {list(dims)} of type {dtype} needs {expected:,}.",
-                where=where,
-                remedy="The file is damaged, or was written by a faulty exporter.",
+                "The file is damaged, or was written by a faulty exporter.",
             )
 
 

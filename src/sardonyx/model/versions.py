@@ -5,7 +5,8 @@ Sources: the version comments of onnx.proto, and ``onnx.helper.VERSION_TABLE`` f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
@@ -43,11 +44,22 @@ _ELEMENT_TYPES = {
     ir.DataType.FLOAT6E2M3: 14,
     ir.DataType.FLOAT6E3M2: 14,
 }
-_SPARSE_ATTRIBUTES = frozenset({ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS})
-_TENSOR_ATTRIBUTES = frozenset({ir.AttributeType.TENSOR, ir.AttributeType.TENSORS})
+_GRAPH_ATTRIBUTES = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 _TYPE_ATTRIBUTES = frozenset({ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS})
+_TELLING = (
+    _GRAPH_ATTRIBUTES
+    | _TYPE_ATTRIBUTES
+    | {
+        ir.AttributeType.TENSOR,
+        ir.AttributeType.TENSORS,
+        ir.AttributeType.SPARSE_TENSOR,
+        ir.AttributeType.SPARSE_TENSORS,
+    }
+)
+"""Attributes that may hold what a version brought."""
 
 
+@functools.cache
 def ir_version_of_opset(domain: str, version: int) -> int:
     """The IR version that came with an operator set.
 
@@ -80,7 +92,7 @@ def lowest_ir_version(model: ir.Model) -> int:
     Returns:
         The IR version; what the model uses came with it or before it.
     """
-    return max(_needs(model))
+    return _Needs(model).highest()
 
 
 def lower_ir_version(model: ir.Model) -> None:
@@ -91,89 +103,100 @@ def lower_ir_version(model: ir.Model) -> None:
     model.ir_version = min(model.ir_version, lowest_ir_version(model))
 
 
-def _needs(model: ir.Model) -> Iterator[int]:
-    yield OLDEST
-    for domain, version in model.opset_imports.items():
-        yield ir_version_of_opset(domain, version)
-    if model.device_configurations:
-        yield _DEVICES
-    carried = record(model.graph)
-    if carried is not None and carried.model is not None and carried.model.training_info:
-        yield _TRAINING_INFO
-    yield from _graph_needs(model.graph, overridable=model.ir_version >= _INITIALIZERS_WITHOUT_INPUTS)
-    for function in model.functions.values():
-        yield _FUNCTIONS
-        for domain, version in function.opset_imports.items():
-            yield ir_version_of_opset(domain, version)
+class _Needs:
+    """What the parts of a model need, found in one walk.
+
+    Attributes:
+        versions: IR versions that parts of the model came with.
+        dtypes: Element types of its values and tensors.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.versions = {OLDEST}
+        self.dtypes: set[ir.DataType] = set()
+        self._opsets(model.opset_imports)
+        if model.device_configurations:
+            self.versions.add(_DEVICES)
+        carried = record(model.graph)
+        if carried is not None and carried.model is not None and carried.model.training_info:
+            self.versions.add(_TRAINING_INFO)
+        self._graph(model.graph, overridable=model.ir_version >= _INITIALIZERS_WITHOUT_INPUTS)
+        for function in model.functions.values():
+            self._function(function, model.ir_version)
+
+    def highest(self) -> int:
+        """The version that all of it needs."""
+        return max(*self.versions, *(_ELEMENT_TYPES.get(dtype, OLDEST) for dtype in self.dtypes), OLDEST)
+
+    def _opsets(self, imports: Mapping[str, int]) -> None:
+        self.versions.update(ir_version_of_opset(domain, version) for domain, version in imports.items())
+
+    def _function(self, function: ir.Function, ir_version: int) -> None:
+        self.versions.add(_FUNCTIONS)
+        self._opsets(function.opset_imports)
         if function.overload:
-            yield _OVERLOADS
+            self.versions.add(_OVERLOADS)
         if any(attribute.value is not None for attribute in function.attributes.values()):
-            yield _ATTRIBUTE_DEFAULTS
-        if model.ir_version >= FUNCTION_INFO_VERSION and natural_infos(function.graph, function=True):
-            yield FUNCTION_INFO_VERSION
-        yield from _graph_needs(function.graph)
+            self.versions.add(_ATTRIBUTE_DEFAULTS)
+        if ir_version >= FUNCTION_INFO_VERSION and natural_infos(function.graph, function=True):
+            self.versions.add(FUNCTION_INFO_VERSION)
+        self._graph(function.graph)
 
+    def _graph(self, graph: ir.Graph, *, overridable: bool = False) -> None:
+        self._metadata(graph)
+        for value in graph.initializers.values():
+            if overridable or not value.is_graph_input():
+                self.versions.add(_INITIALIZERS_WITHOUT_INPUTS)
+            if value.const_value is not None:
+                self._tensor(value.const_value)
+        for values in (graph.inputs, graph.outputs, graph.initializers.values()):
+            self._values(values)
+        for node in graph:
+            self._metadata(node)
+            if node.overload:
+                self.versions.add(_OVERLOADS)
+            if node.device_configurations:
+                self.versions.add(_DEVICES)
+            self._values(node.outputs)
+            for attribute in node.attributes.data.values():
+                if attribute.type in _TELLING and not attribute.is_ref():
+                    self._attribute(attribute)
 
-def _graph_needs(graph: ir.Graph, *, overridable: bool = False) -> Iterator[int]:
-    yield from _metadata_needs(graph)
-    for value in graph.initializers.values():
-        if overridable or not value.is_graph_input():
-            yield _INITIALIZERS_WITHOUT_INPUTS
-        if value.const_value is not None:
-            yield from _tensor_needs(value.const_value)
-    yield from _value_needs((*graph.inputs, *graph.outputs, *graph.initializers.values()))
-    for node in graph:
-        yield from _metadata_needs(node)
-        if node.overload:
-            yield _OVERLOADS
-        if node.device_configurations:
-            yield _DEVICES
-        yield from _value_needs(node.outputs)
-        for attribute in node.attributes.values():
-            if not attribute.is_ref():
-                yield from _attribute_needs(attribute)
+    def _attribute(self, attribute: ir.Attr) -> None:
+        values = attribute.value if isinstance(attribute.value, (tuple, list)) else (attribute.value,)
+        for value in values:
+            if attribute.type in _GRAPH_ATTRIBUTES:
+                self._graph(value)
+            elif attribute.type in _TYPE_ATTRIBUTES:
+                self._type(value.type)
+            else:
+                self._tensor(value)
 
+    def _tensor(self, tensor: ir.TensorProtocol) -> None:
+        if type(tensor) is SparseTensor:
+            self.versions.add(_SPARSE_CONSTANTS)
+        self.dtypes.add(tensor.dtype)
+        self._metadata(tensor)
 
-def _attribute_needs(attribute: ir.Attr) -> Iterator[int]:
-    value = attribute.value
-    if attribute.type is ir.AttributeType.GRAPH:
-        yield from _graph_needs(value)
-    elif attribute.type is ir.AttributeType.GRAPHS:
-        for graph in value:
-            yield from _graph_needs(graph)
-    elif attribute.type in _TENSOR_ATTRIBUTES or attribute.type in _SPARSE_ATTRIBUTES:
-        for tensor in value if isinstance(value, tuple) else (value,):
-            yield from _tensor_needs(tensor)
-    elif attribute.type in _TYPE_ATTRIBUTES:
-        for item in value if isinstance(value, tuple) else (value,):
-            yield from _type_needs(item.type)
+    def _values(self, values: Iterable[ir.Value]) -> None:
+        for value in values:
+            self._metadata(value)
+            kind = value.type
+            if type(kind) is ir.TensorType:
+                self.dtypes.add(kind.dtype)
+            else:
+                self._type(kind)
+            if value._metadata and value._metadata.get(QUANTIZATION_KEY):
+                self.versions.add(_QUANTIZATION_ANNOTATIONS)
 
+    def _type(self, kind: ir.TypeProtocol | None) -> None:
+        if isinstance(kind, (ir.SparseTensorType, ir.OptionalType)):
+            self.versions.add(_SPARSE_AND_OPTIONAL_TYPES)
+        if isinstance(kind, (ir.SequenceType, ir.OptionalType, MapType)):
+            self._type(kind.elem_type)
+        elif kind is not None:
+            self.dtypes.add(kind.dtype)
 
-def _tensor_needs(tensor: ir.TensorProtocol) -> Iterator[int]:
-    if isinstance(tensor, SparseTensor):
-        yield _SPARSE_CONSTANTS
-    yield _ELEMENT_TYPES.get(tensor.dtype, OLDEST)
-    yield from _metadata_needs(tensor)
-
-
-def _value_needs(values: Iterable[ir.Value]) -> Iterator[int]:
-    for value in values:
-        yield from _metadata_needs(value)
-        if value.type is not None:
-            yield from _type_needs(value.type)
-        if value._metadata and value._metadata.get(QUANTIZATION_KEY):
-            yield _QUANTIZATION_ANNOTATIONS
-
-
-def _type_needs(kind: ir.TypeProtocol | None) -> Iterator[int]:
-    if isinstance(kind, (ir.SparseTensorType, ir.OptionalType)):
-        yield _SPARSE_AND_OPTIONAL_TYPES
-    if isinstance(kind, (ir.SequenceType, ir.OptionalType, MapType)):
-        yield from _type_needs(kind.elem_type)
-    elif kind is not None:
-        yield _ELEMENT_TYPES.get(kind.dtype, OLDEST)
-
-
-def _metadata_needs(holder: Any) -> Iterator[int]:
-    if metadata_of(holder):
-        yield _METADATA
+    def _metadata(self, holder: Any) -> None:
+        if metadata_of(holder):
+            self.versions.add(_METADATA)

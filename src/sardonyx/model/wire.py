@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sardonyx.errors import ModelFileError
 
@@ -139,8 +140,7 @@ def length_field(number: int, value: bytes) -> bytes:
     return encode_varint(number << 3 | _LENGTH) + encode_varint(len(value)) + value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(NamedTuple):
     """A length-delimited field: its number, and where its tag, its length and its value begin and its value ends."""
 
     number: int
@@ -159,18 +159,15 @@ def _take_out(
     if kind is _Message.TENSOR:
         return _take_out_contents(data, start, end, least, token, payloads)
     children = _CHILDREN[kind]
-    if singular := _SINGULAR.get(kind):
-        fields = list(_fields(data, start, end, 0))
-        numbers = [field.number for field in fields]
+    fields = [field for field in _fields(data, start, end, least) if field.number in children]
+    singular = _SINGULAR.get(kind)
+    if fields and singular is not None:
+        numbers = [field.number for field in _fields(data, start, end, 0)]
         fields = [field for field in fields if field.number not in singular or numbers.count(field.number) == 1]
-    else:
-        fields = list(_fields(data, start, end, least))
     pieces: list[Buffer] = []
     copied = start
     for field in fields:
-        child = children.get(field.number)
-        if child is None or field.end - field.start < least:
-            continue
+        child = children[field.number]
         inner = _take_out(data, child, field.start, field.end, least, token, payloads, depth + 1)
         if inner is not None:
             pieces += (data[copied : field.length], encode_varint(sum(map(len, inner))), *inner)
@@ -250,6 +247,10 @@ def _fields(data: Buffer, start: int, end: int, least: int) -> Iterator[_Field]:
             if length >= least:
                 yield _Field(key >> 3, tag, length_at, position, position + length)
             position += length
+        elif wire_type == _FIXED32 and key > 7:
+            position += 4
+        elif wire_type == _VARINT and key > 7 and position < end and data[position] < 0x80:
+            position += 1
         else:
             position = _skip(data, position, end, key)
     if position > end:

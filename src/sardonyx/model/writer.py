@@ -156,7 +156,7 @@ class Writer:
                 where=f"value '{value.name}'",
                 remedy="Give it a const_value, or remove it from the graph's initializers.",
             )
-        if isinstance(tensor, SparseTensor):
+        if type(tensor) is SparseTensor:
             self.sparse_tensor(tensor, message.sparse_initializer.add(), value.name)
         else:
             self.tensor(tensor, message.initializer.add(), value.name, initializer=True)

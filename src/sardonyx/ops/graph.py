@@ -477,7 +477,7 @@ def tensor_constant(tensor: ir.TensorProtocol) -> Value:
     Raises:
         InvalidModelError: A string in it is not UTF-8.
     """
-    return array_constant(tensor.numpy(), DType(tensor.dtype), tensor.name or "")
+    return array_constant(tensor.numpy(), tensor.dtype, tensor.name or "")
 
 
 def array_constant(array: np.ndarray, dtype: DType, where: str) -> Value:
@@ -512,11 +512,11 @@ def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
         return OptionalType(core_type(type.elem_type, shape))
     if isinstance(type, ir.TensorType):
         if shape is None:
-            return TensorType(DType(type.dtype), None)
+            return TensorType(type.dtype, None)
         sizes = [size if isinstance(size, int) else as_dim(size.value) if size.value else -1 for size in shape]
         # Some exporters write -1 for a size that is open.
         open_sizes = [unknown_size() if isinstance(size, int) and size < 0 else size for size in sizes]
-        return TensorType(DType(type.dtype), tuple(open_sizes))
+        return TensorType(type.dtype, tuple(open_sizes))
     if isinstance(type, model_types.MapType):
-        return MapType(DType(type.key_type), core_type(type.value_type, ir.Shape(())))
+        return MapType(type.key_type, core_type(type.value_type, ir.Shape(())))
     raise UnsupportedError(f"values of type {type} cannot be computed with.")

@@ -470,8 +470,8 @@ def initial(value: ir.Value) -> Known:
     tensor = value.const_value
     if tensor is None:
         return claimed_type(value)
-    shape = tuple(int(size) for size in tensor.shape)  # type: ignore[arg-type]
-    dtype = DType(tensor.dtype)
+    shape = tuple(tensor.shape.numpy())
+    dtype = tensor.dtype
     if _may_tell(dtype, math.prod(shape)):
         try:
             return tensor_constant(tensor)
@@ -487,13 +487,13 @@ def claimed_type(value: ir.Value) -> Type | None:
     if not isinstance(value.type, ir.TensorType):
         return core_type(value.type, value.shape)
     if value.shape is None:
-        return TensorType(DType(value.type.dtype), None)
+        return TensorType(value.type.dtype, None)
     sizes: list[Size] = []
     for axis, size in enumerate(value.shape):
         known = size if isinstance(size, int) else as_dim(size.value) if size.value else -1
         # Some exporters write -1 for a size that is open.
         sizes.append(Dim.symbol(f"?{value.name}.{axis}") if isinstance(known, int) and known < 0 else known)
-    return TensorType(DType(value.type.dtype), tuple(sizes))
+    return TensorType(value.type.dtype, tuple(sizes))
 
 
 def infer_node(node: ir.Node, imports: Mapping[str, int], known: Callable[[ir.Value], Known]) -> Sequence[Type | None]:

@@ -8,7 +8,7 @@ and forbid just that one (``limit``, ``banned``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
-from sardonyx.rewrite.names import Names, node_label, node_names, value_names
+from sardonyx.rewrite.names import Names, node_label, value_names
 from sardonyx.rewrite.rule_index import RuleIndex
 from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.worklist import Worklist
@@ -115,7 +115,7 @@ class Site:
     @property
     def opset(self) -> int:
         """Version of the default operator set in force here (a function has its own)."""
-        return self.engine.opset_imports.get("", 1)
+        return self.engine.opset
 
     @property
     def target(self) -> str:
@@ -191,10 +191,13 @@ class Engine:
         """What rules raised, by rule and place; each such match is left alone."""
         self.origin: dict[ir.Node, tuple[str, ...]] = {}
         self.names = Names(value_names(model))
-        self.node_names = Names(node_names(model))
         self.opset_imports: dict[str, int]
         self._imports: MutableMapping[str, int]
         self.in_function: bool
+        self.opset: int
+        """Version of the default operator set in force."""
+        self.sizes: Sizes
+        """Value propagation at that operator set."""
         self.memo: dict[Any, Any] = {}
         """For rules: facts worth computing once. A fact about a value object stays true."""
         self.refinements = 0
@@ -209,10 +212,12 @@ class Engine:
         self._worklists: dict[ir.Graph, Worklist] = {}
         self._worklist = self._of_root(model.graph)
         nodes = [node for root in self.roots() for node in facts.nodes_of(root)]
+        self.node_names = Names([node.name for node in nodes if node.name])
         self.operators = {node.op_type for node in nodes}
         """Types of all operators that the model has, or had: what is not here is nowhere in it."""
         self._flat = not any(facts.bodies(node) for node in nodes)
         self._budget = 20_000 + 100 * len(nodes)
+        self._indexed: tuple[Sequence[Rule], RuleIndex] | None = None
 
     # -- running -------------------------------------------------------------------------------
 
@@ -228,17 +233,21 @@ class Engine:
             PatchFailed: a rule gave an impossible result.
             RulesUndoEachOther: rules fire without end.
         """
-        allowed = [
-            rule
-            for rule in rules
-            if rule.label not in self.settings.off and (not rule.targets or self.settings.target in rule.targets)
-        ]
+        index = self._index_of(rules)
         start = len(self.applied)
         for graph in self.roots():
             if not (on_changes and self._worklist.complete):
                 self._worklist.restart(facts.nodes_of(graph))
-            self._run_graph(allowed)
+            self._run_graph(index)
         return len(self.applied) > start
+
+    def _index_of(self, rules: Sequence[Rule]) -> RuleIndex:
+        """The index of those of the rules that are allowed; kept for the next run with the same ones."""
+        if self._indexed is None or self._indexed[0] is not rules:
+            off, target = self.settings.off, self.settings.target
+            allowed = [r for r in rules if (not off or r.label not in off) and (not r.targets or target in r.targets)]
+            self._indexed = rules, RuleIndex(allowed, self.operators)
+        return self._indexed[1]
 
     def roots(self) -> Iterator[ir.Graph]:
         """The main graph, then each model-local function's body, with its operator sets in force."""
@@ -250,19 +259,27 @@ class Engine:
     def _enter(self, graph: ir.Graph, imports: MutableMapping[str, int], *, in_function: bool) -> ir.Graph:
         self._imports, self.opset_imports, self.in_function = imports, _normal_imports(imports), in_function
         self._worklist = self._of_root(graph)
+        self.opset = self.opset_imports.get("", 1)
+        if self.opset not in self._sizes:
+            self._sizes[self.opset] = Sizes(self.opset)
+        self.sizes = self._sizes[self.opset]
         return graph
 
     def _of_root(self, graph: ir.Graph) -> Worklist:
         return self._worklists.setdefault(graph, Worklist(self.alive))
 
-    def _run_graph(self, rules: Sequence[Rule]) -> None:
-        index = RuleIndex(rules, self.operators)
+    def _run_graph(self, index: RuleIndex) -> None:
         for node in self._worklist.drain():
-            if index.outdated(self.operators):
-                index = RuleIndex(rules, self.operators)
             site = Site(self, node)
             for rule in index.rules_for(node):
-                if self._try(rule, site) and not self.alive(node):
+                try:
+                    result = rule.apply(site)
+                except facts.UnknownAttribute:
+                    continue
+                except Exception as error:  # a rule is anybody's code: whatever it raises is told, and the others go on
+                    self.blame(rule, _site_label(node), error)
+                    continue
+                if result is not None and self._fire(rule, site, result) and not self.alive(node):
                     break
 
     def graphs(self, root: ir.Graph) -> list[ir.Graph]:
@@ -284,40 +301,19 @@ class Engine:
 
     def alive(self, node: ir.Node) -> bool:
         """Whether the node is still part of the model."""
-        return node.graph is not None and node.graph not in self._dead_graphs
+        graph = node.graph
+        return graph is not None and graph not in self._dead_graphs
 
-    def _try(self, rule: Rule, site: Site) -> bool:
-        """Whether the rule fired."""
-        try:
-            result = rule.apply(site)
-        except facts.UnknownAttribute:
-            return False
-        except Exception as error:  # a rule is anybody's code: whatever it raises is told, and the others go on
-            self.blame(rule, _site_label(site.node), error)
-            return False
-        if result is None:
-            return False
-        label = _site_label(site.node)
-        if isinstance(result, Refusal):
-            self.refused[(rule.label, label)] = result.reason
-            return False
-        if rule.opset > site.opset:
-            self.refused[(rule.label, label)] = f"needs opset {rule.opset}"
+    def _fire(self, rule: Rule, site: Site, result: Result) -> bool:
+        """Apply what a rule answered, where the operator set allows."""
+        if rule.opset > site.opset and not isinstance(result, Refusal):
+            self.refused[(rule.label, _site_label(site.node))] = f"needs opset {rule.opset}"
             return False
         return self.apply(rule, site, result)
 
     def blame(self, rule: Rule, site: str, error: Exception) -> None:
         """Note that a rule raised instead of answering."""
         self.failed[(rule.label, site)] = str(RuleError(_told(error), where=f"rule {rule.label} at '{site}'"))
-
-    @property
-    def sizes(self) -> Sizes:
-        """Value propagation at the operator set in force."""
-        opset = self.opset_imports.get("", 1)
-        found: Sizes | None = self._sizes.get(opset)
-        if found is None:
-            found = self._sizes[opset] = Sizes(opset)
-        return found
 
     # -- applying ------------------------------------------------------------------------------
 
@@ -366,7 +362,7 @@ class Engine:
                 return "it would replace a value by itself"
             if old.name in self.settings.protected:
                 return f"'{old.name}' was asked to be kept"
-            if isinstance(new, ir.Value) and old.is_graph_output() and not _can_take_name(old, new):
+            if old.is_graph_output() and isinstance(new, ir.Value) and not _can_take_name(old, new):
                 producer = old.producer()
                 if producer is not None and facts.is_op(producer, "Identity"):
                     return f"'{old.name}' is an output of its graph and must keep its name"
@@ -688,14 +684,31 @@ def _arrays(exprs: Iterable[Replacement]) -> list[np.ndarray]:
     return list(found.values())
 
 
+_ATTRIBUTES: Mapping[type, Callable[[str, Any], ir.Attr]] = {
+    int: ir.AttrInt64,
+    float: ir.AttrFloat32,
+    str: ir.AttrString,
+}
+_LISTS: Mapping[frozenset[type], Callable[[str, Any], ir.Attr]] = {
+    frozenset(): ir.AttrInt64s,
+    frozenset({int}): ir.AttrInt64s,
+    frozenset({float}): ir.AttrFloat32s,
+    frozenset({str}): ir.AttrStrings,
+}
+
+
 def _attribute(name: str, value: Any) -> ir.Attr:
-    if isinstance(value, ir.Attr):
+    if type(value) is ir.Attr:
         return value
-    if isinstance(value, (list, tuple)) and not value:
-        return ir.AttrInt64s(name, [])
     if isinstance(value, np.generic):
         value = value.item()
-    return ir.convenience.convert_attribute(name, list(value) if isinstance(value, tuple) else value)
+    if isinstance(value, (list, tuple)):
+        value = list(value)
+        make = _LISTS.get(frozenset(map(type, value)))
+    else:
+        make = _ATTRIBUTES.get(type(value))
+    # What is none of these is told apart by protocols, member by member.
+    return ir.convenience.convert_attribute(name, value) if make is None else make(name, value)
 
 
 def _site_label(node: ir.Node) -> str:

@@ -217,10 +217,11 @@ def _never_holds_bodies(op_type: str) -> bool:
 def bodies(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs held by a node's attributes (If, Loop, Scan, SequenceMap, custom ones)."""
     # This is asked of every node over and over: a standard operator that takes no graph is let go at once.
-    if _never_holds_bodies(node.op_type) and node.domain in STANDARD:
+    attributes = node.attributes.data
+    if not attributes or (_never_holds_bodies(node.op_type) and node.domain in STANDARD):
         return ()
     held: list[ir.Graph] = []
-    for attr in node.attributes.data.values():
+    for attr in attributes.values():
         if attr.is_ref():
             continue
         if attr.type is _GRAPH:
@@ -234,16 +235,18 @@ def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
     """All nodes of a graph in order, each before those of its bodies."""
     for node in graph:
         yield node
-        for body in bodies(node):
-            yield from nodes_of(body)
+        if node.attributes.data:
+            for body in bodies(node):
+                yield from nodes_of(body)
 
 
 def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all bodies in it, outer before inner."""
     yield graph
     for node in graph:
-        for body in bodies(node):
-            yield from graphs_of(body)
+        if node.attributes.data:
+            for body in bodies(node):
+                yield from graphs_of(body)
 
 
 RANDOM = frozenset(

@@ -108,9 +108,11 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> l
         outputs = []
         for value in node.outputs:
             shape = value.shape
-            if shape is not None and id(shape) not in whole and all_told(shape):
+            if id(shape) in whole:
+                continue
+            if shape is not None and all_told(shape):
                 whole[id(shape)] = shape
-            if id(shape) not in whole and value.name and _is_tensor(value):
+            elif value.name and _is_tensor(value):
                 outputs.append(value)
         if not outputs:
             continue
@@ -365,13 +367,13 @@ def ir_type(found: Type) -> ir.TypeProtocol:
     """A Core type as a type of the model; sizes are kept apart there."""
     match found:
         case TensorType():
-            return ir.TensorType(ir.DataType(found.dtype))
+            return ir.TensorType(found.dtype)
         case SequenceType():
             return ir.SequenceType(ir_type(found.element))
         case OptionalType():
             return ir.OptionalType(ir_type(found.element))
         case MapType():
-            return model_types.MapType(ir.DataType(found.key), ir_type(found.value))
+            return model_types.MapType(found.key, ir_type(found.value))
     raise AssertionError(f"no value of a model is {found}")
 
 

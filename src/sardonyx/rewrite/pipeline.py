@@ -69,16 +69,16 @@ def select(
     wanted = None if passes is None else set(passes)
     profile = targets.profile(target)
 
-    def chosen(rule: Rule) -> bool:
-        if rule.name in skipped or (rule.targets and target not in rule.targets):
-            return False
-        if wanted is not None:
-            return rule.name in wanted
-        return rule.name in profile.adds or (rule.default and rule.name not in profile.without)
+    def chosen(name: str, rules: Iterable[Rule]) -> list[Rule]:
+        if name in skipped or (wanted is not None and name not in wanted):
+            return []
+        named = wanted is not None or name in profile.adds
+        usual = named or name not in profile.without
+        return [r for r in rules if usual and (named or r.default) and (not r.targets or target in r.targets)]
 
-    picked = [r for name in REGISTRY for r in REGISTRY[name] if chosen(r)]
+    picked = [rule for name, rules in REGISTRY.items() for rule in chosen(name, rules)]
     picked += [r for r in extra if r not in picked]
-    return Selection(tuple(picked), tuple(s for s in SWEEPS.values() if chosen(s.rule)))
+    return Selection(tuple(picked), tuple(s for name, s in SWEEPS.items() if chosen(name, [s.rule])))
 
 
 def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
@@ -169,7 +169,7 @@ def free_initializers(model: ir.Model) -> None:
 def open_negative_sizes(model: ir.Model) -> None:
     """A negative size in a declared shape, as some exporters write an unknown one, tells nothing."""
     plain: dict[int, ir.Shape] = {}
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+    for graph in _roots(model):
         values = [*graph.inputs, *(value for node in facts.nodes_of(graph) for value in node.outputs)]
         for value in values:
             shape = value.shape
@@ -191,13 +191,13 @@ class _Interface:
     def __init__(self, model: ir.Model) -> None:
         self._listed = frozenset(
             str(value.name)
-            for graph in _all_graphs(model)
-            for node in graph
+            for root in _roots(model)
+            for node in facts.nodes_of(root)
             for value in node.outputs
             if _declared(value)
         )
         self._inputs = [(v, v.type, v.shape) for v in model.graph.inputs]
-        bodies = [body for graph in _all_graphs(model) for node in graph for body in facts.bodies(node)]
+        bodies = [body for root in _roots(model) for node in facts.nodes_of(root) for body in facts.bodies(node)]
         self._of_bodies = [(body, v, v.type, v.shape) for body in bodies for v in body.outputs]
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
 
@@ -210,13 +210,14 @@ class _Interface:
         for body, value, kind, shape in self._of_bodies:
             if value.graph is body and value in body.outputs:
                 value.type, value.shape = kind, shape
-        for graph in _all_graphs(model):
-            list_only(graph, self._listed)
+        for root in _roots(model):
+            for graph in facts.graphs_of(root):
+                list_only(graph, self._listed)
 
 
-def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    for root in (model.graph, *(function.graph for function in model.functions.values())):
-        yield from facts.graphs_of(root)
+def _roots(model: ir.Model) -> Iterator[ir.Graph]:
+    yield model.graph
+    yield from (function.graph for function in model.functions.values())
 
 
 def _declared(value: ir.Value) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -16,40 +17,37 @@ class RuleIndex:
 
     Args:
         rules: The rules, in the order in which they are tried.
-        operators: Types of the operators that the model has; a rule that needs others is left out.
+        operators: Types of the operators that the model has, to which the caller may add; a rule that needs others
+            is left out as long as they are missing.
     """
 
     def __init__(self, rules: Sequence[Rule], operators: set[str]) -> None:
-        self._operators = len(operators)
+        self._operators = operators
         self._by_root: dict[str, list[Rule]] = {}
-        self._everywhere: list[Rule] = []
         for rule in rules:
-            if any(operators.isdisjoint(needed) for needed in rule.among):
-                continue
             for root in rule.roots:
-                if root == "*":
-                    self._everywhere.append(rule)
-                elif root in operators:
-                    self._by_root.setdefault(root, []).append(rule)
-        self._chosen: dict[tuple[str, ...], tuple[Rule, ...]] = {}
-
-    def outdated(self, operators: set[str]) -> bool:
-        """Whether the model has got operators that it had not: none are ever struck off."""
-        return len(operators) != self._operators
+                self._by_root.setdefault(root, []).append(rule)
+        self._chosen: dict[tuple[str, ...], list[Rule]] = {}
+        self._chosen_for = len(operators)
 
     def rules_for(self, node: ir.Node) -> Sequence[Rule]:
         """The rules to try at a node, in order."""
-        if node.domain not in STANDARD:
-            return self._everywhere
-        key = (node.op_type, *map(_maker, node.inputs))
+        if len(self._operators) != self._chosen_for:
+            self._chosen.clear()
+            self._chosen_for = len(self._operators)
+        key = (node.op_type, *[_maker(value) for value in node.inputs]) if node.domain in STANDARD else ("*",)
         chosen = self._chosen.get(key)
         if chosen is None:
-            makers = set(key[1:])
-            chosen = self._chosen[key] = tuple(
-                rule
-                for rule in (*self._by_root.get(node.op_type, ()), *self._everywhere)
-                if not any(makers.isdisjoint(wanted) for wanted in rule.after)
-            )
+            chosen = self._chosen[key] = self._choose(key)
+        return chosen
+
+    def _choose(self, key: tuple[str, ...]) -> list[Rule]:
+        root, *makers = key
+        chosen = []
+        for rule in itertools.chain(self._by_root.get(root, ()) if root != "*" else (), self._by_root.get("*", ())):
+            behind = not rule.after or not any(wanted.isdisjoint(makers) for wanted in rule.after)
+            if behind and (not rule.among or not any(needed.isdisjoint(self._operators) for needed in rule.among)):
+                chosen.append(rule)
         return chosen
 
 

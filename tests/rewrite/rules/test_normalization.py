@@ -252,3 +252,24 @@ def test_layer_normalization_takes_a_computed_scale() -> None:
 def test_layer_normalization_needs_opset_17() -> None:
     engine = transformed(_LAYER_NORM.replace("N", "3"), opset=16, eps=np.float32(1e-5))
     assert "needs opset 17" in engine.refused.values()
+
+
+_PLAIN_LAYER_NORM = _LAYER_NORM.replace("N", "3").replace("y = Mul(n, g)", "z = Mul(n, one)\n    y = Add(z, zero)")
+_PLAIN = {"eps": np.float32(1e-5), "one": np.ones(3, np.float32), "zero": np.zeros(3, np.float32)}
+
+
+def test_units_that_end_a_layer_normalization_stay_below_opset_17() -> None:
+    engine = transformed(_PLAIN_LAYER_NORM, opset=16, **_PLAIN)
+    assert [node.op_type for node in engine.model.graph][-3:] == ["Div", "Mul", "Add"]
+    assert "engines make one kernel of the layer normalization that it ends" in engine.refused.values()
+
+
+def test_units_that_end_a_layer_normalization_go_into_it() -> None:
+    engine = transformed(_PLAIN_LAYER_NORM, opset=17, **_PLAIN)
+    assert [node.op_type for node in engine.model.graph] == ["LayerNormalization"]
+
+
+def test_units_elsewhere_go_below_opset_17() -> None:
+    engine = transformed("g (float[2, 3] x) => (float[2, 3] y) { n = Div(x, r)  y = Mul(n, one) }", opset=16,
+                         r=np.full(3, 2, np.float32), one=np.ones(3, np.float32))  # fmt: skip
+    assert "Mul" not in [node.op_type for node in engine.model.graph][1:]

@@ -112,58 +112,94 @@ def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.No
     yield from ()
 
 
-Likeness = tuple[ir.DataType, tuple[object, ...], bytes]
-"""Element type, shape and a glimpse of the contents: what equal weights have in common."""
+Form = tuple[ir.DataType, tuple[object, ...]]
+"""Element type and shape of a weight."""
 
 
 @sweep("eliminate_duplicate_initializer", exactness=EXACT)
 def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Equal weights are stored once."""
-    yield from _duplicates(graph, ChainMap(), engine.memo.setdefault("contents", _Contents()))
+    yield from _duplicates(graph, _Seen(engine.memo.setdefault("contents", _Contents())))
 
 
-def _duplicates(
-    graph: ir.Graph, outer: ChainMap[Likeness, list[ir.Value]], contents: _Contents
-) -> Iterator[tuple[ir.Node, Result]]:
-    seen = outer.new_child()
+def _duplicates(graph: ir.Graph, seen: _Seen) -> Iterator[tuple[ir.Node, Result]]:
     for value in list(graph.initializers.values()):
         tensor = facts.constant_tensor(value)
         if tensor is None or value.is_graph_output() or not value.uses():
             continue
-        likeness = contents.likeness(value, tensor)
-        alike = seen.get(likeness, [])
-        first = next((v for v in alike if contents.equal(v, value)), None)
+        first = seen.find_or_add(value, (tensor.dtype, tuple(tensor.shape)))
         if first is not None:
             yield next(iter(value.uses())).node, Patch({value: first})
             if not value.uses():
                 del graph.initializers[str(value.name)]
-        elif likeness in seen.maps[0]:
-            alike.append(value)
-        else:
-            seen[likeness] = [*alike, value]
     for node in graph:
         for body in facts.bodies(node):
-            yield from _duplicates(body, seen, contents)
+            yield from _duplicates(body, _Seen(seen.contents, seen))
+
+
+class _Seen:
+    """Weights met so far in a graph and around it: by form, and by a glimpse of their contents where forms agree.
+
+    Most weights differ in shape from all others, and nothing of them is read.
+    """
+
+    def __init__(self, contents: _Contents, outer: _Seen | None = None) -> None:
+        self.contents = contents
+        self._outer = outer
+        self._alone: dict[Form, ir.Value] = {}
+        self._alike: dict[Form, dict[bytes, list[ir.Value]]] = {}
+
+    def find_or_add(self, value: ir.Value, form: Form) -> ir.Value | None:
+        """A weight met before that equals this one; where there is none, this one is met."""
+        found = self._find(value, form)
+        if found is None:
+            self._add(value, form)
+        return found
+
+    def _find(self, value: ir.Value, form: Form) -> ir.Value | None:
+        # From the outermost graph inwards, as weights are met.
+        found = self._outer._find(value, form) if self._outer is not None else None
+        if found is not None:
+            return found
+        alone = self._alone.get(form)
+        alike = [alone] if alone is not None else ()
+        if form in self._alike:
+            alike = self._alike[form].get(self.contents.glimpse(value), ())
+        return next((other for other in alike if self.contents.equal(other, value)), None)
+
+    def _add(self, value: ir.Value, form: Form) -> None:
+        alone = self._alone.pop(form, None)
+        alike = self._alike.get(form)
+        if alone is None and alike is None:
+            self._alone[form] = value
+            return
+        if alike is None:
+            alike = self._alike[form] = {}
+        for each in (alone, value):
+            if each is not None:
+                alike.setdefault(self.contents.glimpse(each), []).append(each)
 
 
 class _Contents:
     """What tells the contents of weights apart: a glimpse first, and a digest of all only where glimpses agree."""
 
     def __init__(self) -> None:
-        self._likeness: dict[ir.Value, Likeness] = {}
+        self._glimpses: dict[ir.Value, bytes] = {}
         self._digests: dict[ir.Value, bytes] = {}
 
-    def likeness(self, value: ir.Value, tensor: ir.TensorProtocol) -> Likeness:
-        """What the weight has in common with any that equals it."""
-        known = self._likeness.get(value)
+    def glimpse(self, value: ir.Value) -> bytes:
+        """What the contents have in common with any that equal them."""
+        known = self._glimpses.get(value)
         if known is None:
-            known = self._likeness[value] = (tensor.dtype, tuple(tensor.shape), _glimpse(tensor))
+            known = self._glimpses[value] = _glimpse(value.const_value)
         return known
 
     def equal(self, a: ir.Value, b: ir.Value) -> bool:
-        """Whether two weights of one likeness are equal in every bit."""
-        dtype, _, glimpse = self._likeness[a]
-        if len(glimpse) < GLIMPSE and dtype != ir.DataType.STRING:
+        """Whether two weights of one form are equal in every bit."""
+        glimpse = self.glimpse(a)
+        if glimpse != self.glimpse(b):
+            return False
+        if len(glimpse) < GLIMPSE and b.const_value is not None and b.const_value.dtype != ir.DataType.STRING:
             return True
         return self._digest(a) == self._digest(b)
 
@@ -178,8 +214,9 @@ GLIMPSE = 64
 """Bytes, or a little more, that are compared first; what has fewer is compared whole."""
 
 
-def _glimpse(tensor: ir.TensorProtocol) -> bytes:
+def _glimpse(tensor: ir.TensorProtocol | None) -> bytes:
     """The beginning, middle and end of a tensor's contents; all of them where that is no more."""
+    assert tensor is not None
     if tensor.dtype == ir.DataType.STRING:
         return b""
     flat = tensor.numpy().reshape(-1)
@@ -229,7 +266,7 @@ def _expression_key(node: ir.Node) -> Hashable | None:
         if attr.is_ref():
             attributes.append((attr.name, "ref", attr.ref_attr_name))
         elif attr.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
-            tensors = [attr.as_tensor()] if attr.type == ir.AttributeType.TENSOR else attr.as_tensors()
+            tensors = [attr.value] if attr.type == ir.AttributeType.TENSOR else attr.value
             attributes.append((attr.name, tuple((t.dtype, tuple(t.shape), t.tobytes()) for t in tensors)))
         elif isinstance(attr.value, (int, float, str, bytes)):
             attributes.append((attr.name, repr(attr.value)))

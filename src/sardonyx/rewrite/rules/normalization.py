@@ -26,6 +26,9 @@ from sardonyx.rewrite.rules.reshapes import same_dims
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
+LAYER_NORMALIZATION = 17
+"""The operator set that brought LayerNormalization."""
+
 
 @dataclass
 class Spread:
@@ -104,6 +107,18 @@ def divided_by_spread(s: Site) -> Spread | None:
             found.nodes[inverse] = None
             return found
     return None
+
+
+def ends_normalization(s: Site, value: ir.Value | None) -> bool:
+    """Whether the root scales or shifts d / √(mean(d²) + ε), or shifts that after its scale: ``value`` is its operand.
+
+    Below operator set 17 a layer normalization is written in parts, and engines look for all of them: also for a scale
+    of ones and a shift of zeros.
+    """
+    scaled = made_by(s, value, "Mul") if s.node.op_type == "Add" else None
+    normalized = [value, *(scaled.inputs if scaled is not None else ())]
+    quotients = [made_by(s, each, "Div", "Mul") for each in normalized] if s.node.op_type in ("Mul", "Add") else []
+    return any(node is not None and divided_by_spread(Site(s.engine, node)) is not None for node in quotients)
 
 
 @dataclass(frozen=True)
