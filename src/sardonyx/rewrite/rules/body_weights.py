@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
+from sardonyx.rewrite.contents import contents_in
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Result
-from sardonyx.rewrite.rules.bodies import content, substitute
+from sardonyx.rewrite.rules.bodies import substitute
 from sardonyx.rewrite.sweep import sweep
 
 
@@ -27,11 +28,14 @@ def weights_of_several_bodies(engine: Engine, graph: ir.Graph) -> Iterator[tuple
             tensor = facts.constant_tensor(value)
             if tensor is not None and value.uses() and not value.is_graph_output():
                 by_shape[(tensor.dtype, tuple(tensor.shape))].append(value)
-    for values in by_shape.values():
-        for value in values if len(values) > 1 else ():
-            tensor = facts.constant_tensor(value)
-            assert tensor is not None
-            equal[content(tensor)].append(value)
+    contents = contents_in(engine)
+    for form, values in by_shape.items():
+        if len(values) < 2:
+            continue
+        glimpses = Counter(map(contents.glimpse, values))
+        for value in values:
+            if glimpses[contents.glimpse(value)] > 1:
+                equal[form, contents.digest(value)].append(value)
     for values in equal.values():
         if len(values) > 1:
             reader = next(iter(values[0].uses())).node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections import ChainMap
 from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 from typing import cast
@@ -11,6 +10,7 @@ from typing import cast
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
+from sardonyx.rewrite.contents import Contents, contents_in
 from sardonyx.rewrite.engine import Engine, Site
 from sardonyx.rewrite.language import COMMUTATIVE, EXACT, Patch, Result, rule
 from sardonyx.rewrite.sweep import sweep
@@ -119,7 +119,7 @@ Form = tuple[ir.DataType, tuple[object, ...]]
 @sweep("eliminate_duplicate_initializer", exactness=EXACT)
 def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Equal weights are stored once."""
-    yield from _duplicates(graph, _Seen(engine.memo.setdefault("contents", _Contents())))
+    yield from _duplicates(graph, _Seen(contents_in(engine)))
 
 
 def _duplicates(graph: ir.Graph, seen: _Seen) -> Iterator[tuple[ir.Node, Result]]:
@@ -143,7 +143,7 @@ class _Seen:
     Most weights differ in shape from all others, and nothing of them is read.
     """
 
-    def __init__(self, contents: _Contents, outer: _Seen | None = None) -> None:
+    def __init__(self, contents: Contents, outer: _Seen | None = None) -> None:
         self.contents = contents
         self._outer = outer
         self._alone: dict[Form, ir.Value] = {}
@@ -178,57 +178,6 @@ class _Seen:
         for each in (alone, value):
             if each is not None:
                 alike.setdefault(self.contents.glimpse(each), []).append(each)
-
-
-class _Contents:
-    """What tells the contents of weights apart: a glimpse first, and a digest of all only where glimpses agree."""
-
-    def __init__(self) -> None:
-        self._glimpses: dict[ir.Value, bytes] = {}
-        self._digests: dict[ir.Value, bytes] = {}
-
-    def glimpse(self, value: ir.Value) -> bytes:
-        """What the contents have in common with any that equal them."""
-        known = self._glimpses.get(value)
-        if known is None:
-            known = self._glimpses[value] = _glimpse(value.const_value)
-        return known
-
-    def equal(self, a: ir.Value, b: ir.Value) -> bool:
-        """Whether two weights of one form are equal in every bit."""
-        glimpse = self.glimpse(a)
-        if glimpse != self.glimpse(b):
-            return False
-        if len(glimpse) < GLIMPSE and b.const_value is not None and b.const_value.dtype != ir.DataType.STRING:
-            return True
-        return self._digest(a) == self._digest(b)
-
-    def _digest(self, value: ir.Value) -> bytes:
-        known = self._digests.get(value)
-        if known is None:
-            known = self._digests[value] = hashlib.blake2b(_bytes(value.const_value), digest_size=16).digest()
-        return known
-
-
-GLIMPSE = 64
-"""Bytes, or a little more, that are compared first; what has fewer is compared whole."""
-
-
-def _glimpse(tensor: ir.TensorProtocol | None) -> bytes:
-    """The beginning, middle and end of a tensor's contents; all of them where that is no more."""
-    assert tensor is not None
-    if tensor.dtype == ir.DataType.STRING:
-        return b""
-    flat = tensor.numpy().reshape(-1)
-    if flat.nbytes < GLIMPSE:
-        return flat.tobytes()
-    part, middle = -(-GLIMPSE // (3 * flat.itemsize)), flat.size // 2
-    return b"".join(piece.tobytes() for piece in (flat[:part], flat[middle : middle + part], flat[-part:]))
-
-
-def _bytes(tensor: ir.TensorProtocol | None) -> bytes:
-    assert tensor is not None
-    return repr(tensor.numpy().tolist()).encode() if tensor.dtype == ir.DataType.STRING else tensor.tobytes()
 
 
 @sweep("eliminate_common_subexpression", exactness=EXACT)

@@ -122,6 +122,8 @@ def _times(value: ir.Value | None, factor: float) -> np.ndarray | None:
     array = facts.constant(value)
     if array is None:
         return None
+    product = np.empty_like(array)
     with np.errstate(over="ignore"):
-        product = (array.astype(np.float64) * factor).astype(array.dtype)
+        # By pieces, and not as wide copies of the whole.
+        np.multiply(array, factor, out=product, dtype=np.float64, casting="unsafe")
     return product if np.isfinite(product).all() or not np.isfinite(array).all() else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -62,15 +64,16 @@ def _constant_subgraph(value: ir.Value) -> list[ir.Node] | None:
 
 def addressed_box(indices: np.ndarray) -> tuple[tuple[int, int], ...] | None:
     """The box ``((low, high), …)`` that ScatterND indices walk through in row-major order, else None."""
-    if indices.size == 0 or indices.min() < 0:
+    if indices.size == 0:
         return None
     rows = indices.reshape(-1, indices.shape[-1])
     low, high = rows.min(axis=0), rows.max(axis=0)
-    sizes = high - low + 1
-    if int(np.prod(sizes, dtype=object)) != len(rows):
+    sizes = [int(size) for size in high - low + 1]
+    if low.min() < 0 or math.prod(sizes) != len(rows):
         return None
-    expected = np.indices(tuple(int(s) for s in sizes)).reshape(len(sizes), -1).T + low
-    if not np.array_equal(rows, expected):
+    # Within the box, rows and their places in row-major order are the same thing.
+    steps = np.array([math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))], np.int64)
+    if not np.array_equal((rows - low) @ steps, np.arange(len(rows))):
         return None
     return tuple((int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
 
