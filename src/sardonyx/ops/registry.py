@@ -315,6 +315,8 @@ def all_operators() -> Iterator[Operator]:
 def load() -> None:
     """Import the library's own definitions, once."""
     global _loaded
+    if _loaded:
+        return
     with _loading:
         if _loaded:
             return

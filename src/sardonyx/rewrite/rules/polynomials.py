@@ -152,16 +152,17 @@ def arguments(s: Site, value: ir.Value | None) -> Iterator[ir.Value]:
 def inner(s: Site, op_types: Sequence[str]) -> Iterator[ir.Node]:
     """The nodes of these operators under the root's arithmetic."""
     seen: set[ir.Node] = {s.node}
-    queue = list(s.node.inputs)
+    queue, graph = list(s.node.inputs), s.node.graph
     while queue and len(seen) <= _MOST_NODES:
         value = queue.pop(0)
         node = None if value is None else value.producer()
-        if node is None or node in seen or node.graph is not s.node.graph:
+        if node is None or node in seen or node.graph is not graph:
             continue
         seen.add(node)
-        if facts.is_op(node, *op_types):
+        name = node.op_type if node.domain in facts.STANDARD else ""
+        if name in op_types:
             yield node
-        elif facts.is_op(node, *ARITHMETIC):
+        elif name in ARITHMETIC:
             queue.extend(node.inputs)
 
 
