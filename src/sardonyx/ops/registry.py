@@ -314,11 +314,14 @@ def all_operators() -> Iterator[Operator]:
 
 def load() -> None:
     """Import the library's own definitions, once."""
+    if not _loaded:
+        _load()
+
+
+def _load() -> None:
     global _loaded
-    if _loaded:
-        return
     with _loading:
-        if _loaded:
+        if _loaded:  # By another thread, while this one waited.
             return
         from sardonyx.ops import definitions
 
