@@ -13,6 +13,9 @@ from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, block_o
 _UNROLLED = 128
 """Most combinations of a row of taps that stand in the text one by one."""
 
+_PARTS = 4
+"""Fewest combinations that had better be under way at a time."""
+
 
 class Channelwise:
     """Writes such a kernel. Subclasses say where results begin and how an input is combined.
@@ -62,6 +65,10 @@ class Channelwise:
         """A result with another input in it."""
         raise NotImplementedError
 
+    def merged(self, first: str, second: str) -> str:
+        """A result of which two parts were combined apart."""
+        raise NotImplementedError
+
     def write(self) -> None:
         """Write the kernel."""
         self.sweep.rows(self._row)
@@ -75,9 +82,13 @@ class Channelwise:
     def _tile(self, row: Row, image: str, first: Number, size: int, guarded: bool) -> None:
         e = self.emitter
         identity = splat(self.identity(), self.lanes, self.element)
-        results = [e.variable(self.type, identity) for _ in range(size)]
+        # Of few outputs, several parts each, so that a combination need not wait for the last one.
+        parts = max(1, _PARTS // size)
+        results = [[e.variable(self.type, identity) for _ in range(parts)] for _ in range(size)]
         width = row.phases[2]
-        with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1]) as y:
+        lowest = width.place(e, first)
+        together = min(width.taps, max(1, _UNROLLED // size)) if isinstance(width.taps, int) else 1
+        with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
             pz, py = (
                 e.add(place, e.mul(tap, phase.offset_step))
                 for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
@@ -86,29 +97,41 @@ class Channelwise:
                 e.add(e.mul(tap, phase.tap_step), phase.tap) for tap, phase in zip((z, y), row.phases[:2], strict=True)
             )
             line = e.address(image, self.element, e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
-            tap = e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2])
-            lowest = width.place(e, first)
-            if isinstance(width.taps, int) and size * width.taps <= _UNROLLED:
-                self._taps(row, line, lowest, tap, width.taps, results, guarded)
-            else:
-                with steps(e, 0, width.taps) as x:
-                    place = e.add(lowest, e.mul(x, width.offset_step))
-                    self._taps(row, line, place, e.add(tap, e.mul(x, width.tap_step)), 1, results, guarded)
-        for i, result in enumerate(results):
+            tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
+            rest = width.taps % together if isinstance(width.taps, int) and together else 0
+            for start, end, count in (
+                (0, e.sub(width.taps, rest), together),
+                (e.sub(width.taps, rest), width.taps, rest),
+            ):
+                if count:
+                    with steps(e, start, end, count) as x:
+                        place = e.add(lowest, e.mul(x, width.offset_step))
+                        self._taps(row, line, place, e.add(tap, e.mul(x, width.tap_step)), count, results, guarded)
+        for i, of_output in enumerate(results):
+            result, *others = [part.get() for part in of_output]
+            for other in others:
+                result = self.merged(result, other)
             channel = e.mul(row.block, self.lanes)
-            self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), result.get(), None)
+            self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), result, None)
 
     def _taps(
-        self, row: Row, line: str, lowest: Number, tap: Number, taps: int, results: list[Variable], guarded: bool
+        self,
+        row: Row,
+        line: str,
+        lowest: Number,
+        tap: Number,
+        taps: int,
+        results: list[list[Variable]],
+        guarded: bool,
     ) -> None:
         """Some taps of a row: each input that they see is read once."""
         e, width = self.emitter, row.phases[2]
-        factors = [self.factors(row, e.add(e.add(tap, width.tap), j * width.tap_step)) for j in range(taps)]
+        factors = [self.factors(row, e.add(tap, j * width.tap_step)) for j in range(taps)]
         seen: dict[int, list[tuple[int, int]]] = {}
         for i in range(len(results)):
             for j in range(taps):
                 seen.setdefault(i * width.advance + j * width.offset_step, []).append((i, j))
-        values = [each.get() for each in results]
+        values = [[part.get() for part in of_output] for of_output in results]
         for distance in sorted(seen):
             place = e.add(lowest, distance)
             inside = not guarded
@@ -118,9 +141,11 @@ class Channelwise:
                     continue
             inputs = self.prepared(e.load(self.type, self._place(line, place, inside), 4))
             for i, j in seen[distance]:
-                values[i] = self.combined(values[i], inputs, factors[j])
-        for each, value in zip(results, values, strict=True):
-            each.set(value)
+                part = j % len(values[i])
+                values[i][part] = self.combined(values[i][part], inputs, factors[j])
+        for of_output, found in zip(results, values, strict=True):
+            for each, value in zip(of_output, found, strict=True):
+                each.set(value)
 
     def _place(self, line: str, place: Number, inside: bool) -> str:
         e = self.emitter

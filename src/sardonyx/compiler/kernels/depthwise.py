@@ -123,3 +123,6 @@ class _Grouped(Channelwise):
         for value, factor in zip(values, factors, strict=True):
             result = self.emitter.fma(self.type, value, factor, result)
         return result
+
+    def merged(self, first: str, second: str) -> str:
+        return self.emitter.let(f"fadd {self.type} {first}, {second}")

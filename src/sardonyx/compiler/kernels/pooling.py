@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sardonyx.compiler.emitter import float_literal
+from sardonyx.compiler.emitter import float_literal, vector
 from sardonyx.compiler.kernels.channelwise import Channelwise
 from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
 from sardonyx.compiler.kernels.windows import Image, Sweep, Windows, block_count
@@ -69,6 +69,7 @@ class _Pooling(Channelwise):
         self.kind = kind
         self.integers = element.startswith("i")
         self.sign = "s" if signed else "u"
+        self.bits = vector(lanes, {"float": "i32", "double": "i64"}.get(element, element))
 
     def identity(self) -> str:
         if not self.integers:
@@ -80,19 +81,29 @@ class _Pooling(Channelwise):
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.sign == "s" else (0, (1 << bits) - 1)
         return str(low if self.kind == "max" else high)
 
-    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
+    def prepared(self, value: str) -> list[str]:
+        if self.kind == "add" or self.integers:
+            return [value]
+        # All bits of the lanes that are NaN: with those set, any number is NaN.
         e = self.emitter
-        (value,) = values
+        nan = e.let(f"fcmp uno {self.type} {value}, {value}")
+        flags = vector(self.lanes, "i1")
+        return [value, e.let(f"sext {flags} {nan} to {self.bits}")]
+
+    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
+        e, value = self.emitter, values[0]
         if self.kind == "add":
             return e.let(f"{'add' if self.integers else 'fadd'} {self.type} {result}, {value}")
-        if self.integers:
-            condition = f"icmp {self.sign}{'gt' if self.kind == 'max' else 'lt'}"
-            better = e.let(f"{condition} {self.type} {value}, {result}")
-            return self._select(better, value, result)
-        better = e.let(f"fcmp o{'gt' if self.kind == 'max' else 'lt'} {self.type} {value}, {result}")
+        condition = f"icmp {self.sign}" if self.integers else "fcmp o"
+        better = e.let(f"{condition}{'gt' if self.kind == 'max' else 'lt'} {self.type} {value}, {result}")
         best = self._select(better, value, result)
-        nan = e.let(f"fcmp uno {self.type} {value}, {value}")
-        return self._select(nan, value, best)
+        if self.integers:
+            return best
+        pattern = e.let(f"or {self.bits} {e.let(f'bitcast {self.type} {best} to {self.bits}')}, {values[1]}")
+        return e.let(f"bitcast {self.bits} {pattern} to {self.type}")
+
+    def merged(self, first: str, second: str) -> str:
+        return self.combined(first, self.prepared(second), [])
 
     def _select(self, condition: str, then: str, otherwise: str) -> str:
         flags = f"<{self.lanes} x i1>" if self.lanes > 1 else "i1"
