@@ -24,6 +24,7 @@ from tests.compiler.kernels.images import (
 )
 
 from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
+from sardonyx.compiler.kernels.convolution_packing import pack, packed_size
 from sardonyx.compiler.kernels.kernel import Kernel
 from sardonyx.compiler.kernels.windows import Image, Windows
 from sardonyx.compiler.target import Target
@@ -219,3 +220,20 @@ def test_any_split_of_the_work_gives_the_same_bits() -> None:
         run(x, weights, y, parts=parts, **symbols(2, (11, 30), (6, 15)))
         found.append(y.tobytes())
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_weights_packed_at_run_time(case: Case, target: Target) -> None:
+    taps = math.prod(case.windows.sizes)
+    tile = tile_for(
+        target, channels=case.channels, filters=case.filters, groups=case.groups, blocked=case.blocked, taps=taps
+    )
+    kernel = Kernel(target)
+    source, packed = kernel.buffer(), kernel.buffer()
+    run = CompiledKernel(kernel, pack(kernel, tile, source=source, packed=packed, taps=taps))
+    shape = (case.groups, case.filters // case.groups, case.channels // case.groups, *case.windows.sizes)
+    weights = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+    found = aligned((packed_size(tile, taps),), fill=99)
+    run(copied(weights), found, parts=2)
+    np.testing.assert_array_equal(found, pack_weights(weights, tile))

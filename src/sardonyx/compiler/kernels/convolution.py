@@ -61,7 +61,7 @@ def tile_for(
         return direct
     each = channels // groups
     if groups > 1 and each == filters // groups <= _GROUP and lanes % each == 0:
-        return replace(direct, form="grouped")
+        return replace(direct, blocks=1, form="grouped")
     outputs = (room - 1 - filters) // filters if groups == 1 and filters <= lanes // 2 else 0
     dot = Tile(lanes, 1, outputs, inner, blocked, filters, channels, groups, "dot")
     depth = block_count(channels, lanes) * taps

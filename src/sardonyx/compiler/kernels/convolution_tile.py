@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from sardonyx.compiler.kernels.windows import block_count
+from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.kernels.windows import Number, block_count
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class Tile:
     def first_input(self, tile: int) -> int:
         """The first input block that a group of output blocks sees."""
         return min(self._seen(tile)[0], self._input_blocks - self.depth)
+
+    def first_input_at(self, e: Emitter, tile: Number) -> Number:
+        """:meth:`first_input` at run time."""
+        if self.groups == 1:
+            return 0
+        each, produced = self.channels // self.groups, self.filters // self.groups
+        group = e.div(e.mul(tile, self.blocks * self.lanes), produced)
+        return e.least(e.div(e.mul(group, each), self.inner), self._input_blocks - self.depth)
 
     @property
     def _input_blocks(self) -> int:

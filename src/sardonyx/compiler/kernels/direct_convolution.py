@@ -74,23 +74,13 @@ class DirectConvolution:
         group_step = tile.depth * self.taps * tile.inner * tile.blocks * tile.lanes
         weights = e.address(self.weights, "float", e.mul(row.block, group_step))
         images = block_count(tile.channels, tile.inner)
-        block = e.add(e.mul(row.image, images), self._first_input(row.block))
+        block = e.add(e.mul(row.image, images), tile.first_input_at(e, row.block))
         image = e.address(self.x.pointer, "float", e.mul(block, self.block_step))
         self.sweep.tiles(
             row,
             tile.outputs,
             lambda first, size, guarded: self._tile(row, image, weights, first, size, blocks, guarded),
         )
-
-    def _first_input(self, number: Number) -> Number:
-        """:meth:`Tile.first_input` at run time."""
-        tile, e = self.tile, self.emitter
-        if tile.groups == 1 or isinstance(number, int):
-            return tile.first_input(int(number)) if tile.groups > 1 else 0
-        each, produced = tile.channels // tile.groups, tile.filters // tile.groups
-        group = e.div(e.mul(number, tile.blocks * tile.lanes), produced)
-        first = e.div(e.mul(group, each), tile.inner)
-        return e.least(first, block_count(tile.channels, tile.inner) - tile.depth)
 
     def _tile(self, row: Row, image: str, weights: str, first: Number, size: int, blocks: int, guarded: bool) -> None:
         e, tile = self.emitter, self.tile
