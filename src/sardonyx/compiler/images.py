@@ -14,6 +14,8 @@ from sardonyx.compiler.closed import computed, is_closed
 from sardonyx.compiler.kernels import winograd
 from sardonyx.compiler.kernels import winograd_plan as tiles
 from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
+from sardonyx.compiler.kernels.convolution_packing import pack, packed_size
+from sardonyx.compiler.kernels.convolution_tile import Tile
 from sardonyx.compiler.kernels.depthwise import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.kernel import Epilogue, Index
 from sardonyx.compiler.kernels.pooling import pooling
@@ -47,12 +49,14 @@ class Choice:
         blocked: Whether the image has to be in blocked layout.
         tile: Rows and columns of a tile's results in Winograd's convolution.
         staged: Whether that transforms its inputs in a kernel of its own.
+        packed: Whether weights are known only when a program runs, and packed by a kernel of their own.
     """
 
     algorithm: str
     blocked: bool
     tile: tuple[int, int] = (1, 1)
     staged: bool = False
+    packed: bool = False
 
     @property
     def title(self) -> str:
@@ -73,10 +77,11 @@ def choice(found: Convolution, target: Target, threads: int) -> Choice:
     if params["dtype"] not in (t.FLOAT, t.FLOAT16, t.BFLOAT16) or dtype_of(found.image) != params["dtype"]:
         raise UnsupportedError(f"convolve of {found.image.type} as {params['dtype'].name.lower()} has no kernel.")
     channels, filters = shape_of(found.image)[1], shape_of(found.result)[1]
-    if not is_closed(weights):
-        raise UnsupportedError("convolve with weights that are computed has no kernel.")
     if not isinstance(channels, int) or not isinstance(filters, int) or not 1 <= len(params["strides"]) <= 3:
         raise UnsupportedError("convolve of an open number of channels has no kernel.")
+    if not is_closed(weights):
+        fixed(shape_of(weights))
+        return Choice("direct", channels > PLAIN_CHANNELS, packed=True)
     if found.groups == channels == filters and channels > 1:
         return Choice("depthwise", True)
     fast = _winograd(found, channels, filters, target, threads)
@@ -166,21 +171,45 @@ class ImageKernel:
         elif chosen.algorithm == "winograd":
             items = self._winograd(found, chosen, image, form, epilogue)
         else:
-            tile = tile_for(
-                self.target,
-                channels=channels,
-                filters=filters,
-                groups=found.groups,
-                blocked=chosen.blocked,
-                width=out[-1],
-                taps=math.prod(sizes),
-            )
-            weights = Prepared(found.weights, form + str(tile), lambda: pack_weights(computed(found.weights), tile))
+            tile = self._tile(found, chosen)
+            packed = self._packed(found, tile) if chosen.packed else Prepared(
+                found.weights, form + str(tile), lambda: pack_weights(computed(found.weights), tile)
+            )  # fmt: skip
             items = convolution(
-                kernel, x=image, weights=w.pointer(weights), batch=shape[0], windows=windows, out=out[2:], tile=tile,
+                kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=out[2:], tile=tile,
                 epilogue=epilogue,
             )  # fmt: skip
         return items, chosen.title
+
+    def _tile(self, found: Convolution, chosen: Choice) -> Tile:
+        """How a direct convolution is cut."""
+        channels, filters = fixed((shape_of(found.image)[1], shape_of(found.result)[1]))
+        taps = math.prod(fixed(shape_of(found.weights)[3:]))
+        return tile_for(
+            self.target, channels=channels, filters=filters, groups=found.groups, blocked=chosen.blocked,
+            width=shape_of(found.result)[-1], taps=taps,
+        )  # fmt: skip
+
+    def _packed(self, found: Convolution, tile: Tile) -> Stage:
+        """The room for weights that are packed by a kernel."""
+        return Stage(found.weights, 4 * packed_size(tile, math.prod(fixed(shape_of(found.weights)[3:]))))
+
+    def pack(self, found: Convolution, chosen: Choice) -> Size:
+        """Write the kernel that packs weights; returns its work items."""
+        w, reader = self.writing, self.writing.reader
+        e = w.kernel.emitter
+        tile, window = self._tile(found, chosen), fixed(shape_of(found.weights)[3:])
+
+        def weight(filter: str | int, channel: str | int, tap: str | int) -> str:
+            produced = tile.filters // tile.groups
+            place = [Index(e.div(filter, produced)), Index(e.rem(filter, produced)), Index(channel)]
+            for i, size in enumerate(window):
+                place.append(Index(e.rem(e.div(tap, math.prod(window[i + 1 :])), size)))
+            element = reader.element(found.weights, tuple(place))
+            return reader.converted(dtype_of(found.weights), t.FLOAT, element.name, element.uniform)
+
+        room = w.pointer(self._packed(found, tile))
+        return pack(w.kernel, tile, weight=weight, packed=room, taps=math.prod(window))
 
     def _winograd(self, found: Convolution, chosen: Choice, image: Image, form: str, epilogue: Epilogue) -> Size:
         w = self.writing

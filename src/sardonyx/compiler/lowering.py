@@ -408,6 +408,9 @@ class Lowering:
         if chosen.staged:
             w = Writing(self, group)
             stages.append(w.launch(ImageKernel(self, w).transform(found, chosen), "winograd inputs"))
+        if chosen.packed:
+            w = Writing(self, group, 1)
+            stages.append(w.launch(ImageKernel(self, w).pack(found, chosen), "weights"))
         w = Writing(self, group)
         items, title = ImageKernel(self, w).convolve(found)
         relaid = [self._relay(group, self._relaid[found.image])] if len(self._relaid) > before else []

@@ -231,7 +231,13 @@ def test_weights_packed_at_run_time(case: Case, target: Target) -> None:
     )
     kernel = Kernel(target)
     source, packed = kernel.buffer(), kernel.buffer()
-    run = CompiledKernel(kernel, pack(kernel, tile, source=source, packed=packed, taps=taps))
+    e, each = kernel.emitter, case.channels // case.groups
+
+    def weight(filter: str | int, channel: str | int, tap: str | int) -> str:
+        at = e.add(e.mul(e.add(e.mul(filter, each), channel), taps), tap)
+        return e.load("float", e.address(source, "float", at), 4)
+
+    run = CompiledKernel(kernel, pack(kernel, tile, weight=weight, packed=packed, taps=taps))
     shape = (case.groups, case.filters // case.groups, case.channels // case.groups, *case.windows.sizes)
     weights = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     found = aligned((packed_size(tile, taps),), fill=99)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.convolution_tile import Tile
 from sardonyx.compiler.kernels.kernel import Kernel
-from sardonyx.compiler.kernels.windows import Number, block_of
+from sardonyx.compiler.kernels.windows import Number
+
+Weight = Callable[[Number, Number, Number], str]
+"""Writes what reads a weight: a float, by its filter among all, its channel in the group, and its tap."""
 
 
-def pack(kernel: Kernel, tile: Tile, *, source: str, packed: str, taps: int) -> int:
+def pack(kernel: Kernel, tile: Tile, *, weight: Weight, packed: str, taps: int) -> int:
     """Write a kernel that does what :func:`~sardonyx.compiler.kernels.convolution.pack_weights` does.
 
     Args:
         kernel: What is written.
         tile: How the convolution is cut.
-        source: The weights, floats of [groups, filters of a group, channels of a group, *window] without gaps.
+        weight: The weights.
         packed: Room for ``packed_size(tile, taps)`` floats.
         taps: Taps of the window.
 
@@ -43,7 +48,7 @@ def pack(kernel: Kernel, tile: Tile, *, source: str, packed: str, taps: int) -> 
                 seen = e.add(e.mul(e.div(row, taps * tile.inner), tile.inner), e.rem(row, tile.inner))
                 group = e.div(filter, tile.filters // tile.groups)
                 channel = e.sub(e.add(e.mul(first_input, tile.inner), seen), e.mul(group, each))
-            value = _weight(e, tile, source, filter, channel, tap, taps)
+            value = _existing(e, tile, weight, filter, channel, tap)
             at = e.add(e.mul(e.add(e.mul(row, blocks), block), lanes), lane)
             e.store("float", value, e.address(start, "float", at), 4)
     return {"direct": tile.tiles, "dot": tile.depth, "grouped": tile.output_blocks}[tile.form]
@@ -57,11 +62,11 @@ def packed_size(tile: Tile, taps: int) -> int:
     return tile.output_blocks * depth * taps * tile.lanes
 
 
-def _weight(e: Emitter, tile: Tile, source: str, filter: Number, channel: Number, tap: Number, taps: int) -> str:
+def _existing(e: Emitter, tile: Tile, weight: Weight, filter: Number, channel: Number, tap: Number) -> str:
     """A weight; 0 where there is no such filter, or no such channel in its group."""
-    each = tile.channels // tile.groups
     known = e.let(f"icmp ult i64 {filter}, {tile.filters}")
-    inside = e.let(f"icmp ult i64 {channel}, {each}")
-    exists = e.let(f"and i1 {known}, {inside}")
-    at = e.address(source, "float", e.add(e.mul(e.add(e.mul(filter, each), channel), taps), tap))
-    return e.load("float", e.let(f"select i1 {exists}, ptr {at}, ptr {block_of(e, 'float', '0.0', tile.lanes)}"), 4)
+    inside = e.let(f"icmp ult i64 {channel}, {tile.channels // tile.groups}")
+    found = e.variable("float", "0.0")
+    with e.when(e.let(f"and i1 {known}, {inside}")):
+        found.set(weight(filter, channel, tap))
+    return found.get()
