@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -116,3 +117,61 @@ def test_there_are_three_times_to_compile() -> None:
     assert sardonyx.Session(NET, compile="off").program is None
     with pytest.raises(OptionError, match="background"):
         sardonyx.Session(NET, compile="now")  # type: ignore[arg-type]
+
+
+def fixed(model: onnx.ModelProto = NET, rows: int = 3) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = rows
+    return made
+
+
+def test_calls_of_fixed_sizes_check_what_they_are_given() -> None:
+    session, plain = on("native", fixed()), on("reference", fixed())
+    x = rows(3)
+    for _ in range(3):
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], plain.run(None, {"x": x})[0], rtol=1e-5)
+    wide = np.asfortranarray(rows(3))
+    np.testing.assert_allclose(session.run(None, {"x": wide})[0], plain.run(None, {"x": wide})[0], rtol=1e-5)
+    with pytest.raises(FeedError, match="double"):
+        session.run(None, {"x": x.astype(np.float64)})
+    with pytest.raises(ShapeError):
+        session.run(None, {"x": rows(4)})
+    with pytest.raises(FeedError, match="no such input"):
+        session.run(None, {"y": x})
+    with pytest.raises(FeedError):
+        session.run(None, {"x": [[1.0]]})
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], plain.run(None, {"x": x})[0], rtol=1e-5)
+
+
+def test_calls_of_fixed_sizes_leave_no_memory_behind() -> None:
+    session = on("native", fixed())
+    x = rows(3)
+    feeds = {"x": x}
+    session.run(None, feeds)
+    before = sys.getrefcount(x), sys.getrefcount(None)
+    kept = [session.run(None, feeds)[0] for _ in range(100)]
+    assert len({array.ctypes.data for array in kept}) == 100
+    assert sys.getrefcount(x) == before[0]
+    assert abs(sys.getrefcount(None) - before[1]) < 50
+    assert all(sys.getrefcount(array) == 3 for array in kept)  # the list, the loop variable, the argument
+
+
+@pytest.mark.parametrize("provider", ["native", "reference"])
+def test_bound_arrays_are_read_and_written_in_place(provider: str) -> None:
+    session = on(provider, fixed())
+    x, y = rows(3), np.empty((3, 4), np.float32)
+    binding = session.bind({"x": x}, {"y": y})
+    for _ in range(3):
+        x[...] = rows(3)
+        binding()
+        assert binding.outputs["y"] is y
+        np.testing.assert_allclose(y, on("reference").run(None, {"x": x})[0], rtol=1e-5)
+
+
+def test_only_arrays_in_one_piece_are_bound() -> None:
+    with pytest.raises(FeedError, match="one piece"):
+        on("native", fixed()).bind({"x": np.asfortranarray(rows(3))})
+    with pytest.raises(FeedError, match="no such array"):
+        on("native", fixed()).bind({"x": rows(3)}, {"y": np.empty((2, 4), np.float32)})

@@ -21,11 +21,13 @@ from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
+from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
 from sardonyx.compiler.launch import NAME, Launch, Prepared, every
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.memory_plan import ALIGNMENT
 from sardonyx.compiler.plan import UNLIMITED, Context, Plan, Planner, stored_shape
 from sardonyx.compiler.player import player
+from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
@@ -35,6 +37,7 @@ from sardonyx.core.interpreter import Sizes, compute, match_type
 from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.tensor import constant, known
 from sardonyx.core.types import TensorType
+from sardonyx.errors import UnsupportedError
 
 _REMEMBERED = 256
 """Input sizes whose plans are kept."""
@@ -199,6 +202,79 @@ class Program:
         finally:
             for plan, used in held:
                 plan.free.append(used)
+
+    def entry(self, names: Sequence[str]) -> Entry | None:
+        """A function of a dict of arrays for the sizes of the first call; None where calls need more than native code.
+
+        Args:
+            names: What the inputs are called.
+        """
+        made = self._alone()
+        if made is None:
+            return None
+        plan, context = made
+        places: dict[Value, list[int]] = {}
+        for word, value in zip(*plan.outside, strict=True):
+            places.setdefault(value, []).append(context.address + 8 * int(word))
+        (shapes,) = self._sizes
+        inputs = [
+            (name, np.dtype(t.numpy_dtype(dtype_of(value))), shape, places.get(value, []))
+            for name, value, shape in zip(names, self.function.inputs, shapes, strict=True)
+        ]
+        (sizes,) = self._sizes.values()
+        outputs = [
+            (t.numpy_dtype(dtype_of(value)), tuple(stored_shape(value, self.blocks, sizes)), places[value])
+            for value in self.function.results
+        ]
+        busy = np.zeros(1, np.int32)
+        words = self._words(plan, context, busy)
+        return call_entry(self.target, words, inputs, outputs, [self, plan, context, busy])
+
+    def binding(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None]) -> tuple[Entry, list[Any]]:
+        """A function that computes from and into arrays that stay where they are, and the results.
+
+        Args:
+            arrays: A value for each input.
+            results: Where results go; None makes an array.
+
+        Raises:
+            UnsupportedError: Calls need more than native code.
+        """
+        first = self.run(arrays)
+        made = self._alone()
+        if made is None:
+            raise UnsupportedError("what the interpreter computes a part of cannot be bound.")
+        plan, context = made
+        given = [array if kept is None else kept for array, kept in zip(first, results, strict=True)]
+        env = dict(zip((*self.function.inputs, *self.function.results), (*arrays, *given), strict=True))
+        words, values = plan.outside
+        context.tape[words] = [env[value].ctypes.data for value in values]
+        busy = np.zeros(1, np.int32)
+        entry = again_entry(self.target, self._words(plan, context, busy), [self, plan, context, env, busy])
+        return entry, given
+
+    def _alone(self) -> tuple[Plan, Context] | None:
+        """The only plan with a context that nobody else has, where one native call computes all."""
+        if len(self.steps) != 1 or not isinstance(self.steps[0], Segment) or len(self._sizes) != 1:
+            return None
+        (plan,) = self._plans.values()
+        known = {*self.function.inputs, *self.function.results}
+        results = self.function.results
+        tensors = all(_is_tensor(value) for value in known)
+        computed = all(value in plan.outside[1] and value.op != "input" for value in results)
+        if not tensors or not computed or not known.issuperset(plan.outside[1]) or len(set(results)) != len(results):
+            return None
+        return plan, Context(plan)
+
+    def _words(self, plan: Plan, context: Context, busy: np.ndarray) -> dict[Word, int]:
+        return {
+            Word.PLAY: player(self.target).code.address("play"),
+            Word.TAPE: context.address,
+            Word.KERNELS: plan.kernels,
+            Word.POOL: self.pool.address,
+            Word.FAULT: ctypes.addressof(context.fault),
+            Word.BUSY: int(busy.ctypes.data),
+        }
 
     def _matched(self, arrays: Sequence[Any]) -> Sizes:
         sizes: Sizes = {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.program import Program
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.run_context import RunContext
@@ -62,10 +63,28 @@ class NativeModel:
         missing = [str(value.name) for value in fed if value.name not in self._inputs]
         if missing:
             raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+        self._entry: Entry | None = None
+        self._fixed = all(
+            isinstance(type, TensorType) and all(isinstance(size, int) for size in type.shape or ())
+            for type in self._types
+        )
         self._plain = [
             (name, type.dtype.numpy()) if isinstance(type, TensorType) else (name, None)
             for name, type in zip(self._inputs, self._types, strict=True)
         ]
+
+    @property
+    def call(self) -> Callable[[Any], list[Any] | None] | None:
+        """The generated function of feeds, where sizes are fixed and a call was made: results, or None to ask again."""
+        return None if self._entry is None else self._entry.call
+
+    def bind(
+        self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+    ) -> tuple[Entry, dict[str, np.ndarray]]:
+        """A function over arrays that stay, and the results by name; see :meth:`Session.bind`."""
+        arrays = [feeds[name] for name in self._inputs]
+        entry, found = self.program.binding(arrays, [outputs.get(name) for name in self.output_names])
+        return entry, dict(zip(self.output_names, found, strict=True))
 
     def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
         """Whether a call asks for no more than the compiled function gives: other values are the interpreter's."""
@@ -94,6 +113,9 @@ class NativeModel:
                 fed = value.known if isinstance(type, TensorType) else value
             arrays.append(fed)
         found = self.program.run(arrays, context)
+        if self._fixed and self._entry is None:
+            self._entry = self.program.entry(self._inputs)
+            self._fixed = self._entry is not None
         if output_names is None:
             return found
         by_name = dict(zip(self.output_names, found, strict=True))

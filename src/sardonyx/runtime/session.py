@@ -10,16 +10,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from sardonyx.compiler.program import Fault, Program
 from sardonyx.core.run_context import RunContext
-from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.errors import FeedError, OptionError, UnsupportedError
 from sardonyx.model import load
 from sardonyx.ops.graph import declared_type
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.signatures import type_text
+from sardonyx.runtime.binding import Binding
 from sardonyx.runtime.native import NativeModel
 
 PROVIDERS = ("native", "reference")
@@ -106,6 +108,7 @@ class Session:
         self.model = load(model)
         self.providers = tuple(providers)
         self._limits = {"max_memory": max_memory, "max_loop_iterations": max_loop_iterations, "timeout": timeout}
+        self._unlimited = all(limit is None for limit in self._limits.values())
         self._program = ReferenceModel(self.model)
         self._inputs = [ValueInfo(value) for value in self.model.graph.inputs]
         self._outputs = [ValueInfo(value) for value in self.model.graph.outputs]
@@ -165,6 +168,40 @@ class Session:
         found = self.run(None, feeds)
         return found[0] if len(found) == 1 else tuple(found)
 
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray] | None = None) -> Binding:
+        """Prepare calls over arrays that stay where they are: the fastest way to call small models.
+
+        Args:
+            inputs: All inputs by name, contiguous and of the declared types; each call reads what they hold then.
+            outputs: Where outputs go, by name; arrays are made for the others.
+
+        Returns:
+            The calls; ``binding()`` computes, ``binding.outputs`` holds the results.
+
+        Raises:
+            FeedError: An array is of another type or not contiguous.
+
+        Example:
+            >>> binding = session.bind({"x": x})
+            >>> x[...] = 1
+            >>> binding()
+            >>> binding.outputs["y"]
+        """
+        for name, array in (*inputs.items(), *(outputs or {}).items()):
+            if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.aligned:
+                raise FeedError("an array in one piece is needed to bind it.", where=name)
+        results = dict(zip((str(info.name) for info in self._outputs), self.run(None, inputs), strict=True))
+        for name, array in (outputs or {}).items():
+            if name not in results or (array.shape, array.dtype) != (results[name].shape, results[name].dtype):
+                raise FeedError("the model gives no such array.", where=name)
+        kept = {name: (outputs or {}).get(name, array) for name, array in results.items()}
+        native = self._native
+        if native is not None and native.takes(None, inputs):
+            with contextlib.suppress(UnsupportedError):
+                entry, kept = native.bind(inputs, kept)
+                return Binding(entry, inputs, kept, lambda feeds: self.run(None, feeds))
+        return Binding(None, inputs, kept, lambda feeds: self.run(None, feeds))
+
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Run the model once.
 
@@ -181,8 +218,12 @@ class Session:
             ExecutionError: A node has no result for these values.
             ResourceError: A limit is passed.
         """
-        context = RunContext(**self._limits, number=next(self._runs))  # type: ignore[arg-type]
         native = self._native
+        if native is not None and output_names is None and self._unlimited and (call := native.call) is not None:
+            found = call(feeds)
+            if found is not None:
+                return found
+        context = RunContext(**self._limits, number=next(self._runs))  # type: ignore[arg-type]
         if native is not None and native.takes(output_names, feeds):
             # Of a fault the interpreter says what it is.
             with contextlib.suppress(Fault):
