@@ -151,3 +151,41 @@ def test_view_of_a_missing_file(run: Run, tmp_path: Path) -> None:
 
 def test_long_work_shows_progress_on_terminals_only(run: Run, two_layers: Path) -> None:
     assert run("info", two_layers).err == ""
+
+
+def test_explain(run: Run, two_layers: Path) -> None:
+    out = run("explain", two_layers, "--size", "N=4").out
+    assert "contract" in out
+    assert "a result" in out
+    assert "Nothing is left to the interpreter" in out
+    found = run("explain", two_layers, "--size", "N=4", "--json").json
+    assert found["compiled"]
+    assert sum(kernel["operations"] for kernel in found["kernels"]) == 2 * 2 * 4 * 2 * 2
+    assert any(node.startswith("MatMul") for kernel in found["kernels"] for node in kernel["nodes"])
+    assert run("explain", two_layers, "--size", "N").code == 2
+
+
+def test_explain_says_what_cannot_be_compiled(run: Run, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        net (float[N] x, int64[K] s) => (y) { y = Reshape(x, s) }"""
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    found = run("explain", path, "--json").json
+    assert found["compiled"] is False
+    assert found["reason"]
+    assert "not compiled" in run("explain", path).out
+    assert run("profile", path).code == 1
+
+
+def test_profile(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    inputs = tmp_path / "real.npz"
+    np.savez(inputs, x=np.ones((4, 2), np.float32))
+    found = run("profile", two_layers, "--inputs", inputs, "--runs", 2, "--json").json
+    assert found["runs"] == 2
+    assert found["operations"] == 2 * 2 * 4 * 2 * 2
+    assert all(kernel["seconds"] > 0 for kernel in found["kernels"])
+    out = run("profile", two_layers, "--runs", 2, "--threads", 1).out
+    assert "all kernels" in out
+    assert "Measured peak of 1 thread:" in out

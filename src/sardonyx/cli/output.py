@@ -125,6 +125,21 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
+def parse_sizes(texts: Iterable[str], option: str = "--size") -> dict[str, int]:
+    """``["batch=8"]`` → ``{"batch": 8}``.
+
+    Raises:
+        OptionError: a text is no name with a number.
+    """
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        if not equals or not number.isdigit():
+            raise OptionError(f"'{text}' is no size", where=option, remedy="Write NAME=8.")
+        sizes[name] = int(number)
+    return sizes
+
+
 def parse_shapes(texts: Iterable[str] | None, option: str = "--input-shape") -> Shapes | None:
     """``name:1,3,H,?`` → ``{"name": [1, 3, "H", None]}``; nothing after the colon is a scalar.
 

@@ -182,7 +182,7 @@ class Program:
         key = tuple([array.shape if isinstance(array, np.ndarray) else None for array in arrays])
         sizes = self._sizes.get(key)
         if sizes is None:
-            sizes = self._matched(arrays)
+            sizes = self.sizes_of(arrays)
             if len(self._sizes) >= _REMEMBERED:
                 self._sizes.clear()
                 self._plans.clear()
@@ -197,7 +197,7 @@ class Program:
                     held.append(self._play(number, step, sizes, env, limit))
                 else:
                     with running(context or RunContext()):
-                        self._interpret(step, env, sizes)
+                        self.interpret(step, env, sizes)
             return [self._result(value, env, sizes) for value in self.function.results]
         finally:
             for plan, used in held:
@@ -276,7 +276,12 @@ class Program:
             Word.BUSY: int(busy.ctypes.data),
         }
 
-    def _matched(self, arrays: Sequence[Any]) -> Sizes:
+    def sizes_of(self, arrays: Sequence[Any]) -> Sizes:
+        """The open sizes in inputs, by name.
+
+        Raises:
+            ShapeError: Sizes do not fit.
+        """
         sizes: Sizes = {}
         for declared, array in zip(self.function.inputs, arrays, strict=True):
             if isinstance(declared.type, TensorType):
@@ -300,7 +305,7 @@ class Program:
             context.tape[words] = [self._address(value, env, sizes) for value in values]
         if self._repeats:
             context.limit.value = UNLIMITED if limit is None else limit
-        player(self.target).play(context.address, plan.kernels, self.pool.address)
+        self.play_tape(context.address, plan.kernels)
         if context.fault.value:
             context.fault.value = 0
             plan.free.append(context)
@@ -308,6 +313,14 @@ class Program:
         for value, at in plan.places.items():
             env[value] = (context.base + at, context)
         return plan, context
+
+    def play_tape(self, address: int, kernels: int) -> None:
+        """Run so many kernels of the tape at an address."""
+        player(self.target).play(address, kernels, self.pool.address)
+
+    def prepared_bytes(self, weight: Prepared) -> int:
+        """Bytes of a weight in the form that kernels read."""
+        return self._prepared[weight].nbytes
 
     def _address(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> int:
         found = env.get(value)
@@ -320,7 +333,8 @@ class Program:
             env[value] = found
         return found[0] if isinstance(found, tuple) else int(found.ctypes.data)
 
-    def _interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
+    def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
+        """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""
         operands = [self._known(operand, env, sizes) for operand in value.operands]
         found = compute(value, operands, sizes)
         if _is_tensor(value):

@@ -105,14 +105,7 @@ class NativeModel:
             FeedError: An input is of another type or rank.
             ShapeError: A size does not fit what is declared, or two inputs contradict each other.
         """
-        arrays = []
-        for (name, dtype), type in zip(self._plain, self._types, strict=True):
-            fed = feeds[name]
-            if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
-                value: Value = as_value(fed, type, name)
-                fed = value.known if isinstance(type, TensorType) else value
-            arrays.append(fed)
-        found = self.program.run(arrays, context)
+        found = self.program.run(self.arrays(feeds), context)
         if self._fixed and self._entry is None:
             self._entry = self.program.entry(self._inputs)
             self._fixed = self._entry is not None
@@ -120,3 +113,14 @@ class NativeModel:
             return found
         by_name = dict(zip(self.output_names, found, strict=True))
         return [by_name[name] for name in output_names]
+
+    def arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """What the program is given for feeds; raises as :meth:`run` does of feeds."""
+        arrays = []
+        for (name, dtype), type in zip(self._plain, self._types, strict=True):
+            fed = feeds[name]
+            if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
+                value: Value = as_value(fed, type, name)
+                fed = value.known if isinstance(type, TensorType) else value
+            arrays.append(fed)
+        return arrays

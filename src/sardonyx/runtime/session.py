@@ -151,6 +151,11 @@ class Session:
         return self._native is not None
 
     @property
+    def native(self) -> NativeModel | None:
+        """The compiled model; None while there is none (``not_compiled`` says why)."""
+        return self._native
+
+    @property
     def program(self) -> Program | None:
         """The compiled program; None while there is none (``not_compiled`` says why)."""
         return None if self._native is None else self._native.program

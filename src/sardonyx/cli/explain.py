@@ -1,0 +1,47 @@
+"""``sardonyx explain``: what a model is compiled to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli.output import AsJson, ModelPath, console, parse_sizes, print_json, progress
+from sardonyx.compiler.explain import explain
+from sardonyx.report.kernels import explanation_data, explanation_tables, node_names
+from sardonyx.report.tables import print_all
+from sardonyx.runtime import Session
+
+EXAMPLE = "sardonyx explain model.onnx --size N=8"
+
+
+def command(
+    model: ModelPath,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="What to take an open size as, NAME=8 (repeatable).", show_default=False),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads to compile for; all that there are by default.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a model is compiled to: the kernels, what is in each, bytes, operations, and why it ends there.
+
+    Also which values the interpreter computes, and why. A model that cannot be compiled as a whole is said to be so.
+    """
+    sizes = parse_sizes(size or [])
+    with progress("compiling", quiet=as_json):
+        session = Session(model, compile="wait", threads=threads)
+    names = node_names(session.model)
+    if session.program is None:
+        if as_json:
+            print_json({"compiled": False, "reason": session.not_compiled})
+        else:
+            console.print(f"It is not compiled, the interpreter runs it: {session.not_compiled}", markup=False)
+        return
+    found = explain(session.program, sizes)
+    if as_json:
+        print_json({"compiled": True, **explanation_data(found, names)})
+    else:
+        print_all(console, *explanation_tables(found, names))
