@@ -111,3 +111,22 @@ def test_determinants(dtype: t.DType) -> None:
             x[2, 0, 0] = 0
         expected = computed(function, [x])[0]
         np.testing.assert_allclose(program.run([x])[0], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_transforms_of_any_length(inverse: bool) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        found = L.fft(L.bitcast(x, t.COMPLEX64), inverse=inverse)
+        return [L.bitcast(found, t.FLOAT), found]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, M, 2))])
+    program = Program(function)
+    assert not program.schedule.host
+    rng = np.random.default_rng(5)
+    for size in (0, 1, 2, 3, 5, 8, 12, 16, 17, 31, 64, 100, 127, 1000, 1024):
+        x = rng.standard_normal((3, size, 2)).astype(np.float32)
+        pairs, numbers = program.run([x])
+        given = x[..., 0].astype(np.complex128) + 1j * x[..., 1]
+        wanted = (np.fft.ifft(given) * size if inverse else np.fft.fft(given)) if size else given
+        np.testing.assert_allclose(numbers, wanted, rtol=1e-6, atol=1e-6 * max(np.abs(wanted).max(initial=0), 1))
+        np.testing.assert_array_equal(pairs, np.stack([numbers.real, numbers.imag], -1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
+from sardonyx.compiler.reader import dtype_of, is_elementwise
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal
@@ -134,7 +134,7 @@ def _path(value: Value) -> list[Value]:
     """The value and, through elementwise primitives of equal sizes, what leads to a ``contract``."""
     if value.op == "contract":
         return [value]
-    if value.op not in ELEMENTWISE:
+    if not is_elementwise(value):
         return []
     below = [found for operand in value.operands for found in _path(operand)]
     return [*dict.fromkeys(below), value] if below else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.images import choice
-from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
+from sardonyx.compiler.reader import dtype_of, is_elementwise
 from sardonyx.compiler.schedule import Group, Schedule
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import shape_of
@@ -77,6 +77,6 @@ def _reads_blocked(value: Value, root: Value, found: dict[Value, int]) -> bool:
     """Whether a value is computed, place by place, from an image in blocks."""
     if value in found:
         return True
-    if value.op not in ELEMENTWISE and value.op not in ("stop_gradient",):
+    if not is_elementwise(value) and value.op not in ("stop_gradient",):
         return False
     return any(_reads_blocked(operand, root, found) for operand in value.operands)

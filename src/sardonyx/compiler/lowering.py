@@ -21,7 +21,7 @@ from sardonyx.compiler.loops import (
     stored,
     work_items,
 )
-from sardonyx.compiler.ordered import lanes_for, ordered
+from sardonyx.compiler.ordered import fourier_tables, lanes_for, ordered
 from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
 from sardonyx.compiler.scattering import updated
@@ -143,7 +143,7 @@ class Lowering:
                 items = write_attention(self, w, self.schedule.attentions[group.anchor])
                 return [w.launch(items, "attention")]
             if group.anchor.op in ORDERED:
-                return [self._ordered(group, group.anchor)]
+                return self._ordered(group, group.anchor)
             try:
                 return self._by_template(group, group.anchor)
             except UnsupportedError:
@@ -183,9 +183,13 @@ class Lowering:
 
         return w.launch(self._over(w, root, memory, shape_of(root), body, lambda axis: False), anchor.op)
 
-    def _ordered(self, group: Group, anchor: Value) -> Launch:
+    def _ordered(self, group: Group, anchor: Value) -> list[Launch]:
+        found = []
+        if anchor.op == "fft":
+            w = Writing(self, group, 1)
+            found.append(w.launch(fourier_tables(w, anchor), "fft tables"))
         w = Writing(self, group, lanes_for(anchor, self.target.lanes(32)))
-        return w.launch(ordered(w, anchor), anchor.op)
+        return [*found, w.launch(ordered(w, anchor), anchor.op)]
 
     def _control(self, group: Group) -> Launch:
         """A loop or a choice: its operands and results are buffers, its body is lowered by itself."""

@@ -1,4 +1,4 @@
-"""What is computed along an axis in order: cumulative reductions, sorts, determinants. Each row is one worker's."""
+"""What takes a row as a whole: cumulative reductions, sorts, determinants, transforms. Each row is one worker's."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.emitter import vector
-from sardonyx.compiler.kernels import determinant, sorting
+from sardonyx.compiler.kernels import determinant, fourier, sorting
+from sardonyx.compiler.kernels.fourier import Fourier
 from sardonyx.compiler.kernels.kernel import Index
-from sardonyx.compiler.launch import Scratch
+from sardonyx.compiler.launch import Scratch, Stage
 from sardonyx.compiler.loops import bound_at, combining, identity, nest_axes, stored, work_items
 from sardonyx.compiler.reader import Element, dtype_of
+from sardonyx.compiler.vectors import Vector
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def ordered(writing: Writing, value: Value) -> Size:
-    """Write the kernel of a ``scan``, ``sort``, ``top_k`` or ``determinant``; returns its work items."""
+    """Write the kernel of a ``scan``, ``sort``, ``top_k``, ``determinant`` or ``fft``; returns its work items."""
     return _WAYS[value.op](writing, value)
 
 
@@ -102,6 +104,47 @@ def _determinant(w: Writing, value: Value) -> Size:
     return _rows(w, shape, (rank - 2, rank - 1), False, matrix)
 
 
+def _tables(value: Value) -> Stage:
+    return Stage(value, fourier.table_bytes(shape_of(value)[-1]))
+
+
+def fourier_tables(w: Writing, value: Value) -> Size:
+    """Write the kernel of what the rows of an ``fft`` share; returns its work items."""
+    with w.kernel.emitter.loop("%first", "%last"):
+        Fourier(w.kernel.emitter, w.kernel.size(shape_of(value)[-1]), w.pointer(_tables(value))).write_tables()
+    return 1
+
+
+def _fft(w: Writing, value: Value) -> Size:
+    source = value.operands[0]
+    reader, e = w.reader, w.kernel.emitter
+    memory = w.located(w.group.root)
+    shape = shape_of(value)
+    scratch, bytes_ = _scratch(w, fourier.scratch_bytes(shape[-1]))
+    tables = w.pointer(_tables(value))
+
+    def row(place: list[Index]) -> None:
+        def load(k: str) -> tuple[str, str]:
+            with reader.inside():
+                found = Vector(e, reader.element(source, (*place[:-1], Index(k))).name, "i64", 1)
+            parts = [found.to("trunc", "i32"), found.lshr(32).to("trunc", "i32")]
+            re, im = (part.number().to("fpext", "double").name for part in parts)
+            return re, im
+
+        def store(k: str, re: str, im: str) -> None:
+            parts = [Vector(e, name, "double", 1).to("fptrunc", "float").bits().to("zext", "i64") for name in (re, im)]
+            here = (*place[:-1], Index(k))
+            with reader.inside():
+                reader.bind(value, bound_at(value, here, Element((parts[0] | (parts[1] << 32)).name, True)))
+                stored(reader, w.group.root, memory, here)
+
+        mine = e.address(scratch, "i8", e.mul("%worker", bytes_))
+        transform = Fourier(e, w.kernel.size(shape[-1]), tables)
+        transform.transform(mine, value.params["inverse"], load, store)
+
+    return _rows(w, shape, (len(shape) - 1,), False, row)
+
+
 def _scratch(w: Writing, bytes_: Size) -> tuple[str, str | int]:
     """Memory of every worker's own, and the bytes of each."""
     rounded = -(-bytes_ // 64) * 64 if isinstance(bytes_, int) else (bytes_ + 63) // 64 * 64
@@ -122,4 +165,5 @@ _WAYS: dict[str, Callable[[Writing, Value], Size]] = {
     "sort": _sort,
     "top_k": _sort,
     "determinant": _determinant,
+    "fft": _fft,
 }

@@ -378,7 +378,7 @@ class Program:
 
 
 def _is_tensor(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype in storage.DTYPES
+    return isinstance(value.type, TensorType) and value.type.dtype in storage.MOVED_DTYPES
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

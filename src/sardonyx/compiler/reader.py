@@ -7,6 +7,7 @@ in memory (loaded), constants, and values that the kernel has at hand (an accumu
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import numpy as np
 from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.emitter import splat, vector
 from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.vectors import Vector
 from sardonyx.compiler.views import contiguous, factor_groups, may_repeat, shape_of
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
@@ -31,7 +33,17 @@ ORIGIN = Index(0)
 ELEMENTWISE = frozenset(
     name for name, row in PRIMITIVES.items() if row.kind in ("unary", "binary", "ternary")
 ) | {"convert", "bitcast"}  # fmt: skip
-"""Primitives whose element is computed from the operands' elements at the same place."""
+"""Primitives whose element is computed from the operands' elements at the same place; but for some of ``bitcast``."""
+
+
+def is_elementwise(value: Value) -> bool:
+    """Whether an element is computed from the operands' elements at the same place."""
+    return value.op in ELEMENTWISE and not changes_width(value)
+
+
+def changes_width(value: Value) -> bool:
+    """Whether elements are put together, or taken apart, along a last axis."""
+    return value.op == "bitcast" and len(shape_of(value)) != len(shape_of(value.operands[0]))
 
 
 @dataclass
@@ -117,7 +129,7 @@ class Reader:
         memory = self.memory(value)
         if memory is not None:
             return self.loaded(memory, place)
-        if value.op in ELEMENTWISE:
+        if is_elementwise(value):
             return self._computed(value, place)
         rule = _MOVES.get(value.op)
         assert rule is not None, f"{value.op} is neither in memory nor fused"
@@ -421,9 +433,41 @@ def _gather(reader: Reader, value: Value, place: Place) -> Element:
     return reader.element(source, (*found, *place[kept:]))
 
 
+def _bitcast(reader: Reader, value: Value, place: Place) -> Element:
+    """Elements as parts of wider ones, or as whole ones of narrower: the first part is the lowest."""
+    (source,) = value.operands
+    e = reader.kernel.emitter
+    old, new = dtype_of(source), dtype_of(value)
+
+    def bits(element: Element, lanes: int) -> Vector:
+        raw = storage.to_memory(e, old, reader.spread(element, source) if lanes > 1 else element.name, lanes)
+        held = Vector(e, raw, storage.memory_type(old), lanes)
+        return held if held.element.startswith("i") else held.bits()
+
+    if old.bitwidth > new.bitwidth:
+        *outer, part = place
+        whole = reader.element(source, tuple(outer))
+        lanes = 1 if whole.uniform and part.is_uniform else reader.lanes
+        shift = reader.times(part, new.bitwidth)
+        by = Vector(e, str(shift.base) if lanes == 1 else reader.lanes_of(shift), "i64", lanes)
+        found = bits(whole, lanes)
+        if found.element != "i64":
+            by = by.to("trunc", found.element)
+        found = found.lshr(by).to("trunc", f"i{new.bitwidth}")
+    else:
+        parts = [reader.element(source, (*place, Index(i))) for i in range(new.bitwidth // old.bitwidth)]
+        lanes = 1 if all(part.uniform for part in parts) else reader.lanes
+        wide = [bits(part, lanes).to("zext", f"i{new.bitwidth}") for part in parts]
+        found = functools.reduce(lambda a, b: a | b, [part << old.bitwidth * i for i, part in enumerate(wide)])
+    if storage.memory_type(new) != found.element:
+        found = found.to("bitcast", storage.memory_type(new))
+    return Element(storage.from_memory(e, new, found.name, lanes), lanes == 1)
+
+
 _PLAIN_CONVERSION: Mapping[str, object] = {"saturate": True, "rounding": "up"}
 
 _MOVES: dict[str, Callable[[Reader, Value, Place], Element]] = {
+    "bitcast": _bitcast,
     "constant": _constant,
     "broadcast": _broadcast,
     "permute": _permute,

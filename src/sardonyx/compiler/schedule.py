@@ -15,14 +15,15 @@ from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.anchors import Attention, Convolution, attention, convolution
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.control import CONTROL, refusal
-from sardonyx.compiler.reader import ELEMENTWISE, dtype_of
+from sardonyx.compiler.reader import ELEMENTWISE, changes_width, dtype_of, is_elementwise
 from sardonyx.compiler.views import MOVEMENTS, shape_of
+from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.types import TensorType
 
 _SOURCES = frozenset({"iota", "constant", "dims"})
-ORDERED = frozenset({"scan", "sort", "top_k", "determinant"})
+ORDERED = frozenset({"scan", "sort", "top_k", "determinant", "fft"})
 """Primitives that go along a row in order, and read each element once."""
 
 _ANCHORS = frozenset({"contract", "convolve", "reduce_window"}) | ORDERED
@@ -30,8 +31,9 @@ EXTREMA = frozenset({"argmax", "argmin"})
 """Reductions that give indices."""
 
 _REGIONS = frozenset({"concat", "pad", "scatter"})
-_COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scatter"}) | ORDERED
 """Written part by part."""
+_COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scatter"}) | ORDERED - {"fft"}
+_MOVED_ONLY = storage.SMALL_DTYPES | {t.COMPLEX64}
 
 _COSTLY = "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow"
 _COSTS = {**dict.fromkeys(("div", "sqrt", "rem"), 4), **dict.fromkeys(_COSTLY.split(), 12)}
@@ -158,10 +160,13 @@ class Schedule:
         if not isinstance(value.type, TensorType):
             return f"{value.op} gives {type(value.type).__name__}"
         for part in (value, *value.operands):
-            if not isinstance(part.type, TensorType) or part.type.dtype not in storage.DTYPES:
+            if not isinstance(part.type, TensorType) or part.type.dtype not in storage.MOVED_DTYPES:
                 return f"{value.op} of {part.type}"
-            if part.type.dtype in storage.SMALL_DTYPES and value.op in _COMPUTING:
+            if part.type.dtype in _MOVED_ONLY and value.op in _COMPUTING:
                 return f"{value.op} of {part.type}"
+        if changes_width(value):
+            small = storage.SMALL_DTYPES & {dtype_of(value), dtype_of(value.operands[0])}
+            return f"bitcast of {value.operands[0].type} to {value.type}" if small else None
         if value.op in ELEMENTWISE:
             dtypes = [dtype_of(operand) for operand in value.operands]
             return None if arithmetic.supported(value.op, dtypes, value.params) else f"{value.op} of {value.type}"
@@ -177,7 +182,7 @@ class Schedule:
         """Note which reduction a value of one element a row is computed from."""
         if value.op == "reduce":
             self._rows_of[value] = Rows(shape_of(value.operands[0]), value.params["axes"])
-        elif value.op in ELEMENTWISE or value.op in ("reshape", "stop_gradient"):
+        elif is_elementwise(value) or value.op in ("reshape", "stop_gradient"):
             found = [self._rows_of[operand] for operand in value.operands if operand in self._rows_of]
             if found and all(each == found[0] for each in found) and _same_count(shape_of(value), found[0].kept):
                 self._rows_of[value] = found[0]

@@ -33,7 +33,9 @@ _MEMORY = {
 }  # fmt: skip
 
 DTYPES = tuple(_REGISTER)
-"""The element types that registers hold."""
+"""The element types that kernels compute in."""
+MOVED_DTYPES = (*DTYPES, t.COMPLEX64)
+"""Those that kernels hold; a ``complex64`` is 64 bits, moved and nothing else."""
 SMALL_DTYPES = frozenset((*_NARROW, *minifloats.FORMATS, DType.FLOAT8E8M0))
 """Those of 8 bits and less that processors do not have: kernels move and convert them, and hardly compute in them."""
 
@@ -57,6 +59,8 @@ def memory_type(dtype: DType) -> str:
 
 
 def _known(types: dict[DType, str], dtype: DType) -> str:
+    if dtype == t.COMPLEX64:
+        return "i64"
     if dtype not in types:
         raise UnsupportedError(f"compiled code does not hold {dtype.name.lower()} in registers.")
     return types[dtype]
@@ -78,6 +82,8 @@ def constant(dtype: DType, value: float | int | bool | np.generic, lanes: int) -
         return splat(float_literal(rounded, type), lanes, type)
     if type == "i1":
         return splat("true" if value else "false", lanes, type)
+    if dtype == t.COMPLEX64:
+        return splat(str(int(np.asarray(value, np.complex64).reshape(1).view(np.int64)[0])), lanes, type)
     return splat(str(int(value)), lanes, type)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sardonyx.compiler.reader import ELEMENTWISE, Memory
+from sardonyx.compiler.reader import Memory, is_elementwise
 from sardonyx.compiler.views import factor_groups, may_repeat, shape_of
 from sardonyx.core.graph import Value
 
@@ -32,7 +32,7 @@ def walked_alike(
     found = memory(value)
     if found is not None:
         return not found.block or axis >= 2
-    if value.op in ELEMENTWISE:
+    if is_elementwise(value):
         return all(walked_alike(operand, axis, memory, bound) for operand in value.operands)
     rule = _RULES.get(value.op)
     return rule is not None and rule(value, axis, lambda operand, at: walked_alike(operand, at, memory, bound))
