@@ -7,7 +7,7 @@ LLVM turns into registers: no phi is ever written by hand.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -133,6 +133,18 @@ class Emitter:
         yield index
         following = self.let(f"add nsw i64 {index}, {step}")
         counter.set(self.opaque("i64", following) if opaque else following)
+        self.line(f"br label %{head}")
+        self.label(done)
+
+    @contextmanager
+    def repeat(self, condition: Callable[[], str]) -> Iterator[None]:
+        """``while condition: …``; the condition is written before each round, and gives an ``i1``."""
+        head, body, done = (self.fresh(stem) for stem in ("head", "body", "done"))
+        self.line(f"br label %{head}")
+        self.label(head)
+        self.line(f"br i1 {condition()}, label %{body}, label %{done}")
+        self.label(body)
+        yield
         self.line(f"br label %{head}")
         self.label(done)
 

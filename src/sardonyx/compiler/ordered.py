@@ -23,6 +23,9 @@ from sardonyx.core.graph import Value
 if TYPE_CHECKING:
     from sardonyx.compiler.lowering import Writing
 
+FEW = 32
+"""Most elements that are chosen one by one; for more of them the row is sorted."""
+
 
 def ordered(writing: Writing, value: Value) -> Size:
     """Write the kernel of a ``scan``, ``sort``, ``top_k``, ``determinant`` or ``fft``; returns its work items."""
@@ -58,8 +61,9 @@ def _sort(w: Writing, value: Value) -> Size:
     reader, e = w.reader, w.kernel.emitter
     memory = w.located(w.group.root)
     length = shape_of(source)[axis]
-    scratch, bytes_ = _scratch(w, sorting.scratch_bytes(length))
     n, k = w.kernel.size(length), w.kernel.size(shape_of(value)[axis])
+    few = k if value.op == "top_k" and isinstance(k, int) and 1 <= k <= FEW else None
+    scratch, bytes_ = _scratch(w, sorting.scratch_bytes(few or length))
     descending = value.params["descending" if value.op == "sort" else "largest"]
 
     def row(place: list[Index]) -> None:
@@ -71,7 +75,11 @@ def _sort(w: Writing, value: Value) -> Size:
                 return reader.element(source, (*place[:axis], Index(i), *place[axis + 1 :])).name
 
         mine = e.address(scratch, "i8", e.mul("%worker", bytes_))
-        indices = sorting.sort_row(e, n, mine, dtype_of(source), descending, key)
+        dtype = dtype_of(source)
+        if few:
+            indices = sorting.first_of_row(e, n, few, mine, dtype, descending, key)
+        else:
+            indices = sorting.sort_row(e, n, mine, dtype, descending, key)
         with e.loop(0, e.least(k, n)) as i, reader.inside():
             here = (*place[:axis], Index(i), *place[axis + 1 :])
             found = storage.load(e, t.INT64, indices, Index(i), 1)

@@ -164,6 +164,8 @@ class Schedule:
                 return f"{value.op} of {part.type}"
             if part.type.dtype in _MOVED_ONLY and value.op in _COMPUTING:
                 return f"{value.op} of {part.type}"
+        if value.op == "fft" and isinstance(points := shape_of(value)[-1], int) and points & (points - 1):
+            return f"numpy's transform of {points} points is faster than one by a convolution"
         if changes_width(value):
             small = storage.SMALL_DTYPES & {dtype_of(value), dtype_of(value.operands[0])}
             return f"bitcast of {value.operands[0].type} to {value.type}" if small else None
