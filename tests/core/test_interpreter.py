@@ -125,3 +125,11 @@ def test_a_function_needs_a_run() -> None:
     function = trace("f", lambda x: [x], [TensorType(t.FLOAT, ())])
     with pytest.raises(ExecutionError, match="outside of a run"):
         evaluate(function, [constant(np.float32(1))])
+
+
+def test_symbols_are_told_by_expressions_of_one() -> None:
+    function = trace("f", lambda x: [L.reshape(x, (N, 32))], [TensorType(t.FLOAT, (32 * N,))])
+    with running(RunContext()):
+        assert evaluate(function, [constant(np.zeros(96, np.float32))])[0].known.shape == (3, 32)
+        with pytest.raises(ShapeError, match="32\\*N = 96"):
+            evaluate(function, [constant(np.zeros(97, np.float32))])

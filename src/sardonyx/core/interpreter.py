@@ -221,7 +221,28 @@ def match_type(declared: Type, given: Type, sizes: Sizes, where: str) -> None:
                 remedy="Give an input of that size.",
             )
     for axis, size, number in later:
+        if not size.symbols() <= sizes.keys():
+            sizes.update(solved(size, number))
         if size.symbols() <= sizes.keys() and size.evaluate(sizes) != number:
             raise ShapeError(
                 f"axis {axis} has size {number}, and {size} = {size.evaluate(sizes)} is needed.", where=where
             )
+
+
+def solved(size: Dim, number: int) -> Sizes:
+    """The symbol of a size that has one, to the first power, from the size's number; else nothing.
+
+    A number that no whole size gives (7 for ``2*N``) gives the nearest one below: whoever compares sees the difference.
+    """
+    constant, unknown = 0, None
+    for _, atoms, factor in size.terms:
+        if not atoms:
+            constant = factor
+        elif len(atoms) == 1 and atoms[0].kind == "symbol" and unknown is None:
+            unknown = atoms[0].name, factor
+        else:
+            return {}
+    if unknown is None:
+        return {}
+    name, factor = unknown
+    return {str(name): max((number - constant) // factor, 0)}
