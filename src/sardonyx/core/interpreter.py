@@ -206,12 +206,12 @@ def match_type(declared: Type, given: Type, sizes: Sizes, where: str) -> None:
         return
     if len(declared.shape) != len(given.shape):
         raise FeedError(f"has rank {len(given.shape)}, and {len(declared.shape)} is needed ({declared}).", where=where)
-    later = []
+    later: list[tuple[int, Dim, int]] = []
     for axis, (size, number) in enumerate(zip(declared.shape, given.shape, strict=True)):
         if isinstance(size, Dim) and size.atom is not None and size.atom.kind == "symbol":
             size = sizes.setdefault(size.atom.name, number)  # type: ignore[arg-type]
         if isinstance(size, Dim):
-            later.append((axis, size, number))
+            later.append((axis, size, int(number)))
         elif size != number:
             raise ShapeError(
                 f"axis {axis} has size {number}, and {declared.shape[axis]}"
