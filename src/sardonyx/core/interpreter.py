@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -211,7 +211,7 @@ def match_type(declared: Type, given: Type, sizes: Sizes, where: str) -> None:
         if isinstance(size, Dim) and size.atom is not None and size.atom.kind == "symbol":
             size = sizes.setdefault(size.atom.name, number)  # type: ignore[arg-type]
         if isinstance(size, Dim):
-            later.append((axis, size, int(number)))
+            later.append((axis, size, cast(int, number)))
         elif size != number:
             raise ShapeError(
                 f"axis {axis} has size {number}, and {declared.shape[axis]}"
