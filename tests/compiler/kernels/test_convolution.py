@@ -65,6 +65,8 @@ CASES = {
     ),
     "plain, transposed": Case(3, 16, W((4, 4), padding=(2, 2), base_dilations=(2, 2)), (2, 2), ROWS, blocked=False),
     "half a block of channels": Case(24, 24, W((3, 3), padding=(1, 1)), (1, 1), ROWS),
+    "half a block of filters": Case(16, 8, W((3, 3), padding=(1, 1)), (1, 1), ROWS),
+    "blocks and a few filters": Case(8, 49, W((3, 3), (2, 1), (1, 1)), (1, 1), ROWS),
     "a channel more than a block": Case(17, 17, W((1, 1)), (0, 0), ROWS),
     "one axis": Case(20, 24, W((5,), padding=(2,)), (2,), ((1,), (4,), (13,), (30,), (101,))),
     "three axes": Case(9, 16, W((3, 2, 3), (1, 2, 1), (1, 0, 1)), (1, 1, 1), ((1, 2, 3), (4, 5, 16))),

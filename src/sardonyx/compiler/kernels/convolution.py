@@ -65,7 +65,9 @@ def tile_for(
     outputs = (room - 1 - filters) // filters if groups == 1 and filters <= lanes // 2 else 0
     dot = Tile(lanes, 1, outputs, inner, blocked, filters, channels, groups, "dot")
     depth = block_count(channels, lanes) * taps
-    if outputs and filters * (depth * (1 + 1 / outputs) + _ADDING_UP) < depth * lanes:
+    # A direct tile multiplies by whole blocks of output channels, or by half of one where vectors are two operations.
+    spread = depth * lanes / (2 if target.vector_bits >= 512 else 1)
+    if outputs and filters * (depth * (1 + 1 / outputs) + _ADDING_UP) < spread:
         return dot
     return direct
 

@@ -49,6 +49,8 @@ class DirectConvolution:
         self.channel_step, self.block_step = (1, volume) if tile.blocked else (volume, e.mul(volume, tile.inner))
         # The channels of the last input block, where they do not fill it.
         self._rest = -(-(tile.channels % tile.inner) // _FEWEST) * _FEWEST % tile.inner if tile.groups == 1 else 0
+        # On processors that do a wide operation in two, half a vector costs half.
+        self.half = vector(tile.lanes // 2, "float") if sweep.kernel.target.vector_bits >= 512 else None
         self.gathered = ""
         self.lines = ""
         self.taps = self.window[0] * self.window[1] * self.window[2]
@@ -60,16 +62,19 @@ class DirectConvolution:
     def _row(self, row: Row) -> None:
         """A row of outputs: the last group of blocks may be smaller than the others."""
         tile, e = self.tile, self.emitter
-        last = tile.output_blocks - (tile.tiles - 1) * tile.blocks
-        if tile.tiles == 1 or last == tile.blocks:
+        full = [self.type] * tile.blocks
+        last = full[: tile.output_blocks - (tile.tiles - 1) * tile.blocks]
+        if self.half and 0 < tile.filters % tile.lanes <= tile.lanes // 2:
+            last[-1] = self.half
+        if tile.tiles == 1 or last == full:
             self._outputs(row, last)
             return
         with e.either(e.let(f"icmp slt i64 {row.block}, {tile.tiles - 1}")) as branches:
-            for _, blocks in zip(branches, (tile.blocks, last), strict=True):
-                self._outputs(row, blocks)
+            for _, types in zip(branches, (full, last), strict=True):
+                self._outputs(row, types)
 
-    def _outputs(self, row: Row, blocks: int) -> None:
-        """The outputs of a row in so many blocks."""
+    def _outputs(self, row: Row, types: list[str]) -> None:
+        """The outputs of a row in blocks of these types."""
         tile, e = self.tile, self.emitter
         group_step = tile.depth * self.taps * tile.inner * tile.blocks * tile.lanes
         weights = e.address(self.weights, "float", e.mul(row.block, group_step))
@@ -79,13 +84,15 @@ class DirectConvolution:
         self.sweep.tiles(
             row,
             tile.outputs,
-            lambda first, size, guarded: self._tile(row, image, weights, first, size, blocks, guarded),
+            lambda first, size, guarded: self._tile(row, image, weights, first, size, types, guarded),
         )
 
-    def _tile(self, row: Row, image: str, weights: str, first: Number, size: int, blocks: int, guarded: bool) -> None:
+    def _tile(
+        self, row: Row, image: str, weights: str, first: Number, size: int, types: list[str], guarded: bool
+    ) -> None:
         e, tile = self.emitter, self.tile
-        sums = [[e.variable(self.type, "zeroinitializer") for _ in range(blocks)] for _ in range(size)]
-        vectors = blocks * tile.lanes
+        sums = [[e.variable(type, "zeroinitializer") for type in types] for _ in range(size)]
+        vectors = len(types) * tile.lanes
         width = row.phases[2]
         lowest = width.place(e, first)
         with steps(e, 0, tile.depth, opaque=True) as block:
@@ -105,11 +112,20 @@ class DirectConvolution:
                 tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
                 of_row = e.address(packed, "float", e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
-        for b in range(blocks):
+        for b in range(len(types)):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
             for i in range(size):
                 index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
-                self.epilogue(index, sums[i][b].get(), None)
+                self.epilogue(index, self._whole(sums[i][b]), None)
+
+    def _whole(self, sum: Variable) -> str:
+        """A sum as a whole block."""
+        if sum.type == self.type:
+            return sum.get()
+        half = self.tile.lanes // 2
+        lanes = ", ".join(f"i32 {min(lane, half)}" for lane in range(self.tile.lanes))
+        zeros = f"{sum.type} zeroinitializer"
+        return self.emitter.let(f"shufflevector {sum.type} {sum.get()}, {zeros}, <{self.tile.lanes} x i32> <{lanes}>")
 
     def _channels_of(self, block: Number) -> Number:
         """How many channels of an input block are to be multiplied: those past the last are zeros."""
@@ -210,13 +226,20 @@ class DirectConvolution:
                 channel = e.add(first, u)
                 start = e.address(weights, "float", e.mul(channel, blocks * tile.lanes))
                 factors = [
-                    e.load(self.type, e.address(start, "float", b * tile.lanes), 4 * tile.lanes) for b in range(blocks)
+                    e.load(each.type, e.address(start, "float", b * tile.lanes), 4 * tile.lanes)
+                    for b, each in enumerate(sums[0])
                 ]
                 plane = e.address(inputs.start, "float", e.mul(channel, inputs.channel_step))
+                # Another name for it: a vector and its half, of one value, are a load each and no shuffle.
+                again = e.opaque("ptr", plane) if sums[0][-1].type != self.type and blocks > 1 else plane
                 for i, distance in enumerate(inputs.distances):
-                    value = e.spread(e.load("float", e.address(plane, "float", distance), 4), tile.lanes, "float")
-                    for b in range(blocks):
-                        values[i][b] = e.fma(self.type, value, factors[b], values[i][b])
+                    for types, begin in ((self.type, plane), (self.half, again)):
+                        of_type = [b for b, each in enumerate(sums[i]) if each.type == types]
+                        if of_type and types:
+                            value = e.load("float", e.address(begin, "float", distance), 4)
+                            spread = e.spread(value, int(types[1:].split()[0]), "float")
+                            for b in of_type:
+                                values[i][b] = e.fma(types, spread, factors[b], values[i][b])
             for of_output, found in zip(sums, values, strict=True):
                 for each, value in zip(of_output, found, strict=True):
                     each.set(value)
