@@ -12,12 +12,15 @@ from sardonyx.compiler.kernels.depthwise import grouped
 from sardonyx.compiler.kernels.direct_convolution import DirectConvolution
 from sardonyx.compiler.kernels.dot_convolution import DotConvolution
 from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
-from sardonyx.compiler.kernels.windows import Image, Sweep, Windows, block_count
+from sardonyx.compiler.kernels.windows import Image, Sweep, Windows, block_count, rest_sizes
 from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size
 
 _PLAIN = 4
 """Most planes of a plain image that are multiplied together."""
+
+_TYPICAL = (7, 10, 14, 20, 28, 40, 56, 80)
+"""Widths that count where the width is open: those in the middle of networks."""
 
 _GROUP = 8
 """Most channels of a group whose inputs are shuffled."""
@@ -74,14 +77,27 @@ def tile_for(
 
 def _cost(tile: Tile, width: Size | None) -> float:
     """Time of an output, in multiplications: a tile does these, and waits where they are few or loads are many."""
+    if isinstance(width, int) and width:
+        tiles = -(-width // tile.outputs)
+        sizes = [width / tiles] * tiles
+    else:
+        sizes = [size for typical in _TYPICAL for size in _sizes(typical, tile.outputs)]
     cost = 0.0
-    known = isinstance(width, int) and width > 0
-    tiles = -(-width // tile.outputs) if isinstance(width, int) and known else 1
-    size = width / tiles if isinstance(width, int) and known else tile.outputs
     for first in range(0, tile.output_blocks, tile.blocks):
         blocks = min(tile.blocks, tile.output_blocks - first)
-        cost += max(size * blocks, size + blocks, 10) * (1 + 0.1 / blocks + 0.3 / size)
-    return cost / size * max(tile.depth, 1)
+        cost += sum(max(size * blocks, size + blocks, 10) * (1 + 0.1 / blocks + 0.3 / size) for size in sizes)
+    return cost / sum(sizes) * max(tile.depth, 1)
+
+
+def _sizes(width: int, outputs: int) -> list[float]:
+    """The tiles of a row whose width only a run tells."""
+    sizes: list[float] = [outputs] * (width // outputs)
+    rest = width % outputs
+    for size in rest_sizes(outputs):
+        if rest >= size:
+            sizes.append(size)
+            rest -= size
+    return sizes
 
 
 def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:

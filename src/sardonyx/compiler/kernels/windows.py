@@ -311,19 +311,17 @@ class Sweep:
                 self._tile(row, place, size, body)
 
     def _unknown_tiles(self, row: Row, count: str, most: int, body: Callable[[Number, int, bool], None]) -> None:
-        """Tiles of full size, then one each of the powers of two that make up the rest."""
+        """Tiles of full size, then smaller ones that make up the rest."""
         e = self.kernel.emitter
         whole = e.sub(count, e.rem(count, most))
         with e.loop(0, whole, most) as first:
             self._tile(row, first, most, body)
         start = e.variable("i64", str(whole))
-        size = 1 << (most - 1).bit_length() - 1 if most > 1 else 0
-        while size:
+        for size in rest_sizes(most):
             at = start.get()
             with e.when(e.let(f"icmp sge i64 {e.sub(count, at)}, {size}")):
                 body(at, size, not self.axes[2].inside)
                 start.set(str(e.add(at, size)))
-            size //= 2
 
     def _reach(self, row: Row, first: int, size: int) -> bool | None:
         """Whether the windows of a tile stay inside of the row; None where that is not known."""
@@ -366,6 +364,13 @@ def steps(e: Emitter, start: Number, end: Number, step: int = 1, *, opaque: bool
         return
     with e.loop(start, end, step, opaque=opaque) as at:
         yield at
+
+
+def rest_sizes(most: int) -> list[int]:
+    """Sizes of which each, used once or not, make up any number of outputs below that of a full tile."""
+    half = most // 2
+    powers = [1 << power for power in reversed(range((most - 1 - half).bit_length()))]
+    return [half, *powers] if half else []
 
 
 def block_count(channels: int, lanes: int) -> int:
