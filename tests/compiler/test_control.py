@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.compiler.test_image import copied
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
@@ -35,6 +36,11 @@ def check(function: Function, *calls: list[np.ndarray], native: bool = True) -> 
     for arrays in calls:
         for _ in range(2):
             assert_close(program.run(arrays), computed(function, arrays))
+    if native:
+        restored = copied(program)
+        for arrays in calls:
+            for found, expected in zip(restored.run(arrays), program.run(arrays), strict=True):
+                np.testing.assert_array_equal(found, expected)
     return program
 
 

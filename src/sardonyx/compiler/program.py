@@ -10,19 +10,21 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler import image as image_module
 from sardonyx.compiler import storage
 from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
-from sardonyx.compiler.launch import NAME, Launch, Prepared, every
+from sardonyx.compiler.image import Image, NoImage
+from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.memory_plan import ALIGNMENT
 from sardonyx.compiler.plan import UNLIMITED, Context, Plan, Planner, stored_shape
@@ -67,7 +69,9 @@ class Program:
         threads: How many threads share the work; by default what the process may use.
 
     Attributes:
-        schedule: What became of the function's values.
+        schedule: What became of the function's values; not there in a program from an image.
+        has_graph: Whether it was made of the function; one from an image knows only the values in memory.
+        host: Values that the interpreter computes, and why.
         launches: The kernels, in order.
     """
 
@@ -75,11 +79,52 @@ class Program:
         function = self.function = canonical(function)
         self.target = target or host_target()
         self.pool: Pool = pool(threads)
+        self.has_graph = True
         self._lower()
         self._compile()
         self._prepare()
-        self.steps = self._steps()
+        self._begin(self._steps())
+
+    @classmethod
+    def restored(cls, image: Image, *, target: Target | None = None, threads: int | None = None) -> Program:
+        """A program from its image; it computes what the one did that gave the image.
+
+        Args:
+            image: See :meth:`image`.
+            target: What it was compiled for.
+            threads: How many threads it was compiled for.
+        """
+        made = cls.__new__(cls)
+        reader = image_module.Reader(image)
+        made.function = reader.body.function
+        made.target = target or host_target()
+        made.pool = pool(threads)
+        made.has_graph = False
+        made.host = {}
+        made.blocks = reader.body.blocks
+        made.launches = list(reader.body.launches)
+        made._prepared = reader.prepared
+        made._objects = image.code
+        made._load({launch.text: launch.text for launch in every(made.launches) if not launch.bodies})
+        made._begin([Segment(made.launches)] if made.launches else [])
+        return made
+
+    def image(self) -> Image:
+        """The program as data.
+
+        Raises:
+            NoImage: It needs the graph while it runs.
+        """
+        if self.host:
+            raise NoImage(f"{next(iter(self.host)).op} is left to the interpreter")
+        writer = image_module.Writer(self._prepared, self._names)
+        head = writer.head(Body(self.function, tuple(self.launches), self.blocks))
+        return Image(head, self._objects, writer.arrays)
+
+    def _begin(self, steps: list[Step]) -> None:
+        self.steps = steps
         self._last = self._last_readers()
+        self._repeats = any(launch.bodies for launch in self.launches)
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
 
@@ -89,7 +134,7 @@ class Program:
         self.lowering = Bodies(self.target, self.pool.threads).lowered(self.function)
         self.schedule, self.launches = self.lowering.schedule, self.lowering.launches
         self.blocks = self.lowering.blocks
-        self._repeats = any(launch.bodies for launch in self.launches)
+        self.host: Mapping[Value, str] = self.schedule.host
 
     def _compile(self) -> None:
         names: dict[str, str] = {}
@@ -98,7 +143,12 @@ class Program:
             if not launch.bodies and launch.text not in names:
                 name = names[launch.text] = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
                 texts.append(module_text(self.target, [launch.text.replace(NAME, name)], launch.declarations))
-        self._code = LoadedCode(objects(texts, self.target, store()), self.target)
+        self._objects = objects(texts, self.target, store())
+        self._load(names)
+
+    def _load(self, names: dict[str, str]) -> None:
+        self._names = names
+        self._code = LoadedCode(self._objects, self.target)
         self._addresses = {text: self._code.address(name) for text, name in names.items()}
 
     def _prepare(self) -> None:
@@ -122,7 +172,7 @@ class Program:
                 if not steps or not isinstance(steps[-1], Segment):
                     steps.append(Segment())
                 steps[-1].launches += by_root[value]  # type: ignore[union-attr]
-            elif value in self.schedule.host:
+            elif value in self.host:
                 steps.append(value)
         return steps
 
@@ -161,7 +211,7 @@ class Program:
 
     def _is_outside(self, value: Value, segment: Segment) -> bool:
         """Whether a value lies in memory that is not the segment's own."""
-        if value in self.function.results or value.op in ("input", "dims") or value in self.schedule.host:
+        if value in self.function.results or value.op in ("input", "dims") or value in self.host:
             return True
         return all(value not in launch.makes for launch in segment.launches)
 

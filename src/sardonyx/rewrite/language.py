@@ -384,6 +384,7 @@ class Rule:
         description: First line of its docstring.
         after: Sets of operators, each of which must have made an input of the root; ``CONSTANT`` for a weight.
         among: Sets of operators, of each of which the model must have one.
+        module: Where it was written.
     """
 
     name: str
@@ -398,6 +399,7 @@ class Rule:
     description: str
     after: tuple[frozenset[str], ...] = ()
     among: tuple[frozenset[str], ...] = ()
+    module: str = ""
 
     @cached_property
     def label(self) -> str:
@@ -470,6 +472,7 @@ def rule(
             description=lines[0],
             after=behind,
             among=needed,
+            module=function.__module__,
         )
         known = REGISTRY.setdefault(name, [])
         known[:] = [old for old in known if old.function != where] + [made]

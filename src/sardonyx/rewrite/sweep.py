@@ -103,6 +103,7 @@ def sweep(
             default=default,
             targets=frozenset(targets),
             description=lines[0],
+            module=function.__module__,
         )
         SWEEPS[name] = Sweep(contract, function, early, late)
         return SWEEPS[name]

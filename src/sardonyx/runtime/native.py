@@ -41,28 +41,16 @@ class NativeModel:
     """A model compiled for the machine at hand.
 
     Args:
-        model: The model; it is left as it is.
-        threads: How many threads share the work; by default what the process may use.
-
-    Attributes:
         program: The compiled function.
-
-    Raises:
-        UnsupportedError: It cannot be traced before data are known.
+        input_names: The names of its inputs.
+        output_names: The names of its results.
     """
 
-    def __init__(self, model: ir.Model, threads: int | None = None) -> None:
-        initializers = set(model.graph.initializers.values())
-        fed = [value for value in model.graph.inputs if value not in initializers]
-        rewritten = optimize(model, target="native", verify=False).model
-        self.function = traced(rewritten)
-        self.program = Program(self.function, threads=threads)
-        self._inputs = [str(value.name) for value in rewritten.graph.inputs]
-        self._types = [value.type for value in self.function.inputs]
-        self.output_names = [str(value.name) for value in model.graph.outputs]
-        missing = [str(value.name) for value in fed if value.name not in self._inputs]
-        if missing:
-            raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+    def __init__(self, program: Program, input_names: Sequence[str], output_names: Sequence[str]) -> None:
+        self.program = program
+        self.input_names = list(input_names)
+        self.output_names = list(output_names)
+        self._types = [value.type for value in program.function.inputs]
         self._entry: Entry | None = None
         self._fixed = all(
             isinstance(type, TensorType) and all(isinstance(size, int) for size in type.shape or ())
@@ -70,8 +58,29 @@ class NativeModel:
         )
         self._plain = [
             (name, type.dtype.numpy()) if isinstance(type, TensorType) else (name, None)
-            for name, type in zip(self._inputs, self._types, strict=True)
+            for name, type in zip(self.input_names, self._types, strict=True)
         ]
+
+    @classmethod
+    def compiled(cls, model: ir.Model, threads: int | None = None) -> NativeModel:
+        """Compile a model.
+
+        Args:
+            model: The model; it is left as it is.
+            threads: How many threads share the work; by default what the process may use.
+
+        Raises:
+            UnsupportedError: It cannot be traced before data are known.
+        """
+        initializers = set(model.graph.initializers.values())
+        fed = [value for value in model.graph.inputs if value not in initializers]
+        rewritten = optimize(model, target="native", verify=False).model
+        program = Program(traced(rewritten), threads=threads)
+        inputs = [str(value.name) for value in rewritten.graph.inputs]
+        missing = [str(value.name) for value in fed if value.name not in inputs]
+        if missing:
+            raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+        return cls(program, inputs, [str(value.name) for value in model.graph.outputs])
 
     @property
     def call(self) -> Callable[[Any], list[Any] | None] | None:
@@ -82,7 +91,7 @@ class NativeModel:
         self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
     ) -> tuple[Entry, dict[str, np.ndarray]]:
         """A function over arrays that stay, and the results by name; see :meth:`Session.bind`."""
-        arrays = [feeds[name] for name in self._inputs]
+        arrays = [feeds[name] for name in self.input_names]
         entry, found = self.program.binding(arrays, [outputs.get(name) for name in self.output_names])
         return entry, dict(zip(self.output_names, found, strict=True))
 
@@ -90,7 +99,7 @@ class NativeModel:
         """Whether a call asks for no more than the compiled function gives: other values are the interpreter's."""
         if output_names is not None and not set(output_names) <= set(self.output_names):
             return False
-        return len(feeds) == len(self._inputs) and all(name in feeds for name in self._inputs)
+        return len(feeds) == len(self.input_names) and all(name in feeds for name in self.input_names)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
         """Run once.
@@ -107,7 +116,7 @@ class NativeModel:
         """
         found = self.program.run(self.arrays(feeds), context)
         if self._fixed and self._entry is None:
-            self._entry = self.program.entry(self._inputs)
+            self._entry = self.program.entry(self.input_names)
             self._fixed = self._entry is not None
         if output_names is None:
             return found

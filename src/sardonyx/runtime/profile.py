@@ -137,13 +137,12 @@ def profile(session: Session, feeds: Mapping[str, Any], runs: int = 20) -> Profi
         OptionError: There is nothing to take a median of.
         SardonyxError: What a run raises.
     """
-    native = session.native
-    if native is None:
+    program, native = session.program, session.native
+    if program is None or native is None:
         raise UnsupportedError(f"the model is not compiled: {session.not_compiled or 'not yet'}.")
     if runs < 1:
         raise OptionError("at least one run is needed.", where="runs")
     arrays = native.arrays(feeds)
-    program = native.program
     peak = measured_peak(program.target, program.pool)
     whole: list[float] = []
     played: list[_Timed] = []

@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from sardonyx.compiler.program import Fault, Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import FeedError, OptionError, UnsupportedError
-from sardonyx.model import load
 from sardonyx.ops.graph import declared_type
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.signatures import type_text
 from sardonyx.runtime.binding import Binding
+from sardonyx.runtime.kept import Given, ModelSource, keep, restored
 from sardonyx.runtime.native import NativeModel
 
 PROVIDERS = ("native", "reference")
@@ -31,8 +30,6 @@ Compile = Literal["wait", "background", "off"]
 """When a session compiles: before it is there, while it already answers, or never."""
 
 _log = logging.getLogger("sardonyx")
-
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
 class ValueInfo:
@@ -44,15 +41,19 @@ class ValueInfo:
         shape: Its sizes: a number, a text (symbol or expression), None where nothing is declared; None without a rank.
     """
 
-    __slots__ = ("declared", "name", "shape", "type")
+    __slots__ = ("name", "shape", "type")
 
-    def __init__(self, value: ir.Value) -> None:
-        self.name = value.name or ""
-        self.declared = declared_type(value)
-        self.type = "" if self.declared is None else type_text(self.declared)
-        self.shape: list[int | str | None] | None = (
-            None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
-        )
+    def __init__(self, name: str, type: str, shape: list[int | str | None] | None) -> None:
+        self.name = name
+        self.type = type
+        self.shape = shape
+
+    @classmethod
+    def of(cls, value: ir.Value) -> ValueInfo:
+        """What is declared of a value."""
+        declared = declared_type(value)
+        shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+        return cls(value.name or "", "" if declared is None else type_text(declared), shape)
 
     def __repr__(self) -> str:
         return f"ValueInfo(name={self.name!r}, type={self.type!r}, shape={self.shape})"
@@ -84,7 +85,7 @@ class Session:
 
     def __init__(
         self,
-        model: Source,
+        model: Given,
         *,
         providers: Sequence[str] = PROVIDERS,
         compile: Compile | None = None,
@@ -105,18 +106,26 @@ class Session:
             raise OptionError(
                 f"there is no {when!r}.", where="compile", remedy=f"There are: {', '.join(get_args(Compile))}."
             )
-        self.model = load(model)
         self.providers = tuple(providers)
         self._limits = {"max_memory": max_memory, "max_loop_iterations": max_loop_iterations, "timeout": timeout}
         self._unlimited = all(limit is None for limit in self._limits.values())
-        self._program = ReferenceModel(self.model)
-        self._inputs = [ValueInfo(value) for value in self.model.graph.inputs]
-        self._outputs = [ValueInfo(value) for value in self.model.graph.outputs]
         self._runs = itertools.count()
         self._native: NativeModel | None = None
+        self._reference: ReferenceModel | None = None
+        self._loading = threading.Lock()
         self._compiled = threading.Event()
+        self._source = ModelSource(model)
         self.not_compiled = ""
-        if "native" not in self.providers or when == "off":
+        compiles = "native" in self.providers and when != "off"
+        if compiles and self._restore(threads):
+            self._compiled.set()
+            return
+        interpreter = self._interpreter()
+        self._inputs = [
+            ValueInfo.of(value) for value in self.model.graph.inputs if value.name not in interpreter.optional
+        ]
+        self._outputs = [ValueInfo.of(value) for value in self.model.graph.outputs]
+        if not compiles:
             self.not_compiled = "not asked for"
             self._compiled.set()
         elif when == "wait":
@@ -126,9 +135,40 @@ class Session:
                 target=self._compile_quietly, args=(threads,), name="sardonyx-compile", daemon=True
             ).start()
 
+    @property
+    def model(self) -> ir.Model:
+        """The model as it was given."""
+        return self._source.model
+
+    def _interpreter(self) -> ReferenceModel:
+        """The model on numpy; made when it is first needed."""
+        with self._loading:
+            if self._reference is None:
+                self._reference = ReferenceModel(self._source.model)
+            return self._reference
+
+    def _restore(self, threads: int | None) -> bool:
+        """Take the compiled model from the store, if it is there."""
+        found = restored(self._source, threads)
+        if found is None:
+            return False
+        program, noted = found
+        self._inputs, self._outputs = ([ValueInfo(*each) for each in noted[part]] for part in ("inputs", "outputs"))
+        self._native = NativeModel(program, noted["fed"], [info.name for info in self._outputs])
+        return True
+
+    def _keep(self, native: NativeModel, threads: int | None) -> None:
+        inputs, outputs = (
+            [(info.name, info.type, info.shape) for info in part] for part in (self._inputs, self._outputs)
+        )
+        noted = {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
+        keep(native.program, self._source, threads, noted)
+
     def _compile(self, threads: int | None) -> None:
         try:
-            self._native = NativeModel(self.model, threads)
+            native = NativeModel.compiled(self.model, threads)
+            self._native = native
+            self._keep(native, threads)
         except UnsupportedError as error:
             self.not_compiled = str(error)
         finally:
@@ -157,12 +197,20 @@ class Session:
 
     @property
     def program(self) -> Program | None:
-        """The compiled program; None while there is none (``not_compiled`` says why)."""
-        return None if self._native is None else self._native.program
+        """The compiled program; None while there is none (``not_compiled`` says why).
+
+        It knows what it was made of: where compiled code came from the store, the model is compiled once more for it.
+        """
+        native = self._native
+        if native is None:
+            return None
+        if not native.program.has_graph:
+            native = self._native = NativeModel.compiled(self.model, native.program.pool.threads)
+        return native.program
 
     def get_inputs(self) -> list[ValueInfo]:
         """The inputs that must be fed."""
-        return [info for info in self._inputs if info.name not in self._program.optional]
+        return list(self._inputs)
 
     def get_outputs(self) -> list[ValueInfo]:
         """The outputs."""
@@ -233,4 +281,4 @@ class Session:
             # Of a fault the interpreter says what it is.
             with contextlib.suppress(Fault):
                 return native.run(output_names, feeds, context)
-        return self._program.run(output_names, feeds, context)
+        return self._interpreter().run(output_names, feeds, context)

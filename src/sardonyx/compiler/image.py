@@ -1,0 +1,279 @@
+"""Images: a program as data, so that another process neither schedules, lowers, compiles nor packs.
+
+An image has a head, which is text (what is computed from what, launches, sizes), object code, and arrays (what kernels
+read of constants). Values are in it as far as running needs them: those in memory, with their types, and not what they
+were computed by. A program with steps for the interpreter has no image: it needs the graph.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.control import CONTROL
+from sardonyx.compiler.launch import FAULT, Body, Buffer, Launch, Prepared, Relaid, Scratch, Stage
+from sardonyx.compiler.memory_plan import ALIGNMENT
+from sardonyx.compiler.schedule import Group
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim_expression import expression
+from sardonyx.core.graph import Function, Value
+from sardonyx.core.types import TensorType, TupleType, Type
+
+_LENGTH = struct.Struct("<Q")
+
+
+class NoImage(Exception):
+    """The program cannot be written down; the text says why."""
+
+
+@dataclass
+class Image:
+    """A program as data.
+
+    Attributes:
+        head: What JSON can hold: values, launches, and whatever the owner of the program adds under a name of its own.
+        code: Object code; every kernel is a function in it.
+        arrays: What kernels read of constants.
+    """
+
+    head: dict[str, Any]
+    code: list[bytes]
+    arrays: list[np.ndarray]
+
+    def texts(self) -> bytes:
+        """The head and the object code as bytes."""
+        head = json.dumps({**self.head, "code": [len(each) for each in self.code]}).encode()
+        return b"".join([_LENGTH.pack(len(head)), head, *self.code])
+
+    def weights(self) -> bytes:
+        """The arrays as bytes, each on a cache line, in the order of the head's table."""
+        parts = []
+        for array in self.arrays:
+            parts += [array.tobytes(), bytes(-array.nbytes % ALIGNMENT)]
+        return b"".join(parts)
+
+    @staticmethod
+    def read(texts: bytes, weights: np.ndarray) -> Image:
+        """An image from what :meth:`texts` and :meth:`weights` gave.
+
+        Args:
+            texts: The head and the object code.
+            weights: The arrays, as bytes that begin on a cache line; the image's are views of it.
+        """
+        if weights.size and weights.ctypes.data % ALIGNMENT:
+            raise ValueError("weights begin in the middle of a cache line")
+        (length,) = _LENGTH.unpack_from(texts)
+        at = _LENGTH.size + length
+        head = json.loads(texts[_LENGTH.size : at])
+        code = []
+        for size in head.pop("code"):
+            code.append(texts[at : at + size])
+            at += size
+        arrays, at = [], 0
+        for name, shape in head["arrays"]:
+            dtype = t.numpy_dtype(t.element_type(name))
+            count = math.prod(shape) * dtype.itemsize
+            arrays.append(weights[at : at + count].view(dtype).reshape(shape))
+            at += -(-count // ALIGNMENT) * ALIGNMENT
+        return Image(head, code, arrays)
+
+
+class Writer:
+    """Writes a program's values and launches down.
+
+    Args:
+        prepared: What kernels read of constants.
+        names: The functions of kernels, by their text.
+
+    Attributes:
+        arrays: What of ``prepared`` was met, in the order of the numbers that stand for it.
+    """
+
+    def __init__(self, prepared: Mapping[Any, np.ndarray], names: Mapping[str, str]) -> None:
+        self._prepared = prepared
+        self._names = names
+        self._values: dict[Value, int] = {}
+        self._table: list[list[Any]] = []
+        self._numbers: dict[Any, int] = {}
+        self.arrays: list[np.ndarray] = []
+
+    def head(self, program: Body) -> dict[str, Any]:
+        """The head of the image.
+
+        Args:
+            program: The function and its kernels.
+
+        Raises:
+            NoImage: A value is no tensor in memory.
+        """
+        body = self._body(program)
+        arrays = [[t.dtype_of(array).name, list(array.shape)] for array in self.arrays]
+        return {"body": body, "values": self._table, "arrays": arrays}
+
+    def _body(self, body: Body) -> list[Any]:
+        function = body.function
+        return [
+            function.name, function.level, [*map(self._value, function.inputs)], [*map(self._value, function.results)],
+            [*map(self._launch, body.launches)], [[self._value(value), block] for value, block in body.blocks.items()],
+        ]  # fmt: skip
+
+    def _launch(self, launch: Launch) -> list[Any]:
+        name = "" if launch.bodies else self._names[launch.text]
+        buffers, sizes = [*map(self._buffer, launch.buffers)], [*map(_size, launch.sizes)]
+        root, bodies = self._value(launch.writes), [*map(self._body, launch.bodies)]
+        return [name, buffers, sizes, _size(launch.items), root, launch.title, bodies]
+
+    def _buffer(self, buffer: Buffer) -> list[Any]:
+        match buffer:
+            case Prepared():
+                return ["array", self._array(buffer, self._prepared[buffer])]
+            case Scratch():
+                return ["scratch", _size(buffer.bytes)]
+            case Relaid():
+                return ["relaid", self._value(buffer.source), buffer.block]
+            case Stage():
+                return ["stage", self._value(buffer.source), _size(buffer.bytes)]
+            case Value():
+                return ["value", self._value(buffer)]
+        return ["fault"]
+
+    def _array(self, key: Any, array: np.ndarray) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self.arrays)
+            self.arrays.append(array)
+        return self._numbers[key]
+
+    def _value(self, value: Value) -> int:
+        if value not in self._values:
+            operands = [*map(self._value, value.operands)] if value.op in CONTROL else []
+            written = [value.op, *self._type(value), self._params(value), operands, value.origin]
+            self._values[value] = len(self._table)
+            self._table.append(written)
+        return self._values[value]
+
+    def _type(self, value: Value) -> tuple[str, list[int | str]]:
+        if value.op in CONTROL:
+            return "", []
+        if not isinstance(value.type, TensorType) or value.type.shape is None or value.type.dtype == t.STRING:
+            raise NoImage(f"{value.op} is {value.type}")
+        return value.type.dtype.name, [*map(_size, value.type.shape)]
+
+    def _params(self, value: Value) -> Any:
+        match value.op:
+            case "constant":
+                known = self._prepared.get(value)
+                return self._array(value, np.array(value.known, order="C") if known is None else known)
+            case "dims":
+                sizes = [*map(_size, value.params["sizes"])]
+                return [sizes, list(value.params["shape"]), value.params["dtype"].name]
+            case "input":
+                return value.params["position"]
+            case "loop":
+                return value.params["carried"]
+        return None
+
+
+class Reader:
+    """Makes values and launches of an image.
+
+    Args:
+        image: The image.
+
+    Attributes:
+        body: The function and its kernels, whose text is the name of a function in the object code.
+        prepared: What kernels read of constants.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self._arrays = image.arrays
+        self.prepared: dict[Any, np.ndarray] = {}
+        self._constants: dict[int, Value] = {}
+        self._values: list[Value] = []
+        for each in image.head["values"]:
+            self._values.append(self._value(*each))
+        self.body = self._body(*image.head["body"])
+
+    def _value(self, op: str, dtype: str, shape: list[Any], params: Any, operands: list[int], origin: str) -> Value:
+        type = TensorType(t.element_type(dtype), tuple(map(_read, shape))) if dtype else TupleType(())
+        if op == "constant":
+            return self._constant(params, type)
+        made = Value(op, self._chosen(operands), _params(op, params), type)
+        made.origin = origin
+        return made
+
+    def _chosen(self, numbers: list[int]) -> tuple[Value, ...]:
+        return tuple([self._values[number] for number in numbers])
+
+    def _constant(self, number: int, type: Type) -> Value:
+        found = self._constants.get(number)
+        if found is None:
+            array = self._arrays[number]
+            found = self._constants[number] = Value("constant", (), {"value": array}, type)
+            self.prepared[found] = array
+        return found
+
+    def _body(
+        self, name: str, level: int, inputs: list[int], results: list[int], launches: list[Any], blocks: list[Any]
+    ) -> Body:
+        function = Function(name, self._chosen(inputs), self._chosen(results), level)
+        blocked = {self._values[number]: block for number, block in blocks}
+        return Body(function, tuple([self._launch(*each) for each in launches]), blocked)
+
+    def _launch(
+        self,
+        name: str,
+        buffers: list[list[Any]],
+        sizes: list[Any],
+        items: Any,
+        root: int,
+        title: str,
+        bodies: list[Any],
+    ) -> Launch:
+        writes = self._values[root]
+        return Launch(
+            name, (), tuple([self._buffer(*buffer) for buffer in buffers]), tuple(map(_read, sizes)), _read(items),
+            writes, title, Group(writes, ""), tuple([self._body(*body) for body in bodies]),
+        )  # fmt: skip
+
+    def _buffer(self, kind: str, *rest: Any) -> Buffer:
+        match kind:
+            case "array":
+                array = self._arrays[rest[0]]
+                return self._constant(rest[0], TensorType(t.dtype_of(array), array.shape))
+            case "scratch":
+                return Scratch(_read(rest[0]))
+            case "relaid":
+                return Relaid(self._values[rest[0]], rest[1])
+            case "stage":
+                return Stage(self._values[rest[0]], _read(rest[1]))
+            case "value":
+                value: Value = self._values[rest[0]]
+                return value
+        return FAULT
+
+
+def _params(op: str, params: Any) -> dict[str, Any]:
+    match op:
+        case "dims":
+            sizes, shape, dtype = params
+            return {"sizes": tuple(map(_read, sizes)), "shape": tuple(shape), "dtype": t.element_type(dtype)}
+        case "input":
+            return {"position": params}
+        case "loop":
+            return {"carried": params}
+    return {}
+
+
+def _size(size: Size) -> int | str:
+    return expression(size) if isinstance(size, Dim) else int(size)
+
+
+def _read(size: int | str) -> Size:
+    return Dim.parse(size) if isinstance(size, str) else size

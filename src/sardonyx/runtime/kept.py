@@ -1,0 +1,246 @@
+"""Compiled models that are kept in the store: found again by the model's contents.
+
+A program is named by a digest of the bytes that the model is of, and of all that decides what they become: this
+package, what it stands on, the target, the number of threads. What external data it was made with stands in the entry
+and is compared. Files are not read again as long as their inode, size and times are what they were when they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.compiler.cache import Store, digest, store
+from sardonyx.compiler.image import Image, NoImage
+from sardonyx.compiler.machine_code import toolchain
+from sardonyx.compiler.processors import thread_count
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.target import host
+from sardonyx.errors import ModelFileError
+from sardonyx.model import load
+from sardonyx.ops.registry import defined_by_users
+from sardonyx.rewrite.language import REGISTRY
+from sardonyx.rewrite.sweep import SWEEPS
+
+_log = logging.getLogger(__name__)
+
+_PACKAGE = "sardonyx."
+_BLOCK = 1 << 22
+_SETTLED_SECONDS = 2.0
+"""A file that was written so shortly ago may be written again without its times telling: file systems' clocks are
+coarse."""
+
+
+Given = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+
+class ModelSource:
+    """What a session was given: the model, and what its compiled form is kept by.
+
+    Args:
+        given: See :func:`sardonyx.model.load`.
+    """
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self._model: ir.Model | None = None
+        self._state = _state(given) if isinstance(given, (str, os.PathLike)) and Path(given).is_file() else None
+
+    @property
+    def model(self) -> ir.Model:
+        """The model, loaded when it is first asked for.
+
+        Raises:
+            ModelFileError: It cannot be read, or the file is another since.
+        """
+        if self._model is None:
+            if self._state is not None and _state(self._path) != self._state:
+                raise ModelFileError(
+                    "was changed since the session was made.", where=self._path, remedy="Make a new session."
+                )
+            self._model = load(self._given)
+        return self._model
+
+    @property
+    def has_name(self) -> bool:
+        """Whether the model has contents that can name it, and becomes what this package alone makes of it."""
+        return (isinstance(self._given, bytes) or self._state is not None) and _is_standard()
+
+    def key(self, threads: int | None) -> str:
+        """What names the program of this model.
+
+        Args:
+            threads: How many threads it is for.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        sum = _sum([self._given]) if isinstance(self._given, bytes) else contents(self._path)
+        return digest("model", sum, repr(host()), str(thread_count(threads)), _build())
+
+    @property
+    def folder(self) -> Path:
+        """Where its external data are."""
+        return Path(self._path).parent
+
+    def external(self) -> dict[str, str]:
+        """The files of external data, relative to the folder, with what they hold.
+
+        Raises:
+            OSError: One cannot be read.
+        """
+        files = {
+            os.path.relpath(tensor.path, self.folder)
+            for tensor in _tensors(self.model)
+            if isinstance(tensor, ir.ExternalTensor) and _state(tensor.path) != self._state
+        }
+        return {name: contents(self.folder / name) for name in sorted(files)}
+
+    @property
+    def _path(self) -> str:
+        return os.fspath(self._given) if isinstance(self._given, (str, os.PathLike)) else ""
+
+
+def _is_standard() -> bool:
+    """Whether operators and rewriting are the package's alone, so that a digest of it names them."""
+    rules = [*itertools.chain(*REGISTRY.values()), *(sweep.rule for sweep in SWEEPS.values())]
+    return not defined_by_users() and all(rule.module.startswith(_PACKAGE) for rule in rules)
+
+
+def restored(source: ModelSource, threads: int | None) -> tuple[Program, dict[str, Any]] | None:
+    """The program that is kept for a model, and what was noted of it; None where there is none."""
+    kept = store()
+    if not source.has_name or kept.folder is None:
+        return None
+    try:
+        return _restored(source, threads, kept)
+    except OSError as error:  # Loading says what is wrong with the model's files.
+        _log.info("no program is looked for: %s", error)
+        return None
+
+
+def _restored(source: ModelSource, threads: int | None, kept: Store) -> tuple[Program, dict[str, Any]] | None:
+    key = source.key(threads)
+    found = kept.get("program", key)
+    if found is None:
+        return None
+    weights = _weights(kept, key)
+    if weights is None:
+        return None
+    image = Image.read(found, weights)
+    noted: dict[str, Any] = image.head["noted"]
+    if any(contents(source.folder / name) != sum for name, sum in noted["external"].items()):
+        return None
+    return Program.restored(image, threads=threads), noted
+
+
+def keep(program: Program, source: ModelSource, threads: int | None, noted: dict[str, Any]) -> None:
+    """Put a program into the store, unless it needs the graph while it runs.
+
+    Args:
+        program: The program.
+        source: What the model was loaded from.
+        threads: How many threads were asked for.
+        noted: What JSON can hold, to be given back with the program.
+    """
+    kept = store()
+    if not source.has_name or kept.folder is None:
+        return
+    try:
+        image = program.image()
+        image.head["noted"] = {**noted, "external": source.external()}
+        key = source.key(threads)
+    except (NoImage, OSError) as reason:
+        _log.info("the program is not kept: %s", reason)
+        return
+    kept.put("weights", key, image.weights())
+    kept.put("program", key, image.texts())
+
+
+_mapped: weakref.WeakValueDictionary[tuple[Path | None, str], np.ndarray] = weakref.WeakValueDictionary()
+"""Weights in memory, once for all programs of the process that use them: their arrays are views of it."""
+
+_lock = threading.Lock()
+
+
+def _weights(kept: Store, key: str) -> np.ndarray | None:
+    with _lock:
+        found = _mapped.get((kept.folder, key))
+        if found is None:
+            view = kept.get("weights", key)
+            if view is not None:
+                found = _mapped[kept.folder, key] = np.frombuffer(view, np.uint8)
+        return found
+
+
+# What files hold.
+
+
+def contents(path: str | os.PathLike[str]) -> str:
+    """A digest of a file's contents; from the store, where the file is as it was when it was read.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    before = time.time()
+    state = _state(path)
+    name = digest("file", str(Path(path).absolute()), *map(str, state))
+    known = store().get("program", name)
+    if known is not None:
+        return known.decode()
+    with Path(path).open("rb") as file:
+        found = _sum(iter(lambda: file.read(_BLOCK), b""))
+    newest = max(state[3], state[4]) / 1e9
+    if _state(path) == state and newest < before - _SETTLED_SECONDS:
+        store().put("program", name, found.encode())
+    return found
+
+
+def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    found = Path(path).stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _sum(blocks: Iterable[bytes]) -> str:
+    sum = hashlib.blake2b(digest_size=20)
+    for block in blocks:
+        sum.update(block)
+    return sum.hexdigest()
+
+
+def _tensors(model: ir.Model) -> Iterator[Any]:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from (value.const_value for value in graph.initializers.values())
+    nodes = itertools.chain(model.graph.all_nodes(), *(each.all_nodes() for each in model.functions.values()))
+    for node in nodes:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.value
+
+
+@functools.cache
+def _build() -> str:
+    """Names this package and what it computes with, down to when its files were written."""
+    root = Path(__file__).parents[1]
+    files = [
+        f"{each.relative_to(root)} {(state := each.stat()).st_size} {state.st_mtime_ns}"
+        for each in sorted(root.rglob("*.py"))
+    ]
+    others = [f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "onnx", "onnx-ir", "ml-dtypes")]
+    return digest(sys.modules["sardonyx"].__version__, toolchain(), json.dumps(files), *others)
