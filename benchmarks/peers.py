@@ -36,10 +36,11 @@ class Tool:
 
 
 def sardonyx(verify: bool = False) -> Optimizer:
-    import sardonyx
+    # By name, which imports all of it: the package itself imports nothing until it is asked for something.
+    from sardonyx import optimize
 
     def run(source: Path, result: Path) -> None:
-        sardonyx.optimize(source, verify=verify).save(result)
+        optimize(source, verify=verify).save(result)
 
     return run
 
