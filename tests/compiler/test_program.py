@@ -14,6 +14,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Function
 from sardonyx.core.simplify import simplify
+from sardonyx.core.tensor import apply, constant
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
 
@@ -178,3 +179,24 @@ def test_what_depends_on_sizes_that_are_read_is_computed_with_them() -> None:
     x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     for rows in (1, 5, 20):
         assert_close(program.run([x, np.array([rows])]), computed(function, [x, np.array([rows])]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"), [((2, 17, 40, 1), (5, 1)), ((1, 20, 1, 33), (1, 3)), ((1, 16, 1, 1), (1, 1))]
+)
+def test_convolutions_along_one_axis_of_an_image(shape: tuple[int, ...], window: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((1, 24, shape[1], *window)).astype(np.float32)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        n, c, *spatial = shape
+        grouped = L.permute(L.reshape(x, (n, 1, c, *spatial)), [1, 0, 2, 3, 4])
+        found = apply(
+            "convolve", grouped, constant(w, t.FLOAT), strides=(1, 1), padding=((0, 0), (0, 0)), base_dilation=(1, 1),
+            kernel_dilation=(1, 1), dtype=t.FLOAT,
+        )  # fmt: skip
+        return [L.tanh(found)]
+
+    function = traced(body, shape)
+    x = rng.standard_normal(shape).astype(np.float32)
+    assert_close(Program(function).run([x]), computed(function, [x]))

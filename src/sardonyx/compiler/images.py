@@ -22,7 +22,7 @@ from sardonyx.compiler.kernels.pooling import pooling
 from sardonyx.compiler.kernels.windows import Image, Windows
 from sardonyx.compiler.launch import Prepared, Scratch, Stage
 from sardonyx.compiler.loops import bound_at, masked, stored
-from sardonyx.compiler.reader import Element, dtype_of
+from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
@@ -113,6 +113,18 @@ def _winograd(found: Convolution, channels: int, filters: int, target: Target, t
     return Choice("winograd", True, tile, tiles.prefers_stages(plan))
 
 
+def wide_axes(found: Convolution) -> tuple[int, ...]:
+    """The spatial axes that a window can move along or see more than one place of; one at least."""
+    params = found.core.params
+    kept = []
+    for axis, (size, out, taps) in enumerate(
+        zip(shape_of(found.image)[2:], shape_of(found.result)[2:], shape_of(found.weights)[3:], strict=True)
+    ):
+        if not (size == out == taps == 1 and params["padding"][axis] == (0, 0)):
+            kept.append(axis)
+    return tuple(kept) or (len(params["strides"]) - 1,)
+
+
 def fixed(sizes: Sequence[Size]) -> tuple[int, ...]:
     """Sizes that are numbers.
 
@@ -147,13 +159,17 @@ class ImageKernel:
         assert isinstance(channels, int)
         assert isinstance(filters, int)
         pointer = "" if chosen.staged else w.pointer(self.lowering.image(found.image, chosen.blocked))
-        image = Image(pointer, channels, shape[2:], chosen.blocked)
+        wide = wide_axes(found)
+        image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), chosen.blocked)
         sizes = fixed(shape_of(found.weights)[3:])
         windows = Windows.of(
-            sizes, params["strides"], tuple(low for low, _ in params["padding"]), params["kernel_dilation"],
-            params["base_dilation"],
+            *(tuple(each[axis] for axis in wide) for each in (
+                sizes, params["strides"], tuple(low for low, _ in params["padding"]), params["kernel_dilation"],
+                params["base_dilation"],
+            ))
         )  # fmt: skip
-        epilogue = self._epilogue(found.result)
+        places = tuple(out[2 + axis] for axis in wide)
+        epilogue = self._epilogue(found.result, wide)
         form = f"{found.weights.type} {chosen} {self.target.name}"
         if chosen.algorithm == "depthwise":
             weights = Prepared(
@@ -165,18 +181,18 @@ class ImageKernel:
                 weights=w.pointer(weights),
                 batch=shape[0],
                 windows=windows,
-                out=out[2:],
+                out=places,
                 epilogue=epilogue,
             )
         elif chosen.algorithm == "winograd":
-            items = self._winograd(found, chosen, image, form, epilogue)
+            items = self._winograd(found, chosen, image, form, self._epilogue(found.result))
         else:
             tile = self._tile(found, chosen)
             packed = self._packed(found, tile) if chosen.packed else Prepared(
                 found.weights, form + str(tile), lambda: pack_weights(computed(found.weights), tile)
             )  # fmt: skip
             items = convolution(
-                kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=out[2:], tile=tile,
+                kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=places, tile=tile,
                 epilogue=epilogue,
             )  # fmt: skip
         return items, chosen.title
@@ -187,7 +203,7 @@ class ImageKernel:
         taps = math.prod(fixed(shape_of(found.weights)[3:]))
         return tile_for(
             self.target, channels=channels, filters=filters, groups=found.groups, blocked=chosen.blocked,
-            width=shape_of(found.result)[-1], taps=taps,
+            width=shape_of(found.result)[2 + wide_axes(found)[-1]], taps=taps,
         )  # fmt: skip
 
     def _packed(self, found: Convolution, tile: Tile) -> Stage:
@@ -245,8 +261,8 @@ class ImageKernel:
         image = Image(w.pointer(self.lowering.image(found.image, True)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
 
-    def _epilogue(self, result: Value) -> Epilogue:
-        """What follows a kernel that gives blocks of channels."""
+    def _epilogue(self, result: Value, wide: Sequence[int] | None = None) -> Epilogue:
+        """What follows a kernel that gives blocks of channels, at places along the ``wide`` axes (None: all)."""
         w, reader = self.writing, self.writing.reader
         root = w.group.root
         memory = w.located(root)
@@ -254,7 +270,12 @@ class ImageKernel:
         lanes = reader.lanes
 
         def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
-            batch, channel, *spatial = at
+            batch, channel, *along = at
+            spatial = list(along)
+            if wide is not None:
+                spatial = [ORIGIN] * (len(shape_of(result)) - 2)
+                for axis, index in zip(wide, along, strict=True):
+                    spatial[axis] = index
             place = (batch, Index(channel.base, 1, lanes), *spatial)
             e = w.kernel.emitter
             if mask is None and not (isinstance(channels, int) and channels % lanes == 0):
