@@ -2,6 +2,7 @@
 
 - A ``convolve`` reads an image ``[N, G * C, spatial]`` and gives one ``[N, G * M, spatial]``; the movements between
   those and Core's form stand directly around it.
+- A ``call`` is taken apart, unless there is a kernel for its function.
 - A division by a constant is a multiplication, unless its reciprocal would lose more than a rounding.
 """
 
@@ -10,18 +11,45 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.compiler.reader import dtype_of
+from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
 from sardonyx.core.graph import Function, Value, function
 from sardonyx.core.run_context import tracing
 from sardonyx.core.substitution import Substitution
 from sardonyx.core.tensor import Tensor, apply, constant
+from sardonyx.core.trace import inline
 
 
 def canonical(inner: Function) -> Function:
     """The function in canonical form; bodies are left as they are."""
     with tracing():
+        while any(map(_is_open_call, inner.values)):
+            inner = function(inner.name, inner.inputs, _Inlined(inner).values_of(inner.results), inner.level)
         return function(inner.name, inner.inputs, _Canonical(inner).values_of(inner.results), inner.level)
+
+
+def _is_open_call(value: Value) -> bool:
+    return value.op == "call" and tree_sum(value) is None
+
+
+class _Inlined(Substitution):
+    """One pass that takes calls apart."""
+
+    def __init__(self, inner: Function) -> None:
+        super().__init__({}, {}, inner.level, set(inner.values).__contains__)
+        self._results: dict[Value, list[Value]] = {}
+
+    def made(self, value: Value) -> Value:
+        """The value of what its operands have become."""
+        if _is_open_call(value):
+            operands = [self.new[operand] for operand in value.operands]
+            self._results[value] = inline(value.params["function"], operands)
+            return value
+        if value.op == "get" and value.operands[0] in self._results:
+            index: int = value.params["index"]
+            return self._results[value.operands[0]][index]
+        return super().made(value)
 
 
 class _Canonical(Substitution):

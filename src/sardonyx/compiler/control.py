@@ -8,7 +8,7 @@ from sardonyx.core.dim import equal
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import get
-from sardonyx.core.types import TensorType
+from sardonyx.core.types import TensorType, TupleType
 
 CONTROL = frozenset({"loop", "cond"})
 
@@ -20,9 +20,10 @@ def bodies_of(value: Value) -> tuple[Function, ...]:
 
 
 def results_of(value: Value) -> list[Value]:
-    """What control flow gives, each as the ``get`` that takes it."""
+    """What a value with several results gives, each as the ``get`` that takes it."""
+    assert isinstance(value.type, TupleType)
     with tracing():
-        return [get(value, i) for i in range(len(value.params["results"]))]
+        return [get(value, i) for i in range(len(value.type.results))]
 
 
 def refusal(value: Value) -> str | None:

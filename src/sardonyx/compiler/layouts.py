@@ -22,7 +22,7 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     lanes = target.lanes(32)
     found: dict[Value, int] = {}
     for group in schedule.groups:
-        if group.root.op in CONTROL or not _may_be_blocked(schedule, group.root):
+        if group.root.op in CONTROL | {"call"} or not _may_be_blocked(schedule, group.root):
             continue
         if _is_made_blocked(schedule, group, target, found):
             found[group.root] = lanes

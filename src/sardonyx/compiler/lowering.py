@@ -9,7 +9,8 @@ from sardonyx.compiler.attention import write_attention
 from sardonyx.compiler.control import CONTROL, bodies_of, results_of
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.launch import FAULT, NAME, Body, Buffer, Launch, Relaid
+from sardonyx.compiler.kernels.trees import Forest, scratch_bytes, tree_sums
+from sardonyx.compiler.launch import FAULT, NAME, Body, Buffer, Launch, Prepared, Relaid, Scratch
 from sardonyx.compiler.loops import (
     Axis,
     RowNest,
@@ -27,6 +28,7 @@ from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
 from sardonyx.compiler.scattering import updated
 from sardonyx.compiler.schedule import ORDERED, Group, Schedule
 from sardonyx.compiler.target import Target
+from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import View, shape_of, view
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.core import types as t
@@ -148,6 +150,8 @@ class Lowering:
                 return self._by_template(group, group.anchor)
             except UnsupportedError:
                 return [self._plain(group, group.anchor)]
+        if group.root.op == "call":
+            return [self._trees(group)]
         if group.root.op in CONTROL:
             return [self._control(group)]
         if group.root.op == "concat":
@@ -199,6 +203,26 @@ class Lowering:
                 self._require_memory(operand)
         bodies = tuple(self._body(each) for each in bodies_of(root))
         return Launch("", (), (*root.operands, *results_of(root)), (), 1, root, root.op, group, bodies)
+
+    def _trees(self, group: Group) -> Launch:
+        ensemble = tree_sum(group.root)
+        assert ensemble is not None
+        x = group.root.operands[0]
+        self._require_memory(x)
+        w = Writing(self, group, 1)
+        (total,) = results_of(group.root)
+        arrays = {name: getattr(ensemble, name) for name in ("nodes", "roots", "depths", "weights")}
+        tables = {
+            name: w.pointer(Prepared(group.root, name, lambda array=array: array))  # type: ignore[misc]
+            for name, array in arrays.items()
+        }
+        forest = Forest(
+            **tables, trees=ensemble.trees, features=ensemble.features, feature_bits=ensemble.feature_bits,
+            missing=ensemble.missing, targets=ensemble.targets,
+        )  # fmt: skip
+        scratch = w.pointer(Scratch(scratch_bytes(ensemble.features)))
+        items = tree_sums(w.kernel, forest, w.pointer(x), w.pointer(total), scratch, shape_of(x)[0])
+        return w.launch(items, "trees")
 
     # Maps.
 

@@ -16,6 +16,7 @@ from sardonyx.compiler.anchors import Attention, Convolution, attention, convolu
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.control import CONTROL, refusal
 from sardonyx.compiler.reader import ELEMENTWISE, changes_width, dtype_of, is_elementwise
+from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal
@@ -82,7 +83,7 @@ class Group:
         """What it is built around, in a word."""
         if self.anchor is not None:
             return self.anchor.op
-        if self.root.op in _REGIONS | CONTROL:
+        if self.root.op in _REGIONS | CONTROL | {"call"}:
             return self.root.op
         return "map" if self.rows is None else "rows"
 
@@ -153,6 +154,8 @@ class Schedule:
         """Why a value has no kernel; None where it has one."""
         if value.op in ("input", "constant") or value in self._absorbed or value in self.convolutions:
             return None
+        if value.op == "call":
+            return None if tree_sum(value) is not None else "call of a function that has no kernel"
         if value.op in CONTROL:
             return refusal(value)
         if value.op == "get" and self.is_native(value.operands[0]):
@@ -177,8 +180,8 @@ class Schedule:
         return f"{value.op} has no kernel"
 
     def is_native(self, value: Value) -> bool:
-        """Whether a value is control flow in native code: what it gives is in memory."""
-        return value.op in CONTROL and value not in self.host
+        """Whether a value with several results is computed in native code: what it gives is in memory."""
+        return value.op in CONTROL | {"call"} and value not in self.host
 
     def _trace_rows(self, value: Value) -> None:
         """Note which reduction a value of one element a row is computed from."""
@@ -212,7 +215,7 @@ class Schedule:
             return self._reading(chain[0], user) if user.op != "convolve" else ["read by a convolution"]
         if user in self.host:
             return ["read by the interpreter"]
-        if user.op in CONTROL:
+        if user.op in CONTROL or user.op == "call":
             return ["read by control flow"]
         if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
             return []
@@ -234,8 +237,8 @@ class Schedule:
     def _assign(self, value: Value) -> None:
         if value.op in ("input", "constant", "get") or value in self.host or value in self._absorbed:
             return
-        if value.op in CONTROL:
-            self._found(value, "control flow")
+        if value.op in CONTROL or value.op == "call":
+            self._found(value, "it has several results")
             return
         if value in self._by_value:
             return

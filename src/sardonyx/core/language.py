@@ -24,7 +24,7 @@ from sardonyx.core.tensor import (
     size_tensor,
     sizes_of,
 )
-from sardonyx.core.trace import cond, loop, stack
+from sardonyx.core.trace import call, cond, loop, stack
 from sardonyx.core.types import DType
 from sardonyx.errors import NeedsValueError, ShapeError
 
@@ -48,6 +48,7 @@ __all__ = [
     "bitcast",
     "broadcast_shapes",
     "broadcast_to",
+    "call",
     "cast",
     "ceil",
     "clip",

@@ -30,7 +30,7 @@ from sardonyx.core.graph import (
 )
 from sardonyx.core.run_context import COUNTED, current_run, tracing
 from sardonyx.core.substitution import substituted
-from sardonyx.core.tensor import Tensor, apply, constant, function_input, get, level_of, sizes_of
+from sardonyx.core.tensor import Tensor, apply, apply_any, constant, function_input, get, level_of, sizes_of
 from sardonyx.core.type_rules import TYPE_RULES, same_type
 from sardonyx.core.types import Type
 from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
@@ -115,6 +115,21 @@ def _captures(results: Sequence[Value], inner: Scope) -> list[Value]:
             else:
                 found[value] = None
     return list(found)
+
+
+def call(name: str, body: Traced, operands: Sequence[Value]) -> tuple[Value, ...]:
+    """Results of a function of the operands; whoever knows its name may compute it in a way of their own.
+
+    Args:
+        name: What it computes.
+        body: The function.
+        operands: What it is called with.
+    """
+    if current_run() is not None:
+        return tuple(body(*operands))
+    traced, captured = trace_closed(name, body, [value.type for value in operands])
+    found = apply_any("call", *operands, *captured, function=traced)
+    return tuple(get(found, i) for i in range(len(traced.results)))
 
 
 # Control flow.

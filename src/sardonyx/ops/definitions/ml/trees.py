@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.language import Tensor
@@ -51,52 +53,86 @@ class Trees(NamedTuple):
     members: dict[int, list[float]]
 
 
-def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) -> tuple[Tensor, Tensor]:
-    """The aggregated weights [N, targets], and how many leaves gave one to each target.
+class Tables(NamedTuple):
+    """The tables of an ensemble as tensors: one entry a node, but for ``roots``; see :class:`Trees`."""
+
+    roots: Tensor
+    features: Tensor
+    splits: Tensor
+    modes: Tensor
+    yes: Tensor
+    no: Tensor
+    missing: Tensor
+    weights: Tensor
+
+
+def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) -> Tensor:
+    """The aggregated weights [N, targets].
+
+    A sum is a function by the name of ``tree_sum``, of the rows and :class:`Tables`.
 
     Raises:
         InvalidModelError: The trees are none: a child or a target that does not exist, a cycle.
     """
     steps = _depth(trees)
-    at = _leaves(x, trees, steps)
     table, given = _leaf_table(trees, targets, dtype)
-    kind = {"MIN": "min", "MAX": "max"}.get(aggregate)
-    empty = {"min": math.inf, "max": -math.inf}.get(kind or "", 0.0)
-    start = L.full((x.shape[0], targets), L.constant(empty, dtype), dtype)
+    tables = Tables(
+        roots=L.constant(trees.roots, t.INT64),
+        features=L.constant(trees.features, t.INT64),
+        splits=L.constant(trees.splits, x.dtype),
+        modes=L.constant(trees.modes, t.INT64),
+        yes=L.constant(trees.yes, t.INT64),
+        no=L.constant(trees.no, t.INT64),
+        missing=L.constant(trees.missing, t.BOOL),
+        weights=table,
+    )
+    if aggregate in ("MIN", "MAX"):
+        return _extreme(_leaves(x, trees, tables, steps), table, given, aggregate == "MIN")
 
-    def tree(i: Tensor, total: Tensor, count: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+    def summed(x: Tensor, *tables: Tensor) -> list[Tensor]:
+        columns = Tables(*tables)
+        at = _leaves(x, trees, columns, steps)
+
+        def tree(i: Tensor, total: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+            return None, [total + L.take(columns.weights, L.take(at, i, 1), 0)], []
+
+        start = L.full((x.shape[0], targets), 0, dtype)
+        (total,), _ = L.loop(L.constant(len(trees.roots), t.INT64), None, [start], tree)
+        return [total]
+
+    (total,) = L.call("tree_sum", summed, [x, *tables])
+    assert isinstance(total, Tensor)
+    return total / len(trees.roots) if aggregate == "AVERAGE" else total
+
+
+def _extreme(at: Tensor, table: Tensor, given: Tensor, least: bool) -> Tensor:
+    """The least or the greatest of the weights given to each target; 0 where none is."""
+
+    def tree(i: Tensor, best: Tensor, count: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
         leaf = L.take(at, i, 1)
         weight, there = L.take(table, leaf, 0), L.take(given, leaf, 0)
-        if kind is not None:
-            joined = (L.minimum if kind == "min" else L.maximum)(total, weight)
-            return None, [L.where(there > 0, joined, total), count + there], []
-        return None, [total + weight, count + there], []
+        joined = (L.minimum if least else L.maximum)(best, weight)
+        return None, [L.where(there > 0, joined, best), count + there], []
 
-    (total, count), _ = L.loop(
-        L.constant(len(trees.roots), t.INT64), None, [start, L.full(start.shape, 0, t.INT32)], tree
-    )
-    if kind is not None:
-        total = L.where(count > 0, total, 0)
-    return (total / len(trees.roots) if aggregate == "AVERAGE" else total), count
+    shape = (at.shape[0], table.shape[1])
+    start = L.full(shape, L.constant(math.inf if least else -math.inf, table.dtype), table.dtype)
+    (best, count), _ = L.loop(L.size_tensor([at.shape[1]], ()), None, [start, L.full(shape, 0, t.INT32)], tree)
+    return L.where(count > 0, best, 0)
 
 
-def _leaves(x: Tensor, trees: Trees, steps: int) -> Tensor:
+def _leaves(x: Tensor, trees: Trees, tables: Tables, steps: int) -> Tensor:
     """The leaf that every row reaches in every tree, [N, trees]."""
-    features, splits = L.constant(trees.features, t.INT64), L.constant(trees.splits, x.dtype)
-    modes = L.constant(trees.modes, t.INT64)
-    yes, no = L.constant(trees.yes, t.INT64), L.constant(trees.no, t.INT64)
-    missing = L.constant(trees.missing, t.BOOL)
 
     def step(i: Tensor, node: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
-        value = L.gather_elements(x, L.take(features, node, 0), 1)
-        split, mode = L.take(splits, node, 0), L.take(modes, node, 0)
-        holds = L.is_nan(value) & L.take(missing, node, 0)
+        value = L.gather_elements(x, L.take(tables.features, node, 0), 1)
+        split, mode = L.take(tables.splits, node, 0), L.take(tables.modes, node, 0)
+        holds = L.is_nan(value) & L.take(tables.missing, node, 0)
         for code in sorted({*trees.modes} - {LEAF}):
             found = _member(value, node, trees) if code == MEMBER else _compared(code, value, split)
             holds = holds | (L.equal(mode, code) & found)
-        return None, [L.where(holds, L.take(yes, node, 0), L.take(no, node, 0))], []
+        return None, [L.where(holds, L.take(tables.yes, node, 0), L.take(tables.no, node, 0))], []
 
-    start = L.broadcast_to(L.constant(trees.roots, t.INT64), (x.shape[0], len(trees.roots)))
+    start = L.broadcast_to(tables.roots, (x.shape[0], len(trees.roots)))
     final, _ = L.loop(L.constant(steps, t.INT64), None, [start], step)
     at: Tensor = final[0]
     return at
@@ -128,15 +164,13 @@ def _member(value: Tensor, node: Tensor, trees: Trees) -> Tensor:
 
 def _leaf_table(trees: Trees, targets: int, dtype: DType) -> tuple[Tensor, Tensor]:
     """The weights of every node, [nodes, targets], and how many there are."""
-    places = L.constant([[node, target] for node, target, _ in trees.weights], t.INT64)
-    weights = L.constant([weight for _, _, weight in trees.weights], dtype)
     shape = (len(trees.modes), targets)
-    if not trees.weights:
-        return L.full(shape, 0, dtype), L.full(shape, 0, t.INT32)
-    return (
-        L.scatter_nd(L.full(shape, 0, dtype), places, weights, "add"),
-        L.scatter_nd(L.full(shape, 0, t.INT32), places, L.full((len(trees.weights),), 1, t.INT32), "add"),
-    )
+    weights, given = np.zeros(shape, t.numpy_dtype(dtype)), np.zeros(shape, np.int32)
+    nodes, places, added = zip(*trees.weights, strict=True) if trees.weights else ((), (), ())
+    at = np.array(nodes, np.int64), np.array(places, np.int64)
+    np.add.at(weights, at, np.array(added, weights.dtype))
+    np.add.at(given, at, 1)
+    return L.constant(weights, dtype), L.constant(given, t.INT32)
 
 
 def _depth(trees: Trees) -> int:
@@ -290,7 +324,7 @@ def tree_ensemble_regressor(
         nodes_treeids, nodes_nodeids, nodes_featureids, _numbers(nodes_values, nodes_values_as_tensor), nodes_modes,
         nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true, weights,
     )  # fmt: skip
-    total, _ = scores(rows, trees, n_targets, _aggregate(aggregate_function), rows.dtype)
+    total = scores(rows, trees, n_targets, _aggregate(aggregate_function), rows.dtype)
     base = _numbers(base_values, base_values_as_tensor)
     total = total + L.constant(base, rows.dtype) if base else total
     return transformed(L.cast(total, t.FLOAT), post_transform)
@@ -342,7 +376,7 @@ def tree_ensemble_classifier(
         nodes_treeids, nodes_nodeids, nodes_featureids, _numbers(nodes_values, nodes_values_as_tensor), nodes_modes,
         nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true, weights,
     )  # fmt: skip
-    total, _ = scores(rows, trees, classes, "SUM", rows.dtype)
+    total = scores(rows, trees, classes, "SUM", rows.dtype)
     base = _numbers(base_values, base_values_as_tensor)
     used = set(class_ids)
     if classes == 2 and len(used) == 1:
@@ -407,7 +441,7 @@ def tree_ensemble(
         ],
         members=_member_sets([i for i, mode in enumerate(modes) if mode == MEMBER], members),
     )
-    total, _ = scores(x, trees, n_targets, AGGREGATES[aggregate_function], x.dtype)
+    total = scores(x, trees, n_targets, AGGREGATES[aggregate_function], x.dtype)
     return transformed(total, ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[post_transform])
 
 
