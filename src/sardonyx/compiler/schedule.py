@@ -22,6 +22,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.types import TensorType
+from sardonyx.errors import SizeLimitError
 
 _SOURCES = frozenset({"iota", "constant", "dims"})
 ORDERED = frozenset({"scan", "sort", "top_k", "determinant", "fft"})
@@ -328,13 +329,25 @@ def _same_shape(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
 
 
 def _same_count(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
-    x, y = math.prod(a), math.prod(b)
-    return x == y or bool(equal(x, y))
+    if a == b:
+        return True
+    x, y = _count(a), _count(b)
+    return x is not None and y is not None and (x == y or bool(equal(x, y)))
 
 
 def _fewer(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
     """Whether a shape holds fewer elements than another; a symbol is taken to be more than a number."""
-    x, y = math.prod(a), math.prod(b)
+    if a == b:
+        return False
+    x, y = _count(a), _count(b)
     if isinstance(x, int) and isinstance(y, int):
         return x < y
-    return not (x == y or equal(x, y))
+    return x is None or y is None or not (x == y or equal(x, y))
+
+
+def _count(shape: tuple[Size, ...]) -> Size | None:
+    """How many elements a shape holds; None where that is too long to write."""
+    try:
+        return math.prod(shape)
+    except SizeLimitError:
+        return None
