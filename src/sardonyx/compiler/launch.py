@@ -109,8 +109,10 @@ class Launch:
     @property
     def makes(self) -> tuple[Value, ...]:
         """The values that it writes, or parts of them."""
-        taken = (buffer for buffer in self.buffers if isinstance(buffer, Value) and buffer.op == "get")
-        return tuple(value for value in taken if value.operands[0] is self.writes) or (self.writes,)
+        if not self.bodies:
+            return (self.writes,)
+        operands = len(self.writes.operands)
+        return tuple(buffer for buffer in self.buffers[operands:] if isinstance(buffer, Value))
 
 
 @dataclass(frozen=True, eq=False)

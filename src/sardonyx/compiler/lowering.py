@@ -222,7 +222,7 @@ class Lowering:
         )  # fmt: skip
         scratch = w.pointer(Scratch(scratch_bytes(ensemble.features)))
         items = tree_sums(w.kernel, forest, w.pointer(x), w.pointer(total), scratch, shape_of(x)[0])
-        return w.launch(items, "trees")
+        return w.launch(items, "trees", total)
 
     # Maps.
 
