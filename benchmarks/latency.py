@@ -1,167 +1,205 @@
-"""How fast ONNX Runtime runs one model file beside others: paired, alternating runs in one process.
+"""Measure Sardonyx's compiled models beside ONNX Runtime and OpenVINO: float32, batch 1, two threads.
 
-Each comparison alternates single runs of the two models, the order swapped every time, and takes the median of the
-ratios of neighbouring runs: drift of the machine falls out. Sessions are made anew a few times in swapped order, since
-where a session's memory happens to lie is worth some percent. Workers do not spin: an idle session's spinning threads
-would take the cores from the other one.
+    SARDONYX_SUITES=… python benchmarks/latency.py --json out.json --plot out.png --markdown docs/benchmarks.md
 
-`python latency.py FEEDS RESULT NAME=OTHER… ?NAME=CANDIDATE…` is the child process that measures one model; it prints
-JSON.
+All engines run one model in one process, in short blocks that alternate, peers also on the graph after `sardonyx
+optimize`; outputs must be equal within 1e-4 of the largest. Sections: latency (39 networks), call (the overhead of a
+call), load and memory (from a fresh process), dynamic (many input sizes), trees (tree ensembles, recurrent layers, a
+loop). A quiet machine is needed.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import statistics
-import subprocess
+import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime
+import rich.console
+import rich.progress
 
+import children
+import engine_tables
+import engines
+import generated
+import report
 import suites
 
-THREADS = 2
-SESSIONS = 3
-"""How often the two sessions of a comparison are made anew."""
-PAIR_SECONDS = 2.0
-UNDECIDED_SECONDS = 8.0
-"""A comparison goes on up to here while the confidence interval of its median holds the limit."""
-FEWEST_PAIRS = 12
-SCREEN_SECONDS = 3.0
-MOST_SCREENS = 500
-LIMIT = 1.02
-TIMEOUT_SECONDS = 600.0
+SECTIONS = ("latency", "call", "load", "memory", "dynamic", "trees")
+STARTS = 3
+"""Fresh processes for each figure of loading and of memory."""
+
+CALLS = 1000
+SMALL = "mlp"
+"""The model whose calls are measured."""
+
+DYNAMIC_SEED = 0
+Result = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Latency of a result over that of another model; `low` and `high` hold the median ratio with 95 % confidence."""
+class Bench:
+    """Measures sections; models, inputs and compiled code lie under ``work``.
 
-    other: str
-    ratio: float
-    low: float
-    high: float
-    seconds: float
-    other_seconds: float
-    pairs: int
+    Args:
+        work: A folder that is kept between calls.
+        threads: Of every engine.
+        seconds: To spend on the rounds of a model.
+        patterns: Names of models; all where empty.
+    """
+
+    def __init__(self, work: Path, threads: int, seconds: float, patterns: Sequence[str]) -> None:
+        self.work = work
+        self.threads = threads
+        self.seconds = seconds
+        self.patterns = patterns
+        self.cache = work / "cache"
+        for name in ("feeds", "optimized", "generated"):
+            (work / name).mkdir(parents=True, exist_ok=True)
+
+    def cases(self) -> list[suites.Case]:
+        """The real models, and the networks of fixed sizes."""
+        found = suites.cases(self.work / "models", self.patterns)
+        return [case for case in found if not case.name.endswith(".dyn")]
+
+    def stored(self, name: str, feeds: suites.Feeds) -> str:
+        path = self.work / "feeds" / f"{name}.npz"
+        np.savez(path, **feeds)
+        return str(path)
+
+    def feeds(self, case: suites.Case) -> str:
+        return self.stored(case.name, case.feeds(suites.LATENCY_SIZES))
+
+    def optimized(self, path: Path) -> str | None:
+        """The graph after ``sardonyx optimize``; None where it is refused."""
+        import sardonyx
+
+        result = self.work / "optimized" / path.name
+        if not result.exists() or result.stat().st_mtime < path.stat().st_mtime:
+            try:
+                sardonyx.optimize(path, verify=False).save(result)
+            except sardonyx.SardonyxError as error:
+                print(f"{path.name}: {error}", file=sys.stderr)
+                return None
+        return str(result)
+
+    def compared(self, name: str, path: Path, feeds: str) -> Result:
+        found = children.call(
+            "latency", self.cache, path=str(path), optimized=self.optimized(path), feeds=feeds, threads=self.threads,
+            seconds=self.seconds,
+        )  # fmt: skip
+        return {"name": name, **found}
+
+    # Sections: each gives its rows one by one.
+
+    def latency(self) -> Iterator[Result]:
+        for case in progress(self.cases(), "latency"):
+            yield {"suite": case.suite, **self.compared(case.name, case.path, self.feeds(case))}
+
+    def call(self) -> Iterator[Result]:
+        (case,) = suites.cases(self.work / "models", [f"models/{SMALL}"])
+        found = children.call(
+            "calls", self.cache, path=str(case.path), feeds=self.feeds(case), threads=self.threads,
+            seconds=self.seconds, times=CALLS,
+        )  # fmt: skip
+        yield {"name": case.name, **found}
+
+    def load(self) -> Iterator[Result]:
+        """Loading and memory come from the same processes."""
+        for case in progress(self.cases(), "load"):
+            feeds = self.feeds(case)
+            common = {"path": str(case.path), "feeds": feeds, "threads": self.threads}
+            rows: dict[str, list[Result]] = {name: [] for name in ("cold", "answer", "warm", *engines.PEERS)}
+            for number in range(STARTS):
+                fresh = self.work / "fresh"
+                for name, compile in (("answer", "background"), ("cold", "wait")):
+                    # Each cold start is so dear that one is enough.
+                    if number == 0:
+                        shutil.rmtree(fresh, ignore_errors=True)
+                        rows[name].append(
+                            children.call("start", fresh, engine=engines.SUBJECT, compile=compile, **common)
+                        )
+                rows["warm"].append(children.call("start", fresh, engine=engines.SUBJECT, **common))
+                for engine in engines.PEERS:
+                    rows[engine].append(children.call("start", None, engine=engine, **common))
+            yield {"name": case.name, "starts": rows}
+
+    def dynamic(self) -> Iterator[Result]:
+        random = np.random.default_rng(DYNAMIC_SEED)
+        for name, count in (("models/minilm.dyn", 200), ("real/yunet_n_dynamic", 100)):
+            for case in suites.cases(self.work / "models", [name]):
+                sizes = [self.stored(f"dynamic-{case.name}-{i}", self.drawn(case, random)) for i in range(count)]
+                found = children.call("dynamic", self.cache, path=str(case.path), sizes=sizes, threads=self.threads)
+                yield {"name": case.name, "count": count, **found}
+
+    def drawn(self, case: suites.Case, random: np.random.Generator) -> suites.Feeds:
+        """Inputs of sizes drawn at random: a batch and a sequence, or an image in steps of 32 pixels."""
+        if case.suite == "models":
+            sizes = {"batch": int(random.integers(1, 9)), "seq": int(random.integers(4, 129))}
+            return suites.drawn_feeds(case.path, {**suites.LATENCY_SIZES, **sizes})
+        height, width = (32 * int(blocks) for blocks in random.integers(3, 21, 2))
+        (name,) = case.feeds()
+        return {name: random.uniform(0, 255, (1, 3, height, width)).astype(np.float32)}
+
+    def trees(self) -> Iterator[Result]:
+        folder = self.work / "generated"
+        made = [*generated.trees(folder), *generated.recurrent(folder), *generated.loop(folder)]
+        for name, path, feeds in progress(made, "trees"):
+            yield self.compared(
+                name, path, self.stored(f"generated-{path.stem}-{len(next(iter(feeds.values())))}", feeds)
+            )
 
 
-@dataclass(frozen=True)
-class Latency:
-    """One result beside others: `comparisons` by name, `fastest` of the candidates, or `failure`."""
-
-    comparisons: dict[str, Comparison] = field(default_factory=dict)
-    fastest: str | None = None
-    failure: str | None = None
+def progress(items: Sequence[Any], name: str) -> Iterator[Any]:
+    yield from rich.progress.track(items, name, console=rich.console.Console(stderr=True))
 
 
-def compare(result: Path, compared: Mapping[str, Path], candidates: Mapping[str, Path], feeds: suites.Feeds) -> Latency:
-    """Measure `result` in a child process beside each model of `compared` and the fastest of `candidates`."""
-    with tempfile.TemporaryDirectory() as folder:
-        stored = Path(folder) / "feeds.npz"
-        np.savez(stored, **feeds)
-        named = [f"{name}={path}" for name, path in compared.items()]
-        screened = [f"?{name}={path}" for name, path in candidates.items()]
-        command = [sys.executable, __file__, str(stored), str(result), *named, *screened]
-        try:
-            child = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            return Latency(failure=f"did not end within {TIMEOUT_SECONDS:.0f} s")
-    if child.returncode:
-        last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        return Latency(failure=last[:300])
-    found = json.loads(child.stdout.splitlines()[-1])
-    comparisons = {name: Comparison(**fields) for name, fields in found["comparisons"].items()}
-    return Latency(comparisons, found["fastest"])
-
-
-def run_seconds(session: onnxruntime.InferenceSession, feeds: suites.Feeds) -> float:
-    begin = time.perf_counter()
-    session.run(None, feeds)
-    return time.perf_counter() - begin
-
-
-def fastest(paths: Mapping[str, Path], feeds: suites.Feeds) -> str:
-    """The name of the model with the least median latency, runs of all taken in turn."""
-    if len(paths) == 1:
-        return next(iter(paths))
-    sessions = {name: suites.session(path, "ORT_ENABLE_ALL", THREADS) for name, path in paths.items()}
-    runs: dict[str, list[float]] = {name: [] for name in sessions}
-    for session in sessions.values():
-        session.run(None, feeds)
-    begin = time.perf_counter()
-    for _ in range(MOST_SCREENS):
-        for name, session in sessions.items():
-            runs[name].append(run_seconds(session, feeds))
-        if time.perf_counter() - begin > SCREEN_SECONDS:
-            break
-    return min(runs, key=lambda name: statistics.median(runs[name]))
-
-
-def paired(result: Path, name: str, other: Path, feeds: suites.Feeds) -> Comparison:
-    """The median of the ratios of alternating runs."""
-    ratios: list[float] = []
-    ours: list[float] = []
-    theirs: list[float] = []
-    for round_number in range(SESSIONS):
-        paths = [result, other] if round_number % 2 == 0 else [other, result]
-        made = {path: suites.session(path, "ORT_ENABLE_ALL", THREADS) for path in paths}
-        first, second = made[result], made[other]
-        for session in (first, second, first, second):
-            session.run(None, feeds)
-        share = (round_number + 1) / SESSIONS
-        begin = time.perf_counter()
-        while wanted(ratios, time.perf_counter() - begin, share):
-            if len(ratios) % 2:
-                mine, its = run_seconds(first, feeds), run_seconds(second, feeds)
-            else:
-                its, mine = run_seconds(second, feeds), run_seconds(first, feeds)
-            ours.append(mine)
-            theirs.append(its)
-            ratios.append(mine / its)
-        del made, first, second
-    low, high = interval(ratios)
-    return Comparison(
-        name, statistics.median(ratios), low, high, statistics.median(ours), statistics.median(theirs), len(ratios)
-    )
-
-
-def wanted(ratios: Sequence[float], seconds: float, share: float) -> bool:
-    """Whether the sessions at hand should go on: `share` is the part of all pairs due by their end."""
-    if len(ratios) < FEWEST_PAIRS * share or seconds < PAIR_SECONDS / SESSIONS:
-        return True
-    low, high = interval(ratios)
-    return low <= LIMIT <= high and seconds < UNDECIDED_SECONDS / SESSIONS
-
-
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The order statistics that hold the true median with 95 % confidence."""
-    ordered = sorted(ratios)
-    reach = 0.98 * len(ordered) ** 0.5
-    middle = (len(ordered) - 1) / 2
-    low = max(0, int(middle - reach))
-    high = min(len(ordered) - 1, int(middle + reach + 1))
-    return ordered[low], ordered[high]
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"some of {','.join(SECTIONS)}")
+    parser.add_argument("--models", nargs="*", default=[], metavar="PATTERN", help="names, or suite/name; * matches")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=6.0, help="to spend on the rounds of a model")
+    parser.add_argument("--json", type=Path, help="write every figure here")
+    parser.add_argument("--plot", type=Path, help="write a plot here")
+    parser.add_argument("--markdown", type=Path, help="rewrite the marked section of this page")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "sardonyx-benchmarks")
+    chosen = parser.parse_args()
+    asked = chosen.sections.split(",")
+    if unknown := set(asked) - set(SECTIONS):
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    # Loading and memory are measured together.
+    chosen.sections = [name for name in SECTIONS if name in asked]
+    return chosen
 
 
 def main() -> None:
-    stored, result, *named = sys.argv[1:]
-    with np.load(stored) as arrays:
-        feeds = {name: arrays[name] for name in arrays.files}
-    paths = {name: Path(path) for name, path in (entry.split("=", 1) for entry in named)}
-    compared = {name: path for name, path in paths.items() if not name.startswith("?")}
-    candidates = {name[1:]: path for name, path in paths.items() if name.startswith("?")}
-    best = fastest(candidates, feeds) if candidates else None
-    if best:
-        compared[best] = candidates[best]
-    found = {name: asdict(paired(Path(result), name, path, feeds)) for name, path in compared.items()}
-    print(json.dumps({"comparisons": found, "fastest": best}))
+    chosen = arguments()
+    bench = Bench(chosen.work, chosen.threads, chosen.seconds, chosen.models)
+    facts = {**engines.versions(), "threads": str(chosen.threads), **report.place()}
+    found: dict[str, list[Result]] = {}
+    for section in chosen.sections:
+        measured = "load" if section == "memory" else section
+        if measured in found:
+            continue
+        rows = found[measured] = []
+        try:
+            for row in getattr(bench, measured)():
+                rows.append(row)
+                if chosen.json:
+                    chosen.json.write_text(json.dumps({"surroundings": facts, **found}, indent=1))
+        except suites.MaterialMissing as reason:
+            sys.exit(str(reason))
+    tables = engine_tables.tables(found, chosen.sections)
+    report.show(tables)
+    if chosen.plot:
+        engine_tables.plot(chosen.plot, found)
+    if chosen.markdown:
+        report.rewrite_section(chosen.markdown, report.markdown(tables, facts), "latency")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import onnxruntime
 
 import isolated
 import judge
-import latency
+import paired
 import peers
 import suites
 
@@ -56,7 +56,7 @@ class Row:
     before: judge.Verdict
     tools: dict[str, Outcome] = field(default_factory=dict)
     again: str | None = None
-    latency: latency.Latency | None = None
+    latency: paired.Latency | None = None
 
     @property
     def subject(self) -> Outcome:
@@ -121,13 +121,13 @@ class Bench:
             return run.failure
         return None if first.read_bytes() == second.read_bytes() else judge.changes(first, second)
 
-    def compared_latency(self, case: suites.Case, row: Row) -> latency.Latency:
+    def compared_latency(self, case: suites.Case, row: Row) -> paired.Latency:
         """Beside the input, the fastest right and standard peer result, and every one with fewer nodes."""
         nodes = row.counted()
         paths = {name: Path(row.tools[name].path) for name in nodes}
         fewer = {name: paths[name] for name in nodes if nodes[name] < row.subject.verdict.nodes}
         feeds = case.feeds(suites.LATENCY_SIZES)
-        return latency.compare(Path(row.subject.path), {"input": case.path, **fewer}, paths, feeds)
+        return paired.compare(Path(row.subject.path), {"input": case.path, **fewer}, paths, feeds)
 
     def add_effort(self, case: suites.Case, row: Row, rounds: int) -> None:
         """Time and peak memory of every tool that has a result; rounds go over all tools in turn."""

@@ -20,14 +20,17 @@ import scale
 import tables
 
 PIPED_WIDTH = 180
-BEGIN, END = "<!-- begin optimizer -->", "<!-- end optimizer -->"
 
 
 def surroundings() -> dict[str, str]:
     """Versions of the tools, the machine, and the day."""
-    versions = {tool.distribution: tool.version for tool in (peers.SUBJECT, *peers.PEERS)}
+    return {**{tool.distribution: tool.version for tool in (peers.SUBJECT, *peers.PEERS)}, **place()}
+
+
+def place() -> dict[str, str]:
+    """The machine, and the day."""
     machine = f"{processor()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
-    return {**versions, "machine": machine, "date": datetime.date.today().isoformat()}
+    return {"machine": machine, "date": datetime.date.today().isoformat()}
 
 
 def processor() -> str:
@@ -64,15 +67,16 @@ def markdown(found: Sequence[tables.Table], facts: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def rewrite_section(page: Path, text: str) -> None:
-    """Put `text` between the two marks of the page; a page without them gets them at its end."""
+def rewrite_section(page: Path, text: str, name: str = "optimizer") -> None:
+    """Put `text` between the two marks of the section; a page without them gets them at its end."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     before = page.read_text() if page.exists() else "# Benchmarks\n"
-    if BEGIN not in before:
-        before = f"{before.rstrip()}\n\n{BEGIN}\n{END}\n"
-    head, rest = before.split(BEGIN, 1)
-    tail = rest.split(END, 1)[1]
+    if begin not in before:
+        before = f"{before.rstrip()}\n\n{begin}\n{end}\n"
+    head, rest = before.split(begin, 1)
+    tail = rest.split(end, 1)[1]
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(f"{head}{BEGIN}\n{text.rstrip()}\n{END}{tail}")
+    page.write_text(f"{head}{begin}\n{text.rstrip()}\n{end}{tail}")
 
 
 def write_json(

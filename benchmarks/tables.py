@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import latency
 import measure
+import paired
 import peers
 import scale
 
@@ -113,7 +113,7 @@ def leads(row: measure.Row) -> bool:
 def slower(row: measure.Row, name: str) -> bool:
     """Whether ONNX Runtime needs longer for the peer's result than for ours, beyond the noise."""
     found = row.latency.comparisons.get(name) if row.latency else None
-    return found is not None and found.high < 1 / latency.LIMIT
+    return found is not None and found.high < 1 / paired.LIMIT
 
 
 def nodes(rows: Sequence[measure.Row]) -> Table:
@@ -183,7 +183,7 @@ def correctness(rows: Sequence[measure.Row]) -> Table:
 def latencies(rows: Sequence[measure.Row]) -> Table:
     table = Table(
         "Latency in ONNX Runtime",
-        f"All optimizations of ONNX Runtime on, {latency.THREADS} threads. Median ratio of paired runs, with the 95 % "
+        f"All optimizations of ONNX Runtime on, {paired.THREADS} threads. Median ratio of paired runs, with the 95 % "
         "interval of the median; below 1 ours is faster.",
         ["Model", "Ours, ms", "Beside the input", "Fastest peer", "Beside it"],
         [],
@@ -202,15 +202,15 @@ def latencies(rows: Sequence[measure.Row]) -> Table:
     return table
 
 
-def interval(comparison: latency.Comparison) -> str:
+def interval(comparison: paired.Comparison) -> str:
     return f"{comparison.ratio:.3f} ({comparison.low:.3f}–{comparison.high:.3f})"
 
 
 def latency_line(rows: Sequence[measure.Row]) -> list[str]:
-    asked = f"≤ {latency.LIMIT} × the input and the best peer on every model"
+    asked = f"≤ {paired.LIMIT} × the input and the best peer on every model"
     held = [row for row in rows if row.latency and not row.latency.failure and paces(row)]
     worst = max((ratio for row in held for ratio in paces(row)), default=math.nan)
-    within = sum(max(paces(row)) <= latency.LIMIT for row in held)
+    within = sum(max(paces(row)) <= paired.LIMIT for row in held)
     inputs = geomean(row.latency.comparisons["input"].ratio for row in held)
     text = f"{within} of {len(rows)} models; worst {worst:.3f}; geometric mean beside the input {inputs:.3f}"
     return line("3 latency", asked, text, within == len(rows))

@@ -1,0 +1,275 @@
+"""The figures of `latency.py` as tables: what was asked, what was reached, and every exception by name."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engines import PEERS, SUBJECT
+from tables import Table, geomean, line
+
+Result = dict[str, Any]
+
+VARIANTS = [name for peer in PEERS for name in (peer, f"{peer}, optimized")]
+LARGE_SECONDS = 5e-3
+"""From here on, of ONNX Runtime's time, a network has to be fast by itself."""
+
+MIB = 1 << 20
+
+
+def tables(found: Mapping[str, Sequence[Result]], sections: Sequence[str]) -> list[Table]:
+    """The table of the criteria, then those of the sections."""
+    builders: dict[str, Callable[[], tuple[Table, list[list[str]]]]] = {
+        "latency": lambda: compared(found["latency"], "Latency"),
+        "call": lambda: called(found["call"]),
+        "load": lambda: loaded(found["load"]),
+        "memory": lambda: remembered(found["load"]),
+        "dynamic": lambda: of_many_sizes(found["dynamic"]),
+        "trees": lambda: generated(found["trees"]),
+    }
+    built = [builders[section]() for section in sections]
+    criteria = [each for _, lines in built for each in lines]
+    summary = Table("Compiled models: summary", "", ["Criterion", "Asked", "Reached", "Holds"], criteria)
+    return [summary, *(table for table, _ in built)]
+
+
+# Latency.
+
+
+def best_of(row: Result, peer: str) -> float | None:
+    """The better of a peer's two times over ours."""
+    ratios = [row["ratios"][name] for name in (peer, f"{peer}, optimized") if name in row.get("ratios", {})]
+    return min(ratios, default=None)
+
+
+def best(row: Result) -> float | None:
+    """The fastest peer's time over ours."""
+    return min((ratio for peer in PEERS if (ratio := best_of(row, peer)) is not None), default=None)
+
+
+def compared(rows: Sequence[Result], title: str) -> tuple[Table, list[list[str]]]:
+    table = Table(
+        title,
+        "Milliseconds, median of alternating blocks. Ratios are a peer's time over ours, of its better graph; above 1 "
+        "Sardonyx is faster. The roofline is what operations at the measured peak of multiply-adds and bytes at the "
+        "measured bandwidth take, over our time.",
+        ["Model", SUBJECT, *VARIANTS, *(f"× {peer}" for peer in PEERS), "× best", "of roofline", "kernels"],
+        [],
+    )
+    for row in rows:
+        seconds = row.get("seconds", {})
+        ratios = [best_of(row, peer) for peer in PEERS]
+        times = [f"{seconds[name] * 1e3:.3f}" if name in seconds else "—" for name in (SUBJECT, *VARIANTS)]
+        roofline = row.get("roofline")
+        table.rows.append(
+            [
+                row["name"], *times, *map(times_as, ratios), times_as(best(row)),
+                "—" if roofline is None else f"{roofline:.2f}", str(row.get("kernels", "—")),
+            ]
+        )  # fmt: skip
+        table.notes += notes(row)
+    return table, latency_lines(rows) if title == "Latency" else []
+
+
+def notes(row: Result) -> list[str]:
+    """What keeps a row from being whole."""
+    said = [f"{row['name']}: {row['failure']}"] if "failure" in row else []
+    said += [f"{row['name']}: {name}: {reason}" for name, reason in row.get("failures", {}).items()]
+    left = row.get("interpreted")
+    return [*said, *([f"{row['name']}: {len(left)} values on the interpreter: {', '.join(left[:3])}"] if left else [])]
+
+
+def times_as(ratio: float | None) -> str:
+    return "—" if ratio is None else f"{ratio:.2f}"
+
+
+def latency_lines(rows: Sequence[Result]) -> list[list[str]]:
+    usable = [row for row in rows if best(row) is not None]
+    beside = [ratio for row in usable if (ratio := best_of(row, "onnxruntime")) is not None]
+    over_best = [best(row) for row in usable]
+    slower = [row["name"] for row in rows if (best(row) or 0) < 1]
+    large = [row for row in usable if row["seconds"].get("onnxruntime", 0) > LARGE_SECONDS]
+    short = [
+        row["name"] for row in large
+        if (best_of(row, "onnxruntime") or 0) < 2 and (row.get("roofline") or 0) < 0.8
+    ]  # fmt: skip
+    all_there = len(usable) == len(rows)
+    peaks = [row["peak"]["operations"] / 1e9 for row in usable if "peak" in row]
+    widths = [row["peak"]["bytes"] / 1e9 for row in usable if "peak" in row]
+    measured = f"{statistics.median(peaks):.0f} GFLOP/s, {statistics.median(widths):.1f} GB/s" if peaks else "none"
+    return [
+        ["measured peak", "", measured, ""],
+        line("latency, geometric mean", "≥ 2.0 × ONNX Runtime", f"{geomean(beside):.2f} ({len(beside)} of {len(rows)})",
+             all_there and geomean(beside) >= 2),
+        line("latency, geometric mean", "≥ 1.5 × the better peer", f"{geomean(over_best):.2f}",
+             all_there and geomean(over_best) >= 1.5),
+        line("latency, each", "no model slower than the better peer", f"slower or missing: {listed(slower)}",
+             not slower),
+        line("networks above 5 ms", "≥ 2.0 × ONNX Runtime or ≥ 0.8 of the roofline", f"short of it: {listed(short)}",
+             all_there and not short),
+    ]  # fmt: skip
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+# Calls.
+
+
+def called(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
+    table = Table(
+        "Calls of a small model", "Microseconds a call from Python; shares are of ONNX Runtime's time.",
+        ["Model", "call", "µs", "share"], [],
+    )  # fmt: skip
+    lines = []
+    for row in rows:
+        table.notes += notes(row)
+        for name, seconds in row.get("seconds", {}).items():
+            table.rows.append([row["name"], name, f"{seconds * 1e6:.2f}", f"{row['ratios'][name]:.3f}"])
+        for name, most in (("sardonyx, run", 1 / 3), ("sardonyx, bind", 1 / 8)):
+            share = row.get("ratios", {}).get(name, math.inf)
+            lines.append(line(f"{row['name']}, {name}", f"≤ {most:.3f} of ONNX Runtime", f"{share:.3f}", share <= most))
+    return table, lines
+
+
+# Loading and memory.
+
+
+def middle(row: Result, kind: str, figure: str) -> float | None:
+    """The median of a figure over the processes; None where one failed."""
+    found = [each.get(figure) for each in row["starts"][kind]]
+    return None if None in found else statistics.median(found)
+
+
+def loaded(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
+    columns = [
+        ("cold", "load"), ("answer", "first"), ("warm", "load"), ("onnxruntime", "load"), ("onnxruntime", "first"),
+        ("openvino", "load"),
+    ]  # fmt: skip
+    table = Table(
+        "Loading",
+        "Milliseconds in a fresh process that has imported the engine. Cold: with an empty cache, all compiled. First "
+        "answer: likewise, while it compiles. Warm: with the cache. `first` is loading and the first run.",
+        ["Model", "cold", "first answer", "warm", "ONNX Runtime", "ONNX Runtime, first", "OpenVINO"],
+        [],
+    )
+    late, slow = [], []
+    for row in rows:
+        figures = [middle(row, *column) for column in columns]
+        table.rows.append([row["name"], *("—" if each is None else f"{each * 1e3:.1f}" for each in figures)])
+        table.notes += start_notes(row)
+        _, answer, warm, theirs, first, _ = figures
+        if warm is None or (theirs is not None and warm > theirs):
+            late.append(row["name"])
+        if answer is None or (first is not None and answer > 1.5 * first):
+            slow.append(row["name"])
+    lines = [
+        line("warm load", "≤ ONNX Runtime's session time", f"longer: {listed(late)}", not late),
+        line("first answer, cold", "≤ 1.5 × ONNX Runtime's load and first run", f"longer: {listed(slow)}", not slow),
+    ]
+    for row in rows:
+        if row["name"] in ("resnet50", "minilm"):
+            cold = middle(row, "cold", "load")
+            lines.append(
+                line(f"cold load, {row['name']}", "≤ 6 s", f"{cold or math.nan:.1f} s", cold is not None and cold <= 6)
+            )
+    return table, lines
+
+
+def remembered(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
+    table = Table(
+        "Memory",
+        "MiB of resident memory more after a run than after the import, in a fresh process; ours with a warm cache.",
+        ["Model", SUBJECT, "ONNX Runtime", "OpenVINO"],
+        [],
+    )
+    more = []
+    for row in rows:
+        figures = [middle(row, kind, "growth") for kind in ("warm", *PEERS)]
+        table.rows.append([row["name"], *("—" if each is None else f"{each / MIB:.1f}" for each in figures)])
+        ours, theirs, _ = figures
+        if ours is None or (theirs is not None and ours > theirs):
+            more.append(row["name"])
+    return table, [line("memory", "growth ≤ ONNX Runtime's", f"more: {listed(more)}", not more)]
+
+
+def start_notes(row: Result) -> list[str]:
+    return [
+        f"{row['name']}: {kind}: {each['failure']}"
+        for kind, starts in row["starts"].items() for each in starts[:1] if "failure" in each
+    ]  # fmt: skip
+
+
+# Many sizes.
+
+
+def of_many_sizes(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
+    table = Table(
+        "Many input sizes",
+        "Seconds for all sizes but the first: each when it is new, and when it comes again. The ratio is the median of "
+        "new over repeated, ours; growth is that of resident memory while all sizes run once more.",
+        ["Model", "sizes", "engine", "new", "again", "new / again", "growth, MiB"], [],
+    )  # fmt: skip
+    lines = []
+    for row in rows:
+        table.notes += notes(row)
+        if "failure" in row:
+            lines.append(line(f"sizes of {row['name']}", "runs", row["failure"], False))
+            continue
+        for name, seconds in row["new"].items():
+            more = [f"{row['ratio']:.2f}", f"{row['growth'] / MIB:.1f}"] if name == SUBJECT else ["—", "—"]
+            table.rows.append(
+                [row["name"], str(row["count"]), name, f"{seconds:.3f}", f"{row['again'][name]:.3f}", *more]
+            )
+        fastest = min(row["new"][peer] for peer in PEERS)
+        share, ratio = fastest / row["new"][SUBJECT], row["ratio"]
+        lines += [
+            line(f"sizes of {row['name']}", "a new size ≤ 1.1 × a repeated one", f"{ratio:.2f}", ratio <= 1.1),
+            line(f"sizes of {row['name']}", "faster in total than both peers", f"{share:.2f} ×", share > 1),
+            line(f"sizes of {row['name']}", "equal outputs", f"{row['faults']} others", row["faults"] == 0),
+        ]  # fmt: skip
+    return table, lines
+
+
+# Trees and the like.
+
+
+def generated(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
+    table, _ = compared(rows, "Tree ensembles, recurrent layers, a loop")
+    lines = []
+    for row in rows:
+        asked = 10.0 if row["name"].startswith("Loop") else 1.5 if row["name"] in ("LSTM", "GRU") else 5.0
+        ratio = best_of(row, "onnxruntime")
+        lines.append(
+            line(row["name"], f"≥ {asked} × ONNX Runtime", times_as(ratio), ratio is not None and ratio >= asked)
+        )
+    return table, lines
+
+
+def plot(path: Path, found: Mapping[str, Sequence[Result]]) -> None:
+    """The ratios of the models, a panel for each section that has them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    sections = [name for name in ("latency", "trees") if found.get(name)]
+    if not sections:
+        return
+    figure, axes = plt.subplots(len(sections), 1, figsize=(14, 5 * len(sections)), squeeze=False, layout="constrained")
+    for axis, section in zip(axes[:, 0], sections, strict=True):
+        rows = found[section]
+        for peer in PEERS:
+            axis.plot(range(len(rows)), [best_of(row, peer) or math.nan for row in rows], "o", label=f"over {peer}")
+        axis.axhline(1, color="grey", linewidth=0.8)
+        axis.set_yscale("log")
+        axis.set_xticks(range(len(rows)), [row["name"] for row in rows], rotation=90, fontsize=8)
+        axis.set_title(f"{section}: a peer's time over Sardonyx's, above 1 is faster")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
