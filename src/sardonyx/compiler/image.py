@@ -18,6 +18,7 @@ import numpy as np
 
 from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.launch import FAULT, Body, Buffer, Launch, Prepared, Relaid, Scratch, Stage
+from sardonyx.compiler.linking import Code
 from sardonyx.compiler.memory_plan import ALIGNMENT
 from sardonyx.compiler.schedule import Group
 from sardonyx.core import types as t
@@ -44,13 +45,15 @@ class Image:
     """
 
     head: dict[str, Any]
-    code: list[bytes]
+    code: Code
     arrays: list[np.ndarray]
 
     def texts(self) -> bytes:
         """The head and the object code as bytes."""
-        head = json.dumps({**self.head, "code": [len(each) for each in self.code]}).encode()
-        return b"".join([_LENGTH.pack(len(head)), head, *self.code])
+        lengths = [len(each) for each in self.code.parts]
+        code = {"lengths": lengths, "functions": self.code.functions, "imports": self.code.imports}
+        head = json.dumps({**self.head, "code": code}).encode()
+        return b"".join([_LENGTH.pack(len(head)), head, *self.code.parts])
 
     def weights(self) -> bytes:
         """The arrays as bytes, each on a cache line, in the order of the head's table."""
@@ -72,9 +75,10 @@ class Image:
         (length,) = _LENGTH.unpack_from(texts)
         at = _LENGTH.size + length
         head = json.loads(texts[_LENGTH.size : at])
-        code = []
-        for size in head.pop("code"):
-            code.append(texts[at : at + size])
+        code = head.pop("code")
+        parts = []
+        for size in code["lengths"]:
+            parts.append(texts[at : at + size])
             at += size
         arrays, at = [], 0
         for name, shape in head["arrays"]:
@@ -82,7 +86,7 @@ class Image:
             count = math.prod(shape) * dtype.itemsize
             arrays.append(weights[at : at + count].view(dtype).reshape(shape))
             at += -(-count // ALIGNMENT) * ALIGNMENT
-        return Image(head, code, arrays)
+        return Image(head, Code(parts, code["functions"], code["imports"]), arrays)
 
 
 class Writer:

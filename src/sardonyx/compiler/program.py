@@ -25,6 +25,7 @@ from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
+from sardonyx.compiler.linking import Code, MappedCode, is_linked, linked
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.memory_plan import ALIGNMENT
 from sardonyx.compiler.plan import UNLIMITED, Context, Plan, Planner, stored_shape
@@ -104,8 +105,7 @@ class Program:
         made.blocks = reader.body.blocks
         made.launches = list(reader.body.launches)
         made._prepared = reader.prepared
-        made._objects = image.code
-        made._load({launch.text: launch.text for launch in every(made.launches) if not launch.bodies})
+        made._load(image.code, {launch.text: launch.text for launch in every(made.launches) if not launch.bodies})
         made._begin([Segment(made.launches)] if made.launches else [])
         return made
 
@@ -119,7 +119,7 @@ class Program:
             raise NoImage(f"{next(iter(self.host)).op} is left to the interpreter")
         writer = image_module.Writer(self._prepared, self._names)
         head = writer.head(Body(self.function, tuple(self.launches), self.blocks))
-        return Image(head, self._objects, writer.arrays)
+        return Image(head, self._code if self._code.functions else linked(self._code.parts), writer.arrays)
 
     def _begin(self, steps: list[Step]) -> None:
         self.steps = steps
@@ -143,13 +143,13 @@ class Program:
             if not launch.bodies and launch.text not in names:
                 name = names[launch.text] = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
                 texts.append(module_text(self.target, [launch.text.replace(NAME, name)], launch.declarations))
-        self._objects = objects(texts, self.target, store())
-        self._load(names)
+        self._load(Code(objects(texts, self.target, store())), names)
 
-    def _load(self, names: dict[str, str]) -> None:
+    def _load(self, code: Code, names: dict[str, str]) -> None:
         self._names = names
-        self._code = LoadedCode(self._objects, self.target)
-        self._addresses = {text: self._code.address(name) for text, name in names.items()}
+        self._code = code
+        self._loaded = MappedCode(code) if is_linked(code) else LoadedCode(code.parts, self.target)
+        self._addresses = {text: self._loaded.address(name) for text, name in names.items()}
 
     def _prepare(self) -> None:
         """Compute what kernels read of constants."""
