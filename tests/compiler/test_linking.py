@@ -66,7 +66,8 @@ def test_constants_and_functions_of_several_objects_are_found() -> None:
 def test_functions_of_the_c_library_are_called() -> None:
     code = linked(objects(CALLS))
     assert set(code.imports) == {"fmod", "cbrt"}
-    far = function(MappedCode(code), "far", ctypes.c_double, ctypes.c_double)
+    mapped = MappedCode(code)
+    far = function(mapped, "far", ctypes.c_double, ctypes.c_double)
     assert far(27.0, 5.0) == 2.0 + 3.0  # type: ignore[operator]
 
 
