@@ -253,25 +253,26 @@ class Program:
             for plan, used in held:
                 plan.free.append(used)
 
-    def entry(self, names: Sequence[str]) -> Entry | None:
-        """A function of a dict of arrays for the sizes of the first call; None where calls need more than native code.
+    def entry(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | None:
+        """A function of a dict of arrays; None where calls need more than native code.
 
         Args:
             names: What the inputs are called.
+            arrays: Those of a call: the function is for arrays of the same sizes.
         """
-        made = self._alone()
+        shapes = tuple([array.shape for array in arrays])
+        made = self._alone(shapes)
         if made is None:
             return None
         plan, context = made
         places: dict[Value, list[int]] = {}
         for word, value in zip(*plan.outside, strict=True):
             places.setdefault(value, []).append(context.address + 8 * int(word))
-        (shapes,) = self._sizes
         inputs = [
             (name, np.dtype(t.numpy_dtype(dtype_of(value))), shape, places.get(value, []))
             for name, value, shape in zip(names, self.function.inputs, shapes, strict=True)
         ]
-        (sizes,) = self._sizes.values()
+        sizes = self._sizes[shapes]
         outputs = [
             (t.numpy_dtype(dtype_of(value)), tuple(stored_shape(value, self.blocks, sizes)), places[value])
             for value in self.function.results
@@ -291,7 +292,7 @@ class Program:
             UnsupportedError: Calls need more than native code.
         """
         first = self.run(arrays)
-        made = self._alone()
+        made = self._alone(tuple([array.shape for array in arrays]))
         if made is None:
             raise UnsupportedError("what the interpreter computes a part of cannot be bound.")
         plan, context = made
@@ -303,11 +304,11 @@ class Program:
         entry = again_entry(self.target, self._words(plan, context, busy), [self, plan, context, env, busy])
         return entry, given
 
-    def _alone(self) -> tuple[Plan, Context] | None:
-        """The only plan with a context that nobody else has, where one native call computes all."""
-        if len(self.steps) != 1 or not isinstance(self.steps[0], Segment) or len(self._sizes) != 1:
+    def _alone(self, shapes: tuple[Any, ...]) -> tuple[Plan, Context] | None:
+        """The plan for shapes and a context that nobody else has, where one native call computes all."""
+        if len(self.steps) != 1 or not isinstance(self.steps[0], Segment) or shapes not in self._sizes:
             return None
-        (plan,) = self._plans.values()
+        plan = self._plans[id(self._sizes[shapes]),]
         known = {*self.function.inputs, *self.function.results}
         results = self.function.results
         tensors = all(_is_tensor(value) for value in known)

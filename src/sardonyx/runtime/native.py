@@ -52,10 +52,9 @@ class NativeModel:
         self.output_names = list(output_names)
         self._types = [value.type for value in program.function.inputs]
         self._entry: Entry | None = None
-        self._fixed = all(
-            isinstance(type, TensorType) and all(isinstance(size, int) for size in type.shape or ())
-            for type in self._types
-        )
+        self._may_have_entry = all(isinstance(type, TensorType) for type in self._types)
+        self._shapes: tuple[Any, ...] | None = None
+        self._entry_shapes: tuple[Any, ...] | None = None
         self._plain = [
             (name, type.dtype.numpy()) if isinstance(type, TensorType) else (name, None)
             for name, type in zip(self.input_names, self._types, strict=True)
@@ -84,7 +83,7 @@ class NativeModel:
 
     @property
     def call(self) -> Callable[[Any], list[Any] | None] | None:
-        """The generated function of feeds, where sizes are fixed and a call was made: results, or None to ask again."""
+        """The generated function of feeds, for the sizes that two calls in a row had: results, or None to ask again."""
         return None if self._entry is None else self._entry.call
 
     def bind(
@@ -114,10 +113,14 @@ class NativeModel:
             FeedError: An input is of another type or rank.
             ShapeError: A size does not fit what is declared, or two inputs contradict each other.
         """
-        found = self.program.run(self.arrays(feeds), context)
-        if self._fixed and self._entry is None:
-            self._entry = self.program.entry(self.input_names)
-            self._fixed = self._entry is not None
+        arrays = self.arrays(feeds)
+        found = self.program.run(arrays, context)
+        if self._may_have_entry:
+            shapes = tuple([array.shape for array in arrays])
+            if shapes == self._shapes and self._entry_shapes != shapes:
+                self._entry, self._entry_shapes = self.program.entry(self.input_names, arrays), shapes
+                self._may_have_entry = self._entry is not None
+            self._shapes = shapes
         if output_names is None:
             return found
         by_name = dict(zip(self.output_names, found, strict=True))
