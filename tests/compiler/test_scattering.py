@@ -92,3 +92,46 @@ def test_scattering_does_not_tell_how_many_threads_there_were() -> None:
     ]
     one, two = (Program(function, threads=threads).run(arrays) for threads in (1, 2))
     np.testing.assert_array_equal(one, two)
+
+
+def assigned(x: L.Tensor, starts: list[int], steps: list[int], updates: L.Tensor) -> L.Tensor:
+    """``x`` with a part of it replaced, as exporters write it: with an index for every element."""
+    shape = updates.shape
+    places = [
+        L.unsqueeze(L.iota(shape, axis) * step + start, [-1])
+        for axis, (start, step) in enumerate(zip(starts, steps, strict=True))
+    ]
+    return apply("scatter", x, L.concat(places, -1), updates, kind="set", batch=0)
+
+
+def test_assignments_to_slices_are_parts_written_over_one_copy() -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        x = assigned(x * 2.0, [0, 1, 3], [1, 2, 1], y)
+        x = assigned(x, [1, 0, 20], [1, 1, 1], L.slice_(y, 0, 0, 1, 1) * -1.0)
+        return [assigned(x, [0, 0, 0], [1, 1, 7], L.slice_(y, 2, 0, 4, 1))]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (2, 5, 40)), TensorType(t.FLOAT, (2, 2, 19))])
+    program = Program(function)
+    assert [launch.title for launch in program.launches] == ["part of scatter"] * 4
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((2, 5, 40), (2, 2, 19))]
+    assert_close(program.run(arrays), computed(function, arrays))
+
+
+def test_what_is_read_between_two_assignments_is_as_it_was_then() -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        x = assigned(x, [0, 2], [1, 1], y)
+        return [assigned(x, [0, 0], [1, 1], L.slice_(L.reverse(x, [1]), 1, 0, 3, 1) * 3.0)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (3, 8)), TensorType(t.FLOAT, (3, 6))])
+    arrays = [np.arange(24, dtype=np.float32).reshape(3, 8), np.ones((3, 6), np.float32)]
+    assert_close(Program(function).run(arrays), computed(function, arrays))
+
+
+def test_an_assignment_out_of_range_is_a_fault() -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        return [assigned(x, [4], [1], y)]
+
+    program = Program(trace("f", body, [TensorType(t.FLOAT, (6,)), TensorType(t.FLOAT, (3,))]))
+    with pytest.raises(Fault):
+        program.run([np.zeros(6, np.float32), np.zeros(3, np.float32)])

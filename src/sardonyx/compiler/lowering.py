@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.attention import write_attention
+from sardonyx.compiler.boxes import box
 from sardonyx.compiler.control import CONTROL, bodies_of, results_of
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
@@ -319,9 +320,22 @@ class Lowering:
         return [w.launch(items, "fill"), self._region(group, source, tuple(sizes), to, since)]
 
     def _scatter(self, group: Group) -> list[Launch]:
-        copy = self._region(group, group.root.operands[0], shape_of(group.root), {}, {})
-        w = Writing(self, group)
-        return [copy, w.launch(updated(w, group.root), "scatter")]
+        """A copy of what is written into, then the updates of one scatter after the other."""
+        chain = [group.root]
+        while chain[0].operands[0].op == "scatter" and chain[0].operands[0] in group.members:
+            chain.insert(0, chain[0].operands[0])
+        found = [self._region(group, chain[0].operands[0], shape_of(group.root), {}, {})]
+        for value in chain:
+            part = box(value)
+            if part is not None:
+                lines = enumerate(zip(part.starts, part.steps, strict=True))
+                to = {axis: line for axis, line in lines if line != (0, 1)}
+                updates = value.operands[2]
+                found.append(self._region(group, updates, shape_of(updates), to, {}))
+                continue
+            w = Writing(self, group)
+            found.append(w.launch(updated(w, value), "scatter"))
+        return found
 
     def _region(
         self,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def updated(writing: Writing, value: Value) -> Size:
-    """Write the updates of a ``scatter`` into the copy that its memory holds; returns the work items."""
+    """Write the updates of a ``scatter`` into the memory of its group's root; returns the work items."""
     indices, updates = value.operands[1:]
     batch, kept = value.params["batch"], len(shape_of(indices)) - 1
     shape = shape_of(updates)
@@ -51,7 +51,7 @@ def _update(w: Writing, value: Value, place: list[Index]) -> None:
     reader, e = w.reader, w.kernel.emitter
     _, indices, updates = value.operands
     batch, kept, kind = value.params["batch"], len(shape_of(indices)) - 1, value.params["kind"]
-    memory, dtype = w.located(value), dtype_of(value)
+    memory, dtype = w.located(w.group.root), dtype_of(value)
     depth = shape_of(indices)[-1]
     assert isinstance(depth, int)
     goal = place[:batch]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.anchors import Attention, Convolution, attention, convolution
+from sardonyx.compiler.boxes import box
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.control import CONTROL, refusal
 from sardonyx.compiler.reader import ELEMENTWISE, changes_width, dtype_of, is_elementwise
@@ -220,6 +221,8 @@ class Schedule:
             return ["read by control flow"]
         if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
             return []
+        if user.op == "scatter" and value is user.operands[1] and box(user) is not None:
+            return []
         if user in self.attentions and value in self.attentions[user].interior:
             return [self._by_value[user]]
         if user.op in _ANCHORS - ORDERED:
@@ -234,6 +237,14 @@ class Schedule:
     def _is_prepared(self, user: Value) -> bool:
         """Whether the second operand of a contraction is packed when the program is made."""
         return is_closed(user.operands[1]) and not (user.op == "contract" and user.params["batch"])
+
+    def _is_written_over(self, value: Value, group: Group) -> bool:
+        """Whether all that becomes of a value is that more is scattered into it."""
+        (user, *others) = self.users[value]
+        return (
+            not others and user in group.members and user.op == "scatter"
+            and user.operands[0] is value and value not in user.operands[1:]
+        )  # fmt: skip
 
     def _assign(self, value: Value) -> None:
         if value.op in ("input", "constant", "get") or value in self.host or value in self._absorbed:
@@ -284,6 +295,8 @@ class Schedule:
         """Why a value cannot be computed in the group that reads it; None where it can."""
         if group.root.op in _REGIONS and (value.op in _ANCHORS or value.op == "reduce" or value in self.convolutions):
             return f"{group.root.op} is written part by part"
+        if value.op == "scatter" and self._is_written_over(value, group):
+            return None
         if value.op in _REGIONS:
             return f"{value.op} is written part by part"
         domain = shape_of(group.root)
