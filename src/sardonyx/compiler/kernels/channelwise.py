@@ -23,7 +23,6 @@ class Channelwise:
     Args:
         sweep: The walk over the outputs; its blocks are those of the image.
         x: The image.
-        window: The sizes of the window along depth, height and width.
         element: The type of the elements.
         lanes: Channels of a block: 1 in a plain image.
         outputs: Most outputs of a tile.
@@ -34,13 +33,12 @@ class Channelwise:
         self,
         sweep: Sweep,
         x: Image,
-        window: tuple[int, int, int],
         element: str,
         lanes: int,
         outputs: int,
         epilogue: Epilogue,
     ) -> None:
-        self.sweep, self.x, self.window, self.element, self.lanes = sweep, x, window, element, lanes
+        self.sweep, self.x, self.window, self.element, self.lanes = sweep, x, sweep.window, element, lanes
         self.outputs, self.epilogue = outputs, epilogue
         self.emitter = e = sweep.kernel.emitter
         self.type = vector(lanes, element)

@@ -80,20 +80,16 @@ def grouped(
     """
     lanes = kernel.target.lanes(32)
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes))
-    missing = 3 - sweep.rank
-    _Grouped(sweep, x, ((1,) * missing + windows.sizes), weights, epilogue, size).write()
+    _Grouped(sweep, x, weights, epilogue, size).write()
     return sweep.items
 
 
 class _Grouped(Channelwise):
-    def __init__(
-        self, sweep: Sweep, x: Image, window: tuple[int, ...], weights: str, epilogue: Epilogue, size: int
-    ) -> None:
+    def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int) -> None:
         target = sweep.kernel.target
         # The weights of a row of taps stay in registers, and an input.
-        outputs = max(4, min(target.vector_registers - size * window[2] - size - 1, target.vector_registers // 2))
-        depth, height, width = window
-        super().__init__(sweep, x, (depth, height, width), "float", target.lanes(32), outputs, epilogue)
+        outputs = max(4, min(target.vector_registers - size * sweep.window[2] - size - 1, target.vector_registers // 2))
+        super().__init__(sweep, x, "float", target.lanes(32), outputs, epilogue)
         self.weights, self.size = weights, size
 
     def identity(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.emitter import Variable, vector
 from sardonyx.compiler.kernels.convolution_tile import Tile
 from sardonyx.compiler.kernels.kernel import Epilogue
-from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, Windows, block_count, block_of, steps
+from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, block_count, block_of, steps
 
 _UNROLLED = 112
 """About how many multiplications stand in the text of an inner loop: enough to hide the loop itself."""
@@ -35,11 +35,11 @@ _CLIPPED = 8
 class DirectConvolution:
     """Writes one; see :func:`sardonyx.compiler.kernels.convolution.convolution`."""
 
-    def __init__(self, sweep: Sweep, x: Image, weights: str, windows: Windows, tile: Tile, epilogue: Epilogue) -> None:
+    def __init__(self, sweep: Sweep, x: Image, weights: str, tile: Tile, epilogue: Epilogue) -> None:
         self.sweep, self.x, self.weights, self.tile, self.epilogue = sweep, x, weights, tile, epilogue
         self.emitter = e = sweep.kernel.emitter
         self.type = vector(tile.lanes, "float")
-        self.window = (*(1,) * (3 - sweep.rank), *windows.sizes)
+        self.window = sweep.window
         depth, height, width = sweep.axes
         # From place to place, from row to row, from slice to slice, from channel to channel, from block to block.
         self.place_step = tile.inner if tile.blocked else 1

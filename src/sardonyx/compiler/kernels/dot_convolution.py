@@ -8,17 +8,17 @@ from __future__ import annotations
 from sardonyx.compiler.emitter import Variable, vector
 from sardonyx.compiler.kernels.convolution_tile import Tile
 from sardonyx.compiler.kernels.kernel import Epilogue
-from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, Windows, block_of, steps
+from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, block_of, steps
 
 
 class DotConvolution:
     """Writes one, of a blocked image; see :func:`sardonyx.compiler.kernels.convolution.convolution`."""
 
-    def __init__(self, sweep: Sweep, x: Image, weights: str, windows: Windows, tile: Tile, epilogue: Epilogue) -> None:
+    def __init__(self, sweep: Sweep, x: Image, weights: str, tile: Tile, epilogue: Epilogue) -> None:
         self.sweep, self.x, self.weights, self.tile, self.epilogue = sweep, x, weights, tile, epilogue
         self.emitter = e = sweep.kernel.emitter
         self.type = vector(tile.lanes, "float")
-        self.window = (*(1,) * (3 - sweep.rank), *windows.sizes)
+        self.window = sweep.window
         self.taps = self.window[0] * self.window[1] * self.window[2]
         depth, height, width = sweep.axes
         self.row_step = e.mul(width.size, tile.lanes)

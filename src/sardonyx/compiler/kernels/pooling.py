@@ -46,9 +46,8 @@ def pooling(
     """
     lanes = kernel.target.lanes(32) if x.blocked else 1
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes))
-    depth, height, width = (1,) * (3 - sweep.rank) + windows.sizes
     outputs = kernel.target.vector_registers // 2
-    _Pooling(sweep, x, (depth, height, width), element, lanes, outputs, epilogue, kind, signed).write()
+    _Pooling(sweep, x, element, lanes, outputs, epilogue, kind, signed).write()
     return sweep.items
 
 
@@ -57,7 +56,6 @@ class _Pooling(Channelwise):
         self,
         sweep: Sweep,
         x: Image,
-        window: tuple[int, int, int],
         element: str,
         lanes: int,
         outputs: int,
@@ -65,7 +63,7 @@ class _Pooling(Channelwise):
         kind: Kind,
         signed: bool,
     ) -> None:
-        super().__init__(sweep, x, window, element, lanes, outputs, epilogue)
+        super().__init__(sweep, x, element, lanes, outputs, epilogue)
         self.kind = kind
         self.integers = element.startswith("i")
         self.sign = "s" if signed else "u"

@@ -219,15 +219,19 @@ class Sweep:
         out: The spatial sizes of the output.
         batch: How many images.
         blocks: How many groups of channel blocks there are.
+        shared: How many channels of the image all groups of blocks read; 0 where each reads its own. The rows of which
+            these fit the second-level cache are done for one group after the other.
 
     Attributes:
         axes: Depth, height and width.
+        window: The taps along these.
         items: The number of work items.
     """
 
     def __init__(
-        self, kernel: Kernel, x: Image, windows: Windows, out: tuple[Size, ...], batch: Size, blocks: int
-    ) -> None:
+        self, kernel: Kernel, x: Image, windows: Windows, out: tuple[Size, ...], batch: Size, blocks: int,
+        shared: int = 0,
+    ) -> None:  # fmt: skip
         rank = len(x.sizes)
         if not 1 <= rank <= 3 or len(windows.sizes) != rank or len(out) != rank:
             raise OptionError(
@@ -241,22 +245,51 @@ class Sweep:
         )  # fmt: skip
         self.kernel, self.rank, self.blocks = kernel, rank, blocks
         self.axes = tuple(Axis(kernel, *each) for each in flat)  # type: ignore[arg-type]
+        depth, height, width = (1,) * missing + windows.sizes
+        self.window = depth, height, width
         self.items: Size = batch * blocks * math.prod(out[:-1])
+        self._shared = shared if blocks > 1 else 0
 
     def rows(self, body: Callable[[Row], None]) -> None:
         """Write the loop over the work items, with the body for each combination of phases."""
         e = self.kernel.emitter
         depth, height, width = self.axes
+        together = self._rows_together()
         with e.loop("%first", "%last") as item:
-            rest, y = e.div(item, height.out), e.rem(item, height.out)
-            rest, z = e.div(rest, depth.out), e.rem(rest, depth.out)
-            image, block = e.div(rest, self.blocks), e.rem(rest, self.blocks)
+            image, block, row = self._place(item, together)
+            z, y = e.div(row, height.out), e.rem(row, height.out)
             in_depth, in_height = (self._phase(axis, at) for axis, at in ((depth, z), (height, y)))
             places = in_depth.place(e, e.div(z, len(depth.phases))), in_height.place(e, e.div(y, len(height.phases)))
             taps = self._taps(depth, in_depth, places[0]), self._taps(height, in_height, places[1])
             for in_width in self._width_phases():
                 count = e.div(e.add(e.sub(width.out, in_width.start), in_width.step - 1), in_width.step)
                 body(Row(image, block, (z, y), places, taps, (in_depth, in_height, in_width), count))
+
+    def _rows_together(self) -> Number | None:
+        """How many rows are done for one group of blocks before the next; None for all."""
+        if not self._shared:
+            return None
+        e, target = self.kernel.emitter, self.kernel.target
+        _, height, width = self.axes
+        stride = height.phases[0].advance
+        found = e.div(target.l2 // 2, e.most(1, e.mul(width.size, 4 * self._shared * stride)))
+        rows = e.mul(self.axes[0].out, height.out)
+        if isinstance(found, int) and isinstance(rows, int) and found >= rows:
+            return None
+        return e.most(1, found)
+
+    def _place(self, item: Number, together: Number | None) -> tuple[Number, Number, Number]:
+        """The image, the group of blocks and the row of a work item."""
+        e = self.kernel.emitter
+        rows = e.mul(self.axes[0].out, self.axes[1].out)
+        if together is None:
+            rest, row = e.div(item, rows), e.rem(item, rows)
+            return e.div(rest, self.blocks), e.rem(rest, self.blocks), row
+        image, rest = e.div(item, e.mul(rows, self.blocks)), e.rem(item, e.mul(rows, self.blocks))
+        many = e.mul(together, self.blocks)
+        before = e.mul(e.div(rest, many), together)
+        rest, here = e.rem(rest, many), e.least(together, e.sub(rows, before))
+        return image, e.div(rest, here), e.add(before, e.rem(rest, here))
 
     def _phase(self, axis: Axis, at: Number) -> Phase:
         e = self.kernel.emitter
