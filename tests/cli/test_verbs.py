@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
+import sardonyx
 from sardonyx import demo
 from sardonyx.rewrite.evaluate import evaluate
 from tests.cli.conftest import Run
@@ -163,6 +164,16 @@ def test_explain(run: Run, two_layers: Path) -> None:
     assert sum(kernel["operations"] for kernel in found["kernels"]) == 2 * 2 * 4 * 2 * 2
     assert any(node.startswith("MatMul") for kernel in found["kernels"] for node in kernel["nodes"])
     assert run("explain", two_layers, "--size", "N").code == 2
+
+
+def test_compile(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    compiled = tmp_path / "net.sdx"
+    assert run("compile", two_layers, "-o", compiled, "--json").json["bytes"] == compiled.stat().st_size
+    x = np.ones((3, 2), np.float32)
+    expected = sardonyx.Session(two_layers).run(None, {"x": x})
+    for found, other in zip(sardonyx.Session(compiled, compile="wait").run(None, {"x": x}), expected, strict=True):
+        np.testing.assert_allclose(found, other, rtol=1e-5)
+    assert run("compile", two_layers, "-o", tmp_path / "net.onnx").code == 2
 
 
 def test_explain_says_what_cannot_be_compiled(run: Run, tmp_path: Path) -> None:

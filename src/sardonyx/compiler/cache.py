@@ -141,7 +141,7 @@ class Store:
         path.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         self._make_room(len(header) + len(data))
-        _write(path, header, data)
+        write_whole(path, header, data)
 
     def _path(self, kind: Kind, key: str) -> Path | None:
         if not key.isalnum():
@@ -191,7 +191,7 @@ def _mapped(file: int) -> mmap.mmap | bytes:
     return mmap.mmap(file, 0, access=mmap.ACCESS_READ) if os.fstat(file).st_size else b""
 
 
-def _write(path: Path, *parts: bytes | memoryview) -> None:
+def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file that is there as a whole or not at all."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
@@ -211,18 +211,18 @@ def _delete(path: str | Path) -> None:
 
 
 def _header(kind: Kind, key: str, data: bytes | memoryview) -> bytes:
-    return _HEADER.pack(_MAGIC, _checksum(kind, key, data), len(data))
+    return _HEADER.pack(_MAGIC, checksum(f"{kind} {key}", data), len(data))
 
 
-def _checksum(kind: Kind, key: str, data: bytes | memoryview) -> bytes:
-    """Tells data that were damaged, cut off, or are another entry's; made for speed, not against forgery.
+def checksum(name: str, data: bytes | memoryview) -> bytes:
+    """Tells data that were damaged, cut off, or are what has another name; made for speed, not against forgery.
 
     Blocks of 64 KiB are summed as 64-bit numbers, at the memory's speed; what is digested is the sums, and what
     does not fill a block.
     """
     whole = len(data) // _BLOCK
     sums = np.add.reduce(np.frombuffer(data, "<u8", whole * _BLOCK // 8).reshape(whole, _BLOCK // 8), axis=1)
-    sum = hashlib.blake2b(f"{kind} {key}".encode(), digest_size=32)
+    sum = hashlib.blake2b(name.encode(), digest_size=32)
     sum.update(sums.tobytes())
     sum.update(memoryview(data)[whole * _BLOCK :])
     return sum.digest()

@@ -57,9 +57,9 @@ class Image:
 
     def weights(self) -> bytes:
         """The arrays as bytes, each on a cache line, in the order of the head's table."""
-        parts = []
+        parts: list[bytes | memoryview] = []
         for array in self.arrays:
-            parts += [array.tobytes(), bytes(-array.nbytes % ALIGNMENT)]
+            parts += [array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % ALIGNMENT)]
         return b"".join(parts)
 
     @staticmethod

@@ -32,11 +32,12 @@ from sardonyx.compiler.machine_code import toolchain
 from sardonyx.compiler.processors import thread_count
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target import host
-from sardonyx.errors import ModelFileError
+from sardonyx.errors import ModelFileError, UnsupportedError
 from sardonyx.model import load
 from sardonyx.ops.registry import defined_by_users
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
+from sardonyx.runtime.compiled_file import is_compiled_file
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,10 @@ class ModelSource:
 
         Raises:
             ModelFileError: It cannot be read, or the file is another since.
+            UnsupportedError: There is no model in a compiled file.
         """
+        if is_compiled_file(self._given):
+            raise UnsupportedError("there is no model in a compiled file.", where=self._path)
         if self._model is None:
             if self._state is not None and _state(self._path) != self._state:
                 raise ModelFileError(

@@ -15,7 +15,7 @@ from sardonyx.core.run_context import RunContext
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import ExecutionError, FeedError, SardonyxError, UnsupportedError
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
@@ -99,6 +99,22 @@ class NativeModel:
         if output_names is not None and not set(output_names) <= set(self.output_names):
             return False
         return len(feeds) == len(self.input_names) and all(name in feeds for name in self.input_names)
+
+    def refused(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> SardonyxError:
+        """What is wrong with a call that gave nothing, as far as compiled code tells."""
+        for name in output_names or ():
+            if name not in self.output_names:
+                return FeedError("the compiled file computes no such value.", where=name)
+        for name in feeds:
+            if name not in self.input_names:
+                return FeedError("the model has no such input.", where=name)
+        for name in self.input_names:
+            if name not in feeds:
+                return FeedError("the input is not fed.", where=name)
+        return ExecutionError(
+            "a kernel has no result for these values, as for an index out of range.",
+            remedy="Run the model that it was compiled from: numpy says where.",
+        )
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
         """Run once.

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.image import NoImage
 from sardonyx.compiler.program import Fault, Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import FeedError, OptionError, UnsupportedError
@@ -20,6 +21,7 @@ from sardonyx.ops.graph import declared_type
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.signatures import type_text
 from sardonyx.runtime.binding import Binding
+from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.kept import Given, ModelSource, keep, restored
 from sardonyx.runtime.native import NativeModel
 
@@ -63,7 +65,8 @@ class Session:
     """A loaded model that can be run.
 
     Args:
-        model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+        model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``; or the path of a compiled file (``.sdx``, see
+            :meth:`save_compiled`), which holds machine code: load none that you would not run.
         providers: What runs it: ``"native"``, compiled code, and ``"reference"``, numpy. Compiled code leaves to numpy
             what it has no kernel for, and calls that ask for more than the outputs.
         compile: ``"background"`` answers at once from numpy, and from compiled code when that is ready; ``"wait"``
@@ -117,6 +120,12 @@ class Session:
         self._source = ModelSource(model)
         self.not_compiled = ""
         compiles = "native" in self.providers and when != "off"
+        self._is_compiled_file = is_compiled_file(model)
+        if self._is_compiled_file:
+            if not compiles:
+                raise OptionError("a compiled file runs on compiled code only.", where=str(model))
+            self._open(model, threads)  # type: ignore[arg-type]
+            return
         if compiles and self._restore(threads):
             self._compiled.set()
             return
@@ -152,23 +161,57 @@ class Session:
         found = restored(self._source, threads)
         if found is None:
             return False
-        program, noted = found
-        self._inputs, self._outputs = ([ValueInfo(*each) for each in noted[part]] for part in ("inputs", "outputs"))
-        self._native = NativeModel(program, noted["fed"], [info.name for info in self._outputs])
+        self._take(*found)
         return True
 
-    def _keep(self, native: NativeModel, threads: int | None) -> None:
+    def _open(self, path: str | os.PathLike[str], threads: int | None) -> None:
+        """Take the compiled model from a compiled file."""
+        image = read_compiled(path)
+        self._take(Program.restored(image, threads=threads), image.head["noted"])
+        self._compiled.set()
+
+    def _take(self, program: Program, noted: Mapping[str, Any]) -> None:
+        self._inputs, self._outputs = ([ValueInfo(*each) for each in noted[part]] for part in ("inputs", "outputs"))
+        self._native = NativeModel(program, noted["fed"], [info.name for info in self._outputs])
+
+    def _noted(self, native: NativeModel) -> dict[str, Any]:
+        """What a session tells of a model, for the next one that takes the program as it is."""
         inputs, outputs = (
             [(info.name, info.type, info.shape) for info in part] for part in (self._inputs, self._outputs)
         )
-        noted = {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
-        keep(native.program, self._source, threads, noted)
+        return {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
+
+    def save_compiled(self, path: str | os.PathLike[str]) -> None:
+        """Write what the model is compiled to, and its weights, as one file that ``Session(path)`` maps.
+
+        It runs on processors that have all that this one has, with the same version of Sardonyx.
+
+        Args:
+            path: Where to; the name must end in ``.sdx``.
+
+        Raises:
+            UnsupportedError: The model is not compiled as a whole.
+            OptionError: The name ends in something else.
+            ModelFileError: It cannot be written.
+        """
+        if not is_compiled_file(path):
+            raise OptionError(f"a compiled file's name ends in {SUFFIX}.", where=str(path))
+        self._compiled.wait()
+        native = self._native
+        if native is None:
+            raise UnsupportedError(f"the model is not compiled: {self.not_compiled}.")
+        try:
+            image = native.program.image()
+        except NoImage as error:
+            raise UnsupportedError(f"the model is not compiled as a whole: {error}.") from error
+        image.head["noted"] = self._noted(native)
+        write_compiled(path, image, native.program.target)
 
     def _compile(self, threads: int | None) -> None:
         try:
             native = NativeModel.compiled(self.model, threads)
             self._native = native
-            self._keep(native, threads)
+            keep(native.program, self._source, threads, self._noted(native))
         except UnsupportedError as error:
             self.not_compiled = str(error)
         finally:
@@ -281,4 +324,6 @@ class Session:
             # Of a fault the interpreter says what it is.
             with contextlib.suppress(Fault):
                 return native.run(output_names, feeds, context)
+        if native is not None and self._is_compiled_file:
+            raise native.refused(output_names, feeds)
         return self._interpreter().run(output_names, feeds, context)
