@@ -158,6 +158,41 @@ def test_a_choice_in_a_loop() -> None:
     check(trace("f", walk, [FLOATS]), [normal(9, 3)], [normal(2, 40)])
 
 
+def test_a_loop_that_data_end_tells_how_long_it_was() -> None:
+    def grow(x: L.Tensor, most: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, x: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:
+            return L.reduce_max(x) < 1000, [x + 1], [x, L.reduce_sum(x)]
+
+        (last,), (rows, sums) = L.loop(most, None, [L.exp(x)], step)
+        return [last, rows, sums, L.reduce_sum(rows * 2, [0]), L.size_tensor([rows.shape[0]], ())]
+
+    function = simplify(trace("f", grow, [FLOATS, COUNT]))
+    program = Program(function)
+    assert not program.schedule.host
+    for shape in ((3, 4), (1, 1), (40, 1000)):
+        for most in (0, 1, 5, 17, 400, (1 << 63) - 1, -3):
+            arrays = [normal(*shape), np.array(most)]
+            for _ in range(2):
+                assert_close(program.run(arrays), computed(function, arrays))
+    with pytest.raises(Fault):
+        program.run([normal(2, 2), np.array(100)], RunContext(max_loop_iterations=99))
+
+
+def test_a_loop_of_open_length_that_needs_more_room_begins_again() -> None:
+    def count(x: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, x: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:
+            return x > 0, [x - 1], [L.broadcast_to(x, (4096,))]
+
+        return list(L.loop(None, None, [x], step)[1])
+
+    function = trace("f", count, [COUNT])
+    program = Program(function)
+    for most in (0, 30, 31, 32, 200, 5):
+        np.testing.assert_array_equal(program.run([np.array(most)])[0][:, 7], np.arange(most, -1, -1))
+    with pytest.raises(Fault):
+        program.run([np.array(1000)], RunContext(max_loop_iterations=500))
+
+
 def test_a_fault_in_a_loop_ends_it() -> None:
     def walk(x: L.Tensor, start: L.Tensor) -> list[L.Tensor]:
         def step(i: L.Tensor, at: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:

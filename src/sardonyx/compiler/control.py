@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.views import shape_of
-from sardonyx.core.dim import equal
-from sardonyx.core.graph import Function, Value
+from sardonyx.core.dim import Dim, equal
+from sardonyx.core.graph import Function, Value, symbols_in
 from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import get
 from sardonyx.core.types import TensorType, TupleType
@@ -26,9 +26,22 @@ def results_of(value: Value) -> list[Value]:
         return [get(value, i) for i in range(len(value.type.results))]
 
 
+def counted(value: Value) -> str | None:
+    """The symbol of a loop whose iterations only it can tell, if all that it collects is of that length; else None."""
+    symbols: tuple[str, ...] = value.params["symbols"] if value.op == "loop" else ()
+    if len(symbols) != 1:
+        return None
+    symbol = symbols[0]
+    carried = value.params["carried"]
+    shapes = [shape_of(result) for result in results_of(value)]
+    lengths, others = [shape[:1] for shape in shapes[carried:]], [*shapes[:carried], *(s[1:] for s in shapes[carried:])]
+    told = all(length == (Dim.symbol(symbol),) for length in lengths)
+    return symbol if told and not any(symbol in symbols_in(other) for other in others) else None
+
+
 def refusal(value: Value) -> str | None:
     """Why control flow is left to the interpreter, as far as types tell; None where they are no reason."""
-    if value.params["symbols"]:
+    if value.params["symbols"] and counted(value) is None:
         return f"sizes of what a {value.op} gives are only known after it"
     types = [operand.type for operand in value.operands] + list(value.params["results"])
     types += [result.type for body in bodies_of(value) for result in body.results]

@@ -40,6 +40,7 @@ class Plan:
         own: Words that are addresses of words of the tape, and which.
         outside: Words that are addresses of what lies elsewhere, and which.
         places: Where values are in the arena that may be read after it.
+        count: Where in the arena the first kernel, a loop, leaves how many iterations it made.
         free: Contexts that no call uses.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     own: tuple[np.ndarray, np.ndarray]
     outside: tuple[np.ndarray, list[Value]]
     places: dict[Value, int]
+    count: int | None
     free: list[Context] = field(default_factory=list)
 
 
@@ -200,6 +202,7 @@ class Planner:
             _columns(self._own),
             (np.array([word for word, _ in self._outside], np.int64), [value for _, value in self._outside]),
             {value: at for value, at in layout.places.items() if isinstance(value, Value) and stays(value)},
+            layout.places.get((0, _NUMBER)),
         )
 
     def _number(self, size: object) -> int:

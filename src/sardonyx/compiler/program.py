@@ -22,6 +22,7 @@ from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
+from sardonyx.compiler.control import counted
 from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
@@ -45,6 +46,9 @@ from sardonyx.errors import UnsupportedError
 _REMEMBERED = 256
 """Input sizes whose plans are kept."""
 
+_FIRST_ROOM = 1 << 20
+"""Bytes that a loop may collect before it is begun again with more room, where its length is not known before."""
+
 
 class Fault(Exception):
     """A kernel met data that have no result; the interpreter says what is wrong."""
@@ -52,9 +56,15 @@ class Fault(Exception):
 
 @dataclass
 class Segment:
-    """Kernels that run in one native call."""
+    """Kernels that run in one native call.
+
+    Attributes:
+        launches: The kernels.
+        counted: The loop that is all of it, whose iterations are a size of what follows.
+    """
 
     launches: list[Launch] = field(default_factory=list)
+    counted: Value | None = None
 
 
 Step = Segment | Value
@@ -117,12 +127,15 @@ class Program:
         """
         if self.host:
             raise NoImage(f"{next(iter(self.host)).op} is left to the interpreter")
+        if any(isinstance(step, Segment) and step.counted is not None for step in self.steps):
+            raise NoImage("sizes are counted while it runs")
         writer = image_module.Writer(self._prepared, self._names)
         head = writer.head(Body(self.function, tuple(self.launches), self.blocks))
         return Image(head, self._code if self._code.functions else linked(self._code.parts), writer.arrays)
 
     def _begin(self, steps: list[Step]) -> None:
         self.steps = steps
+        self._in_one = len(steps) == 1 and isinstance(steps[0], Segment) and steps[0].counted is None
         self._last = self._last_readers()
         self._repeats = any(launch.bodies for launch in self.launches)
         self._plans: dict[tuple[Any, ...], Plan] = {}
@@ -169,9 +182,13 @@ class Program:
         steps: list[Step] = []
         for value in self.function.values:
             if value in by_root:
-                if not steps or not isinstance(steps[-1], Segment):
-                    steps.append(Segment())
-                steps[-1].launches += by_root[value]  # type: ignore[union-attr]
+                last = steps[-1] if steps else None
+                if counted(value) is not None:
+                    steps.append(Segment(by_root[value], value))
+                elif isinstance(last, Segment) and last.counted is None:
+                    last.launches += by_root[value]
+                else:
+                    steps.append(Segment(list(by_root[value])))
             elif value in self.host:
                 steps.append(value)
         return steps
@@ -213,6 +230,8 @@ class Program:
         """Whether a value lies in memory that is not the segment's own."""
         if value in self.function.results or value.op in ("input", "dims") or value in self.host:
             return True
+        if segment.counted is not None and value.op == "get" and value.operands[0] is segment.counted:
+            return bool(value.params["index"] >= segment.counted.params["carried"])
         return all(value not in launch.makes for launch in segment.launches)
 
     # Running.
@@ -237,13 +256,15 @@ class Program:
                 self._sizes.clear()
                 self._plans.clear()
             self._sizes[key] = sizes
-        if len(self.steps) > 1:
+        if not self._in_one:
             sizes = dict(sizes)
         limit = None if context is None else context.max_loop_iterations
         held: list[tuple[Plan, Context]] = []
         try:
             for number, step in enumerate(self.steps):
-                if isinstance(step, Segment):
+                if isinstance(step, Segment) and step.counted is not None:
+                    held.append(self.play_counted(number, step, sizes, env, limit))
+                elif isinstance(step, Segment):
                     held.append(self._play(number, step, sizes, env, limit))
                 else:
                     with running(context or RunContext()):
@@ -306,7 +327,7 @@ class Program:
 
     def _alone(self, shapes: tuple[Any, ...]) -> tuple[Plan, Context] | None:
         """The plan for shapes and a context that nobody else has, where one native call computes all."""
-        if len(self.steps) != 1 or not isinstance(self.steps[0], Segment) or shapes not in self._sizes:
+        if not self._in_one or shapes not in self._sizes:
             return None
         plan = self._plans[id(self._sizes[shapes]),]
         known = {*self.function.inputs, *self.function.results}
@@ -343,9 +364,11 @@ class Program:
     def _play(
         self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
     ) -> tuple[Plan, Context]:
-        key = (number, *sizes.values()) if len(self.steps) > 1 else (id(sizes),)
+        key = (id(sizes),) if self._in_one else (number, *sizes.values())
         plan = self._plans.get(key)
         if plan is None:
+            if len(self._plans) >= _REMEMBERED * len(self.steps):
+                self._plans.clear()
             plan = self._plans[key] = self._plan(number, segment, sizes)
         try:
             context = plan.free.pop()
@@ -357,6 +380,8 @@ class Program:
         if self._repeats:
             context.limit.value = UNLIMITED if limit is None else limit
         self.play_tape(context.address, plan.kernels)
+        if segment.counted is not None and plan.count is not None:
+            env[segment.counted] = ctypes.c_int64.from_address(context.base + plan.count).value
         if context.fault.value:
             context.fault.value = 0
             plan.free.append(context)
@@ -364,6 +389,39 @@ class Program:
         for value, at in plan.places.items():
             env[value] = (context.base + at, context)
         return plan, context
+
+    def play_counted(
+        self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
+    ) -> tuple[Plan, Context]:
+        """Play a loop that tells how many iterations it makes, with room for some, then for more."""
+        loop = segment.counted
+        assert loop is not None
+        symbol = counted(loop)
+        assert symbol is not None
+        collected = [value for value in segment.launches[0].makes if value.params["index"] >= loop.params["carried"]]
+        most = max(int(self._known(loop.operands[0], env, sizes).known), 0)
+        allowed = most if limit is None else min(most, limit)
+        one = sum(
+            math.prod(stored_shape(value, self.blocks, {**sizes, symbol: 1})) * t.numpy_dtype(dtype_of(value)).itemsize
+            for value in collected
+        )
+        room = 1 << min(max(_FIRST_ROOM // max(int(one), 1), 16).bit_length(), max(most - 1, 0).bit_length())
+        while True:
+            for value in collected:
+                env.pop(value, None)
+            try:
+                played = self._play(number, segment, {**sizes, symbol: room}, env, min(room, allowed))
+                break
+            except Fault:
+                if env[loop] < room or room >= allowed:
+                    raise
+                room *= 2
+        sizes[symbol] = env.pop(loop)
+        for value in collected:
+            found = env[value][: sizes[symbol]]
+            # A few rows do not keep the memory of many.
+            env[value] = found if 2 * len(found) > room else found.copy()
+        return played
 
     def play_tape(self, address: int, kernels: int) -> None:
         """Run so many kernels of the tape at an address."""
