@@ -200,3 +200,18 @@ def test_convolutions_along_one_axis_of_an_image(shape: tuple[int, ...], window:
     function = traced(body, shape)
     x = rng.standard_normal(shape).astype(np.float32)
     assert_close(Program(function).run([x]), computed(function, [x]))
+
+
+def test_the_parts_of_a_concatenation_are_computed_where_they_are_written() -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        turned = L.permute(L.sin(y), (1, 0))
+        repeated = L.broadcast_to(L.cos(L.slice_(x, 0, 0, 1, 1)), x.shape)
+        return [L.concat([L.exp(x), L.permute(L.tanh(y), (1, 0)), turned, turned, repeated], 0)]
+
+    function = traced(body, (N, M), (M, K))
+    program = Program(function)
+    # The sine is read twice, the cosine repeated: they are computed before.
+    assert sorted(launch.title for launch in program.launches) == ["map", "map", *["part of concat"] * 5]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 20), (20, 7))]
+    assert_close(program.run(arrays), computed(function, arrays))

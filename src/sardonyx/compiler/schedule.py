@@ -246,6 +246,16 @@ class Schedule:
             and user.operands[0] is value and value not in user.operands[1:]
         )  # fmt: skip
 
+    def _is_part(self, value: Value, group: Group) -> bool:
+        """Whether a group that is written part by part reads each element of a value once."""
+        users = self.users[value]
+        if len(users) != 1 or users[0].operands.count(value) != 1:
+            return False
+        if self._transparent(users[0]):
+            return _same_count(shape_of(value), shape_of(users[0])) and self._is_part(users[0], group)
+        regions = [member for member in group.members if member.op in _REGIONS]
+        return any(_same_count(shape_of(value), shape_of(part)) for region in regions for part in region.operands)
+
     def _assign(self, value: Value) -> None:
         if value.op in ("input", "constant", "get") or value in self.host or value in self._absorbed:
             return
@@ -318,7 +328,9 @@ class Schedule:
                 return "it is reduced over other sizes"
             return None
         full = group.rows.shape if group.rows is not None else domain
-        if _fewer(shape_of(value), full) and self._weight(value) > _CHEAP:
+        if self._weight(value) <= _CHEAP or (group.root.op in _REGIONS and self._is_part(value, group)):
+            return None
+        if _fewer(shape_of(value), full):
             return "it would be computed again for each element that reads it"
         return None
 
