@@ -43,6 +43,9 @@ _log = logging.getLogger(__name__)
 
 _PACKAGE = "sardonyx."
 _BLOCK = 1 << 22
+_REMEMBERED = 1000
+"""Files whose digests are remembered."""
+
 _SETTLED_SECONDS = 2.0
 """A file that was written so shortly ago may be written again without its times telling: file systems' clocks are
 coarse."""
@@ -61,7 +64,7 @@ class ModelSource:
     def __init__(self, given: Given) -> None:
         self._given = given
         self._model: ir.Model | None = None
-        self._state = _state(given) if isinstance(given, (str, os.PathLike)) and Path(given).is_file() else None
+        self._state = _state_of_file(given) if isinstance(given, (str, os.PathLike)) else None
 
     @property
     def model(self) -> ir.Model:
@@ -123,8 +126,9 @@ class ModelSource:
 
 def _is_standard() -> bool:
     """Whether operators and rewriting are the package's alone, so that a digest of it names them."""
-    rules = [*itertools.chain(*REGISTRY.values()), *(sweep.rule for sweep in SWEEPS.values())]
-    return not defined_by_users() and all(rule.module.startswith(_PACKAGE) for rule in rules)
+    modules = {rule.module for rules in REGISTRY.values() for rule in rules}
+    modules.update(sweep.rule.module for sweep in SWEEPS.values())
+    return not defined_by_users() and all(module.startswith(_PACKAGE) for module in modules)
 
 
 def restored(source: ModelSource, threads: int | None) -> tuple[Program, dict[str, Any]] | None:
@@ -195,25 +199,48 @@ def _weights(kept: Store, key: str) -> np.ndarray | None:
 
 # What files hold.
 
+_read_before: dict[tuple[Path | None, str, tuple[int, ...]], str] = {}
+
 
 def contents(path: str | os.PathLike[str]) -> str:
-    """A digest of a file's contents; from the store, where the file is as it was when it was read.
+    """A digest of a file's contents; a known one, where the file is as it was when it was read.
 
     Raises:
         OSError: It cannot be read.
     """
-    before = time.time()
     state = _state(path)
-    name = digest("file", str(Path(path).absolute()), *map(str, state))
-    known = store().get("program", name)
-    if known is not None:
-        return known.decode()
+    place = (store().folder, str(Path(path).absolute()), state)
+    known = _read_before.get(place)
+    if known is None:
+        if len(_read_before) >= _REMEMBERED:
+            _read_before.clear()
+        known = _contents(path, state, digest("file", place[1], *map(str, state)))
+        if _is_settled(state):
+            _read_before[place] = known
+    return known
+
+
+def _contents(path: str | os.PathLike[str], state: tuple[int, ...], name: str) -> str:
+    kept = store().get("program", name)
+    if kept is not None:
+        return kept.decode()
+    settled = _is_settled(state)
     with Path(path).open("rb") as file:
         found = _sum(iter(lambda: file.read(_BLOCK), b""))
-    newest = max(state[3], state[4]) / 1e9
-    if _state(path) == state and newest < before - _SETTLED_SECONDS:
+    if settled and _state(path) == state:
         store().put("program", name, found.encode())
     return found
+
+
+def _is_settled(state: tuple[int, ...]) -> bool:
+    return max(state[3], state[4]) / 1e9 < time.time() - _SETTLED_SECONDS
+
+
+def _state_of_file(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    try:
+        return _state(path)
+    except OSError:  # Loading says what is wrong with it.
+        return None
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
