@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.images import choice
 from sardonyx.compiler.reader import dtype_of, is_elementwise
 from sardonyx.compiler.schedule import Group, Schedule
 from sardonyx.compiler.target import Target
-from sardonyx.compiler.views import shape_of
+from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core import types as t
 from sardonyx.core.graph import Value
 from sardonyx.errors import UnsupportedError
@@ -26,7 +28,55 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
             continue
         if _is_made_blocked(schedule, group, target, found):
             found[group.root] = lanes
+    wanted = _read_in_blocks(schedule, target)
+    for group in reversed(schedule.groups):
+        root = group.root
+        if root in found or root not in wanted or group.anchor is not None or not _may_be_blocked(schedule, root):
+            continue
+        if root.op in CONTROL | {"call", "pad"} or (group.rows is not None and not _keeps_channels(group)):
+            continue
+        if root.op == "concat":
+            if not _joins_blocks(root, lanes):
+                continue
+            wanted.update(root.operands)
+        else:
+            wanted.update(_sources(schedule, group))
+        found[root] = lanes
     return found
+
+
+def _read_in_blocks(schedule: Schedule, target: Target) -> set[Value]:
+    """The images that convolutions take in blocks only, and what is added to others place by place."""
+    found: set[Value] = set()
+    for each in schedule.convolutions.values():
+        try:
+            if choice(each, target, 1).blocked:
+                found.add(each.image)
+        except UnsupportedError:
+            continue
+    return found
+
+
+def _sources(schedule: Schedule, group: Group) -> Iterator[Value]:
+    """The images of as many channels that a group reads from memory."""
+    shape = shape_of(group.root)
+    waiting = [operand for member in group.members for operand in member.operands]
+    while waiting:
+        value = waiting.pop()
+        other = schedule.group(value)
+        if other is None and (value.op in MOVEMENTS or value.op == "gather"):
+            waiting.extend(value.operands[:1])
+        elif other is not None and other is not group and other.root is value:
+            sizes = shape_of(value)
+            if len(sizes) == len(shape) and sizes[:2] == shape[:2]:
+                yield value
+
+
+def _keeps_channels(group: Group) -> bool:
+    """Whether the reductions of a group leave an image with its channels."""
+    rows = group.rows
+    assert rows is not None
+    return 1 not in rows.axes and shape_of(group.root) == rows.kept and len(rows.kept) >= 3
 
 
 def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
@@ -50,8 +100,8 @@ def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: di
             and len(shape_of(root)) == 2 + len(group.anchor.params["window"])
         )
     if root.op == "concat":
-        aligned = all(isinstance(size, int) and size % target.lanes(32) == 0 for size in _channels(root))
-        return root.params["axis"] == 1 and aligned and any(_reads_blocked(each, root, found) for each in root.operands)
+        lanes = target.lanes(32)
+        return _joins_blocks(root, lanes) and any(_reads_blocked(each, root, found) for each in root.operands)
     if root.op == "pad":
         low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
         return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, found)
@@ -60,8 +110,10 @@ def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: di
     return _reads_blocked(root, root, found)
 
 
-def _channels(root: Value) -> list[object]:
-    return [shape_of(operand)[1] for operand in root.operands]
+def _joins_blocks(root: Value, lanes: int) -> bool:
+    """Whether a ``concat`` puts whole blocks of channels behind each other."""
+    sizes = [shape_of(operand)[1] for operand in root.operands]
+    return root.params["axis"] == 1 and all(isinstance(size, int) and size % lanes == 0 for size in sizes)
 
 
 def _convolution_has_kernel(schedule: Schedule, group: Group, target: Target) -> bool:

@@ -411,6 +411,8 @@ class Lowering:
         assert group.rows is not None
         if 1 in group.rows.axes:
             return 0
+        if group.root in self.blocks and shape_of(group.root) == group.rows.kept:
+            return self.blocks[group.root]
         blocks = {
             self.blocks[operand]
             for member in group.members for operand in member.operands
