@@ -96,7 +96,7 @@ def _winograd(found: Convolution, channels: int, filters: int, target: Target, t
         found.groups == 1 and len(params["strides"]) == 2 and window in ((3, 3), (1, 3), (3, 1))
         and set(params["strides"] + params["kernel_dilation"] + params["base_dilation"]) == {1}
     )  # fmt: skip
-    if not simple or channels < target.lanes(32) or filters < target.lanes(32):
+    if not simple or channels < target.lanes(32) or 2 * filters < target.lanes(32):
         return None
     # An open size is taken for that of an image in the middle of a network.
     height, width = (size if isinstance(size, int) else 56 for size in shape_of(found.result)[2:])
