@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ from sardonyx.compiler.kernels.convolution import convolution, pack_weights, til
 from sardonyx.compiler.kernels.convolution_packing import pack, packed_size
 from sardonyx.compiler.kernels.kernel import Kernel
 from sardonyx.compiler.kernels.windows import Image, Windows
-from sardonyx.compiler.target import Target
+from sardonyx.compiler.machine_code import assembly, module_text
+from sardonyx.compiler.target import NAMED, Target
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.numpy_windows import convolved
 from sardonyx.errors import OptionError
@@ -91,19 +93,14 @@ CASES = {
 }
 
 
-def built(target: Target, case: Case, batch: Size, sizes: tuple[Size, ...], out: tuple[Size, ...]) -> CompiledKernel:
-    kernel = Kernel(target)
+def write(kernel: Kernel, case: Case, batch: Size, sizes: tuple[Size, ...], out: tuple[Size, ...]) -> Size:
     x, weights, y = kernel.buffer(), kernel.buffer(), kernel.buffer()
+    taps = math.prod(case.windows.sizes)
     tile = tile_for(
-        target,
-        channels=case.channels,
-        filters=case.filters,
-        groups=case.groups,
-        blocked=case.blocked,
-        width=out[-1],
-        taps=math.prod(case.windows.sizes),
-    )
-    items = convolution(
+        kernel.target, channels=case.channels, filters=case.filters, groups=case.groups, blocked=case.blocked,
+        width=out[-1], taps=taps,
+    )  # fmt: skip
+    return convolution(
         kernel,
         x=Image(x, case.channels, sizes, case.blocked),
         weights=weights,
@@ -113,7 +110,11 @@ def built(target: Target, case: Case, batch: Size, sizes: tuple[Size, ...], out:
         tile=tile,
         epilogue=storing(kernel, y, case.filters, out, tile.lanes),
     )
-    return CompiledKernel(kernel, items)
+
+
+def built(target: Target, case: Case, batch: Size, sizes: tuple[Size, ...], out: tuple[Size, ...]) -> CompiledKernel:
+    kernel = Kernel(target)
+    return CompiledKernel(kernel, write(kernel, case, batch, sizes, out))
 
 
 def check(
@@ -245,3 +246,26 @@ def test_weights_packed_at_run_time(case: Case, target: Target) -> None:
     found = aligned((packed_size(tile, taps),), fill=99)
     run(copied(weights), found, parts=2)
     np.testing.assert_array_equal(found, pack_weights(weights, tile))
+
+
+@pytest.mark.parametrize("opened", (False, True), ids=("known", "open"))
+@pytest.mark.parametrize("name", ("3x3", "1x1", "first layer"))
+@pytest.mark.parametrize(
+    ("target", "fused", "spilled"),
+    [("avx2", "vfmadd", r"[xyz]mm\d+, .*\(%rsp\)"), ("avx512", "vfmadd", r"[xyz]mm\d+, .*\(%rsp\)"),
+     ("neon", "fmla", r"st[rp]\s+q.*\[sp")],
+)  # fmt: skip
+def test_sums_stay_in_registers(target: str, fused: str, spilled: str, name: str, opened: bool) -> None:
+    """The innermost loops store next to no vector on the stack, on machines that no test runs on either."""
+    case = CASES[name]._replace(filters=32)
+    out = out_sizes((56, 56), case.windows, case.high)
+    kernel = Kernel(NAMED[target])
+    if opened:
+        write(kernel, case, BATCH, IN[1:], OUT[1:])
+    else:
+        write(kernel, case, 1, (56, 56), out)
+    text = module_text(NAMED[target], [kernel.definition("kernel")], kernel.emitter.declarations)
+    blocks = re.split(r"^\.?\w+:.*$", assembly(text, NAMED[target]), flags=re.M)
+    most = max(block.count(fused) for block in blocks)
+    assert most >= 24
+    assert max(len(re.findall(spilled, block)) for block in blocks if block.count(fused) == most) <= most // 5

@@ -51,13 +51,13 @@ def tile_for(
         taps: Taps of the window.
     """
     lanes = target.lanes(32)
-    # A register for an input value, and one in reserve where there are many.
-    room = target.vector_registers - (2 if target.vector_registers >= 32 else 1)
+    room = _room(target)
     inner = lanes
     if not blocked:
         inner = max(count for count in range(1, _PLAIN + 1) if channels // groups % count == 0)
     most = min(block_count(filters, lanes), 4)
-    shapes = [(blocks, (room - blocks) // blocks) for blocks in range(1, most + 1)]
+    sums = min(room, target.vector_registers - 4)
+    shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
     tiles = [Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups) for blocks, outputs in shapes]
     direct = min(tiles, key=lambda tile: _cost(tile, width))
     if not blocked:
@@ -73,6 +73,14 @@ def tile_for(
     if outputs and filters * (depth * (1 + 1 / outputs) + _ADDING_UP) < spread:
         return dot
     return direct
+
+
+def _room(target: Target) -> int:
+    """Registers for sums and weights: the others are for inputs."""
+    if target.name == "neon":
+        # Inputs are loaded in pairs, and wait in registers of their own.
+        return target.vector_registers * 5 // 8
+    return target.vector_registers - (2 if target.vector_registers >= 32 else 1)
 
 
 def _cost(tile: Tile, width: Size | None) -> float:
