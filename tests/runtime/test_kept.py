@@ -149,6 +149,17 @@ def test_threads_have_programs_of_their_own(path: Path, compilations: list[int])
     assert len(compilations) == 2
 
 
+def test_programs_for_other_numbers_of_threads_have_the_same_weights(path: Path, folder: Path) -> None:
+    for threads in (1, 2):
+        session(path, threads=threads)
+    one, two = (session(path, threads=threads) for threads in (1, 2))
+    assert one.native is not None
+    assert two.native is not None
+    weights = [next(iter(each.native.program._prepared.values())) for each in (one, two)]
+    assert np.shares_memory(*weights)
+    assert len(list((folder / "cache" / "weights").iterdir())) == 1
+
+
 @pytest.mark.parametrize("kind", ["program", "weights"])
 @pytest.mark.parametrize("damage", ["changed", "cut", "deleted"])
 def test_damaged_entries_are_made_anew(

@@ -43,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 _PACKAGE = "sardonyx."
 _BLOCK = 1 << 22
+_DIGITS = len(digest())
 _REMEMBERED = 1000
 """Files whose digests are remembered."""
 
@@ -148,10 +149,10 @@ def _restored(source: ModelSource, threads: int | None, kept: Store) -> tuple[Pr
     found = kept.get("program", key)
     if found is None:
         return None
-    weights = _weights(kept, key)
+    weights = _weights(kept, found[:_DIGITS].decode())
     if weights is None:
         return None
-    image = Image.read(found, weights)
+    image = Image.read(found[_DIGITS:], weights)
     noted: dict[str, Any] = image.head["noted"]
     if any(contents(source.folder / name) != sum for name, sum in noted["external"].items()):
         return None
@@ -177,8 +178,12 @@ def keep(program: Program, source: ModelSource, threads: int | None, noted: dict
     except (NoImage, OSError) as reason:
         _log.info("the program is not kept: %s", reason)
         return
-    kept.put("weights", key, image.weights())
-    kept.put("program", key, image.texts())
+    # By what they hold: programs for other numbers of threads have the same, and one that another process wrote
+    # meanwhile may have them in another order.
+    weights = image.weights()
+    name = digest(weights)
+    kept.put("weights", name, weights)
+    kept.put("program", key, name.encode() + image.texts())
 
 
 _mapped: weakref.WeakValueDictionary[tuple[Path | None, str], np.ndarray] = weakref.WeakValueDictionary()
