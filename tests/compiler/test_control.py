@@ -15,8 +15,10 @@ from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.simplify import simplify
+from sardonyx.core.tensor import bind
 from sardonyx.core.trace import cond, trace
 from sardonyx.core.types import TensorType
+from sardonyx.errors import ShapeError
 
 N, M, K = map(Dim.symbol, "NMK")
 FLOATS = TensorType(t.FLOAT, (N, M))
@@ -191,6 +193,37 @@ def test_a_loop_of_open_length_that_needs_more_room_begins_again() -> None:
         np.testing.assert_array_equal(program.run([np.array(most)])[0][:, 7], np.arange(most, -1, -1))
     with pytest.raises(Fault):
         program.run([np.array(1000)], RunContext(max_loop_iterations=500))
+
+
+def test_the_body_of_a_loop_that_carries_more_and_more_is_compiled() -> None:
+    def grow(x: L.Tensor, y: L.Tensor, most: L.Tensor) -> list[L.Tensor]:
+        def step(i: L.Tensor, rows: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:
+            more = L.concat([rows, L.tanh(y) + L.reduce_sum(rows, [0], keepdims=True)], 0)
+            return L.reduce_max(more) < 1e4, [more], [L.reduce_sum(more)]
+
+        (rows,), (sums,) = L.loop(most, None, [x], step)
+        return [rows, sums, L.reduce_sum(rows * y, [1])]
+
+    function = simplify(trace("f", grow, [FLOATS, TensorType(t.FLOAT, (1, M)), COUNT]))
+    program = Program(function)
+    assert [value.op for value in program.host if value.op != "get"] == ["loop"]
+    assert all(not body.host for body in program.loops.values())
+    for n, m, most in ((2, 3, 4), (1, 1, 0), (2, 3, 4), (3, 20, 50)):
+        arrays = [normal(n, m), normal(1, m), np.array(most)]
+        assert_close(program.run(arrays), computed(function, arrays))
+
+
+def test_sizes_read_from_data() -> None:
+    def shaped(x: L.Tensor, shape: L.Tensor) -> list[L.Tensor]:
+        return [L.reshape(x * 2, [bind(shape, (0,)), bind(shape, (1,))])]
+
+    function = simplify(trace("f", shaped, [TensorType(t.FLOAT, (N,)), TensorType(t.INT64, (2,))]))
+    program = Program(function)
+    for shape in ((2, 6), (3, 4), (12, 1), (2, 6)):
+        arrays = [normal(12), np.array(shape)]
+        assert_close(program.run(arrays), computed(function, arrays))
+    with pytest.raises(ShapeError):
+        program.run([normal(12), np.array([-3, -4])])
 
 
 def test_a_fault_in_a_loop_ends_it() -> None:

@@ -8,7 +8,7 @@ from sardonyx.core.dim import Dim, equal
 from sardonyx.core.graph import Function, Value, symbols_in
 from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import get
-from sardonyx.core.types import TensorType, TupleType
+from sardonyx.core.types import TensorType, TupleType, Type
 
 CONTROL = frozenset({"loop", "cond"})
 
@@ -39,14 +39,22 @@ def counted(value: Value) -> str | None:
     return symbol if told and not any(symbol in symbols_in(other) for other in others) else None
 
 
+def is_of_tensors(value: Value) -> bool:
+    """Whether control flow takes and gives tensors alone, of element types that kernels know."""
+    return all(map(_is_tensor, _types(value)))
+
+
+def _types(value: Value) -> list[Type]:
+    types = [operand.type for operand in value.operands] + list(value.params["results"])
+    return types + [result.type for body in bodies_of(value) for result in body.results]
+
+
 def refusal(value: Value) -> str | None:
     """Why control flow is left to the interpreter, as far as types tell; None where they are no reason."""
     if value.params["symbols"] and counted(value) is None:
         return f"sizes of what a {value.op} gives are only known after it"
-    types = [operand.type for operand in value.operands] + list(value.params["results"])
-    types += [result.type for body in bodies_of(value) for result in body.results]
-    if any(not isinstance(type, TensorType) or type.dtype not in storage.DTYPES for type in types):
-        return f"a {value.op} of {next(type for type in types if not _is_tensor(type))}"
+    if not is_of_tensors(value):
+        return f"a {value.op} of {next(type for type in _types(value) if not _is_tensor(type))}"
     if value.op == "cond":
         same = all(
             _same_type(result, given)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
-from sardonyx.compiler.control import counted
+from sardonyx.compiler.control import counted, is_of_tensors
 from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
@@ -38,7 +38,7 @@ from sardonyx.compiler.threads import Pool, pool
 from sardonyx.core import types as t
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.interpreter import Sizes, compute, match_type
-from sardonyx.core.run_context import RunContext, running
+from sardonyx.core.run_context import RunContext, current_run, running
 from sardonyx.core.tensor import constant, known
 from sardonyx.core.types import TensorType
 from sardonyx.errors import UnsupportedError
@@ -84,6 +84,7 @@ class Program:
         has_graph: Whether it was made of the function; one from an image knows only the values in memory.
         host: Values that the interpreter computes, and why.
         launches: The kernels, in order.
+        loops: The compiled bodies of loops that are left to the interpreter.
     """
 
     def __init__(self, function: Function, *, target: Target | None = None, threads: int | None = None) -> None:
@@ -95,6 +96,11 @@ class Program:
         self._compile()
         self._prepare()
         self._begin(self._steps())
+        self.loops = {
+            value: Program(value.params["body"], target=self.target, threads=self.pool.threads)
+            for value in self.host
+            if value.op == "loop" and is_of_tensors(value)
+        }
 
     @classmethod
     def restored(cls, image: Image, *, target: Target | None = None, threads: int | None = None) -> Program:
@@ -112,6 +118,7 @@ class Program:
         made.pool = pool(threads)
         made.has_graph = False
         made.host = {}
+        made.loops = {}
         made.blocks = reader.body.blocks
         made.launches = list(reader.body.launches)
         made._prepared = reader.prepared
@@ -236,12 +243,15 @@ class Program:
 
     # Running.
 
-    def run(self, arrays: Sequence[Any], context: RunContext | None = None) -> list[Any]:
+    def run(
+        self, arrays: Sequence[Any], context: RunContext | None = None, around: Mapping[str, int] | None = None
+    ) -> list[Any]:
         """Compute the results.
 
         Args:
             arrays: A value for each input: arrays that are contiguous and of the declared element types.
             context: The limits for what the interpreter computes.
+            around: Numbers for symbols from outside of the function.
 
         Raises:
             Fault: Data have no result: ask the interpreter what is wrong.
@@ -249,9 +259,11 @@ class Program:
         """
         env: dict[Value, Any] = dict(zip(self.function.inputs, arrays, strict=True))
         key = tuple([array.shape if isinstance(array, np.ndarray) else None for array in arrays])
+        if around:
+            key += tuple(around.values())
         sizes = self._sizes.get(key)
         if sizes is None:
-            sizes = self.sizes_of(arrays)
+            sizes = self.sizes_of(arrays, around)
             if len(self._sizes) >= _REMEMBERED:
                 self._sizes.clear()
                 self._plans.clear()
@@ -266,6 +278,8 @@ class Program:
                     held.append(self.play_counted(number, step, sizes, env, limit))
                 elif isinstance(step, Segment):
                     held.append(self._play(number, step, sizes, env, limit))
+                elif step.op == "bind" and step.operands[0] in env:
+                    self.interpret(step, env, sizes)
                 else:
                     with running(context or RunContext()):
                         self.interpret(step, env, sizes)
@@ -348,13 +362,13 @@ class Program:
             Word.BUSY: int(busy.ctypes.data),
         }
 
-    def sizes_of(self, arrays: Sequence[Any]) -> Sizes:
-        """The open sizes in inputs, by name.
+    def sizes_of(self, arrays: Sequence[Any], around: Mapping[str, int] | None = None) -> Sizes:
+        """The open sizes in inputs, by name, and those from outside of the function.
 
         Raises:
             ShapeError: Sizes do not fit.
         """
-        sizes: Sizes = {}
+        sizes: Sizes = dict(around or {})
         for declared, array in zip(self.function.inputs, arrays, strict=True):
             if isinstance(declared.type, TensorType):
                 given = TensorType(declared.type.dtype, tuple(array.shape))
@@ -444,12 +458,39 @@ class Program:
 
     def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
         """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""
+        if value.op == "bind" and value.operands[0] in env and self._bound(value, env, sizes):
+            return
         operands = [self._known(operand, env, sizes) for operand in value.operands]
-        found = compute(value, operands, sizes)
+        found = compute(value, operands, sizes, self._body(value, sizes))
         if _is_tensor(value):
             array = found.known
             found = array if array.flags.c_contiguous else np.array(array, order="C")
         env[value] = found
+
+    def _bound(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> bool:
+        """Read a size from a tensor in memory; False where it is none."""
+        source = value.operands[0]
+        number = int(self._array(source, env[source], sizes)[value.params["element"]])
+        if number < 0:
+            return False
+        sizes[value.params["symbol"]], env[value] = number, env[source]
+        return True
+
+    def _body(self, value: Value, sizes: Sizes) -> Callable[[Sequence[Value]], Sequence[Value]] | None:
+        """The compiled body of a loop that is left to the interpreter."""
+        program = self.loops.get(value)
+        if program is None:
+            return None
+        around = {symbol: sizes[symbol] for symbol in sorted(program.function.free_symbols & sizes.keys())}
+        dtypes = [dtype_of(result) for result in program.function.results]
+
+        def body(arguments: Sequence[Value]) -> Sequence[Value]:
+            arrays = [argument.known for argument in arguments]
+            ordered = [array if array.flags.c_contiguous else np.array(array, order="C") for array in arrays]
+            found = program.run(ordered, current_run(), around)
+            return [constant(array, dtype) for array, dtype in zip(found, dtypes, strict=True)]
+
+        return body
 
     def _known(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> Any:
         """A value as the interpreter has it."""

@@ -7,7 +7,7 @@ hold for the sizes met. A value is dropped after its last reader: memory is boun
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from sardonyx.errors import ExecutionError, FeedError, SardonyxError, ShapeError
 
 Sizes = dict[str, int]
 Results = "Value | tuple[Value, ...]"
+Body = Callable[[Sequence[Value]], Sequence[Value]]
 
 
 class _Step:
@@ -89,17 +90,20 @@ def evaluate(function: Function, arguments: Sequence[Value], sizes: Mapping[str,
     return [found[value] for value in function.results]
 
 
-def compute(value: Value, operands: list[Any], sizes: Sizes) -> Any:
+def compute(value: Value, operands: list[Any], sizes: Sizes, body: Body | None = None) -> Any:
     """Compute one value of a function inside a run; sizes that it defines are added.
 
     Args:
         value: What to compute.
         operands: What its operands are.
         sizes: Numbers for the symbols.
+        body: Of a loop: computes the results of its body from arguments; by default the interpreter does.
 
     Returns:
         A known value; a tuple of them where the primitive has several results.
     """
+    if body is not None:
+        return _loop(value, operands, sizes, body)
     sized = tuple(name for name, param in value.params.items() if any(True for _ in symbols_in(param)))
     return _compute(value, operands, sized, sizes)
 
@@ -120,7 +124,7 @@ def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: S
             chosen = params["then"] if bool(operands[0].known) else params["otherwise"]
             return _checked(value, tuple(evaluate(chosen, operands[1:], sizes)), sizes)
         case "loop":
-            return _loop(value, operands, sizes)
+            return _loop(value, operands, sizes, lambda given: evaluate(value.params["body"], given, sizes))
         case "host":
             return _host(value, operands, sizes)
         case "dims":
@@ -154,12 +158,12 @@ def _checked(value: Value, found: tuple[Value, ...], sizes: Sizes) -> tuple[Valu
     return found
 
 
-def _loop(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:
-    body, carried = value.params["body"], value.params["carried"]
+def _loop(value: Value, operands: list[Any], sizes: Sizes, body: Body) -> tuple[Value, ...]:
+    carried = value.params["carried"]
     captured = operands[2 + carried :]
 
     def once(i: Tensor, *state: Value) -> Any:
-        going, *rest = evaluate(body, [i, constant(True, t.BOOL), *state, *captured], sizes)
+        going, *rest = body([i, constant(True, t.BOOL), *state, *captured])
         return going, rest[:carried], rest[carried:]
 
     if int(operands[0].known) > 0 and bool(operands[1].known):
