@@ -19,6 +19,7 @@ import numpy as np
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.linking import MappedCode, linked, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.target import Target
 
@@ -110,9 +111,9 @@ class Entry:
 
 
 @functools.cache
-def _code(target: Target) -> LoadedCode:
+def _code(target: Target) -> MappedCode | LoadedCode:
     definitions = [_function("sardonyx_call", _call), _function("sardonyx_again", _again)]
-    return LoadedCode(objects([module_text(target, definitions)], target, store()), target)
+    return loaded(linked(objects([module_text(target, definitions)], target, store(), jobs=1)), target)
 
 
 def _function(name: str, write: Callable[[Emitter], None]) -> str:

@@ -15,6 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sardonyx.compiler.machine_code import LoadedCode
+from sardonyx.compiler.target import Target
+
 _FILE = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -205,3 +208,16 @@ class MappedCode:
 def is_linked(code: Code) -> bool:
     """Whether the code is a piece that this machine can run without LLVM."""
     return bool(code.functions) and platform.machine() in ("x86_64", "AMD64") and hasattr(mmap, "MAP_ANONYMOUS")
+
+
+def loaded(code: Code, target: Target) -> MappedCode | LoadedCode:
+    """Object code in memory: as a piece where it is one, else by LLVM.
+
+    Args:
+        code: The object code.
+        target: What it is for.
+
+    Raises:
+        OSError: The system does not let memory that was written be run.
+    """
+    return MappedCode(code) if is_linked(code) else LoadedCode(code.parts, target)

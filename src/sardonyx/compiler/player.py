@@ -18,8 +18,11 @@ from enum import IntEnum
 from string import Template
 from typing import NamedTuple
 
+from sardonyx.compiler.build import objects
+from sardonyx.compiler.cache import store
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.linking import MappedCode, linked, loaded
+from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.worker_loop import call_parallel
 
@@ -86,7 +89,7 @@ class Player(NamedTuple):
     play: Callable[[int, int, int], None]
     loop: int
     choice: int
-    code: LoadedCode
+    code: MappedCode | LoadedCode
 
 
 @functools.cache
@@ -103,7 +106,7 @@ def player(target: Target) -> Player:
         ),
     ]  # fmt: skip
     declarations = {**play.declarations, **copy.declarations, **patch.declarations}
-    code = LoadedCode([compiled(module_text(target, texts, declarations), target)], target)
+    code = loaded(linked(objects([module_text(target, texts, declarations)], target, store(), jobs=1)), target)
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(code.address("play"))
     return Player(function, code.address("loop"), code.address("choice"), code)
 

@@ -26,8 +26,8 @@ from sardonyx.compiler.control import counted, is_of_tensors
 from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
-from sardonyx.compiler.linking import Code, MappedCode, is_linked, linked
-from sardonyx.compiler.machine_code import LoadedCode, module_text
+from sardonyx.compiler.linking import Code, linked, loaded
+from sardonyx.compiler.machine_code import module_text
 from sardonyx.compiler.memory_plan import ALIGNMENT
 from sardonyx.compiler.plan import UNLIMITED, Context, Plan, Planner, stored_shape
 from sardonyx.compiler.player import player
@@ -168,7 +168,7 @@ class Program:
     def _load(self, code: Code, names: dict[str, str]) -> None:
         self._names = names
         self._code = code
-        self._loaded = MappedCode(code) if is_linked(code) else LoadedCode(code.parts, self.target)
+        self._loaded = loaded(code, self.target)
         self._addresses = {text: self._loaded.address(name) for text, name in names.items()}
 
     def _prepare(self) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sardonyx.compiler import worker_loop
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
-from sardonyx.compiler.machine_code import LoadedCode
+from sardonyx.compiler.linking import linked, loaded
 from sardonyx.compiler.processors import allowed, thread_count
 from sardonyx.compiler.target import host
 from sardonyx.compiler.worker_loop import MASK_BYTES, Field
@@ -59,7 +59,7 @@ class Functions:
 def functions(futex: bool) -> Functions:
     """The generated functions, loaded for as long as the process lives."""
     target = host()
-    code = LoadedCode(objects([worker_loop.text(target, futex=futex)], target, store(), jobs=1), target)
+    code = loaded(linked(objects([worker_loop.text(target, futex=futex)], target, store(), jobs=1)), target)
     # Daemon threads may be in it when the interpreter takes its objects apart.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
     parallel, worker, dismiss, pauses = (
