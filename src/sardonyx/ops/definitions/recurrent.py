@@ -287,16 +287,21 @@ def lstm_of(
 
     def cell(d: int) -> Cell:
         (f, g, h), recurrence = functions[3 * d : 3 * d + 3], layer.recurrence(d)
-        pi, po, pf = (0.0,) * 3 if peepholes is None else _parts(L.entry(peepholes, d), 3)
+        pi, po, pf = (None,) * 3 if peepholes is None else _parts(L.entry(peepholes, d), 3)
 
         def step(xt: Tensor, state: State) -> State:
             hidden, c = state
             i, o, forget, new = _parts(xt + recurrence(hidden), 4)
-            i = f(i + pi * c)
-            forget = 1 - i if input_forget else f(forget + pf * c)
+            i = f(_peeping(i, pi, c))
+            forget = 1 - i if input_forget else f(_peeping(forget, pf, c))
             c = forget * c + i * g(new)
-            return [f(o + po * c) * h(c), c]
+            return [f(_peeping(o, po, c)) * h(c), c]
 
         return step
 
     return layer.run(cell)
+
+
+def _peeping(gate: Tensor, weights: Tensor | None, c: Tensor) -> Tensor:
+    """A gate that sees the cell through a peephole, if there is one."""
+    return gate if weights is None else gate + weights * c
