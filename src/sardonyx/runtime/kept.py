@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import itertools
-import json
 import logging
 import os
 import sys
@@ -273,10 +271,16 @@ def _tensors(model: ir.Model) -> Iterator[Any]:
 @functools.cache
 def _build() -> str:
     """Names this package and what it computes with, down to when its files were written."""
-    root = Path(__file__).parents[1]
-    files = [
-        f"{each.relative_to(root)} {(state := each.stat()).st_size} {state.st_mtime_ns}"
-        for each in sorted(root.rglob("*.py"))
-    ]
-    others = [f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "onnx", "onnx-ir", "ml-dtypes")]
-    return digest(sys.modules["sardonyx"].__version__, toolchain(), json.dumps(files), *others)
+    files = sorted(_sources(str(Path(__file__).parents[1])))
+    others = [str(sys.modules[name].__version__) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
+    return digest(sys.modules["sardonyx"].__version__, toolchain(), *files, *others)
+
+
+def _sources(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as found:
+        for each in found:
+            if each.name.endswith(".py"):
+                state = each.stat()
+                yield f"{each.path} {state.st_size} {state.st_mtime_ns}"
+            elif each.is_dir():
+                yield from _sources(each.path)
