@@ -236,3 +236,37 @@ def test_nothing_is_kept_where_there_is_no_store(
     session(path)
     session(path)
     assert len(compilations) == 2
+
+
+@pytest.mark.long
+def test_processes_that_start_at_once_on_an_empty_store(path: Path) -> None:
+    np.save(path.with_name("x.npy"), X)
+    code = (
+        "import sys, numpy as np, sardonyx;"
+        "x = np.load(sys.argv[2]);"
+        "found = [sardonyx.Session(sys.argv[1]).run(None, {'x': x})[0] for _ in range(3)];"
+        "np.save(sys.argv[3], found)"
+    )
+    environment = {**os.environ, "SARDONYX_COMPILE": "wait", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    files = [path.with_name(f"y{number}.npy") for number in range(4)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), str(path.with_name("x.npy")), str(file)], env=environment
+        )
+        for file in files
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0] * len(files)
+    expected = session(path).run(None, {"x": X})[0]
+    for file in files:
+        for found in np.load(file):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_store_that_cannot_be_written_is_done_without(
+    path: Path, folder: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "file").touch()
+    monkeypatch.setenv("SARDONYX_CACHE", str(folder / "file" / "cache"))
+    expected = session(path).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(session(path).run(None, {"x": X})[0], expected)
+    assert len(compilations) == 2
