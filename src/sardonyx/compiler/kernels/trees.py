@@ -1,8 +1,8 @@
 """Sums over tree ensembles: several ways through trees at a time, side by side.
 
 A step loads a node, compares a feature with its split, and adds the outcome to the place of the first child: nothing
-jumps. Eight ways at once hide that each step waits for the one before. Rows go together through one tree after the
-other, which then is in the cache; what is left of a block, or a single row, goes through eight trees at a time. Weights
+jumps. Sixteen ways at once hide that each step waits for the one before. Rows go together through one tree after the
+other, which then is in the cache; what is left of a block, or a single row, goes through sixteen trees at a time. Weights
 are added tree by tree in any case.
 """
 
@@ -15,7 +15,7 @@ from sardonyx.compiler.emitter import Variable
 from sardonyx.compiler.kernels.kernel import Kernel
 from sardonyx.core.dim import Size, ceil_div
 
-WAYS = 8
+WAYS = 16
 """Ways that are walked side by side."""
 
 _STEPS = 3
