@@ -2,8 +2,8 @@
 
 A step loads a node, compares a feature with its split, and adds the outcome to the place of the first child: nothing
 jumps. Sixteen ways at once hide that each step waits for the one before. Rows go together through one tree after the
-other, which then is in the cache; what is left of a block, or a single row, goes through sixteen trees at a time. Weights
-are added tree by tree in any case.
+other, which then is in the cache; what is left of a block, or a single row, goes through sixteen trees at a time.
+Weights are added tree by tree in any case.
 """
 
 from __future__ import annotations
