@@ -58,9 +58,10 @@ def non_max_suppression(
     found = []
     for image, category in np.ndindex(*scores.shape[:2]):
         of = scores[image, category]
-        order = np.argsort(-of, kind="stable")
+        order = np.arange(len(of))
         if score_threshold is not None:
-            order = order[of[order] > score_threshold.reshape(())]
+            order = np.flatnonzero(of > score_threshold.reshape(()))
+        order = order[np.argsort(-of[order], kind="stable")]
         chosen = _suppressed(low[image], high[image], order, limit, overlap)
         found += [(image, category, box) for box in chosen]
     return (np.array(found, np.int64).reshape(-1, 3),)
@@ -74,13 +75,17 @@ def _corners(boxes: Array, centered: int) -> tuple[Array, Array]:
 
 def _suppressed(low: Array, high: Array, order: Array, limit: int, overlap: float) -> list[int]:
     """The boxes that stay, in order, each taking away those after it that it overlaps."""
-    area = (high - low).prod(-1)
+    (top, left), (bottom, right) = low[order].T, high[order].T
+    area = (bottom - top) * (right - left)
     chosen: list[int] = []
-    while len(order) and len(chosen) < limit:
-        first, order = int(order[0]), order[1:]
-        chosen.append(first)
-        common = np.maximum(np.minimum(high[first], high[order]) - np.maximum(low[first], low[order]), 0).prod(-1)
-        union = area[first] + area[order] - common
-        solid = (common > 0) & (area[first] > 0) & (area[order] > 0) & (union > 0)
-        order = order[~(np.divide(common, union, out=np.zeros_like(common), where=solid) > overlap)]
+    left_over = np.arange(len(order))
+    while len(left_over) and len(chosen) < limit:
+        first, rest = left_over[0], left_over[1:]
+        chosen.append(int(order[first]))
+        tall = np.minimum(bottom[first], bottom[rest]) - np.maximum(top[first], top[rest])
+        wide = np.minimum(right[first], right[rest]) - np.maximum(left[first], left[rest])
+        common = np.maximum(tall, 0) * np.maximum(wide, 0)
+        union = area[first] + area[rest] - common
+        solid = (common > 0) & (area[first] > 0) & (area[rest] > 0) & (union > 0)
+        left_over = rest[~(np.divide(common, union, out=np.zeros_like(common), where=solid) > overlap)]
     return chosen
