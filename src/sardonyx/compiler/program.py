@@ -137,7 +137,8 @@ class Program:
         if any(isinstance(step, Segment) and step.counted is not None for step in self.steps):
             raise NoImage("sizes are counted while it runs")
         writer = image_module.Writer(self._prepared, self._names)
-        head = writer.head(Body(self.function, tuple(self.launches), self.blocks))
+        played = [launch for step in self.steps if isinstance(step, Segment) for launch in step.launches]
+        head = writer.head(Body(self.function, tuple(played), self.blocks))
         return Image(head, self._code if self._code.functions else linked(self._code.parts), writer.arrays)
 
     def _begin(self, steps: list[Step]) -> None:
