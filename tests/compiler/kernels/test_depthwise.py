@@ -27,7 +27,7 @@ from sardonyx.core.dim import Size
 from sardonyx.core.numpy_windows import convolved
 
 W = Windows.of
-ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33), (0, 3))
+ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33), (0, 3), (1, 400))
 CASES = {
     "3x3": (W((3, 3), padding=(1, 1)), (1, 1)),
     "3x3 strided": (W((3, 3), (2, 2), (1, 1)), (1, 1)),

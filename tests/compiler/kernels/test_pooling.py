@@ -29,7 +29,7 @@ from sardonyx.core.dim import Size
 from sardonyx.core.numpy_windows import reduced
 
 W = Windows.of
-ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33))
+ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33), (1, 700))
 CASES = {
     "2x2": (W((2, 2), (2, 2)), (1, 1)),
     "3x3": (W((3, 3), (2, 2), (1, 1)), (1, 1)),

@@ -25,7 +25,6 @@ class Channelwise:
         x: The image.
         element: The type of the elements.
         lanes: Channels of a block: 1 in a plain image.
-        outputs: Most outputs of a tile.
         epilogue: What becomes of the results.
     """
 
@@ -35,11 +34,10 @@ class Channelwise:
         x: Image,
         element: str,
         lanes: int,
-        outputs: int,
         epilogue: Epilogue,
     ) -> None:
         self.sweep, self.x, self.window, self.element, self.lanes = sweep, x, sweep.window, element, lanes
-        self.outputs, self.epilogue = outputs, epilogue
+        self.epilogue = epilogue
         self.emitter = e = sweep.kernel.emitter
         self.type = vector(lanes, element)
         depth, height, width = sweep.axes
@@ -75,7 +73,7 @@ class Channelwise:
         e = self.emitter
         block = e.add(e.mul(row.image, self.sweep.blocks), row.block)
         image = e.address(self.x.pointer, self.element, e.mul(block, self.block_step))
-        self.sweep.tiles(row, self.outputs, lambda first, size, guarded: self._tile(row, image, first, size, guarded))
+        self.sweep.tiles(row, lambda first, size, guarded: self._tile(row, image, first, size, guarded))
 
     def _tile(self, row: Row, image: str, first: Number, size: int, guarded: bool) -> None:
         e = self.emitter

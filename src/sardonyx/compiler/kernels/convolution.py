@@ -160,7 +160,8 @@ def convolution(
             kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, epilogue=epilogue,
             size=tile.channels // tile.groups,
         )  # fmt: skip
-    sweep = Sweep(kernel, x, windows, out, batch, tile.tiles, tile.channels if tile.groups == 1 else 0)
+    shared = tile.channels if tile.groups == 1 else 0
+    sweep = Sweep(kernel, x, windows, out, batch, tile.tiles, outputs=tile.outputs, shared=shared)
     template = DotConvolution if tile.form == "dot" else DirectConvolution
     template(sweep, x, weights, tile, epilogue).write()
     return sweep.items

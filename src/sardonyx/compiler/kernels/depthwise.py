@@ -78,18 +78,17 @@ def grouped(
     Weights are as :func:`~sardonyx.compiler.kernels.convolution_tile.grouped_weights` orders them; for the rest see
     :func:`depthwise`.
     """
-    lanes = kernel.target.lanes(32)
-    sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes))
+    target = kernel.target
+    # The weights of a row of taps stay in registers, and an input.
+    outputs = max(4, min(target.vector_registers - size * windows.sizes[-1] - size - 1, target.vector_registers // 2))
+    sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, target.lanes(32)), outputs=outputs)
     _Grouped(sweep, x, weights, epilogue, size).write()
     return sweep.items
 
 
 class _Grouped(Channelwise):
     def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int) -> None:
-        target = sweep.kernel.target
-        # The weights of a row of taps stay in registers, and an input.
-        outputs = max(4, min(target.vector_registers - size * sweep.window[2] - size - 1, target.vector_registers // 2))
-        super().__init__(sweep, x, "float", target.lanes(32), outputs, epilogue)
+        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue)
         self.weights, self.size = weights, size
 
     def identity(self) -> str:

@@ -83,7 +83,6 @@ class DirectConvolution:
         image = e.address(self.x.pointer, "float", e.mul(block, self.block_step))
         self.sweep.tiles(
             row,
-            tile.outputs,
             lambda first, size, guarded: self._tile(row, image, weights, first, size, types, guarded),
         )
 

@@ -33,9 +33,7 @@ class DotConvolution:
         e = self.emitter
         first_block = e.mul(row.image, self.tile.depth)
         image = e.address(self.x.pointer, "float", e.mul(first_block, self.block_step))
-        self.sweep.tiles(
-            row, self.tile.outputs, lambda first, size, guarded: self._tile(row, image, first, size, guarded)
-        )
+        self.sweep.tiles(row, lambda first, size, guarded: self._tile(row, image, first, size, guarded))
 
     def _tile(self, row: Row, image: str, first: Number, size: int, guarded: bool) -> None:
         e, tile, width = self.emitter, self.tile, row.phases[2]

@@ -45,9 +45,9 @@ def pooling(
         The number of work items.
     """
     lanes = kernel.target.lanes(32) if x.blocked else 1
-    sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes))
     outputs = kernel.target.vector_registers // 2
-    _Pooling(sweep, x, element, lanes, outputs, epilogue, kind, signed).write()
+    sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes), outputs=outputs)
+    _Pooling(sweep, x, element, lanes, epilogue, kind, signed).write()
     return sweep.items
 
 
@@ -58,12 +58,11 @@ class _Pooling(Channelwise):
         x: Image,
         element: str,
         lanes: int,
-        outputs: int,
         epilogue: Epilogue,
         kind: Kind,
         signed: bool,
     ) -> None:
-        super().__init__(sweep, x, element, lanes, outputs, epilogue)
+        super().__init__(sweep, x, element, lanes, epilogue)
         self.kind = kind
         self.integers = element.startswith("i")
         self.sign = "s" if signed else "u"

@@ -24,6 +24,9 @@ from sardonyx.errors import OptionError
 _PHASES = 4
 """Most phases of a row that are written one by one."""
 
+_PIECE = 8
+"""Tiles of a piece of a row."""
+
 _EDGES = 4
 """Most tiles at an end of a row that are written one by one."""
 
@@ -198,6 +201,7 @@ class Row:
         taps: The ranges of taps along depth and height that see places inside.
         phases: Of the three axes.
         count: How many outputs of the last axis belong to the phase.
+        piece: The first and the end of those that belong to the work item, where it is a piece of a row.
     """
 
     image: Number
@@ -207,10 +211,13 @@ class Row:
     taps: tuple[tuple[Number, Number], tuple[Number, Number]]
     phases: tuple[Phase, Phase, Phase]
     count: Number
+    piece: tuple[Number, Number] | None = None
 
 
 class Sweep:
     """The walk of a kernel over the outputs of windows: a work item is a row of outputs of some channel blocks.
+
+    Where an image is one row, that is cut into pieces, so that there is work for all threads.
 
     Args:
         kernel: What is written.
@@ -221,17 +228,27 @@ class Sweep:
         blocks: How many groups of channel blocks there are.
         shared: How many channels of the image all groups of blocks read; 0 where each reads its own. The rows of which
             these fit the second-level cache are done for one group after the other.
+        outputs: Most outputs of a tile.
 
     Attributes:
         axes: Depth, height and width.
         window: The taps along these.
+        outputs: Most outputs of a tile.
         items: The number of work items.
     """
 
     def __init__(
-        self, kernel: Kernel, x: Image, windows: Windows, out: tuple[Size, ...], batch: Size, blocks: int,
+        self,
+        kernel: Kernel,
+        x: Image,
+        windows: Windows,
+        out: tuple[Size, ...],
+        batch: Size,
+        blocks: int,
+        *,
+        outputs: int,
         shared: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         rank = len(x.sizes)
         if not 1 <= rank <= 3 or len(windows.sizes) != rank or len(out) != rank:
             raise OptionError(
@@ -243,11 +260,17 @@ class Sweep:
             x.sizes, out, windows.sizes, windows.strides, windows.padding, windows.dilations, windows.base_dilations,
             strict=True,
         )  # fmt: skip
-        self.kernel, self.rank, self.blocks = kernel, rank, blocks
+        self.kernel, self.rank, self.blocks, self.outputs = kernel, rank, blocks, outputs
         self.axes = tuple(Axis(kernel, *each) for each in flat)  # type: ignore[arg-type]
         depth, height, width = (1,) * missing + windows.sizes
         self.window = depth, height, width
-        self.items: Size = batch * blocks * math.prod(out[:-1])
+        self._piece = outputs * _PIECE
+        rows: Size = math.prod(out[:-1])
+        if rows != 1 or len(self.axes[2].phases) > 1 or (isinstance(out[-1], int) and out[-1] <= self._piece):
+            self._piece = 0
+        pieces = ceil_div(out[-1], self._piece) if self._piece else rows
+        self.items: Size = batch * blocks * pieces
+        self._rows = kernel.size(pieces)
         self._shared = shared if blocks > 1 else 0
 
     def rows(self, body: Callable[[Row], None]) -> None:
@@ -257,13 +280,15 @@ class Sweep:
         together = self._rows_together()
         with e.loop("%first", "%last") as item:
             image, block, row = self._place(item, together)
-            z, y = e.div(row, height.out), e.rem(row, height.out)
+            z, y = (0, 0) if self._piece else (e.div(row, height.out), e.rem(row, height.out))
             in_depth, in_height = (self._phase(axis, at) for axis, at in ((depth, z), (height, y)))
             places = in_depth.place(e, e.div(z, len(depth.phases))), in_height.place(e, e.div(y, len(height.phases)))
             taps = self._taps(depth, in_depth, places[0]), self._taps(height, in_height, places[1])
             for in_width in self._width_phases():
                 count = e.div(e.add(e.sub(width.out, in_width.start), in_width.step - 1), in_width.step)
-                body(Row(image, block, (z, y), places, taps, (in_depth, in_height, in_width), count))
+                begin = e.mul(row, self._piece)
+                piece = (begin, e.least(e.add(begin, self._piece), count)) if self._piece else None
+                body(Row(image, block, (z, y), places, taps, (in_depth, in_height, in_width), count, piece))
 
     def _rows_together(self) -> Number | None:
         """How many rows are done for one group of blocks before the next; None for all."""
@@ -271,17 +296,18 @@ class Sweep:
             return None
         e, target = self.kernel.emitter, self.kernel.target
         _, height, width = self.axes
-        stride = height.phases[0].advance
-        found = e.div(target.l2 // 2, e.most(1, e.mul(width.size, 4 * self._shared * stride)))
-        rows = e.mul(self.axes[0].out, height.out)
-        if isinstance(found, int) and isinstance(rows, int) and found >= rows:
+        if self._piece:
+            read: Number = self._piece * width.phases[0].advance
+        else:
+            read = e.mul(width.size, height.phases[0].advance)
+        found = e.div(target.l2 // 2, e.most(1, e.mul(read, 4 * self._shared)))
+        if isinstance(found, int) and isinstance(self._rows, int) and found >= self._rows:
             return None
         return e.most(1, found)
 
     def _place(self, item: Number, together: Number | None) -> tuple[Number, Number, Number]:
         """The image, the group of blocks and the row of a work item."""
-        e = self.kernel.emitter
-        rows = e.mul(self.axes[0].out, self.axes[1].out)
+        e, rows = self.kernel.emitter, self._rows
         if together is None:
             rest, row = e.div(item, rows), e.rem(item, rows)
             return e.div(rest, self.blocks), e.rem(rest, self.blocks), row
@@ -309,24 +335,25 @@ class Sweep:
             return 0, phase.taps
         return phase.valid(self.kernel.emitter, place, axis.size)
 
-    def tiles(self, row: Row, most: int, body: Callable[[Number, int, bool], None]) -> None:
+    def tiles(self, row: Row, body: Callable[[Number, int, bool], None]) -> None:
         """Write the walk along a row, in tiles of neighbouring outputs.
 
         Args:
             row: The row.
-            most: Most outputs of a tile.
             body: Writes the tile from an output number on, of so many outputs, and with a check of every place where
                 windows may reach outside along the row. Where sizes are numbers the first output of most of those
                 tiles is one too, so that they can tell when code is generated.
         """
-        if isinstance(row.count, int):
-            self._known_tiles(row, row.count, most, body)
+        if row.piece:
+            self._unknown_tiles(row, *row.piece, body)
+        elif isinstance(row.count, int):
+            self._known_tiles(row, row.count, body)
         else:
-            self._unknown_tiles(row, row.count, most, body)
+            self._unknown_tiles(row, 0, row.count, body)
 
-    def _known_tiles(self, row: Row, count: int, most: int, body: Callable[[Number, int, bool], None]) -> None:
+    def _known_tiles(self, row: Row, count: int, body: Callable[[Number, int, bool], None]) -> None:
         """Tiles of nearly equal sizes: runs of those inside as loops, those at the ends one by one."""
-        number = -(-count // most)
+        number = -(-count // self.outputs)
         if not number:
             return
         least, larger = divmod(count, number)
@@ -343,16 +370,16 @@ class Sweep:
             with steps(e, first, first + size * (1 + len(others)), size) as place:
                 self._tile(row, place, size, body)
 
-    def _unknown_tiles(self, row: Row, count: str, most: int, body: Callable[[Number, int, bool], None]) -> None:
+    def _unknown_tiles(self, row: Row, begin: Number, end: Number, body: Callable[[Number, int, bool], None]) -> None:
         """Tiles of full size, then smaller ones that make up the rest."""
-        e = self.kernel.emitter
-        whole = e.sub(count, e.rem(count, most))
-        with e.loop(0, whole, most) as first:
+        e, most = self.kernel.emitter, self.outputs
+        whole = e.sub(end, e.rem(e.sub(end, begin), most))
+        with e.loop(begin, whole, most) as first:
             self._tile(row, first, most, body)
         start = e.variable("i64", str(whole))
         for size in rest_sizes(most):
             at = start.get()
-            with e.when(e.let(f"icmp sge i64 {e.sub(count, at)}, {size}")):
+            with e.when(e.let(f"icmp sge i64 {e.sub(end, at)}, {size}")):
                 body(at, size, not self.axes[2].inside)
                 start.set(str(e.add(at, size)))
 
