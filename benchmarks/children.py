@@ -94,9 +94,11 @@ def compiled(path: str, feeds: Mapping[str, np.ndarray], threads: int, seconds: 
     from sardonyx.compiler.peak import measured_peak
 
     session = Session(path, compile="wait", threads=threads)
+    # Asked for first: the one from the store does not know what it was made of.
+    program = session.program
     native = session.native
+    assert program is not None
     assert native is not None
-    program = native.program
     found = explain(program, program.sizes_of(native.arrays(feeds)))
     peak = measured_peak(program.target, program.pool)
     costs = [(note.operations, note.bytes) for note in found.kernels]

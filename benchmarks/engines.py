@@ -37,7 +37,7 @@ def sardonyx(path: Path, threads: int, compile: str = "wait") -> Run:
     from sardonyx import Session
 
     session = Session(path, compile=compile, threads=threads)
-    if compile == "wait" and session.program is None:
+    if compile == "wait" and session.native is None:
         raise NotCompiled(session.not_compiled)
     return lambda feeds: session.run(None, feeds)
 

@@ -18,6 +18,7 @@ from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core.cost import cost, elements, nbytes
 from sardonyx.core.dim import Size, ceil_div, evaluate
 from sardonyx.core.graph import CLOSED, Value
+from sardonyx.core.types import TensorType
 from sardonyx.errors import ShapeError
 
 _ALIKE = MOVEMENTS | ELEMENTWISE
@@ -228,7 +229,8 @@ class _Reading:
         wanted[value] = None if unknown else min(full, before + count)  # type: ignore[type-var, operator]
 
     def _count(self, value: Value) -> int | None:
-        return self.number(elements(value.type))
+        """How many elements a value has; of several results together nothing is known."""
+        return self.number(elements(value.type)) if isinstance(value.type, TensorType) else None
 
     # What it costs.
 
