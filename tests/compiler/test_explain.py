@@ -144,3 +144,23 @@ def test_a_loop_is_one_kernel_of_those_in_its_body() -> None:
     assert kernel.operations >= 10 * 4
     assert kernel.read == 8 + 1 + 4 * 4
     assert kernel.written == 4 * 4
+
+
+def test_a_kernel_that_stands_for_a_function_has_no_operations_by_definition() -> None:
+    nodes = onnx.helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1,
+        nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2], nodes_featureids=[0, 0, 0], nodes_values=[0.5, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
+        target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 0], target_weights=[1.0, 2.0],
+    )  # fmt: skip
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 2])
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 1])
+    graph = onnx.helper.make_graph([nodes], "trees", [given], [result])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    session = sardonyx.Session(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), compile="wait")
+    assert session.program is not None
+    (kernel,) = [kernel for kernel in explain(session.program).kernels if kernel.title == "trees"]
+    assert kernel.operations is None
+    assert kernel.written == 4 * 4
+    assert kernel.read is not None
+    assert kernel.read >= 4 * 2 * 4

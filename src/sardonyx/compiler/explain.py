@@ -182,7 +182,7 @@ class _Reading:
     def _starts(self, launch: Launch) -> Sequence[Value]:
         """The values that a kernel computes to the end: the group's root, or operands of a root written in parts."""
         root = launch.group.root
-        if root not in launch.buffers:
+        if not _is_final(launch):
             return ()
         if root.op == "concat":
             return (root.operands[self._launches[id(launch.group)].index(launch)],)
@@ -235,11 +235,14 @@ class _Reading:
     # What it costs.
 
     def _operations(self, launch: Launch, content: _Content) -> int | None:
-        if launch.group.root not in launch.buffers:
+        if not _is_final(launch):
             return 0
         return _sum(self._operations_of(launch, value) for value in content.values)
 
     def _operations_of(self, launch: Launch, value: Value) -> int | None:
+        if value.op == "call":
+            # A kernel of its own stands for the definition, and does much less.
+            return None
         if value.op != "convolve":
             return self.number(cost(value).operations)
         if launch.title.startswith("winograd"):
@@ -274,7 +277,7 @@ class _Reading:
         if starts and root not in starts:
             part, most = self._count(starts[-1]), self._count(root)
             return self._bytes(root, part if part is None or most is None else min(part, most))
-        return self.number(nbytes(root.type))
+        return self.number(nbytes(launch.writes.type))
 
     def _bytes(self, value: Value, count: int | None) -> int | None:
         full, total = self._count(value), self.number(nbytes(value.type))
@@ -283,9 +286,14 @@ class _Reading:
         return total * count // full if full else 0
 
 
+def _is_final(launch: Launch) -> bool:
+    """Whether a kernel writes what its group is for, or a part of it."""
+    return launch.writes in launch.buffers
+
+
 def _staged(launch: Launch) -> Relaid | Stage | None:
     """What a kernel writes that only prepares what its group is computed from."""
-    if launch.group.root in launch.buffers:
+    if _is_final(launch):
         return None
     stages: list[Relaid | Stage] = [buffer for buffer in launch.buffers if isinstance(buffer, Stage)]
     return (stages or [buffer for buffer in launch.buffers if isinstance(buffer, Relaid)])[0]
