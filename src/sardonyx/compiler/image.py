@@ -7,6 +7,7 @@ were computed by. A program with steps for the interpreter has no image: it need
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import struct
@@ -82,7 +83,7 @@ class Image:
             at += size
         arrays, at = [], 0
         for name, shape in head["arrays"]:
-            dtype = t.numpy_dtype(t.element_type(name))
+            dtype = t.numpy_dtype(_dtype(name))
             count = math.prod(shape) * dtype.itemsize
             arrays.append(weights[at : at + count].view(dtype).reshape(shape))
             at += -(-count // ALIGNMENT) * ALIGNMENT
@@ -205,7 +206,7 @@ class Reader:
         self.body = self._body(*image.head["body"])
 
     def _value(self, op: str, dtype: str, shape: list[Any], params: Any, operands: list[int], origin: str) -> Value:
-        type = TensorType(t.element_type(dtype), tuple(map(_read, shape))) if dtype else TupleType(())
+        type = TensorType(_dtype(dtype), tuple(map(_read, shape))) if dtype else TupleType(())
         if op == "constant":
             return self._constant(params, type)
         made = Value(op, self._chosen(operands), _params(op, params), type)
@@ -263,11 +264,16 @@ class Reader:
         return FAULT
 
 
+@functools.cache
+def _dtype(name: str) -> t.DType:
+    return t.element_type(name)
+
+
 def _params(op: str, params: Any) -> dict[str, Any]:
     match op:
         case "dims":
             sizes, shape, dtype = params
-            return {"sizes": tuple(map(_read, sizes)), "shape": tuple(shape), "dtype": t.element_type(dtype)}
+            return {"sizes": tuple(map(_read, sizes)), "shape": tuple(shape), "dtype": _dtype(dtype)}
         case "input":
             return {"position": params}
         case "loop":

@@ -8,6 +8,7 @@ understood is ELF for x86-64 with the relocations that LLVM emits for kernels; o
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import platform
 import struct
@@ -176,6 +177,11 @@ def _symbols(data: bytes, sections: list[_Section]) -> tuple[_Names, list[tuple[
     return _Names(_bytes(data, sections[table.link])), list(_SYMBOL.iter_unpack(_bytes(data, table)))
 
 
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 class MappedCode:
     """A linked piece in memory, ready to be called; it stays as long as this lives.
 
@@ -188,7 +194,7 @@ class MappedCode:
 
     def __init__(self, code: Code) -> None:
         (piece,) = code.parts
-        library = ctypes.CDLL(None, use_errno=True)
+        library = _library()
         self._functions = code.functions
         self._memory = mmap.mmap(-1, len(piece), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory[: len(piece)] = piece

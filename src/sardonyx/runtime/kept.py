@@ -98,7 +98,7 @@ class ModelSource:
             OSError: The file cannot be read.
         """
         sum = _sum([self._given]) if isinstance(self._given, bytes) else contents(self._path)
-        return digest("model", sum, repr(host()), str(thread_count(threads)), _build())
+        return digest("model", sum, str(thread_count(threads)), _build())
 
     @property
     def folder(self) -> Path:
@@ -270,10 +270,10 @@ def _tensors(model: ir.Model) -> Iterator[Any]:
 
 @functools.cache
 def _build() -> str:
-    """Names this package and what it computes with, down to when its files were written."""
+    """Names the target, this package and what it computes with, down to when its files were written."""
     files = sorted(_sources(str(Path(__file__).parents[1])))
     others = [str(sys.modules[name].__version__) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
-    return digest(sys.modules["sardonyx"].__version__, toolchain(), *files, *others)
+    return digest(sys.modules["sardonyx"].__version__, toolchain(), repr(host()), *files, *others)
 
 
 def _sources(folder: str) -> Iterator[str]:
