@@ -18,7 +18,7 @@ from sardonyx.core.simplify import simplify
 from sardonyx.core.tensor import bind
 from sardonyx.core.trace import cond, trace
 from sardonyx.core.types import TensorType
-from sardonyx.errors import ShapeError
+from sardonyx.errors import ResourceError, ShapeError
 
 N, M, K = map(Dim.symbol, "NMK")
 FLOATS = TensorType(t.FLOAT, (N, M))
@@ -193,6 +193,8 @@ def test_a_loop_of_open_length_that_needs_more_room_begins_again() -> None:
         np.testing.assert_array_equal(program.run([np.array(most)])[0][:, 7], np.arange(most, -1, -1))
     with pytest.raises(Fault):
         program.run([np.array(1000)], RunContext(max_loop_iterations=500))
+    with pytest.raises(ResourceError):
+        program.run([np.array(10000)], RunContext(max_memory=16 << 20))
 
 
 def test_the_body_of_a_loop_that_carries_more_and_more_is_compiled() -> None:

@@ -276,7 +276,8 @@ class Program:
         try:
             for number, step in enumerate(self.steps):
                 if isinstance(step, Segment) and step.counted is not None:
-                    held.append(self.play_counted(number, step, sizes, env, limit))
+                    with running(context or RunContext()):
+                        held.append(self.play_counted(number, step, sizes, env, limit))
                 elif isinstance(step, Segment):
                     held.append(self._play(number, step, sizes, env, limit))
                 elif step.op == "bind" and step.operands[0] in env:
@@ -421,7 +422,10 @@ class Program:
             for value in collected
         )
         room = 1 << min(max(_FIRST_ROOM // max(int(one), 1), 16).bit_length(), max(most - 1, 0).bit_length())
+        run = current_run()
         while True:
+            if run is not None:
+                run.reserve(int(one) * room, "what a loop collects")
             for value in collected:
                 env.pop(value, None)
             try:
