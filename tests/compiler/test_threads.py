@@ -164,6 +164,7 @@ def test_the_caller_sleeps_until_a_long_chunk_is_done(wait: bool) -> None:
 
 def test_several_callers_share_a_pool_and_none_waits_for_another() -> None:
     shared = Pool(2, functions(WAITS[0]))
+    code()  # Compiled before callers race to: of several only one is kept, and the others' code is freed under them.
     results: list[np.ndarray] = []
     callers = [
         threading.Thread(target=lambda: results.append(counted(shared, 64, 1, times=3_000)[0])) for _ in range(4)
