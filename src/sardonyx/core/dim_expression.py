@@ -22,7 +22,7 @@ from sardonyx.errors import ShapeError, SizeLimitError
 
 MAX_TERMS = 256
 """Most terms of one Dim."""
-MAX_TEXT = 2048
+MAX_TEXT = 4096
 """Most characters of a product, and of all products of a Dim of more than ``FEW_TERMS``: bounds the tree inside."""
 FEW_TERMS = 8
 MAX_DEPTH = 32

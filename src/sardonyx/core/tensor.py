@@ -250,7 +250,7 @@ class _Content:
 def _constant(value: Any, type: Type) -> Value:
     make = Tensor if isinstance(type, TensorType) else Value
     if current_run() is None and isinstance(value, np.ndarray) and value.size <= FOLDED_ELEMENTS:
-        return interned(make, "constant", (), {"value": value}, type, CLOSED, _Content(value))
+        return interned(make, "constant", (), {"value": value}, type, CLOSED, (type, _Content(value)))
     return make("constant", (), {"value": value}, type)
 
 

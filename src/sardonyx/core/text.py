@@ -80,7 +80,11 @@ class _Printer:
         own = defined_by(value)
         if own:
             line += f" defines {', '.join(self._symbol(symbol) for symbol in own)}"
-        yield line + (f"  # {json.dumps(value.origin)}" if value.origin else "")
+        # A small constant is one value for all who need it: it has no name of its own.
+        named = value.origin and not (
+            value.is_constant and isinstance(value.known, np.ndarray) and value.known.size <= 1
+        )
+        yield line + (f"  # {json.dumps(value.origin)}" if named else "")
         for name, param in value.params.items():
             if isinstance(param, Function):
                 yield from self.lines(param, indent + "  ", f"{name} = ")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import onnx_ir as ir
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -42,16 +42,18 @@ def explanation_tables(found: Explanation, names: NodeNames) -> list[RenderableT
     title = f"{len(found.kernels)} kernels for {found.target}, {_threads(found.threads)}"
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("", justify="right")
-    for column in ("kernel", "nodes", "primitives"):
-        table.add_column(column, overflow="fold")
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("what is in it, and why it ends there", overflow="fold")
     table.add_column("result", overflow="fold")
     for column in ("operations", "read", "written"):
         table.add_column(column, justify="right")
-    table.add_column("it ends there, since", overflow="fold")
     for number, note in enumerate(found.kernels):
+        content = Text("\n").join(
+            [Text(", ".join(_nodes(note, names))), Text(_counted(note.primitives)), Text(note.reason)]
+        )
         table.add_row(
-            str(number), note.title, Text(", ".join(_nodes(note, names))), _counted(note.primitives), Text(note.result),
-            count(note.operations), _size(note.read), _size(note.written), note.reason,
+            str(number), note.title, content, Text(note.result), count(note.operations), _size(note.read),
+            _size(note.written),
         )  # fmt: skip
     return [table, *_interpreted([(note, None) for note in found.interpreted], names)]
 
@@ -97,7 +99,8 @@ def profile_tables(found: Profile, names: NodeNames, most: int | None = None) ->
 def _roofline(title: str, first: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in first:
-        table.add_column(column, overflow="fold", justify="right" if column in ("", "count") else "left")
+        justify: JustifyMethod = "right" if column in ("", "count") else "left"
+        table.add_column(column, overflow="fold", justify=justify, no_wrap=column == "kernel")
     for column in ("µs", "share", "operations", "bytes", "of peak", "of roofline"):
         table.add_column(column, justify="right", no_wrap=True)
     return table

@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.language import Tensor
@@ -164,12 +162,11 @@ def _member(value: Tensor, node: Tensor, trees: Trees) -> Tensor:
 
 def _leaf_table(trees: Trees, targets: int, dtype: DType) -> tuple[Tensor, Tensor]:
     """The weights of every node, [nodes, targets], and how many there are."""
-    shape = (len(trees.modes), targets)
-    weights, given = np.zeros(shape, t.numpy_dtype(dtype)), np.zeros(shape, np.int32)
-    nodes, places, added = zip(*trees.weights, strict=True) if trees.weights else ((), (), ())
-    at = np.array(nodes, np.int64), np.array(places, np.int64)
-    np.add.at(weights, at, np.array(added, weights.dtype))
-    np.add.at(given, at, 1)
+    weights = [[0.0] * targets for _ in trees.modes]
+    given = [[0] * targets for _ in trees.modes]
+    for node, place, added in trees.weights:
+        weights[node][place] += added
+        given[node][place] += 1
     return L.constant(weights, dtype), L.constant(given, t.INT32)
 
 
