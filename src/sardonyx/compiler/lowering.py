@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sardonyx.compiler import storage
 from sardonyx.compiler.attention import write_attention
 from sardonyx.compiler.boxes import box
+from sardonyx.compiler.contraction import Contraction
 from sardonyx.compiler.control import CONTROL, bodies_of, results_of
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
@@ -504,8 +505,6 @@ class Lowering:
         return [group.root for group in self.schedule.groups]
 
     def _contract(self, group: Group, anchor: Value) -> Launch:
-        from sardonyx.compiler.contraction import Contraction
-
         w = Writing(self, group, self.target.lanes(storage_bits(anchor)))
         items = Contraction(self, w, anchor).write()
         return w.launch(items, "contract")

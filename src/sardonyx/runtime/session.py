@@ -214,6 +214,7 @@ class Session:
             keep(native.program, self._source, threads, self._noted(native))
         except UnsupportedError as error:
             self.not_compiled = str(error)
+            _log.warning("the model is not compiled, numpy computes it: %s", error)
         finally:
             self._compiled.set()
 

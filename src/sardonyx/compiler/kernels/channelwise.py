@@ -6,6 +6,8 @@ of a row; along the row, each input vector is read once and combined into every 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from sardonyx.compiler.emitter import Variable, splat, vector
 from sardonyx.compiler.kernels.kernel import Epilogue
 from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, block_of, steps
@@ -17,7 +19,7 @@ _PARTS = 4
 """Fewest combinations that had better be under way at a time."""
 
 
-class Channelwise:
+class Channelwise(ABC):
     """Writes such a kernel. Subclasses say where results begin and how an input is combined.
 
     Args:
@@ -45,9 +47,9 @@ class Channelwise:
         self.slice_step = e.mul(self.row_step, height.size)
         self.block_step = e.mul(self.slice_step, depth.size)
 
+    @abstractmethod
     def identity(self) -> str:
         """The element that a result begins with, and that places outside of the image hold."""
-        raise NotImplementedError
 
     def factors(self, row: Row, tap: Number) -> list[str]:
         """What is fixed for a tap (the number of it in the window), read before the inputs."""
@@ -57,13 +59,13 @@ class Channelwise:
         """What is made of an input once, for all outputs that see it."""
         return [value]
 
+    @abstractmethod
     def combined(self, result: str, values: list[str], factors: list[str]) -> str:
         """A result with another input in it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def merged(self, first: str, second: str) -> str:
         """A result of which two parts were combined apart."""
-        raise NotImplementedError
 
     def write(self) -> None:
         """Write the kernel."""
@@ -84,16 +86,7 @@ class Channelwise:
         width = row.phases[2]
         lowest = width.place(e, first)
         together = min(width.taps, max(1, _UNROLLED // size)) if isinstance(width.taps, int) else 1
-        with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
-            pz, py = (
-                e.add(place, e.mul(tap, phase.offset_step))
-                for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
-            )
-            kz, ky = (
-                e.add(e.mul(tap, phase.tap_step), phase.tap) for tap, phase in zip((z, y), row.phases[:2], strict=True)
-            )
-            line = e.address(image, self.element, e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
-            tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
+        with self.sweep.lines(row, image, self.element, self.slice_step, self.row_step) as (line, tap):
             rest = width.taps % together if isinstance(width.taps, int) and together else 0
             for start, end, count in (
                 (0, e.sub(width.taps, rest), together),

@@ -98,17 +98,7 @@ class DirectConvolution:
             plane = e.address(image, "float", e.mul(block, self.block_step))
             packed = e.address(weights, "float", e.mul(block, self.taps * tile.inner * vectors))
             channels = self._channels_of(block)
-            with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
-                pz, py = (
-                    e.add(place, e.mul(tap, phase.offset_step))
-                    for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
-                )
-                kz, ky = (
-                    e.add(e.mul(tap, phase.tap_step), phase.tap)
-                    for tap, phase in zip((z, y), row.phases[:2], strict=True)
-                )
-                line = e.address(plane, "float", e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
-                tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
+            with self.sweep.lines(row, plane, "float", self.slice_step, self.row_step) as (line, tap):
                 of_row = e.address(packed, "float", e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
         for b in range(len(types)):

@@ -43,22 +43,14 @@ class DotConvolution:
         with steps(e, 0, tile.depth, opaque=True) as block:
             plane = e.address(image, "float", e.mul(block, self.block_step))
             packed = e.address(self.weights, "float", e.mul(block, self.taps * vectors))
-            with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
-                pz, py = (
-                    e.add(place, e.mul(tap, phase.offset_step))
-                    for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
-                )
-                kz, ky = (
-                    e.add(e.mul(tap, phase.tap_step), phase.tap)
-                    for tap, phase in zip((z, y), row.phases[:2], strict=True)
-                )
-                line = e.address(plane, "float", e.add(e.mul(pz, self.slice_step), e.mul(py, self.row_step)))
-                tap = e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), width.tap)
-                with steps(e, 0, width.taps, opaque=True) as x:
-                    place = e.add(lowest, e.mul(x, width.offset_step))
-                    number = e.add(tap, e.mul(x, width.tap_step))
-                    factors = e.address(packed, "float", e.mul(number, vectors))
-                    self._products(width, line, place, factors, sums, guarded)
+            with (
+                self.sweep.lines(row, plane, "float", self.slice_step, self.row_step) as (line, tap),
+                steps(e, 0, width.taps, opaque=True) as x,
+            ):
+                place = e.add(lowest, e.mul(x, width.offset_step))
+                number = e.add(tap, e.mul(x, width.tap_step))
+                factors = e.address(packed, "float", e.mul(number, vectors))
+                self._products(width, line, place, factors, sums, guarded)
         for i in range(size):
             value = self._added_up([each.get() for each in sums[i]])
             self.epilogue(self.sweep.index(row, 0, e.add(first, i), tile.lanes), value, None)

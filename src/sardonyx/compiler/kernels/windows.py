@@ -335,6 +335,34 @@ class Sweep:
             return 0, phase.taps
         return phase.valid(self.kernel.emitter, place, axis.size)
 
+    @contextmanager
+    def lines(
+        self, row: Row, image: str, element: str, slice_step: Number, row_step: Number
+    ) -> Iterator[tuple[str, Number]]:
+        """The loops over the taps along depth and height that see places inside.
+
+        Args:
+            row: The row of outputs.
+            image: Where the image begins.
+            element: The type of the elements.
+            slice_step: From one slice of the image to the next, in elements.
+            row_step: From one row of it to the next.
+
+        Yields:
+            The line of the image that is seen, and the number of the first tap along it in the window.
+        """
+        e = self.kernel.emitter
+        with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
+            pz, py = (
+                e.add(place, e.mul(tap, phase.offset_step))
+                for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
+            )
+            kz, ky = (
+                e.add(e.mul(tap, phase.tap_step), phase.tap) for tap, phase in zip((z, y), row.phases[:2], strict=True)
+            )
+            line = e.address(image, element, e.add(e.mul(pz, slice_step), e.mul(py, row_step)))
+            yield line, e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), row.phases[2].tap)
+
     def tiles(self, row: Row, body: Callable[[Number, int, bool], None]) -> None:
         """Write the walk along a row, in tiles of neighbouring outputs.
 
