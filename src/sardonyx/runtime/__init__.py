@@ -1,5 +1,6 @@
 """Running models: sessions over providers."""
 
-from sardonyx.runtime.session import Session, ValueInfo
+from sardonyx.runtime.session import Session
+from sardonyx.runtime.value_info import ValueInfo
 
 __all__ = ["Session", "ValueInfo"]

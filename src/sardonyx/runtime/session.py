@@ -2,63 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compiler.image import NoImage
-from sardonyx.compiler.program import Fault, Program
+from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
-from sardonyx.errors import FeedError, OptionError, UnsupportedError
-from sardonyx.ops.graph import declared_type
-from sardonyx.ops.reference import ReferenceModel
-from sardonyx.ops.signatures import type_text
+from sardonyx.errors import FeedError
 from sardonyx.runtime.binding import Binding
-from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
-from sardonyx.runtime.kept import Given, ModelSource, keep, restored
+from sardonyx.runtime.kept import Given
 from sardonyx.runtime.native import NativeModel
-
-PROVIDERS = ("native", "reference")
-"""What can run a model: code compiled for this machine, and the numpy interpreter of Core."""
-
-Compile = Literal["wait", "background", "off"]
-"""When a session compiles: before it is there, while it already answers, or never."""
-
-_log = logging.getLogger("sardonyx")
-
-
-class ValueInfo:
-    """An input or output of a session.
-
-    Attributes:
-        name: Its name.
-        type: Its type as the standard writes it: ``tensor(float)``, ``seq(tensor(int64))``.
-        shape: Its sizes: a number, a text (symbol or expression), None where nothing is declared; None without a rank.
-    """
-
-    __slots__ = ("name", "shape", "type")
-
-    def __init__(self, name: str, type: str, shape: list[int | str | None] | None) -> None:
-        self.name = name
-        self.type = type
-        self.shape = shape
-
-    @classmethod
-    def of(cls, value: ir.Value) -> ValueInfo:
-        """What is declared of a value."""
-        declared = declared_type(value)
-        shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
-        return cls(value.name or "", "" if declared is None else type_text(declared), shape)
-
-    def __repr__(self) -> str:
-        return f"ValueInfo(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+from sardonyx.runtime.options import PROVIDERS, Compile, Options
+from sardonyx.runtime.value_info import ValueInfo
+from sardonyx.runtime.version import Version
 
 
 class Session:
@@ -97,89 +57,20 @@ class Session:
         max_loop_iterations: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        for provider in providers:
-            if provider not in PROVIDERS:
-                raise OptionError(
-                    f"there is no provider {provider!r}.",
-                    where="providers",
-                    remedy=f"There are: {', '.join(PROVIDERS)}.",
-                )
-        when = compile or os.environ.get("SARDONYX_COMPILE", "background")
-        if when not in get_args(Compile):
-            raise OptionError(
-                f"there is no {when!r}.", where="compile", remedy=f"There are: {', '.join(get_args(Compile))}."
-            )
-        self.providers = tuple(providers)
-        self._limits = {"max_memory": max_memory, "max_loop_iterations": max_loop_iterations, "timeout": timeout}
-        self._unlimited = all(limit is None for limit in self._limits.values())
+        self._options = Options.of(providers, compile, threads, max_memory, max_loop_iterations, timeout)
+        self._limits, self._unlimited = self._options.limits, self._options.unlimited
         self._runs = itertools.count()
-        self._native: NativeModel | None = None
-        self._reference: ReferenceModel | None = None
-        self._loading = threading.Lock()
-        self._compiled = threading.Event()
-        self._source = ModelSource(model)
-        self.not_compiled = ""
-        compiles = "native" in self.providers and when != "off"
-        self._is_compiled_file = is_compiled_file(model)
-        if self._is_compiled_file:
-            if not compiles:
-                raise OptionError("a compiled file runs on compiled code only.", where=str(model))
-            self._open(model, threads)  # type: ignore[arg-type]
-            return
-        if compiles and self._restore(threads):
-            self._compiled.set()
-            return
-        interpreter = self._interpreter()
-        self._inputs = [
-            ValueInfo.of(value) for value in self.model.graph.inputs if value.name not in interpreter.optional
-        ]
-        self._outputs = [ValueInfo.of(value) for value in self.model.graph.outputs]
-        if not compiles:
-            self.not_compiled = "not asked for"
-            self._compiled.set()
-        elif when == "wait":
-            self._compile(threads)
-        else:
-            threading.Thread(
-                target=self._compile_quietly, args=(threads,), name="sardonyx-compile", daemon=True
-            ).start()
+        self._version = Version(model, self._options)
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """What runs the model."""
+        return self._options.providers
 
     @property
     def model(self) -> ir.Model:
-        """The model as it was given."""
-        return self._source.model
-
-    def _interpreter(self) -> ReferenceModel:
-        """The model on numpy; made when it is first needed."""
-        with self._loading:
-            if self._reference is None:
-                self._reference = ReferenceModel(self._source.model)
-            return self._reference
-
-    def _restore(self, threads: int | None) -> bool:
-        """Take the compiled model from the store, if it is there."""
-        found = restored(self._source, threads)
-        if found is None:
-            return False
-        self._take(*found)
-        return True
-
-    def _open(self, path: str | os.PathLike[str], threads: int | None) -> None:
-        """Take the compiled model from a compiled file."""
-        image = read_compiled(path)
-        self._take(Program.restored(image, threads=threads), image.head["noted"])
-        self._compiled.set()
-
-    def _take(self, program: Program, noted: Mapping[str, Any]) -> None:
-        self._inputs, self._outputs = ([ValueInfo(*each) for each in noted[part]] for part in ("inputs", "outputs"))
-        self._native = NativeModel(program, noted["fed"], [info.name for info in self._outputs])
-
-    def _noted(self, native: NativeModel) -> dict[str, Any]:
-        """What a session tells of a model, for the next one that takes the program as it is."""
-        inputs, outputs = (
-            [(info.name, info.type, info.shape) for info in part] for part in (self._inputs, self._outputs)
-        )
-        return {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
+        """The model; it is not to be changed."""
+        return self._version.model
 
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
         """Write what the model is compiled to, and its weights, as one file that ``Session(path)`` maps.
@@ -194,36 +85,7 @@ class Session:
             OptionError: The name ends in something else.
             ModelFileError: It cannot be written.
         """
-        if not is_compiled_file(path):
-            raise OptionError(f"a compiled file's name ends in {SUFFIX}.", where=str(path))
-        self._compiled.wait()
-        native = self._native
-        if native is None:
-            raise UnsupportedError(f"the model is not compiled: {self.not_compiled}.")
-        try:
-            image = native.program.image()
-        except NoImage as error:
-            raise UnsupportedError(f"the model is not compiled as a whole: {error}.") from error
-        image.head["noted"] = self._noted(native)
-        write_compiled(path, image, native.program.target)
-
-    def _compile(self, threads: int | None) -> None:
-        try:
-            native = NativeModel.compiled(self.model, threads)
-            self._native = native
-            keep(native.program, self._source, threads, self._noted(native))
-        except UnsupportedError as error:
-            self.not_compiled = str(error)
-            _log.warning("the model is not compiled, numpy computes it: %s", error)
-        finally:
-            self._compiled.set()
-
-    def _compile_quietly(self, threads: int | None) -> None:
-        try:
-            self._compile(threads)
-        except Exception as error:
-            self.not_compiled = f"{type(error).__name__}: {error}"
-            _log.warning("the model is not compiled, numpy computes it: %s", self.not_compiled)
+        self._version.save_compiled(path)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; whether compiled code answers from now on.
@@ -231,13 +93,17 @@ class Session:
         Args:
             timeout: Most seconds to wait.
         """
-        self._compiled.wait(timeout)
-        return self._native is not None
+        return self._version.wait(timeout)
 
     @property
     def native(self) -> NativeModel | None:
         """The compiled model; None while there is none (``not_compiled`` says why)."""
-        return self._native
+        return self._version.native
+
+    @property
+    def not_compiled(self) -> str:
+        """Why there is no compiled model; empty where there is one, or where compiling is under way."""
+        return self._version.not_compiled
 
     @property
     def program(self) -> Program | None:
@@ -245,20 +111,15 @@ class Session:
 
         It knows what it was made of: where compiled code came from the store, the model is compiled once more for it.
         """
-        native = self._native
-        if native is None:
-            return None
-        if not native.program.has_graph:
-            native = self._native = NativeModel.compiled(self.model, native.program.pool.threads)
-        return native.program
+        return self._version.program
 
     def get_inputs(self) -> list[ValueInfo]:
         """The inputs that must be fed."""
-        return list(self._inputs)
+        return list(self._version.inputs)
 
     def get_outputs(self) -> list[ValueInfo]:
         """The outputs."""
-        return list(self._outputs)
+        return list(self._version.outputs)
 
     def __call__(self, **feeds: Any) -> Any:
         """Run on feeds by keyword; one output comes alone, several as a tuple."""
@@ -287,17 +148,17 @@ class Session:
         for name, array in (*inputs.items(), *(outputs or {}).items()):
             if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.aligned:
                 raise FeedError("an array in one piece is needed to bind it.", where=name)
-        results = dict(zip((str(info.name) for info in self._outputs), self.run(None, inputs), strict=True))
+        version = self._version
+        results = dict(zip((info.name for info in version.outputs), self.run(None, inputs), strict=True))
         for name, array in (outputs or {}).items():
             if name not in results or (array.shape, array.dtype) != (results[name].shape, results[name].dtype):
                 raise FeedError("the model gives no such array.", where=name)
         kept = {name: (outputs or {}).get(name, array) for name, array in results.items()}
-        native = self._native
-        if native is not None and native.takes(None, inputs):
-            with contextlib.suppress(UnsupportedError):
-                entry, kept = native.bind(inputs, kept)
-                return Binding(entry, inputs, kept, lambda feeds: self.run(None, feeds))
-        return Binding(None, inputs, kept, lambda feeds: self.run(None, feeds))
+        entry = None
+        bound = version.bind(inputs, kept)
+        if bound is not None:
+            entry, kept = bound
+        return Binding(entry, inputs, kept, lambda feeds: self.run(None, feeds))
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Run the model once.
@@ -315,16 +176,10 @@ class Session:
             ExecutionError: A node has no result for these values.
             ResourceError: A limit is passed.
         """
-        native = self._native
+        version = self._version
+        native = version.native
         if native is not None and output_names is None and self._unlimited and (call := native.call) is not None:
             found = call(feeds)
             if found is not None:
                 return found
-        context = RunContext(**self._limits, number=next(self._runs))  # type: ignore[arg-type]
-        if native is not None and native.takes(output_names, feeds):
-            # Of a fault the interpreter says what it is.
-            with contextlib.suppress(Fault):
-                return native.run(output_names, feeds, context)
-        if native is not None and self._is_compiled_file:
-            raise native.refused(output_names, feeds)
-        return self._interpreter().run(output_names, feeds, context)
+        return version.run(output_names, feeds, RunContext(**self._limits, number=next(self._runs)))

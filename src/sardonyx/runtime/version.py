@@ -1,0 +1,202 @@
+"""Versions: a model as it stands at one time, what is told of it, and what computes it.
+
+A session answers each call from one version, from the beginning of the call to its end. A version computes the same at
+all times; only what computes it becomes faster, when compiled code is ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compiler.entry import Entry
+from sardonyx.compiler.image import NoImage
+from sardonyx.compiler.program import Fault, Program
+from sardonyx.core.run_context import RunContext
+from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.ops.reference import ReferenceModel
+from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
+from sardonyx.runtime.kept import Given, ModelSource, keep, restored
+from sardonyx.runtime.native import NativeModel
+from sardonyx.runtime.options import Options
+from sardonyx.runtime.value_info import ValueInfo
+
+_log = logging.getLogger("sardonyx")
+
+
+class Version:
+    """A model that can be run.
+
+    Args:
+        given: The model, or the path of a compiled file.
+        options: What is asked of the session.
+
+    Attributes:
+        options: What is asked of the session.
+        inputs: What must be fed.
+        outputs: What comes out.
+        native: What computes it in compiled code; None while there is none.
+        not_compiled: Why there is none.
+
+    Raises:
+        UnsupportedError: An operator has no definition.
+        InvalidModelError: The model breaks the standard.
+        OptionError: A compiled file is not to run on compiled code.
+    """
+
+    def __init__(self, given: Given, options: Options) -> None:
+        self.options = options
+        self.native: NativeModel | None = None
+        self.not_compiled = ""
+        self.inputs: list[ValueInfo]
+        self.outputs: list[ValueInfo]
+        self._source = ModelSource(given)
+        self._reference: ReferenceModel | None = None
+        self._loading = threading.Lock()
+        self._compiled = threading.Event()
+        self._is_compiled_file = is_compiled_file(given)
+        if self._is_compiled_file:
+            if not options.compiles:
+                raise OptionError("a compiled file runs on compiled code only.", where=str(given))
+            self._open(given)  # type: ignore[arg-type]
+            return
+        if options.compiles and self._restore():
+            self._compiled.set()
+            return
+        interpreter = self._interpreter()
+        self.inputs = [
+            ValueInfo.of(value) for value in self.model.graph.inputs if value.name not in interpreter.optional
+        ]
+        self.outputs = [ValueInfo.of(value) for value in self.model.graph.outputs]
+        if not options.compiles:
+            self.not_compiled = "not asked for"
+            self._compiled.set()
+        elif options.compile == "wait":
+            self._compile()
+        else:
+            threading.Thread(target=self._compile_quietly, name="sardonyx-compile", daemon=True).start()
+
+    @property
+    def model(self) -> ir.Model:
+        """The model; it is not to be changed.
+
+        Raises:
+            UnsupportedError: There is no model in a compiled file.
+        """
+        return self._source.model
+
+    @property
+    def program(self) -> Program | None:
+        """The compiled program, with what it was made of; None while there is none.
+
+        Where compiled code came from the store, the model is compiled once more for it.
+        """
+        native = self.native
+        if native is None:
+            return None
+        if not native.program.has_graph:
+            native = self.native = NativeModel.compiled(self.model, native.program.pool.threads)
+        return native.program
+
+    # Running.
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
+        """Run once; see :meth:`Session.run`."""
+        native = self.native
+        if native is not None and native.takes(output_names, feeds):
+            # Of a fault the interpreter says what it is.
+            with contextlib.suppress(Fault):
+                return native.run(output_names, feeds, context)
+        if native is not None and self._is_compiled_file:
+            raise native.refused(output_names, feeds)
+        return self._interpreter().run(output_names, feeds, context)
+
+    def bind(
+        self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+    ) -> tuple[Entry, dict[str, np.ndarray]] | None:
+        """A native call over arrays that stay, and its results by name; None where there is none."""
+        native = self.native
+        if native is not None and native.takes(None, inputs):
+            with contextlib.suppress(UnsupportedError):
+                return native.bind(inputs, outputs)
+        return None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until compiling is over; whether compiled code answers from now on."""
+        self._compiled.wait(timeout)
+        return self.native is not None
+
+    def _interpreter(self) -> ReferenceModel:
+        """The model on numpy; made when it is first needed."""
+        with self._loading:
+            if self._reference is None:
+                self._reference = ReferenceModel(self.model)
+            return self._reference
+
+    # Compiling, and compiled models that are kept.
+
+    def save_compiled(self, path: str | os.PathLike[str]) -> None:
+        """Write what the model is compiled to as one file; see :meth:`Session.save_compiled`."""
+        if not is_compiled_file(path):
+            raise OptionError(f"a compiled file's name ends in {SUFFIX}.", where=str(path))
+        self.wait()
+        native = self.native
+        if native is None:
+            raise UnsupportedError(f"the model is not compiled: {self.not_compiled}.")
+        try:
+            image = native.program.image()
+        except NoImage as error:
+            raise UnsupportedError(f"the model is not compiled as a whole: {error}.") from error
+        image.head["noted"] = self._noted(native)
+        write_compiled(path, image, native.program.target)
+
+    def _restore(self) -> bool:
+        """Take the compiled model from the store, if it is there."""
+        found = restored(self._source, self.options.threads)
+        if found is None:
+            return False
+        self._take(*found)
+        return True
+
+    def _open(self, path: str | os.PathLike[str]) -> None:
+        """Take the compiled model from a compiled file."""
+        image = read_compiled(path)
+        self._take(Program.restored(image, threads=self.options.threads), image.head["noted"])
+        self._compiled.set()
+
+    def _take(self, program: Program, noted: Mapping[str, Any]) -> None:
+        self.inputs, self.outputs = ([ValueInfo(*each) for each in noted[part]] for part in ("inputs", "outputs"))
+        self.native = NativeModel(program, noted["fed"], [info.name for info in self.outputs])
+
+    def _noted(self, native: NativeModel) -> dict[str, Any]:
+        """What is told of the model, for the next version that takes the program as it is."""
+        inputs, outputs = (
+            [(info.name, info.type, info.shape) for info in part] for part in (self.inputs, self.outputs)
+        )
+        return {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
+
+    def _compile(self) -> None:
+        threads = self.options.threads
+        try:
+            native = NativeModel.compiled(self.model, threads)
+            self.native = native
+            keep(native.program, self._source, threads, self._noted(native))
+        except UnsupportedError as error:
+            self.not_compiled = str(error)
+            _log.warning("the model is not compiled, numpy computes it: %s", error)
+        finally:
+            self._compiled.set()
+
+    def _compile_quietly(self) -> None:
+        try:
+            self._compile()
+        except Exception as error:
+            self.not_compiled = f"{type(error).__name__}: {error}"
+            _log.warning("the model is not compiled, numpy computes it: %s", self.not_compiled)
