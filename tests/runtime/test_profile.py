@@ -64,7 +64,7 @@ def test_a_tape_played_with_a_clock_gives_the_same(session: sardonyx.Session, mo
     seconds: list[list[float]] = []
 
     def play(address: int, kernels: int) -> None:
-        seconds.append(play_timed(program.target, address, kernels, program.pool.address))
+        seconds.append(play_timed(program.target, address, kernels, program.pool.address, flush=False))
 
     monkeypatch.setattr(program, "play_tape", play)
     for one, other in zip(want, session.run(None, {"x": X}), strict=True):

@@ -24,7 +24,7 @@ from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.linking import MappedCode, linked, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.target import Target
-from sardonyx.compiler.worker_loop import call_parallel
+from sardonyx.compiler.worker_loop import call_parallel, float_mode, flushing, set_float_mode
 
 WORDS = 4
 """Words of the tape for a kernel: address, arguments, work items, items a chunk."""
@@ -81,12 +81,14 @@ class Player(NamedTuple):
 
     Attributes:
         play: ``void (ptr tape, i64 kernels, ptr pool)``.
+        play_flushing: The same with denormal numbers taken for zero, by all threads, until it returns.
         loop: The address of the function of loops, a kernel of one item.
         choice: The address of the function of choices, a kernel of one item.
         code: Where they are.
     """
 
     play: Callable[[int, int, int], None]
+    play_flushing: Callable[[int, int, int], None]
     loop: int
     choice: int
     code: MappedCode | LoadedCode
@@ -95,9 +97,10 @@ class Player(NamedTuple):
 @functools.cache
 def player(target: Target) -> Player:
     """The functions for a target."""
-    play, copy, patch = _play(), _copy(), _patch()
+    play, flushed, copy, patch = _play(), _play_flushing(target), _copy(), _patch()
     texts = [
         f"define void @play(ptr %tape, i64 %count, ptr %pool) nounwind {{\n{play.text()}\n  ret void\n}}",
+        f"define void @play_flushing(ptr %tape, i64 %count, ptr %pool) nounwind {{\n{flushed.text()}\n  ret void\n}}",
         f"define internal void @copy(ptr %list, i64 %i) nounwind {{\n{copy.text()}\n  ret void\n}}",
         f"define internal void @patch(ptr %list, i64 %i) nounwind {{\n{patch.text()}\n  ret void\n}}",
         _CONTROL.substitute(
@@ -105,10 +108,11 @@ def player(target: Target) -> Player:
             iteration_words=len(IterationWord), branch_words=len(BranchWord),
         ),
     ]  # fmt: skip
-    declarations = {**play.declarations, **copy.declarations, **patch.declarations}
+    declarations = {**play.declarations, **flushed.declarations, **copy.declarations, **patch.declarations}
     code = loaded(linked(objects([module_text(target, texts, declarations)], target, store(), jobs=1)), target)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(code.address("play"))
-    return Player(function, code.address("loop"), code.address("choice"), code)
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    play_tape, play_flushing = (signature(code.address(name)) for name in ("play", "play_flushing"))
+    return Player(play_tape, play_flushing, code.address("loop"), code.address("choice"), code)
 
 
 def _play() -> Emitter:
@@ -118,6 +122,15 @@ def _play() -> Emitter:
         kernel, arguments = (e.load("ptr", e.address(entry, "i64", word), 8) for word in (0, 1))
         items, grain = (e.load("i64", e.address(entry, "i64", word), 8) for word in (2, 3))
         call_parallel(e, "%pool", kernel, arguments, items, grain)
+    return e
+
+
+def _play_flushing(target: Target) -> Emitter:
+    e = Emitter()
+    mode = float_mode(e, target)
+    set_float_mode(e, target, flushing(e, target, mode))
+    e.line("call void @play(ptr %tape, i64 %count, ptr %pool)")
+    set_float_mode(e, target, mode)
     return e
 
 

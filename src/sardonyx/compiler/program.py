@@ -23,6 +23,7 @@ from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.control import counted, is_of_tensors
+from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
@@ -78,16 +79,25 @@ class Program:
         function: What to compile.
         target: What for.
         threads: How many threads share the work; by default what the process may use.
+        denormals: What becomes of denormal numbers.
 
     Attributes:
         schedule: What became of the function's values; not there in a program from an image.
         has_graph: Whether it was made of the function; one from an image knows only the values in memory.
         host: Values that the interpreter computes, and why.
         launches: The kernels, in order.
+        flushes: Whether kernels take denormal numbers for zero.
         loops: The compiled bodies of loops that are left to the interpreter.
     """
 
-    def __init__(self, function: Function, *, target: Target | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        function: Function,
+        *,
+        target: Target | None = None,
+        threads: int | None = None,
+        denormals: Denormals = "auto",
+    ) -> None:
         function = self.function = canonical(function)
         self.target = target or host_target()
         self.pool: Pool = pool(threads)
@@ -95,21 +105,31 @@ class Program:
         self._lower()
         self._compile()
         self._prepare()
+        self._has_denormals = holds_denormals(self._prepared.values())
+        self.flushes = flushes(denormals, self._has_denormals)
         self._begin(self._steps())
         self.loops = {
-            value: Program(value.params["body"], target=self.target, threads=self.pool.threads)
+            value: Program(value.params["body"], target=self.target, threads=self.pool.threads, denormals=denormals)
             for value in self.host
             if value.op == "loop" and is_of_tensors(value)
         }
 
     @classmethod
-    def restored(cls, image: Image, *, target: Target | None = None, threads: int | None = None) -> Program:
+    def restored(
+        cls,
+        image: Image,
+        *,
+        target: Target | None = None,
+        threads: int | None = None,
+        denormals: Denormals = "auto",
+    ) -> Program:
         """A program from its image; it computes what the one did that gave the image.
 
         Args:
             image: See :meth:`image`.
             target: What it was compiled for.
             threads: How many threads it was compiled for.
+            denormals: What becomes of denormal numbers.
         """
         made = cls.__new__(cls)
         reader = image_module.Reader(image)
@@ -122,6 +142,8 @@ class Program:
         made.blocks = reader.body.blocks
         made.launches = list(reader.body.launches)
         made._prepared = reader.prepared
+        made._has_denormals = image.head["denormals"]
+        made.flushes = flushes(denormals, made._has_denormals)
         made._load(image.code, {launch.text: launch.text for launch in every(made.launches) if not launch.bodies})
         made._begin([Segment(made.launches)] if made.launches else [])
         return made
@@ -138,7 +160,7 @@ class Program:
             raise NoImage("sizes are counted while it runs")
         writer = image_module.Writer(self._prepared, self._names)
         played = [launch for step in self.steps if isinstance(step, Segment) for launch in step.launches]
-        head = writer.head(Body(self.function, tuple(played), self.blocks))
+        head = {**writer.head(Body(self.function, tuple(played), self.blocks)), "denormals": self._has_denormals}
         return Image(head, self._code if self._code.functions else linked(self._code.parts), writer.arrays)
 
     def _begin(self, steps: list[Step]) -> None:
@@ -356,7 +378,7 @@ class Program:
 
     def _words(self, plan: Plan, context: Context, busy: np.ndarray) -> dict[Word, int]:
         return {
-            Word.PLAY: player(self.target).code.address("play"),
+            Word.PLAY: player(self.target).code.address("play_flushing" if self.flushes else "play"),
             Word.TAPE: context.address,
             Word.KERNELS: plan.kernels,
             Word.POOL: self.pool.address,
@@ -444,7 +466,9 @@ class Program:
 
     def play_tape(self, address: int, kernels: int) -> None:
         """Run so many kernels of the tape at an address."""
-        player(self.target).play(address, kernels, self.pool.address)
+        functions = player(self.target)
+        play = functions.play_flushing if self.flushes else functions.play
+        play(address, kernels, self.pool.address)
 
     def prepared_bytes(self, weight: Prepared) -> int:
         """Bytes of a weight in the form that kernels read."""

@@ -25,6 +25,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.compiler.cache import Store, digest, store
+from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.machine_code import toolchain
 from sardonyx.compiler.processors import thread_count
@@ -130,19 +131,21 @@ def _is_standard() -> bool:
     return not defined_by_users() and all(module.startswith(_PACKAGE) for module in modules)
 
 
-def restored(source: ModelSource, threads: int | None) -> tuple[Program, dict[str, Any]] | None:
+def restored(source: ModelSource, threads: int | None, denormals: Denormals) -> tuple[Program, dict[str, Any]] | None:
     """The program that is kept for a model, and what was noted of it; None where there is none."""
     kept = store()
     if not source.has_name or kept.folder is None:
         return None
     try:
-        return _restored(source, threads, kept)
+        return _restored(source, threads, denormals, kept)
     except OSError as error:  # Loading says what is wrong with the model's files.
         _log.info("no program is looked for: %s", error)
         return None
 
 
-def _restored(source: ModelSource, threads: int | None, kept: Store) -> tuple[Program, dict[str, Any]] | None:
+def _restored(
+    source: ModelSource, threads: int | None, denormals: Denormals, kept: Store
+) -> tuple[Program, dict[str, Any]] | None:
     key = source.key(threads)
     found = kept.get("program", key)
     if found is None:
@@ -154,7 +157,7 @@ def _restored(source: ModelSource, threads: int | None, kept: Store) -> tuple[Pr
     noted: dict[str, Any] = image.head["noted"]
     if any(contents(source.folder / name) != sum for name, sum in noted["external"].items()):
         return None
-    return Program.restored(image, threads=threads), noted
+    return Program.restored(image, threads=threads, denormals=denormals), noted
 
 
 def keep(program: Program, source: ModelSource, threads: int | None, noted: dict[str, Any]) -> None:

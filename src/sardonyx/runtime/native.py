@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.program import Program
 from sardonyx.core.graph import Function, Value
@@ -61,12 +62,13 @@ class NativeModel:
         ]
 
     @classmethod
-    def compiled(cls, model: ir.Model, threads: int | None = None) -> NativeModel:
+    def compiled(cls, model: ir.Model, threads: int | None = None, denormals: Denormals = "auto") -> NativeModel:
         """Compile a model.
 
         Args:
             model: The model; it is left as it is.
             threads: How many threads share the work; by default what the process may use.
+            denormals: What becomes of denormal numbers.
 
         Raises:
             UnsupportedError: It cannot be traced before data are known.
@@ -74,7 +76,7 @@ class NativeModel:
         initializers = set(model.graph.initializers.values())
         fed = [value for value in model.graph.inputs if value not in initializers]
         rewritten = optimize(model, target="native", verify=False).model
-        program = Program(traced(rewritten), threads=threads)
+        program = Program(traced(rewritten), threads=threads, denormals=denormals)
         inputs = [str(value.name) for value in rewritten.graph.inputs]
         missing = [str(value.name) for value in fed if value.name not in inputs]
         if missing:

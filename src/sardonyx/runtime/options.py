@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from sardonyx.compiler.denormals import Denormals
 from sardonyx.errors import OptionError
 
 PROVIDERS = ("native", "reference")
@@ -26,6 +27,7 @@ class Options:
     max_memory: int | None
     max_loop_iterations: int | None
     timeout: float | None
+    denormals: Denormals
 
     @classmethod
     def of(
@@ -36,11 +38,12 @@ class Options:
         max_memory: int | None,
         max_loop_iterations: int | None,
         timeout: float | None,
+        denormals: Denormals,
     ) -> Options:
         """Options as they are given to a session.
 
         Raises:
-            OptionError: There is no such provider, or no such time to compile.
+            OptionError: There is no such provider, no such time to compile, or nothing such for denormal numbers.
         """
         for provider in providers:
             if provider not in PROVIDERS:
@@ -54,7 +57,11 @@ class Options:
             raise OptionError(
                 f"there is no {when!r}.", where="compile", remedy=f"There are: {', '.join(get_args(Compile))}."
             )
-        return cls(tuple(providers), when, threads, max_memory, max_loop_iterations, timeout)
+        if denormals not in get_args(Denormals):
+            raise OptionError(
+                f"there is no {denormals!r}.", where="denormals", remedy=f"There are: {', '.join(get_args(Denormals))}."
+            )
+        return cls(tuple(providers), when, threads, max_memory, max_loop_iterations, timeout, denormals)
 
     @property
     def compiles(self) -> bool:

@@ -116,7 +116,7 @@ class _Timed(Program):
         self.sizes: Sizes = {}
 
     def play_tape(self, address: int, kernels: int) -> None:
-        self.kernel_seconds += play_timed(self.target, address, kernels, self.pool.address)
+        self.kernel_seconds += play_timed(self.target, address, kernels, self.pool.address, flush=self.flushes)
 
     def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
         begin = time.perf_counter()

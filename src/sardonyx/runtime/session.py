@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import FeedError
@@ -35,11 +36,14 @@ class Session:
         max_memory: Most bytes of values alive at a time in a run; the machine's memory by default.
         max_loop_iterations: Most iterations of any one loop; no limit by default.
         timeout: Most seconds of a run; no limit by default.
+        denormals: What compiled code does with numbers below the least normal one, which many processors compute with
+            a hundred times slower: ``"keep"``, ``"flush"`` (take them for zero), or ``"auto"``: flush where the model's
+            weights hold some.
 
     Raises:
         UnsupportedError: An operator has no definition: the message names all of them, and where.
         InvalidModelError: The model breaks the standard.
-        OptionError: There is no such provider, or no such time to compile.
+        OptionError: There is no such provider, no such time to compile, or nothing such for denormal numbers.
 
     Example:
         >>> session = Session("model.onnx")
@@ -56,8 +60,9 @@ class Session:
         max_memory: int | None = None,
         max_loop_iterations: int | None = None,
         timeout: float | None = None,
+        denormals: Denormals = "auto",
     ) -> None:
-        self._options = Options.of(providers, compile, threads, max_memory, max_loop_iterations, timeout)
+        self._options = Options.of(providers, compile, threads, max_memory, max_loop_iterations, timeout, denormals)
         self._limits, self._unlimited = self._options.limits, self._options.unlimited
         self._runs = itertools.count()
         self._version = Version(model, self._options)

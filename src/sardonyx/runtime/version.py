@@ -102,7 +102,7 @@ class Version:
         if native is None:
             return None
         if not native.program.has_graph:
-            native = self.native = NativeModel.compiled(self.model, native.program.pool.threads)
+            native = self.native = NativeModel.compiled(self.model, native.program.pool.threads, self.options.denormals)
         return native.program
 
     # Running.
@@ -159,7 +159,7 @@ class Version:
 
     def _restore(self) -> bool:
         """Take the compiled model from the store, if it is there."""
-        found = restored(self._source, self.options.threads)
+        found = restored(self._source, self.options.threads, self.options.denormals)
         if found is None:
             return False
         self._take(*found)
@@ -168,7 +168,8 @@ class Version:
     def _open(self, path: str | os.PathLike[str]) -> None:
         """Take the compiled model from a compiled file."""
         image = read_compiled(path)
-        self._take(Program.restored(image, threads=self.options.threads), image.head["noted"])
+        program = Program.restored(image, threads=self.options.threads, denormals=self.options.denormals)
+        self._take(program, image.head["noted"])
         self._compiled.set()
 
     def _take(self, program: Program, noted: Mapping[str, Any]) -> None:
@@ -185,7 +186,7 @@ class Version:
     def _compile(self) -> None:
         threads = self.options.threads
         try:
-            native = NativeModel.compiled(self.model, threads)
+            native = NativeModel.compiled(self.model, threads, self.options.denormals)
             self.native = native
             keep(native.program, self._source, threads, self._noted(native))
         except UnsupportedError as error:
