@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from sardonyx.rewrite.optimize import Optimized, optimize
     from sardonyx.rewrite.reshape_inputs import make_dynamic, set_batch, set_input_shapes
     from sardonyx.rewrite.surgery import extract, merge, rename
-    from sardonyx.runtime import Session
+    from sardonyx.runtime import Node, Session
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Node",
     "Optimized",
     "Refusal",
     "SardonyxError",
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Node": "sardonyx.runtime",
     "Optimized": "sardonyx.rewrite.optimize",
     "Refusal": "sardonyx.rewrite.language",
     "SardonyxError": "sardonyx.errors",

@@ -56,6 +56,10 @@ class FeedError(SardonyxError):
     """What a session was given to run on is not what its model takes: a missing or unknown input, a wrong type."""
 
 
+class EditError(SardonyxError):
+    """An edit of a live model cannot be made: no such node, a name that is taken, a tensor that is still read."""
+
+
 class ExecutionError(SardonyxError):
     """A node cannot compute its result from these inputs: an index out of range, a division by zero."""
 

@@ -14,15 +14,18 @@ from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import FeedError
+from sardonyx.model import save
 from sardonyx.runtime.binding import Binding
+from sardonyx.runtime.edit import Edit, Edits
+from sardonyx.runtime.history import Commit
 from sardonyx.runtime.kept import Given
+from sardonyx.runtime.live import Live
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import PROVIDERS, Compile, Options
 from sardonyx.runtime.value_info import ValueInfo
-from sardonyx.runtime.version import Version
 
 
-class Session:
+class Session(Edits):
     """A loaded model that can be run.
 
     Args:
@@ -65,7 +68,7 @@ class Session:
         self._options = Options.of(providers, compile, threads, max_memory, max_loop_iterations, timeout, denormals)
         self._limits, self._unlimited = self._options.limits, self._options.unlimited
         self._runs = itertools.count()
-        self._version = Version(model, self._options)
+        self._live = Live(model, self._options)
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -75,7 +78,7 @@ class Session:
     @property
     def model(self) -> ir.Model:
         """The model; it is not to be changed."""
-        return self._version.model
+        return self._live.version.model
 
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
         """Write what the model is compiled to, and its weights, as one file that ``Session(path)`` maps.
@@ -90,7 +93,7 @@ class Session:
             OptionError: The name ends in something else.
             ModelFileError: It cannot be written.
         """
-        self._version.save_compiled(path)
+        self._live.version.save_compiled(path)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; whether compiled code answers from now on.
@@ -98,17 +101,17 @@ class Session:
         Args:
             timeout: Most seconds to wait.
         """
-        return self._version.wait(timeout)
+        return self._live.wait(timeout)
 
     @property
     def native(self) -> NativeModel | None:
         """The compiled model; None while there is none (``not_compiled`` says why)."""
-        return self._version.native
+        return self._live.version.native
 
     @property
     def not_compiled(self) -> str:
         """Why there is no compiled model; empty where there is one, or where compiling is under way."""
-        return self._version.not_compiled
+        return self._live.version.not_compiled
 
     @property
     def program(self) -> Program | None:
@@ -116,15 +119,81 @@ class Session:
 
         It knows what it was made of: where compiled code came from the store, the model is compiled once more for it.
         """
-        return self._version.program
+        return self._live.version.program
+
+    # Editing.
+
+    def edit(self) -> Edit:
+        """Begin an edit of the model while it runs: a transaction, for a ``with`` statement.
+
+        Calls that are under way end on the model that they began with, the next ones see all of the edit. Every
+        change is also a method of the session, as an edit of its own.
+
+        Returns:
+            The edit: ``add_node``, ``remove_node``, ``replace_node``, ``rewire``, ``insert_after``, ``add_output``,
+            ``remove_output``, ``add_input``, ``remove_input``, ``add_weight``, ``set_weight``, ``update_weights``,
+            ``attach`` and ``detach`` change it.
+
+        Raises:
+            EditError: A change cannot be made: no such node, a name that is taken, a tensor that is still read.
+            SardonyxError: What was made cannot be run. The session goes on as it was.
+
+        Example:
+            >>> with session.edit() as g:
+            ...     g.add_node(Node("Relu", inputs=["h"], outputs=["positive"]))
+            ...     g.add_output("positive")
+        """
+        return Edit(self._live)
+
+    @property
+    def history(self) -> tuple[Commit, ...]:
+        """The edits that were made and not undone, the latest last."""
+        return self._live.history.commits
+
+    def undo(self) -> Commit:
+        """Take the latest edit back.
+
+        Returns:
+            What it was.
+
+        Raises:
+            EditError: There is none that can be undone; the last 32 can, as far as memory for their weights allows.
+        """
+        return self._live.undo()
+
+    def reload(self, model: Given) -> None:
+        """Let another model answer, as one edit; the one before answers until it is ready.
+
+        Args:
+            model: See the session's own.
+
+        Raises:
+            SardonyxError: It cannot be loaded. The session goes on as it was.
+        """
+        self._live.reload(model)
+
+    def save(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write the model as it stands, with its edits, to a file of the standard.
+
+        Args:
+            path: Where to.
+            options: See :func:`sardonyx.save`.
+
+        Raises:
+            ModelFileError: It cannot be written.
+            UnsupportedError: There is no model in a compiled file.
+        """
+        save(self.model, path, **options)
+
+    # Running.
 
     def get_inputs(self) -> list[ValueInfo]:
         """The inputs that must be fed."""
-        return list(self._version.inputs)
+        return list(self._live.version.inputs)
 
     def get_outputs(self) -> list[ValueInfo]:
         """The outputs."""
-        return list(self._version.outputs)
+        return list(self._live.version.outputs)
 
     def __call__(self, **feeds: Any) -> Any:
         """Run on feeds by keyword; one output comes alone, several as a tuple."""
@@ -153,7 +222,7 @@ class Session:
         for name, array in (*inputs.items(), *(outputs or {}).items()):
             if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.aligned:
                 raise FeedError("an array in one piece is needed to bind it.", where=name)
-        version = self._version
+        version = self._live.version
         results = dict(zip((info.name for info in version.outputs), self.run(None, inputs), strict=True))
         for name, array in (outputs or {}).items():
             if name not in results or (array.shape, array.dtype) != (results[name].shape, results[name].dtype):
@@ -181,7 +250,7 @@ class Session:
             ExecutionError: A node has no result for these values.
             ResourceError: A limit is passed.
         """
-        version = self._version
+        version = self._live.version
         native = version.native
         if native is not None and output_names is None and self._unlimited and (call := native.call) is not None:
             found = call(feeds)

@@ -52,6 +52,38 @@ class Version:
     """
 
     def __init__(self, given: Given, options: Options) -> None:
+        self._begin(given, options)
+        if self._is_compiled_file:
+            if not options.compiles:
+                raise OptionError("a compiled file runs on compiled code only.", where=str(given))
+            self._open(given)  # type: ignore[arg-type]
+            return
+        if options.compiles and self._restore():
+            self._compiled.set()
+            return
+        self._declare()
+        self._interpreter()
+        if not options.compiles:
+            return
+        if options.compile == "wait":
+            self.compile()
+        else:
+            threading.Thread(target=self.compile_quietly, name="sardonyx-compile", daemon=True).start()
+
+    @classmethod
+    def edited(cls, model: ir.Model, options: Options) -> Version:
+        """A version of a model that was checked; it is compiled when somebody calls :meth:`compile`.
+
+        Args:
+            model: The model; from now on it is not to be changed.
+            options: What is asked of the session.
+        """
+        made = cls.__new__(cls)
+        made._begin(model, options)
+        made._declare()
+        return made
+
+    def _begin(self, given: Given, options: Options) -> None:
         self.options = options
         self.native: NativeModel | None = None
         self.not_compiled = ""
@@ -62,26 +94,14 @@ class Version:
         self._loading = threading.Lock()
         self._compiled = threading.Event()
         self._is_compiled_file = is_compiled_file(given)
-        if self._is_compiled_file:
-            if not options.compiles:
-                raise OptionError("a compiled file runs on compiled code only.", where=str(given))
-            self._open(given)  # type: ignore[arg-type]
-            return
-        if options.compiles and self._restore():
-            self._compiled.set()
-            return
-        interpreter = self._interpreter()
-        self.inputs = [
-            ValueInfo.of(value) for value in self.model.graph.inputs if value.name not in interpreter.optional
-        ]
-        self.outputs = [ValueInfo.of(value) for value in self.model.graph.outputs]
-        if not options.compiles:
+
+    def _declare(self) -> None:
+        graph = self.model.graph
+        self.inputs = [ValueInfo.of(value) for value in graph.inputs if not value.is_initializer()]
+        self.outputs = [ValueInfo.of(value) for value in graph.outputs]
+        if not self.options.compiles:
             self.not_compiled = "not asked for"
             self._compiled.set()
-        elif options.compile == "wait":
-            self._compile()
-        else:
-            threading.Thread(target=self._compile_quietly, name="sardonyx-compile", daemon=True).start()
 
     @property
     def model(self) -> ir.Model:
@@ -127,6 +147,11 @@ class Version:
             with contextlib.suppress(UnsupportedError):
                 return native.bind(inputs, outputs)
         return None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiling is over, with compiled code or without."""
+        return self._compiled.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; whether compiled code answers from now on."""
@@ -183,7 +208,12 @@ class Version:
         )
         return {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
 
-    def _compile(self) -> None:
+    def compile(self) -> None:
+        """Compile the model, or note why it cannot be.
+
+        Raises:
+            Exception: What should not have happened.
+        """
         threads = self.options.threads
         try:
             native = NativeModel.compiled(self.model, threads, self.options.denormals)
@@ -195,9 +225,10 @@ class Version:
         finally:
             self._compiled.set()
 
-    def _compile_quietly(self) -> None:
+    def compile_quietly(self) -> None:
+        """Compile the model; a failure is logged, and numpy goes on computing it."""
         try:
-            self._compile()
+            self.compile()
         except Exception as error:
             self.not_compiled = f"{type(error).__name__}: {error}"
             _log.warning("the model is not compiled, numpy computes it: %s", self.not_compiled)

@@ -112,10 +112,10 @@ def _join(first: ir.Model, second: ir.Model, links: Mapping[str, str]) -> ir.Mod
     outputs = [value for value in first.graph.outputs if value.name not in links]
     _check_interfaces(first, second, outputs, links)
     _rename_clashes(first, second, set(links.values()))
-    _take_functions(first, second)
-    _tell_sizes_apart(first, second, pairs)
-    _feed(second, pairs)
-    _take_graph(first.graph, second.graph, outputs)
+    take_functions(first, second)
+    tell_sizes_apart(first, second, pairs)
+    feed(second, pairs)
+    take_graph(first.graph, second.graph, outputs)
     for domain, version in second.graph.opset_imports.items():
         first.graph.opset_imports.setdefault(domain, version)
     for key, text in second.metadata_props.items():
@@ -168,7 +168,7 @@ def _rename_clashes(first: ir.Model, second: ir.Model, fed: set[str]) -> None:
                 node.name = taken.fresh(node.name)
 
 
-def _take_functions(first: ir.Model, second: ir.Model) -> None:
+def take_functions(first: ir.Model, second: ir.Model) -> None:
     """Moves the functions of ``second``, those whose name is taken under a new one."""
     renamed: dict[ir.OperatorIdentifier, str] = {}
     for identifier in [known for known in second.functions if known in first.functions]:
@@ -189,7 +189,7 @@ _IDENTITY = 13
 """The operator set of the Identity nodes of a model that imports none of ONNX's own."""
 
 
-def _feed(second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+def feed(second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
     """Lets the readers of inputs read the values that feed them; ``pairs`` are (input, what feeds it)."""
     graph = second.graph
     for entry, source in pairs:
@@ -215,7 +215,7 @@ def _pass_on(graph: ir.Graph, entry: ir.Value) -> None:
     graph.opset_imports.setdefault("", _IDENTITY)
 
 
-def _tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+def tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
     """Writes sizes of ``second`` in terms of what feeds it; other names that both models use get a new one there."""
     taken = {name for value in all_values(first) for dim in value.shape or () for name in symbols_in(dim)}
     meaning: dict[str, Size] = {}
@@ -234,7 +234,7 @@ def _tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[i
             value.shape = ir.Shape([substituted(dim, meaning) for dim in value.shape])
 
 
-def _take_graph(target: ir.Graph, source: ir.Graph, outputs: Sequence[ir.Value]) -> None:
+def take_graph(target: ir.Graph, source: ir.Graph, outputs: Sequence[ir.Value]) -> None:
     """Moves inputs, weights, nodes and outputs; ``outputs`` of the target stay."""
     inputs, weights = list(source.inputs), list(source.initializers.values())
     nodes, ends = list(source), list(source.outputs)

@@ -1,0 +1,91 @@
+"""What was done to a live model, and the models before."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from sardonyx.errors import EditError
+
+_COMMITS = 1000
+"""Commits that are remembered."""
+
+_MODELS = 32
+"""Models before that are kept, so that as many commits can be undone."""
+
+_SPARE_BYTES = 1 << 28
+"""Bytes of weights that models before may hold alone, beside twice those of the model there is."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """An edit that was made.
+
+    Attributes:
+        number: Counts the edits of a session, from 1.
+        changes: What was changed, in words.
+        time: When, in seconds since 1970.
+    """
+
+    number: int
+    changes: tuple[str, ...]
+    time: float = field(default_factory=time.time)
+
+
+class History:
+    """The edits of a model, the latest last."""
+
+    def __init__(self) -> None:
+        self._commits: deque[Commit] = deque(maxlen=_COMMITS)
+        self._before: deque[ir.Model] = deque()
+        self._made = 0
+
+    @property
+    def commits(self) -> tuple[Commit, ...]:
+        """The edits that stand, as far as they are remembered."""
+        return tuple(self._commits)
+
+    def add(self, before: ir.Model | None, after: ir.Model | None, changes: tuple[str, ...]) -> None:
+        """Note an edit.
+
+        Args:
+            before: The model that it changed; None where that is not known, and nothing before can be had back.
+            after: What became of it.
+            changes: What was changed, in words.
+        """
+        self._made += 1
+        self._commits.append(Commit(self._made, changes))
+        if before is None or after is None:
+            self._before.clear()
+            return
+        self._before.append(before)
+        held = {id(tensor): 0 for tensor in _weights(after)}
+        own = sum(tensor.nbytes for tensor in _weights(after))
+        most, kept, total = _SPARE_BYTES + 2 * own, 0, 0
+        for model in reversed(self._before):
+            total += sum(tensor.nbytes for tensor in _weights(model) if held.setdefault(id(tensor), 1))
+            held.update((id(tensor), 0) for tensor in _weights(model))
+            if total > most or kept == _MODELS:
+                break
+            kept += 1
+        while len(self._before) > kept:
+            self._before.popleft()
+
+    def undo(self) -> tuple[ir.Model, Commit]:
+        """Take the latest edit back: the model before, and what the edit was.
+
+        Raises:
+            EditError: There is none, or the model before is not kept any more.
+        """
+        if not self._before:
+            why = "it is too long ago" if self._commits else "there is none"
+            raise EditError(f"no edit can be undone: {why}.", where="undo")
+        return self._before.pop(), self._commits.pop()
+
+
+def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    return (value.const_value for value in model.graph.initializers.values() if value.const_value is not None)
