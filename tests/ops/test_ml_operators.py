@@ -84,7 +84,7 @@ CASES: list[tuple[str, int, list[Any], dict[str, Any]]] = [
         "nodes_falseleafs": [1, 1], "leaf_targetids": [0, 1, 1], "leaf_weights": np.array([0.5, 2, -1], np.float32),
     }),
     ("ZipMap", 1, [X], {"classlabels_int64s": [3, 1, 2]}),
-    ("ZipMap", 1, [X], {"classlabels_strings": ["a", "b", "c"]}),
+    ("ZipMap", 1, [X], {"classlabels_strings": ["a", "ä", "b"]}),
 ]  # fmt: skip
 
 
@@ -119,7 +119,8 @@ def test_is_as_onnx_runtime_has_it(name: str, version: int, inputs: list[Any], a
     wanted = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
     for ours, theirs in zip(found, wanted, strict=True):
         if isinstance(theirs, list):
-            assert ours == theirs
+            # Numbers of the same kinds, in the same order.
+            assert repr(ours) == repr(theirs)
         elif theirs.dtype.kind in "OU":
             assert ours.tolist() == theirs.tolist()
         else:

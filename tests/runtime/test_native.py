@@ -113,6 +113,21 @@ def test_results_are_the_callers() -> None:
     np.testing.assert_array_equal(first, kept)
 
 
+def test_what_host_functions_hold_on_to_is_the_callers() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        listed (float[N] x) => (seq(float[N]) s) {
+            y = Add(x, x)
+            s = SequenceConstruct(y, x)
+        }"""
+    )
+    session = on("native", model)
+    x = np.arange(3, dtype=np.float32)
+    (first,) = session.run(None, {"x": x})
+    session.run(None, {"x": x + 5})
+    assert [each.tolist() for each in first] == [[0, 2, 4], [0, 1, 2]]
+
+
 def test_there_are_three_times_to_compile() -> None:
     assert sardonyx.Session(NET, compile="off").program is None
     with pytest.raises(OptionError, match="background"):

@@ -39,8 +39,8 @@ class Plan:
         inside: Words that are places in the arena, and those places.
         own: Words that are addresses of words of the tape, and which.
         outside: Words that are addresses of what lies elsewhere, and which.
-        places: Where values are in the arena that may be read after it.
         count: Where in the arena the first kernel, a loop, leaves how many iterations it made.
+        makes: The values among those that it makes itself, with their shapes and element types.
         free: Contexts that no call uses.
     """
 
@@ -50,8 +50,8 @@ class Plan:
     inside: tuple[np.ndarray, np.ndarray]
     own: tuple[np.ndarray, np.ndarray]
     outside: tuple[np.ndarray, list[Value]]
-    places: dict[Value, int]
     count: int | None
+    makes: list[tuple[Value, tuple[int, ...], np.dtype]] = field(default_factory=list)
     free: list[Context] = field(default_factory=list)
 
 
@@ -201,7 +201,6 @@ class Planner:
             _columns(self._inside),
             _columns(self._own),
             (np.array([word for word, _ in self._outside], np.int64), [value for _, value in self._outside]),
-            {value: at for value, at in layout.places.items() if isinstance(value, Value) and stays(value)},
             layout.places.get((0, _NUMBER)),
         )
 

@@ -38,10 +38,10 @@ from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
 from sardonyx.core import types as t
 from sardonyx.core.graph import Function, Value
-from sardonyx.core.interpreter import Sizes, compute, match_type
+from sardonyx.core.interpreter import Sizes, called, compute, match_type
 from sardonyx.core.run_context import RunContext, current_run, running
 from sardonyx.core.tensor import constant, known
-from sardonyx.core.types import TensorType
+from sardonyx.core.types import TensorType, TupleType
 from sardonyx.errors import UnsupportedError
 
 _REMEMBERED = 256
@@ -249,19 +249,21 @@ class Program:
         planner = Planner(
             sizes, self.pool.threads, self.pool.address, player(self.target), self._addresses, self._prepared
         )
-        return planner.plan(
-            segment.launches,
-            self.blocks,
-            lambda value: self._is_outside(value, segment),
-            lambda value: self._last[value] > number,
+        plan = planner.plan(
+            segment.launches, self.blocks, lambda value: self._is_outside(value, number, segment), lambda value: False
         )
+        made = {value for launch in segment.launches for value in launch.makes}
+        plan.makes = [
+            (value, tuple(stored_shape(value, self.blocks, sizes)), t.numpy_dtype(dtype_of(value)))
+            for value in dict.fromkeys(plan.outside[1])
+            if value in made
+        ]
+        return plan
 
-    def _is_outside(self, value: Value, segment: Segment) -> bool:
-        """Whether a value lies in memory that is not the segment's own."""
-        if value in self.function.results or value.op in ("input", "dims") or value in self.host:
+    def _is_outside(self, value: Value, number: int, segment: Segment) -> bool:
+        """Whether a value lies in memory that is not the segment's own, as what is read after it does."""
+        if value.op in ("input", "dims") or value in self.host or self._last[value] > number:
             return True
-        if segment.counted is not None and value.op == "get" and value.operands[0] is segment.counted:
-            return bool(value.params["index"] >= segment.counted.params["carried"])
         return all(value not in launch.makes for launch in segment.launches)
 
     # Running.
@@ -294,23 +296,15 @@ class Program:
         if not self._in_one:
             sizes = dict(sizes)
         limit = None if context is None else context.max_loop_iterations
-        held: list[tuple[Plan, Context]] = []
-        try:
+        with running(context or RunContext()):
             for number, step in enumerate(self.steps):
-                if isinstance(step, Segment) and step.counted is not None:
-                    with running(context or RunContext()):
-                        held.append(self.play_counted(number, step, sizes, env, limit))
-                elif isinstance(step, Segment):
-                    held.append(self._play(number, step, sizes, env, limit))
-                elif step.op == "bind" and step.operands[0] in env:
+                if not isinstance(step, Segment):
                     self.interpret(step, env, sizes)
+                elif step.counted is not None:
+                    self.play_counted(number, step, sizes, env, limit)
                 else:
-                    with running(context or RunContext()):
-                        self.interpret(step, env, sizes)
+                    self._play(number, step, sizes, env, limit)
             return [self._result(value, env, sizes) for value in self.function.results]
-        finally:
-            for plan, used in held:
-                plan.free.append(used)
 
     def entry(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | None:
         """A function of a dict of arrays; None where calls need more than native code.
@@ -399,9 +393,7 @@ class Program:
                 match_type(declared.type, given, sizes, declared.origin or f"input {declared.params['position']}")
         return sizes
 
-    def _play(
-        self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
-    ) -> tuple[Plan, Context]:
+    def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None) -> None:
         key = (id(sizes),) if self._in_one else (number, *sizes.values())
         plan = self._plans.get(key)
         if plan is None:
@@ -412,25 +404,25 @@ class Program:
             context = plan.free.pop()
         except IndexError:
             context = Context(plan)
+        for value, shape, dtype in plan.makes:
+            env[value] = np.empty(shape, dtype)
         words, values = plan.outside
         if values:
-            context.tape[words] = [self._address(value, env, sizes) for value in values]
+            addresses = {value: self._address(value, env, sizes) for value in dict.fromkeys(values)}
+            context.tape[words] = [addresses[value] for value in values]
         if self._repeats:
             context.limit.value = UNLIMITED if limit is None else limit
         self.play_tape(context.address, plan.kernels)
         if segment.counted is not None and plan.count is not None:
             env[segment.counted] = ctypes.c_int64.from_address(context.base + plan.count).value
-        if context.fault.value:
-            context.fault.value = 0
-            plan.free.append(context)
+        fault, context.fault.value = context.fault.value, 0
+        plan.free.append(context)
+        if fault:
             raise Fault
-        for value, at in plan.places.items():
-            env[value] = (context.base + at, context)
-        return plan, context
 
     def play_counted(
         self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
-    ) -> tuple[Plan, Context]:
+    ) -> None:
         """Play a loop that tells how many iterations it makes, with room for some, then for more."""
         loop = segment.counted
         assert loop is not None
@@ -448,10 +440,8 @@ class Program:
         while True:
             if run is not None:
                 run.reserve(int(one) * room, "what a loop collects")
-            for value in collected:
-                env.pop(value, None)
             try:
-                played = self._play(number, segment, {**sizes, symbol: room}, env, min(room, allowed))
+                self._play(number, segment, {**sizes, symbol: room}, env, min(room, allowed))
                 break
             except Fault:
                 if env[loop] < room or room >= allowed:
@@ -462,7 +452,6 @@ class Program:
             found = env[value][: sizes[symbol]]
             # A few rows do not keep the memory of many.
             env[value] = found if 2 * len(found) > room else found.copy()
-        return played
 
     def play_tape(self, address: int, kernels: int) -> None:
         """Run so many kernels of the tape at an address."""
@@ -477,33 +466,22 @@ class Program:
     def _address(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> int:
         found = env.get(value)
         if found is None:
-            if value.op == "dims":
-                with running(RunContext()):
-                    found = compute(value, [], sizes).known
-            else:
-                found = np.empty(stored_shape(value, self.blocks, sizes), t.numpy_dtype(value.type.dtype))  # type: ignore[union-attr]
-            env[value] = found
-        return found[0] if isinstance(found, tuple) else int(found.ctypes.data)
+            found = env[value] = self._known(value, env, sizes).known
+        return int(found.ctypes.data)
 
     def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
         """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""
-        if value.op == "bind" and value.operands[0] in env and self._bound(value, env, sizes):
+        if value.op == "bind" and value.operands[0] in env and _bound(value, env, sizes):
+            return
+        if value.op == "get" and value.operands[0].op == "host":
+            env[value] = env[value.operands[0]][value.params["index"]]
+            return
+        if value.op == "host":
+            env[value] = called(value, [self._given(operand, env, sizes) for operand in value.operands], sizes)
             return
         operands = [self._known(operand, env, sizes) for operand in value.operands]
         found = compute(value, operands, sizes, self._body(value, sizes))
-        if _is_tensor(value):
-            array = found.known
-            found = array if array.flags.c_contiguous else np.array(array, order="C")
-        env[value] = found
-
-    def _bound(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> bool:
-        """Read a size from a tensor in memory; False where it is none."""
-        source = value.operands[0]
-        number = int(self._array(source, env[source], sizes)[value.params["element"]])
-        if number < 0:
-            return False
-        sizes[value.params["symbol"]], env[value] = number, env[source]
-        return True
+        env[value] = np.asarray(found.known, order="C") if _is_tensor(value) else found
 
     def _body(self, value: Value, sizes: Sizes) -> Callable[[Sequence[Value]], Sequence[Value]] | None:
         """The compiled body of a loop that is left to the interpreter."""
@@ -521,39 +499,38 @@ class Program:
 
         return body
 
+    def _given(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> Any:
+        """A value as host functions take it."""
+        found = env.get(value)
+        if found is None or isinstance(found, Value):
+            return self._known(value, env, sizes).known
+        return found
+
     def _known(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> Any:
         """A value as the interpreter has it."""
         if value.is_constant:
             return value
         found = env.get(value)
-        if value.op == "input" and not isinstance(value.type, TensorType):
-            return known(found, value.type)
-        if found is None:
-            operands = [self._known(operand, env, sizes) for operand in value.operands]
-            with running(RunContext()):
-                found = compute(value, operands, sizes)
-        elif isinstance(value.type, TensorType) and not isinstance(found, Value):
-            found = constant(self._array(value, found, sizes), value.type.dtype)
-        return found
-
-    def _array(self, value: Value, found: Any, sizes: Sizes) -> np.ndarray:
-        if isinstance(found, np.ndarray):
+        if found is None and value not in env:
+            return compute(value, [self._known(operand, env, sizes) for operand in value.operands], sizes)
+        if isinstance(found, Value) or isinstance(value.type, TupleType):
             return found
-        address, _ = found
-        dtype = t.numpy_dtype(value.type.dtype)  # type: ignore[union-attr]
-        shape = stored_shape(value, self.blocks, sizes)
-        raw = (ctypes.c_uint8 * (math.prod(shape) * dtype.itemsize)).from_address(address)
-        return np.asarray(raw).view(dtype).reshape(shape)
+        return constant(found, value.type.dtype) if isinstance(value.type, TensorType) else known(found, value.type)
 
     def _result(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> Any:
-        if value.is_constant:
-            return np.array(value.known)
-        found = env.get(value)
-        if found is None:
-            found = self._known(value, env, sizes).known
-        if isinstance(found, Value):
-            return found.known
-        return np.array(found) if value.op == "input" and isinstance(found, np.ndarray) else found
+        if value.op == "input" and isinstance(value.type, TensorType):
+            return np.array(env[value])
+        found = self._given(value, env, sizes)
+        return np.array(found) if value.is_constant else found
+
+
+def _bound(value: Value, env: dict[Value, Any], sizes: Sizes) -> bool:
+    """Read a size from a tensor in memory; False where it is none."""
+    number = int(env[value.operands[0]][value.params["element"]])
+    if number < 0:
+        return False
+    sizes[value.params["symbol"]], env[value] = number, env[value.operands[0]]
+    return True
 
 
 def _is_tensor(value: Value) -> bool:

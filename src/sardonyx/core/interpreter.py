@@ -184,13 +184,28 @@ def _nothing(type: TensorType, sizes: Sizes) -> Tensor:
 
 
 def _host(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:
-    params = value.params
-    found = params["function"].compute(*[operand.known for operand in operands], **dict(params["attributes"]))
-    declared = value.type.results  # type: ignore[union-attr]
-    values = tuple(known(one, actual_type(one, type)) for one, type in zip(found, declared, strict=True))
-    for one, type in zip(values, declared, strict=True):
-        match_type(type, one.type, sizes, params["function"].name)
-    return values
+    found = called(value, [operand.known for operand in operands], sizes)
+    return tuple(known(one, actual_type(one, type)) for one, type in zip(found, value.type.results, strict=True))  # type: ignore[union-attr]
+
+
+def called(value: Value, operands: Sequence[Any], sizes: Sizes) -> tuple[Any, ...]:
+    """What the function of a ``host`` gives for plain values; sizes that it counts are added.
+
+    Args:
+        value: The ``host``.
+        operands: Arrays; lists for sequences; None or a value for optionals; dicts for maps.
+        sizes: Numbers for the symbols.
+
+    Raises:
+        ShapeError: A result has a size that another one contradicts.
+        SardonyxError: What the function raises.
+    """
+    function = value.params["function"]
+    found: tuple[Any, ...] = function.compute(*operands, **dict(value.params["attributes"]))
+    for one, type in zip(found, value.type.results, strict=True):  # type: ignore[union-attr]
+        if isinstance(type, TensorType):
+            match_type(type, actual_type(one, type), sizes, function.name)
+    return found
 
 
 def match_type(declared: Type, given: Type, sizes: Sizes, where: str) -> None:

@@ -6,6 +6,7 @@ The context belongs to the thread (or task) that runs; a new one nests in the ol
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ COUNTED = 4096
 """Bytes from which a value counts toward the memory limit."""
 
 
+@functools.cache
 def _physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 36
 

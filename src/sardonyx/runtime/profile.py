@@ -12,7 +12,6 @@ from typing import Any
 from sardonyx.compiler.explain import InterpretedNote, KernelNote, explain
 from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.peak import Peak, measured_peak
-from sardonyx.compiler.plan import Context, Plan
 from sardonyx.compiler.program import Program, Segment
 from sardonyx.compiler.timed_player import play_timed
 from sardonyx.core.graph import Value
@@ -126,13 +125,12 @@ class _Timed(Program):
 
     def play_counted(
         self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
-    ) -> tuple[Plan, Context]:
+    ) -> None:
         before = len(self.kernel_seconds)
-        found = super().play_counted(number, segment, sizes, env, limit)
+        super().play_counted(number, segment, sizes, env, limit)
         # With more room it was played again.
         self.kernel_seconds[before:] = [sum(self.kernel_seconds[before:])]
         self.sizes |= sizes
-        return found
 
 
 def profile(session: Session, feeds: Mapping[str, Any], runs: int = 20) -> Profile:

@@ -5,6 +5,7 @@ Source: ONNX-ML, *ZipMap*, *CastMap*, *DictVectorizer*.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,11 +30,21 @@ def _zipped(x: Type, *, classlabels_int64s: Sequence[int] = (), classlabels_stri
 def zip_map(
     x: np.ndarray, *, classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = ()
 ) -> tuple[list[dict[Any, float]]]:
+    """A dict for each row, with Python's own numbers; keys are in order, and of equal labels the last one counts."""
     labels: Sequence[int] | Sequence[str] = classlabels_strings or classlabels_int64s
     rows = np.atleast_2d(x)
     if rows.shape[1] != len(labels):
         raise InvalidModelError(f"ZipMap has {len(labels)} labels for rows of {rows.shape[1]}.")
-    return ([dict(zip(labels, row, strict=True)) for row in rows],)
+    keys, columns = _keys(tuple(labels))
+    return ([dict(zip(keys, row, strict=True)) for row in rows[:, columns].tolist()],)
+
+
+@functools.lru_cache(maxsize=64)
+def _keys(labels: tuple[int, ...] | tuple[str, ...]) -> tuple[list[int] | list[str], np.ndarray]:
+    """The keys of the maps, and the columns of their values."""
+    columns: dict[Any, int] = {label: column for column, label in enumerate(labels)}
+    keys = sorted(columns)
+    return keys, np.array([columns[key] for key in keys], np.intp)
 
 
 _CASTS = {"TO_FLOAT": t.FLOAT, "TO_STRING": t.STRING, "TO_INT64": t.INT64}
