@@ -4,12 +4,14 @@
   those and Core's form stand directly around it.
 - A ``call`` is taken apart, unless there is a kernel for its function.
 - A division by a constant is a multiplication, unless its reciprocal would lose more than a rounding.
+- Products that share an operand are one (see :mod:`sardonyx.compiler.horizontal`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from sardonyx.compiler.horizontal import joined
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import shape_of
@@ -26,7 +28,8 @@ def canonical(inner: Function) -> Function:
     with tracing():
         while any(map(_is_open_call, inner.values)):
             inner = function(inner.name, inner.inputs, _Inlined(inner).values_of(inner.results), inner.level)
-        return function(inner.name, inner.inputs, _Canonical(inner).values_of(inner.results), inner.level)
+        inner = function(inner.name, inner.inputs, _Canonical(inner).values_of(inner.results), inner.level)
+        return joined(inner)
 
 
 def _is_open_call(value: Value) -> bool:
