@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.core.programs import random_program
 
 from sardonyx.compiler.image import Image, NoImage
-from sardonyx.compiler.program import Program, Segment, aligned
+from sardonyx.compiler.program import Program, Segment
+from sardonyx.compiler.sharing import aligned
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim

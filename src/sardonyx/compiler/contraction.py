@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sardonyx.compiler import storage
-from sardonyx.compiler.closed import computed, is_closed
+from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.emitter import Emitter, vector
 from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.kernel import Index
-from sardonyx.compiler.launch import Prepared, Scratch
+from sardonyx.compiler.launch import Prepared, Read, Scratch
 from sardonyx.compiler.loops import bound_at, masked, stored
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.views import View, contiguous, merged, shape_of
@@ -119,8 +119,8 @@ class Contraction:
         assert isinstance(n, int)
         target, result = self.lowering.target, dtype_of(self.value)
 
-        def make() -> np.ndarray:
-            array = strided(b)
+        def make(read: Read) -> np.ndarray:
+            array = strided(b, read)
             return pack(array.transpose(*right, *columns).reshape(k, n), target, result)
 
         form = f"panels {right} {columns} {b.shape} {b.strides} {b.offset} {result.name} {target.name}"
@@ -179,9 +179,9 @@ class Contraction:
         return epilogue
 
 
-def strided(found: View) -> np.ndarray:
+def strided(found: View, read: Read) -> np.ndarray:
     """The elements of a view of a constant."""
-    array = np.ascontiguousarray(computed(found.base)).reshape(-1)
+    array = np.ascontiguousarray(read(found.base)).reshape(-1)
     steps = [int(step) * array.itemsize for step in found.strides]  # type: ignore[arg-type]
     return np.lib.stride_tricks.as_strided(array[int(found.offset) :], found.shape, steps)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.compiler.anchors import Convolution
-from sardonyx.compiler.closed import computed, is_closed
+from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.kernels import winograd
 from sardonyx.compiler.kernels import winograd_plan as tiles
 from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
@@ -173,7 +173,7 @@ class ImageKernel:
         form = f"{found.weights.type} {chosen} {self.target.name}"
         if chosen.algorithm == "depthwise":
             weights = Prepared(
-                found.weights, form, lambda: pack_depthwise_weights(computed(found.weights), self.target)
+                found.weights, form, lambda read: pack_depthwise_weights(read(found.weights), self.target)
             )
             items = depthwise(
                 kernel,
@@ -189,7 +189,7 @@ class ImageKernel:
         else:
             tile = self._tile(found, chosen)
             packed = self._packed(found, tile) if chosen.packed else Prepared(
-                found.weights, form + str(tile), lambda: pack_weights(computed(found.weights), tile)
+                found.weights, form + str(tile), lambda read: pack_weights(read(found.weights), tile)
             )  # fmt: skip
             items = convolution(
                 kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=places, tile=tile,
@@ -231,8 +231,8 @@ class ImageKernel:
         w = self.writing
         weights = Prepared(
                 found.weights, form,
-            lambda: tiles.transform_weights(
-                computed(found.weights)[0].astype(np.float32), chosen.tile, self.target
+            lambda read: tiles.transform_weights(
+                read(found.weights)[0].astype(np.float32), chosen.tile, self.target
             ),
         )  # fmt: skip
         plan = self.plan(found, chosen)

@@ -17,6 +17,10 @@ NAME = "KERNEL"
 """Stands for the name in the text of a kernel: equal texts are one kernel."""
 
 
+Read = Callable[[Value], np.ndarray]
+"""Gives the elements of a closed value."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """Something computed from constants when a program is made: a packed weight.
@@ -24,12 +28,12 @@ class Prepared:
     Attributes:
         source: The constant.
         form: What is made of it, in words that tell it from other forms of the same constant.
-        make: Makes it.
+        make: Makes it, of what closed values are read as.
     """
 
     source: Value
     form: str
-    make: Callable[[], np.ndarray] = field(compare=False)
+    make: Callable[[Read], np.ndarray] = field(compare=False)
 
 
 @dataclass(frozen=True)

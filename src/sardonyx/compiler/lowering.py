@@ -215,7 +215,7 @@ class Lowering:
         (total,) = results_of(group.root)
         arrays = {name: getattr(ensemble, name) for name in ("nodes", "roots", "depths", "weights")}
         tables = {
-            name: w.pointer(Prepared(group.root, name, lambda array=array: array))  # type: ignore[misc]
+            name: w.pointer(Prepared(group.root, name, lambda _, array=array: array))  # type: ignore[misc]
             for name, array in arrays.items()
         }
         forest = Forest(

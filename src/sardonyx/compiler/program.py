@@ -7,6 +7,7 @@ from call to call. Nothing of the model is in the code that plays it.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
 import math
@@ -29,10 +30,11 @@ from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
-from sardonyx.compiler.memory_plan import ALIGNMENT
 from sardonyx.compiler.plan import UNLIMITED, Context, Plan, Planner, stored_shape
 from sardonyx.compiler.player import player
 from sardonyx.compiler.reader import dtype_of
+from sardonyx.compiler.reweighting import Meaning, matched, remade
+from sardonyx.compiler.sharing import aligned, prepared
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
@@ -107,6 +109,7 @@ class Program:
         self._prepare()
         self._has_denormals = holds_denormals(self._prepared.values())
         self.flushes = flushes(denormals, self._has_denormals)
+        self._denormals = denormals
         self._begin(self._steps())
         self.loops = {
             value: Program(value.params["body"], target=self.target, threads=self.pool.threads, denormals=denormals)
@@ -197,13 +200,33 @@ class Program:
     def _prepare(self) -> None:
         """Compute what kernels read of constants."""
         self._prepared: dict[Any, np.ndarray] = {}
+        self._meaning: Meaning = {}
         for launch in every(self.launches):
             results = [result for body in launch.bodies for result in body.function.results]
             for buffer in (*launch.buffers, *results):
                 if isinstance(buffer, Prepared) and buffer not in self._prepared:
-                    self._prepared[buffer] = aligned(buffer.make())
+                    self._prepared[buffer] = prepared(buffer)
                 elif isinstance(buffer, Value) and buffer.is_constant and buffer not in self._prepared:
                     self._prepared[buffer] = aligned(np.asarray(buffer.known))
+
+    def reweighted(self, function: Function) -> Program | None:
+        """The same program over other constants, of which nothing is compiled; None where it would not be the same.
+
+        Args:
+            function: One that differs from the program's own in the elements of constants.
+        """
+        if not self.has_graph or self.host or self.loops:
+            return None
+        meaning = matched(self.function, canonical(function))
+        arrays = None if meaning is None else remade(self._prepared, meaning, self._meaning, self.function.results)
+        if meaning is None or arrays is None:
+            return None
+        made = copy.copy(self)
+        made._meaning, made._prepared = meaning, {key: aligned(array) for key, array in arrays.items()}
+        made._has_denormals = holds_denormals(made._prepared.values())
+        made.flushes = flushes(self._denormals, made._has_denormals)
+        made._begin(self.steps)
+        return made
 
     def _steps(self) -> list[Step]:
         by_root: dict[Value, list[Launch]] = {}
@@ -535,14 +558,3 @@ def _bound(value: Value, env: dict[Value, Any], sizes: Sizes) -> bool:
 
 def _is_tensor(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype in storage.MOVED_DTYPES
-
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """The array, contiguous and on a cache line."""
-    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
-        return array
-    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found

@@ -66,7 +66,9 @@ class Live:
         if not draft.said:
             return
         draft.settle()
-        self._swap(draft.model, tuple(draft.said))
+        before = self.version
+        self._answer(draft.model, before if not draft.structural else None)
+        self.history.add(before.model, draft.model, tuple(draft.said))
 
     def reload(self, given: Given) -> None:
         """Let another model answer; the one before does until it is ready.
@@ -106,17 +108,20 @@ class Live:
             if version is self.version or timeout is not None:
                 return found
 
-    def _swap(self, model: ir.Model, changes: tuple[str, ...]) -> None:
-        before = self.version.model
-        self._answer(model)
-        self.history.add(before, model, changes)
+    def _answer(self, model: ir.Model, like: Version | None = None) -> None:
+        """Let a model answer from now on.
 
-    def _answer(self, model: ir.Model) -> None:
+        Args:
+            model: It was checked.
+            like: A version of the same model with other weights.
+        """
         version = Version.edited(model, self.options)
-        if self.options.compiles and len(model.graph) <= _AT_ONCE:
+        if self.options.compiles and like is not None:
+            version.compile(like)
+        elif self.options.compiles and len(model.graph) <= _AT_ONCE:
             version.compile()
         self.version = version
-        if self.options.compiles and not version.compiled:
+        if not version.compiled:
             self._recompiler.compile_soon()
 
 

@@ -38,6 +38,19 @@ def traced(model: ir.Model) -> Function:
     return simplify(trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types))
 
 
+def _rewritten(model: ir.Model) -> tuple[Function, list[str]]:
+    """What is compiled of a model, and the names of its inputs."""
+    initializers = set(model.graph.initializers.values())
+    fed = [value for value in model.graph.inputs if value not in initializers]
+    rewritten = optimize(model, target="native", verify=False).model
+    function = traced(rewritten)
+    inputs = [str(value.name) for value in rewritten.graph.inputs]
+    missing = [str(value.name) for value in fed if value.name not in inputs]
+    if missing:
+        raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+    return function, inputs
+
+
 class NativeModel:
     """A model compiled for the machine at hand.
 
@@ -73,15 +86,19 @@ class NativeModel:
         Raises:
             UnsupportedError: It cannot be traced before data are known.
         """
-        initializers = set(model.graph.initializers.values())
-        fed = [value for value in model.graph.inputs if value not in initializers]
-        rewritten = optimize(model, target="native", verify=False).model
-        program = Program(traced(rewritten), threads=threads, denormals=denormals)
-        inputs = [str(value.name) for value in rewritten.graph.inputs]
-        missing = [str(value.name) for value in fed if value.name not in inputs]
-        if missing:
-            raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+        function, inputs = _rewritten(model)
+        program = Program(function, threads=threads, denormals=denormals)
         return cls(program, inputs, [str(value.name) for value in model.graph.outputs])
+
+    def reweighted(self, model: ir.Model) -> NativeModel | None:
+        """The same compiled model over other weights; None where they make another of it.
+
+        Args:
+            model: The model that this one was compiled of, but for elements of weights; it is left as it is.
+        """
+        function, inputs = _rewritten(model)
+        program = self.program.reweighted(function) if inputs == self.input_names else None
+        return None if program is None else NativeModel(program, inputs, self.output_names)
 
     @property
     def call(self) -> Callable[[Any], list[Any] | None] | None:

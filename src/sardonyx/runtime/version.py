@@ -208,15 +208,19 @@ class Version:
         )
         return {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
 
-    def compile(self) -> None:
+    def compile(self, like: Version | None = None) -> None:
         """Compile the model, or note why it cannot be.
+
+        Args:
+            like: A version of the same model with other weights, of whose compiled code this one's is made if it can.
 
         Raises:
             Exception: What should not have happened.
         """
         threads = self.options.threads
         try:
-            native = NativeModel.compiled(self.model, threads, self.options.denormals)
+            found = None if like is None or like.native is None else like.native.reweighted(self.model)
+            native = found or NativeModel.compiled(self.model, threads, self.options.denormals)
             self.native = native
             keep(native.program, self._source, threads, self._noted(native))
         except UnsupportedError as error:
