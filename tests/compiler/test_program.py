@@ -140,6 +140,21 @@ def test_a_softmax_over_any_axis_of_known_sizes_is_one_kernel(axis: int) -> None
     assert_close(program.run([x]), computed(function, [x]))
 
 
+def arg_max(x: L.Tensor) -> L.Tensor:
+    return apply("reduce", x, kind="argmax", axes=(len(x.shape) - 1,))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("count", [1, 7, 8, 15, 16, 17, 37, N], ids=str)
+def test_rows_of_few_elements(length: int, count: int | Dim) -> None:
+    """Lanes are rows where there are enough of them: results are the same, to the last of an open number."""
+    function = traced(lambda x: [softmax(x), L.reduce_mean(x * x, [-1]), arg_max(x)], (2, count, length))
+    program = Program(function)
+    for size in (0, 1, 5, 16, 40) if isinstance(count, Dim) else (count,):
+        x = np.random.default_rng(size).standard_normal((2, size, length)).astype(np.float32)
+        assert_close(program.run([x]), computed(function, [x]))
+
+
 def attend(q: L.Tensor, k: L.Tensor, v: L.Tensor, mask: L.Tensor) -> L.Tensor:
     scores = L.matmul(q, L.permute(k, [0, 1, 3, 2])) * 0.25 + mask
     return L.matmul(softmax(scores), v)

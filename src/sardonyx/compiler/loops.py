@@ -275,11 +275,19 @@ class RowNest:
         if last is None:
             # There is one element: nothing to share out among lanes.
             reader.lanes = 1
-        self.lane_is_reduced = not channels and last in rows.axes
+        self.lane_is_reduced = not channels and last in rows.axes and not self._is_short()
         self.lane_is_kept = not channels and not self.lane_is_reduced and bool(self.outer)
         if channels:
             # Blocks of channels go last: a vector of them is at one place of all others.
             self.outer.sort(key=lambda axis: axis.block)
+
+    def _is_short(self) -> bool:
+        """Whether a row is known to be so short that lanes are of better use for rows side by side."""
+        lanes, elements = self.reader.lanes, math.prod(axis.size for axis in self.inner)
+        if not self.outer or not isinstance(elements, int) or elements > lanes // 2:
+            return False
+        beside = self.outer[-1].size
+        return not isinstance(beside, int) or beside >= lanes
 
     def items(self, body: Callable[[list[Index]], None]) -> Size:
         """Write the loops over rows around the body, which is given the place of a row; returns the work items."""
