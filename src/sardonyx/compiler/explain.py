@@ -240,7 +240,7 @@ class _Reading:
         return _sum(self._operations_of(launch, value) for value in content.values)
 
     def _operations_of(self, launch: Launch, value: Value) -> int | None:
-        if value.op == "call":
+        if value.op in ("call", "host"):
             # A kernel of its own stands for the definition, and does much less.
             return None
         if value.op != "convolve":

@@ -79,9 +79,25 @@ class Stage:
     bytes: Size
 
 
+@dataclass(frozen=True)
+class Count:
+    """Where a kernel writes how many results there are, an i64.
+
+    Attributes:
+        source: What gives them.
+    """
+
+    source: Value
+
+    @property
+    def bytes(self) -> int:
+        """How much it is."""
+        return 8
+
+
 FAULT = "fault"
-Buffer = Value | Prepared | Scratch | Relaid | Stage | str
-"""What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, or the fault flag."""
+Buffer = Value | Prepared | Scratch | Relaid | Stage | Count | str
+"""What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, a count, the fault flag."""
 
 
 @dataclass

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.images import choice
 from sardonyx.compiler.reader import dtype_of, is_elementwise
-from sardonyx.compiler.schedule import Group, Schedule
+from sardonyx.compiler.schedule import WHOLE, Group, Schedule
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core import types as t
@@ -24,7 +23,7 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     lanes = target.lanes(32)
     found: dict[Value, int] = {}
     for group in schedule.groups:
-        if group.root.op in CONTROL | {"call"} or not _may_be_blocked(schedule, group.root):
+        if group.root.op in WHOLE or not _may_be_blocked(schedule, group.root):
             continue
         if _is_made_blocked(schedule, group, target, found):
             found[group.root] = lanes
@@ -33,7 +32,7 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
         root = group.root
         if root in found or root not in wanted or group.anchor is not None or not _may_be_blocked(schedule, root):
             continue
-        if root.op in CONTROL | {"call", "pad"} or (group.rows is not None and not _keeps_channels(group)):
+        if root.op in WHOLE | {"pad"} or (group.rows is not None and not _keeps_channels(group)):
             continue
         if root.op == "concat":
             if not _joins_blocks(root, lanes):

@@ -25,6 +25,7 @@ from sardonyx.compiler.loops import (
     work_items,
 )
 from sardonyx.compiler.ordered import fourier_tables, lanes_for, ordered
+from sardonyx.compiler.picking import picked
 from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
 from sardonyx.compiler.scattering import updated
@@ -156,6 +157,8 @@ class Lowering:
             return [self._trees(group)]
         if group.root.op in CONTROL:
             return [self._control(group)]
+        if group.root.op == "host":
+            return self._counted(group)
         if group.root.op == "concat":
             return self._concat(group)
         if group.root.op == "pad":
@@ -205,6 +208,12 @@ class Lowering:
                 self._require_memory(operand)
         bodies = tuple(self._body(each) for each in bodies_of(root))
         return Launch("", (), (*root.operands, *results_of(root)), (), 1, root, root.op, group, bodies)
+
+    def _counted(self, group: Group) -> list[Launch]:
+        for operand in group.root.operands:
+            if not operand.is_constant:
+                self._require_memory(operand)
+        return picked(group.root, lambda: Writing(self, group, 1), self.target.lanes(32))
 
     def _trees(self, group: Group) -> Launch:
         ensemble = tree_sum(group.root)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sardonyx.compiler.launch import FAULT, Body, Launch, Relaid, Scratch, Stage
+from sardonyx.compiler.launch import FAULT, Body, Count, Launch, Relaid, Scratch, Stage
 from sardonyx.compiler.memory_plan import ALIGNMENT, Lifetime, offsets
 from sardonyx.compiler.player import COPY_WORDS, PATCH_WORDS, WORDS, IterationWord, Player
 from sardonyx.compiler.views import shape_of
@@ -39,7 +39,7 @@ class Plan:
         inside: Words that are places in the arena, and those places.
         own: Words that are addresses of words of the tape, and which.
         outside: Words that are addresses of what lies elsewhere, and which.
-        count: Where in the arena the first kernel, a loop, leaves how many iterations it made.
+        count: Where in the arena a kernel leaves how many results there are, or a loop how many iterations it made.
         makes: The values among those that it makes itself, with their shapes and element types.
         free: Contexts that no call uses.
     """
@@ -201,7 +201,7 @@ class Planner:
             _columns(self._inside),
             _columns(self._own),
             (np.array([word for word, _ in self._outside], np.int64), [value for _, value in self._outside]),
-            layout.places.get((0, _NUMBER)),
+            next((at for key, at in layout.places.items() if key == (0, _NUMBER) or isinstance(key, Count)), None),
         )
 
     def _number(self, size: object) -> int:
@@ -240,6 +240,8 @@ class Planner:
                 if isinstance(buffer, Scratch):
                     bytes_ = self._number(buffer.bytes) + ALIGNMENT
                     lifetimes[at, buffer] = Lifetime(bytes_ // ALIGNMENT * ALIGNMENT * self._threads, at, at)
+                elif isinstance(buffer, Count):
+                    lifetimes[buffer] = Lifetime(buffer.bytes, at, len(launches))
                 elif isinstance(buffer, (Relaid, Stage)):
                     first = lifetimes[buffer].first if buffer in lifetimes else at
                     lifetimes[buffer] = Lifetime(self._number(buffer.bytes), first, at)

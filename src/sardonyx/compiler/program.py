@@ -24,6 +24,7 @@ from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.control import counted, is_of_tensors
+from sardonyx.compiler.counted import has_kernel, most_results
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
@@ -39,6 +40,7 @@ from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
 from sardonyx.core import types as t
+from sardonyx.core.dim import evaluate
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.interpreter import Sizes, called, compute, match_type
 from sardonyx.core.run_context import RunContext, current_run, running
@@ -63,7 +65,7 @@ class Segment:
 
     Attributes:
         launches: The kernels.
-        counted: The loop that is all of it, whose iterations are a size of what follows.
+        counted: What is all of it and counts a size of what follows: a loop its iterations, a host its results.
     """
 
     launches: list[Launch] = field(default_factory=list)
@@ -236,8 +238,9 @@ class Program:
         for value in self.function.values:
             if value in by_root:
                 last = steps[-1] if steps else None
-                if counted(value) is not None:
-                    steps.append(Segment(by_root[value], value))
+                counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
+                if counting.op == "host" or counted(counting) is not None:
+                    steps.append(Segment(by_root[value], counting))
                 elif isinstance(last, Segment) and last.counted is None:
                     last.launches += by_root[value]
                 else:
@@ -446,9 +449,12 @@ class Program:
     def play_counted(
         self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
     ) -> None:
-        """Play a loop that tells how many iterations it makes, with room for some, then for more."""
+        """Play what counts a size: with room for the most that there can be; a loop with some, then with more."""
         loop = segment.counted
         assert loop is not None
+        if loop.op == "host":
+            self._play_picked(number, segment, loop, sizes, env)
+            return
         symbol = counted(loop)
         assert symbol is not None
         collected = [value for value in segment.launches[0].makes if value.params["index"] >= loop.params["carried"]]
@@ -475,6 +481,18 @@ class Program:
             found = env[value][: sizes[symbol]]
             # A few rows do not keep the memory of many.
             env[value] = found if 2 * len(found) > room else found.copy()
+
+    def _play_picked(self, number: int, segment: Segment, picking: Value, sizes: Sizes, env: dict[Value, Any]) -> None:
+        """Play a host function that has kernels: its results are one behind the other."""
+        (symbol,) = picking.params["symbols"]
+        (result,) = segment.launches[-1].makes
+        self._play(number, segment, {**sizes, symbol: evaluate(most_results(picking), sizes)}, env, None)
+        sizes[symbol] = env.pop(picking)
+        room = env[result].reshape(-1)
+        shape = stored_shape(result, self.blocks, sizes)
+        found = room[: math.prod(shape)].reshape(shape)
+        # A few results do not keep the memory of many.
+        env[result] = found if 2 * found.size > room.size else found.copy()
 
     def play_tape(self, address: int, kernels: int) -> None:
         """Run so many kernels of the tape at an address."""

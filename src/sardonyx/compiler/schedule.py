@@ -16,6 +16,7 @@ from sardonyx.compiler.anchors import Attention, Convolution, attention, convolu
 from sardonyx.compiler.boxes import box
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.control import CONTROL, refusal
+from sardonyx.compiler.counted import has_kernel
 from sardonyx.compiler.reader import ELEMENTWISE, changes_width, dtype_of, is_elementwise
 from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import MOVEMENTS, shape_of
@@ -37,6 +38,9 @@ _REGIONS = frozenset({"concat", "pad", "scatter"})
 """Written part by part."""
 _COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scatter"}) | ORDERED - {"fft"}
 _MOVED_ONLY = storage.SMALL_DTYPES | {t.COMPLEX64}
+
+WHOLE = CONTROL | {"call", "host"}
+"""With several results: one kernel, or several, that nothing is fused with."""
 
 _COSTLY = "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow"
 _COSTS = {**dict.fromkeys(("div", "sqrt", "rem"), 4), **dict.fromkeys(_COSTLY.split(), 12)}
@@ -85,7 +89,7 @@ class Group:
         """What it is built around, in a word."""
         if self.anchor is not None:
             return self.anchor.op
-        if self.root.op in _REGIONS | CONTROL | {"call"}:
+        if self.root.op in _REGIONS | WHOLE:
             return self.root.op
         return "map" if self.rows is None else "rows"
 
@@ -160,6 +164,8 @@ class Schedule:
             return None if tree_sum(value) is not None else "call of a function that has no kernel"
         if value.op in CONTROL:
             return refusal(value)
+        if has_kernel(value):
+            return None
         if value.op == "get" and self.is_native(value.operands[0]):
             return None
         if not isinstance(value.type, TensorType):
@@ -183,7 +189,7 @@ class Schedule:
 
     def is_native(self, value: Value) -> bool:
         """Whether a value with several results is computed in native code: what it gives is in memory."""
-        return value.op in CONTROL | {"call"} and value not in self.host
+        return value.op in WHOLE and value not in self.host
 
     def _trace_rows(self, value: Value) -> None:
         """Note which reduction a value of one element a row is computed from."""
@@ -217,7 +223,7 @@ class Schedule:
             return self._reading(chain[0], user) if user.op != "convolve" else ["read by a convolution"]
         if user in self.host:
             return ["read by the interpreter"]
-        if user.op in CONTROL or user.op == "call":
+        if user.op in WHOLE:
             return ["read by control flow"]
         if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
             return []
@@ -259,7 +265,7 @@ class Schedule:
     def _assign(self, value: Value) -> None:
         if value.op in ("input", "constant", "get") or value in self.host or value in self._absorbed:
             return
-        if value.op in CONTROL or value.op == "call":
+        if value.op in WHOLE:
             self._found(value, "it has several results")
             return
         if value in self._by_value:

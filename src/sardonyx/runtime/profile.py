@@ -129,7 +129,8 @@ class _Timed(Program):
         before = len(self.kernel_seconds)
         super().play_counted(number, segment, sizes, env, limit)
         # With more room it was played again.
-        self.kernel_seconds[before:] = [sum(self.kernel_seconds[before:])]
+        played, kernels = self.kernel_seconds[before:], len(segment.launches)
+        self.kernel_seconds[before:] = [sum(played[number::kernels]) for number in range(kernels)]
         self.sizes |= sizes
 
 

@@ -19,6 +19,9 @@ from sardonyx.ops.registry import host_operator
 
 Array = np.ndarray
 
+_BLOCK = 256
+"""Boxes that are compared with those chosen before at once."""
+
 
 def _types(
     boxes: TensorType,
@@ -75,17 +78,25 @@ def _corners(boxes: Array, centered: int) -> tuple[Array, Array]:
 
 def _suppressed(low: Array, high: Array, order: Array, limit: int, overlap: float) -> list[int]:
     """The boxes that stay, in order, each taking away those after it that it overlaps."""
-    (top, left), (bottom, right) = low[order].T, high[order].T
-    area = (bottom - top) * (right - left)
-    chosen: list[int] = []
-    left_over = np.arange(len(order))
-    while len(left_over) and len(chosen) < limit:
-        first, rest = left_over[0], left_over[1:]
-        chosen.append(int(order[first]))
-        tall = np.minimum(bottom[first], bottom[rest]) - np.maximum(top[first], top[rest])
-        wide = np.minimum(right[first], right[rest]) - np.maximum(left[first], left[rest])
+    area = (high - low).prod(-1)
+
+    def overlap_each_other(one: Array, other: Array) -> Array:
+        tall, wide = np.moveaxis(np.minimum(high[one], high[other]) - np.maximum(low[one], low[other]), -1, 0)
         common = np.maximum(tall, 0) * np.maximum(wide, 0)
-        union = area[first] + area[rest] - common
-        solid = (common > 0) & (area[first] > 0) & (area[rest] > 0) & (union > 0)
-        left_over = rest[~(np.divide(common, union, out=np.zeros_like(common), where=solid) > overlap)]
+        union = area[one] + area[other] - common
+        solid = (common > 0) & (area[one] > 0) & (area[other] > 0) & (union > 0)
+        return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=solid) > overlap)
+
+    chosen: list[int] = []
+    # Most of the boxes are never looked at where few are asked for.
+    for start in range(0, len(order), _BLOCK):
+        if len(chosen) >= limit:
+            break
+        left_over = order[start : start + _BLOCK]
+        taken = overlap_each_other(np.array(chosen, np.intp)[:, None], left_over)
+        left_over = left_over[~taken.any(0)]
+        while len(left_over) and len(chosen) < limit:
+            first, rest = left_over[0], left_over[1:]
+            chosen.append(int(first))
+            left_over = rest[~overlap_each_other(first, rest)]
     return chosen
