@@ -17,7 +17,13 @@ from sardonyx.core.types import DType, numpy_dtype
 Body = Callable[[Emitter, list[str], int, "str | None", str], str]
 """Of the emitter, the operands, the lanes, the mask and the pointer of the status: the result."""
 
-HERE = {"sse": ["sse"], "avx2": ["avx2", "sse"], "avx512": ["avx512", "avx2"], "neon": ["neon"]}
+HERE = {
+    "sse": ["sse"],
+    "avx2": ["avx2", "sse"],
+    "avx512": ["avx512", "avx2"],
+    "avx512vnni": ["avx512vnni", "avx512", "avx2"],
+    "neon": ["neon"],
+}
 TARGETS = HERE[host().name]
 """The targets whose code this machine runs, the widest first."""
 

@@ -52,7 +52,7 @@ class Bodies:
         """
         found = self._bodies.get(function)
         if found is None:
-            found = self._bodies[function] = self._lowered_body(canonical(function))
+            found = self._bodies[function] = self._lowered_body(canonical(function, self.target))
         if isinstance(found, str):
             raise UnsupportedError(found)
         return found

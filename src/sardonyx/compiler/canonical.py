@@ -5,14 +5,20 @@
 - A ``call`` is taken apart, unless there is a kernel for its function.
 - A division by a constant is a multiplication, unless its reciprocal would lose more than a rounding.
 - Products that share an operand are one (see :mod:`sardonyx.compiler.horizontal`).
+- Products of what stands for integers of 8 bits are products of these integers (:mod:`.quantized`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from sardonyx.compiler.horizontal import joined
+from sardonyx.compiler.quantized import image_operands, product
 from sardonyx.compiler.reader import dtype_of
+from sardonyx.compiler.target import Target
 from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
@@ -23,12 +29,12 @@ from sardonyx.core.tensor import Tensor, apply, constant
 from sardonyx.core.trace import inline
 
 
-def canonical(inner: Function) -> Function:
-    """The function in canonical form; bodies are left as they are."""
+def canonical(inner: Function, target: Target) -> Function:
+    """The function in canonical form for a target; bodies are left as they are."""
     with tracing():
         while any(map(_is_open_call, inner.values)):
             inner = function(inner.name, inner.inputs, _Inlined(inner).values_of(inner.results), inner.level)
-        inner = function(inner.name, inner.inputs, _Canonical(inner).values_of(inner.results), inner.level)
+        inner = function(inner.name, inner.inputs, _Canonical(inner, target).values_of(inner.results), inner.level)
         return joined(inner)
 
 
@@ -58,8 +64,9 @@ class _Inlined(Substitution):
 class _Canonical(Substitution):
     """One pass over a function."""
 
-    def __init__(self, inner: Function) -> None:
+    def __init__(self, inner: Function, target: Target) -> None:
         super().__init__({}, {}, inner.level, set(inner.values).__contains__)
+        self._target = target
         self._images: dict[Value, Tensor] = {}
         self._swapped: dict[Value, Tensor] = {}
 
@@ -68,6 +75,11 @@ class _Canonical(Substitution):
         operands = tuple(self.new[operand] for operand in value.operands)
         if value.op == "convolve":
             return self._convolve(value, *operands)  # type: ignore[arg-type]
+        if value.op == "contract":
+            x, y = operands
+            if (found := product(value, x, y, self._target)) is not None:
+                found.origin = found.origin or value.origin
+                return found
         if value.op == "permute" and operands[0] in self._swapped and value.params["axes"] == _swap(value):
             return self._swapped[operands[0]]
         if value.op == "reshape" and operands[0] in self._images:
@@ -89,11 +101,14 @@ class _Canonical(Substitution):
             image = apply("permute", x, axes=_swap(x))
         if shape_of(image) != wanted:
             image = apply("reshape", image, shape=wanted)
-        split = apply("reshape", image, shape=(batch, groups, channels, *spatial))
-        found = apply("convolve", apply("permute", split, axes=_swap(x)), w, **value.params)
-        filters, *out = shape_of(found)[2:]
-        result = apply("reshape", apply("permute", found, axes=_swap(x)), shape=(batch, groups * filters, *out))
+        narrow = image_operands(image, w, value.params, self._target)
+        if narrow is not None:
+            image, weights, params, finish = narrow
+            result = finish(_convolved(image, weights, params))
+        else:
+            result = _convolved(image, w, value.params)
         result.origin = result.origin or value.origin
+        filters, out = shape_of(w)[1], shape_of(result)[2:]
         again = apply("reshape", result, shape=(batch, groups, filters, *out))
         back = apply("permute", again, axes=_swap(x))
         self._images[again] = self._images[result] = result
@@ -117,6 +132,16 @@ class _Canonical(Substitution):
         found = apply("mul", x, factor)
         found.origin = found.origin or value.origin
         return found
+
+
+def _convolved(image: Tensor, weights: Value, params: Mapping[str, Any]) -> Tensor:
+    """The image that a ``convolve`` makes of an image."""
+    batch, _, *spatial = shape_of(image)
+    groups, filters, channels = shape_of(weights)[:3]
+    split = apply("reshape", image, shape=(batch, groups, channels, *spatial))
+    found = apply("convolve", apply("permute", split, axes=_swap(split)), weights, **params)
+    out = shape_of(found)[3:]
+    return apply("reshape", apply("permute", found, axes=_swap(split)), shape=(batch, groups * filters, *out))
 
 
 def _swap(value: Value) -> tuple[int, ...]:

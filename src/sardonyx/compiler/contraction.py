@@ -15,10 +15,12 @@ from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, sc
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.launch import Prepared, Read, Scratch
 from sardonyx.compiler.loops import bound_at, masked, stored
+from sardonyx.compiler.quantized import form_of
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.views import View, contiguous, merged, shape_of
 from sardonyx.compiler.walks import walked_alike
-from sardonyx.core.dim import Size
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size, equal, floor_div
 from sardonyx.core.graph import Value
 from sardonyx.errors import UnsupportedError
 
@@ -68,11 +70,15 @@ class Contraction:
         w, kernel = self.writing, self.writing.kernel
         result = dtype_of(self.value)
         pointer = w.pointer(a.base)
-        matrix_a = Matrix(pointer, dtype_of(a.base), kernel.size(m_step), kernel.size(k_steps[0][0]))
+        together = self._together(k, [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
+        if together > 1:
+            k, m_step = floor_div(k, together), floor_div(m_step, together)
+        element_a = t.INT32 if together > 1 else dtype_of(a.base)
+        matrix_a = Matrix(pointer, element_a, kernel.size(m_step), kernel.size(k_steps[0][0]))
         matrix_b: Matrix | Packed
         scratch = None
         if constant:
-            matrix_b = Packed(w.pointer(self._packed(k, n)), dtype_of(b.base))
+            matrix_b = Packed(w.pointer(self._packed(k, n, together)), t.INT32 if together > 1 else dtype_of(b.base))
         else:
             matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
             scratch = w.pointer(Scratch(scratch_bytes(self.lowering.target, k, result)))
@@ -93,16 +99,16 @@ class Contraction:
                 indices.insert(0, Index(index))
                 at_a = e.add(at_a, e.mul(index, kernel.size(step_a)))
                 at_b = e.add(at_b, e.mul(index, kernel.size(step_b)))
-            element_a, element_b = (_memory_type(view) for view in (a, b))
             return Place(
-                e.address(matrix_a.pointer, element_a, at_a),
-                e.address(matrix_b.pointer, element_b, at_b),
+                e.address(matrix_a.pointer, _memory_type(a), at_a),
+                e.address(matrix_b.pointer, _memory_type(b), at_b),
                 tuple(indices),
             )
 
         return gemm(
             kernel, m=m, n=n, k=k, a=matrix_a, b=matrix_b, batch=math.prod(size for size, _, _ in leading), place=place,
-            result=result, scratch=scratch, epilogue=self._epilogue(rows, batch_rows, columns, batch_columns),
+            result=result, scratch=scratch, together=together,
+            epilogue=self._epilogue(rows, batch_rows, columns, batch_columns),
         )  # fmt: skip
 
     def _split(self, operand: View, axes: list[int]) -> tuple[list[int], list[int]]:
@@ -113,17 +119,30 @@ class Contraction:
                 return axes[first:], axes[:first]
         return [], axes
 
-    def _packed(self, k: Size, n: Size) -> Prepared:
+    def _together(self, k: Size, distances: Sequence[Size]) -> int:
+        """How many elements along K are multiplied as one of 32 bits."""
+        x, y = self.value.operands
+        form = form_of(x, y, self.lowering.target) if dtype_of(self.value) == t.INT32 else None
+        if form is None or not isinstance(k, int) or k % form.together:
+            return 1
+        # Any step that is not along K leads from one group to another.
+        steps = [step for step in distances if step != 1]
+        return form.together if all(equal(step % form.together, 0) for step in steps) else 1
+
+    def _packed(self, k: Size, n: Size, together: int) -> Prepared:
         b, right, columns = self.b, self.right, self.columns
         assert isinstance(k, int)
         assert isinstance(n, int)
         target, result = self.lowering.target, dtype_of(self.value)
 
         def make(read: Read) -> np.ndarray:
-            array = strided(b, read)
-            return pack(array.transpose(*right, *columns).reshape(k, n), target, result)
+            array = strided(b, read).transpose(*right, *columns).reshape(k * together, n)
+            if together > 1:
+                words = array.reshape(k, together, n).swapaxes(1, 2)
+                array = np.ascontiguousarray(words).view(np.int32)[..., 0]
+            return pack(array, target, result)
 
-        form = f"panels {right} {columns} {b.shape} {b.strides} {b.offset} {result.name} {target.name}"
+        form = f"panels {together} {right} {columns} {b.shape} {b.strides} {b.offset} {result.name} {target.name}"
         return Prepared(b.base, form, make)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]

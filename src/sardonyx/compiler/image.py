@@ -142,7 +142,7 @@ class Writer:
             case Scratch():
                 return ["scratch", _size(buffer.bytes)]
             case Relaid():
-                return ["relaid", self._value(buffer.source), buffer.block]
+                return ["relaid", self._value(buffer.source), buffer.block, buffer.dtype.name]
             case Stage():
                 return ["stage", self._value(buffer.source), _size(buffer.bytes)]
             case Value():
@@ -255,7 +255,7 @@ class Reader:
             case "scratch":
                 return Scratch(_read(rest[0]))
             case "relaid":
-                return Relaid(self._values[rest[0]], rest[1])
+                return Relaid(self._values[rest[0]], rest[1], getattr(t.DType, rest[2]))
             case "stage":
                 return Stage(self._values[rest[0]], _read(rest[1]))
             case "value":

@@ -22,6 +22,7 @@ from sardonyx.compiler.kernels.pooling import pooling
 from sardonyx.compiler.kernels.windows import Image, Windows
 from sardonyx.compiler.launch import Prepared, Scratch, Stage
 from sardonyx.compiler.loops import bound_at, masked, stored
+from sardonyx.compiler.quantized import form_of
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import shape_of
@@ -32,6 +33,9 @@ from sardonyx.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from sardonyx.compiler.lowering import Lowering, Writing
+
+NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
+"""Integers of which images are convolved."""
 
 PLAIN_CHANNELS = 4
 """Most channels of an image that is convolved as it comes, plane by plane."""
@@ -74,7 +78,9 @@ def choice(found: Convolution, target: Target, threads: int) -> Choice:
     """
     params = found.core.params
     weights = found.weights
-    if params["dtype"] not in (t.FLOAT, t.FLOAT16, t.BFLOAT16) or dtype_of(found.image) != params["dtype"]:
+    narrow = is_closed(weights) and params["dtype"] == t.INT32 and dtype_of(found.image) in NARROW_DTYPES
+    floats = params["dtype"] in (t.FLOAT, t.FLOAT16, t.BFLOAT16) and dtype_of(found.image) == params["dtype"]
+    if not narrow and not floats:
         raise UnsupportedError(f"convolve of {found.image.type} as {params['dtype'].name.lower()} has no kernel.")
     channels, filters = shape_of(found.image)[1], shape_of(found.result)[1]
     if not isinstance(channels, int) or not isinstance(filters, int) or not 1 <= len(params["strides"]) <= 3:
@@ -84,6 +90,10 @@ def choice(found: Convolution, target: Target, threads: int) -> Choice:
         return Choice("direct", channels > PLAIN_CHANNELS, packed=True)
     if found.groups == channels == filters and channels > 1:
         return Choice("depthwise", True)
+    if narrow:
+        if form_of(found.image, weights, target) is None:
+            raise UnsupportedError(f"convolve of {found.image.type} with {weights.type} has no kernel.")
+        return Choice("direct", True)
     fast = _winograd(found, channels, filters, target, threads)
     return fast or Choice("direct", channels > PLAIN_CHANNELS)
 
@@ -158,9 +168,10 @@ class ImageKernel:
         channels, filters = shape[1], out[1]
         assert isinstance(channels, int)
         assert isinstance(filters, int)
-        pointer = "" if chosen.staged else w.pointer(self.lowering.image(found.image, chosen.blocked))
+        dtype = dtype_of(found.image) if params["dtype"] == t.INT32 else t.FLOAT
+        pointer = "" if chosen.staged else w.pointer(self.lowering.image(found.image, chosen.blocked, dtype))
         wide = wide_axes(found)
-        image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), chosen.blocked)
+        image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), chosen.blocked, dtype)
         sizes = fixed(shape_of(found.weights)[3:])
         windows = Windows.of(
             *(tuple(each[axis] for axis in wide) for each in (
@@ -201,9 +212,11 @@ class ImageKernel:
         """How a direct convolution is cut."""
         channels, filters = fixed((shape_of(found.image)[1], shape_of(found.result)[1]))
         taps = math.prod(fixed(shape_of(found.weights)[3:]))
+        form = form_of(found.image, found.weights, self.target)
         return tile_for(
             self.target, channels=channels, filters=filters, groups=found.groups, blocked=chosen.blocked,
             width=shape_of(found.result)[2 + wide_axes(found)[-1]], taps=taps,
+            together=form.together if form else 1,
         )  # fmt: skip
 
     def _packed(self, found: Convolution, tile: Tile) -> Stage:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx.compiler.schedule import Group
 from sardonyx.compiler.views import shape_of
+from sardonyx.core import types as t
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.graph import Function, Value
 
@@ -49,21 +50,23 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Relaid:
-    """An image that is written once more, in blocked layout and as floats.
+    """An image that is written once more, in blocked layout.
 
     Attributes:
         source: The image.
         block: Channels of a block.
+        dtype: What it is written as.
     """
 
     source: Value
     block: int
+    dtype: t.DType = t.FLOAT
 
     @property
     def bytes(self) -> Size:
         """How much it is."""
         batch, channels, *spatial = shape_of(self.source)
-        return math.prod((4, batch, ceil_div(channels, self.block) * self.block, *spatial))
+        return math.prod((self.dtype.bitwidth // 8, batch, ceil_div(channels, self.block) * self.block, *spatial))
 
 
 @dataclass(frozen=True)

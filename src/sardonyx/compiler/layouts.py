@@ -13,6 +13,9 @@ from sardonyx.core import types as t
 from sardonyx.core.graph import Value
 from sardonyx.errors import UnsupportedError
 
+BLOCKED_DTYPES = frozenset({t.FLOAT, t.UINT8, t.INT8, t.INT16})
+"""What images in blocked layout are of."""
+
 
 def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     """The values in memory that are in blocked layout, with the channels of a block.
@@ -81,7 +84,12 @@ def _keeps_channels(group: Group) -> bool:
 def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
     """Whether a value is an image, and all its readers can take blocks."""
     shape = shape_of(root)
-    if dtype_of(root) != t.FLOAT or not 3 <= len(shape) <= 5 or not isinstance(shape[1], int) or shape[1] < 2:
+    if (
+        dtype_of(root) not in BLOCKED_DTYPES
+        or not 3 <= len(shape) <= 5
+        or not isinstance(shape[1], int)
+        or shape[1] < 2
+    ):
         return False
     plain = {"a result", "read by contract", "read by the interpreter", "read by control flow"}
     return not any(reader in plain for reader in schedule.consumers(root))

@@ -474,25 +474,25 @@ class Lowering:
         if not self.in_memory(value):
             raise Unfusable(value)
 
-    def image(self, value: Value, blocked: bool) -> Value | Relaid:
-        """An image in the layout that a kernel needs: as it is in memory, or written once more."""
-        if (value in self.blocks) == blocked and dtype_of(value) == t.FLOAT:
+    def image(self, value: Value, blocked: bool, dtype: t.DType = t.FLOAT) -> Value | Relaid:
+        """An image in the layout and of the type that a kernel needs: as it is in memory, or written once more."""
+        if (value in self.blocks) == blocked and dtype_of(value) == dtype:
             return value
         if not blocked:
             raise UnsupportedError("an image in blocks or of few bits is read plane by plane.")
         if value not in self._relaid:
-            self._relaid[value] = Relaid(value, self.target.lanes(32))
+            self._relaid[value] = Relaid(value, self.target.lanes(32), dtype)
         return self._relaid[value]
 
     def _relay(self, group: Group, relaid: Relaid) -> Launch:
         """Write an image once more, in blocks."""
         value = relaid.source
         w = Writing(self, group)
-        memory = Memory(w.pointer(relaid), t.FLOAT, shape_of(value), relaid.block)
+        memory = Memory(w.pointer(relaid), relaid.dtype, shape_of(value), relaid.block)
 
         def body(place: list[Index]) -> None:
             element = w.reader.element(value, tuple(place))
-            name = w.reader.converted(dtype_of(value), t.FLOAT, element.name, element.uniform)
+            name = w.reader.converted(dtype_of(value), relaid.dtype, element.name, element.uniform)
             w.reader.store(memory, tuple(place), Element(name, element.uniform))
 
         return w.launch(self._over(w, value, memory, shape_of(value), body), "layout")

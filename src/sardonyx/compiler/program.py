@@ -102,8 +102,8 @@ class Program:
         threads: int | None = None,
         denormals: Denormals = "auto",
     ) -> None:
-        function = self.function = canonical(function)
         self.target = target or host_target()
+        function = self.function = canonical(function, self.target)
         self.pool: Pool = pool(threads)
         self.has_graph = True
         self._lower()
@@ -219,7 +219,7 @@ class Program:
         """
         if not self.has_graph or self.host or self.loops:
             return None
-        meaning = matched(self.function, canonical(function))
+        meaning = matched(self.function, canonical(function, self.target))
         arrays = None if meaning is None else remade(self._prepared, meaning, self._meaning, self.function.results)
         if meaning is None or arrays is None:
             return None

@@ -17,7 +17,7 @@ class Target:
     """A processor.
 
     Attributes:
-        name: What users call it: ``avx2``, ``avx512``, ``neon``.
+        name: What users call it: ``avx2``, ``avx512``, ``avx512vnni``, ``neon``.
         triple: LLVM's target triple.
         cpu: LLVM's name of the processor.
         features: LLVM's feature text, such as ``+avx2,+fma``.
@@ -45,17 +45,26 @@ class Target:
     @property
     def has_masks(self) -> bool:
         """Whether loads and stores of some lanes cost what whole ones do."""
-        return self.name == "avx512"
+        return "+avx512vl" in self.features
+
+    def together(self, bits: int) -> int:
+        """How many products of integers of so many bits one instruction adds up in each lane of 32 bits; 1 for none.
+
+        With 8 bits one factor has no sign and the other has one; with 16 bits both have.
+        """
+        if bits == 8:
+            return 4 if "+avx512vnni" in self.features else 1
+        return 2 if bits == 16 and self.triple.startswith("x86_64") else 1
 
 
 _X86 = "x86_64-unknown-linux-gnu"
 _AVX2 = "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"
+_AVX512 = f"{_AVX2},+avx512f,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit"
 NAMED = {
     "sse": Target("sse", _X86, "x86-64", "+sse4.2,+popcnt", 128, 16),
     "avx2": Target("avx2", _X86, "x86-64-v3", _AVX2, 256, 16),
-    "avx512": Target(
-        "avx512", _X86, "x86-64-v4", f"{_AVX2},+avx512f,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit", 512, 32
-    ),
+    "avx512": Target("avx512", _X86, "x86-64-v4", _AVX512, 512, 32),
+    "avx512vnni": Target("avx512vnni", _X86, "x86-64-v4", f"{_AVX512},+avx512vnni", 512, 32),
     "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32),
 }
 """Targets that code can be generated for, wherever this runs."""
@@ -87,7 +96,7 @@ def _detected() -> str:
         return "neon"
     features = llvm.get_host_cpu_features()
     if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
-        return "avx512"
+        return "avx512vnni" if features.get("avx512vnni") else "avx512"
     return "avx2" if features.get("avx2") and features.get("fma") else "sse"
 
 

@@ -28,6 +28,7 @@ class Channelwise(ABC):
         element: The type of the elements.
         lanes: Channels of a block: 1 in a plain image.
         epilogue: What becomes of the results.
+        stored: The type of the elements in memory, where it is another.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class Channelwise(ABC):
         element: str,
         lanes: int,
         epilogue: Epilogue,
+        stored: str | None = None,
     ) -> None:
         self.sweep, self.x, self.window, self.element, self.lanes = sweep, x, sweep.window, element, lanes
+        self.stored = stored or element
         self.epilogue = epilogue
         self.emitter = e = sweep.kernel.emitter
         self.type = vector(lanes, element)
@@ -49,11 +52,19 @@ class Channelwise(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """The element that a result begins with, and that places outside of the image hold."""
+        """The element that a result begins with."""
 
     def factors(self, row: Row, tap: Number) -> list[str]:
         """What is fixed for a tap (the number of it in the window), read before the inputs."""
         return []
+
+    def outside(self) -> str:
+        """The element in memory that places outside of the image hold."""
+        return self.identity()
+
+    def loaded(self, address: str) -> str:
+        """The inputs at a place."""
+        return self.emitter.load(self.type, address, 4)
 
     def prepared(self, value: str) -> list[str]:
         """What is made of an input once, for all outputs that see it."""
@@ -74,7 +85,7 @@ class Channelwise(ABC):
     def _row(self, row: Row) -> None:
         e = self.emitter
         block = e.add(e.mul(row.image, self.sweep.blocks), row.block)
-        image = e.address(self.x.pointer, self.element, e.mul(block, self.block_step))
+        image = e.address(self.x.pointer, self.stored, e.mul(block, self.block_step))
         self.sweep.tiles(row, lambda first, size, guarded: self._tile(row, image, first, size, guarded))
 
     def _tile(self, row: Row, image: str, first: Number, size: int, guarded: bool) -> None:
@@ -86,7 +97,7 @@ class Channelwise(ABC):
         width = row.phases[2]
         lowest = width.place(e, first)
         together = min(width.taps, max(1, _UNROLLED // size)) if isinstance(width.taps, int) else 1
-        with self.sweep.lines(row, image, self.element, self.slice_step, self.row_step) as (line, tap):
+        with self.sweep.lines(row, image, self.stored, self.slice_step, self.row_step) as (line, tap):
             rest = width.taps % together if isinstance(width.taps, int) and together else 0
             for start, end, count in (
                 (0, e.sub(width.taps, rest), together),
@@ -128,7 +139,7 @@ class Channelwise(ABC):
                 inside = 0 <= place < self.sweep.axes[2].size
                 if not inside:
                     continue
-            inputs = self.prepared(e.load(self.type, self._place(line, place, inside), 4))
+            inputs = self.prepared(self.loaded(self._place(line, place, inside)))
             for i, j in seen[distance]:
                 part = j % len(values[i])
                 values[i][part] = self.combined(values[i][part], inputs, factors[j])
@@ -138,9 +149,9 @@ class Channelwise(ABC):
 
     def _place(self, line: str, place: Number, inside: bool) -> str:
         e = self.emitter
-        address = e.address(line, self.element, e.mul(place, self.lanes))
+        address = e.address(line, self.stored, e.mul(place, self.lanes))
         if inside:
             return address
         here = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
-        outside = block_of(e, self.element, self.identity(), self.lanes)
+        outside = block_of(e, self.stored, self.outside(), self.lanes)
         return e.let(f"select i1 {here}, ptr {address}, ptr {outside}")

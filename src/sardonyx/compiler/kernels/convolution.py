@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from sardonyx.compiler.kernels.convolution_tile import Tile, direct_weights, dot_weights, grouped_weights
+from sardonyx.compiler.kernels.convolution_tile import (
+    Tile,
+    direct_weights,
+    dot_weights,
+    grouped_weights,
+    joined_channels,
+)
 from sardonyx.compiler.kernels.depthwise import grouped
 from sardonyx.compiler.kernels.direct_convolution import DirectConvolution
 from sardonyx.compiler.kernels.dot_convolution import DotConvolution
@@ -38,6 +44,7 @@ def tile_for(
     blocked: bool = True,
     width: Size | None = None,
     taps: int = 1,
+    together: int = 1,
 ) -> Tile:
     """The tile for a convolution.
 
@@ -49,18 +56,22 @@ def tile_for(
         blocked: Whether the image is blocked.
         width: Outputs of a row, where known.
         taps: Taps of the window.
+        together: Products that are added up within a lane; of an image of integers, which is blocked.
     """
     lanes = target.lanes(32)
     room = _room(target)
-    inner = lanes
+    inner, channels = lanes // together, -(-channels // together)
     if not blocked:
         inner = max(count for count in range(1, _PLAIN + 1) if channels // groups % count == 0)
     most = min(block_count(filters, lanes), 4)
     sums = min(room, target.vector_registers - 4)
     shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
-    tiles = [Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups) for blocks, outputs in shapes]
+    tiles = [
+        Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups, together=together)
+        for blocks, outputs in shapes
+    ]
     direct = min(tiles, key=lambda tile: _cost(tile, width))
-    if not blocked:
+    if not blocked or together > 1:
         return direct
     each = channels // groups
     if groups > 1 and each == filters // groups <= _GROUP and lanes % each == 0:
@@ -112,14 +123,18 @@ def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
     """The weights as :func:`convolution` reads them.
 
     Args:
-        weights: [groups, filters of a group, channels of a group, *window], of any float type.
+        weights: [groups, filters of a group, channels of a group, *window], of any float type, or of the integers
+            that the tile multiplies.
         tile: How the convolution is cut.
 
     Returns:
-        A flat array of float32.
+        A flat array of float32, or of integers of 32 bits.
     """
     each, window = weights.shape[2], weights.shape[3:]
-    flat = weights.reshape(tile.filters, each, math.prod(window)).astype(np.float32)
+    flat = weights.reshape(tile.filters, each, math.prod(window))
+    if tile.together > 1:
+        return direct_weights(joined_channels(flat, tile.together), tile)
+    flat = flat.astype(np.float32)
     if tile.form == "dot":
         return dot_weights(flat, tile)
     return grouped_weights(flat, tile.lanes) if tile.form == "grouped" else direct_weights(flat, tile)
@@ -136,7 +151,7 @@ def convolution(
     tile: Tile,
     epilogue: Epilogue,
 ) -> Size:
-    """Write a direct convolution of floats.
+    """Write a direct convolution of floats, or of integers several of which are multiplied at once.
 
     The epilogue gets vectors of ``tile.lanes`` output channels at one place: image, channel (a multiple of the lanes,
     lane by lane), then the spatial axes. It is given whole vectors, without a mask: lanes past the last filter hold

@@ -26,6 +26,7 @@ class Tile:
         groups: Groups of channels.
         form: ``direct``: lanes are output channels, and inputs are spread. ``dot``: lanes are input channels, added up
             at the end, for few output channels. ``grouped``: lanes are channels of small groups, inputs are shuffled.
+        together: Products that are added up within a lane: of integers, so many channels count as one, of 32 bits.
     """
 
     lanes: int
@@ -37,6 +38,12 @@ class Tile:
     channels: int
     groups: int
     form: Literal["direct", "dot", "grouped"] = "direct"
+    together: int = 1
+
+    @property
+    def element(self) -> str:
+        """LLVM's type of a channel, and of a sum."""
+        return "i32" if self.together > 1 else "float"
 
     @property
     def output_blocks(self) -> int:
@@ -90,7 +97,7 @@ def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
         blocks = min(tile.blocks, tile.output_blocks - number * tile.blocks)
         first = number * tile.blocks * tile.lanes
         last = min(first + blocks * tile.lanes, tile.filters)
-        part = np.zeros((tile.depth * tile.inner, taps, blocks * tile.lanes), np.float32)
+        part = np.zeros((tile.depth * tile.inner, taps, blocks * tile.lanes), flat.dtype)
         if tile.groups == 1:
             part[:each, :, : last - first] = flat[first:last].transpose(1, 2, 0)
         else:
@@ -99,7 +106,17 @@ def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
                 part[at : at + each, :, filter - first] = flat[filter]
         by_block = part.reshape(tile.depth, tile.inner, taps, blocks * tile.lanes)
         parts.append(by_block.transpose(0, 2, 1, 3).ravel())
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    return np.concatenate(parts) if parts else np.zeros(0, flat.dtype)
+
+
+def joined_channels(flat: np.ndarray, together: int) -> np.ndarray:
+    """Integers [filters, channels, taps] as numbers of 32 bits, each so many neighbouring channels."""
+    filters, channels, taps = flat.shape
+    words = -(-channels // together)
+    padded = np.zeros((filters, words * together, taps), flat.dtype)
+    padded[:, :channels] = flat
+    parts = padded.reshape(filters, words, together, taps).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(parts).view(np.int32)[..., 0]
 
 
 def dot_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:

@@ -11,11 +11,14 @@ import math
 
 import numpy as np
 
+from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels.channelwise import Channelwise
 from sardonyx.compiler.kernels.convolution_tile import grouped_weights
-from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
+from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, Windows, block_count
+from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
+from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 
 
@@ -43,7 +46,7 @@ def depthwise(
     out: tuple[Size, ...],
     epilogue: Epilogue,
 ) -> Size:
-    """Write a depthwise convolution of a blocked image of floats.
+    """Write a depthwise convolution of a blocked image of floats, or of integers whose sums float32 holds exactly.
 
     The epilogue gets whole blocks of channels, as that of :func:`~sardonyx.compiler.kernels.convolution.convolution`.
 
@@ -88,8 +91,27 @@ def grouped(
 
 class _Grouped(Channelwise):
     def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int) -> None:
-        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue)
+        self.dtype, self._finish = x.dtype, epilogue
+        if t.is_integer(x.dtype):
+            epilogue = self._whole
+        stored = memory_type(x.dtype)
+        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, stored)
         self.weights, self.size = weights, size
+
+    def _whole(self, at: tuple[Index, ...], result: str, mask: str | None) -> None:
+        """Hand sums of integers on as integers."""
+        self._finish(at, self.emitter.let(f"fptosi {self.type} {result} to {vector(self.lanes, 'i32')}"), mask)
+
+    def outside(self) -> str:
+        return "0" if t.is_integer(self.dtype) else self.identity()
+
+    def loaded(self, address: str) -> str:
+        if not t.is_integer(self.dtype):
+            return super().loaded(address)
+        e, narrow, wide = self.emitter, vector(self.lanes, self.stored), vector(self.lanes, "i32")
+        extend = "zext" if t.kind(self.dtype) == "uint" else "sext"
+        number = e.let(f"{extend} {narrow} {e.load(narrow, address, self.lanes * self.dtype.bitwidth // 8)} to {wide}")
+        return e.let(f"sitofp {wide} {number} to {self.type}")
 
     def identity(self) -> str:
         return "0.0"

@@ -1,8 +1,9 @@
 """Direct convolutions: a register tile of neighbouring outputs times blocks of output channels.
 
-Each step of the inner loop takes one input channel at one tap: a vector of weights for each block of output channels,
-and each output's input value in all lanes. Nothing is laid out or copied; rows above and below the image are left out
-of the loop over taps, and places beside it are read from a block of zeros.
+Each step of the inner loop takes one input channel (of integers, as many as are multiplied at once) at one tap: a
+vector of weights for each block of output channels, and each output's input value in all lanes. Nothing is laid out or
+copied; rows above and below the image are left out of the loop over taps, and places beside it are read from a block of
+zeros.
 
 Groups of channels need no form of their own. A group of output blocks sees a run of input blocks that holds all its
 groups' channels, with weights of zero for the channels that are another group's.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.emitter import Variable, vector
 from sardonyx.compiler.kernels.convolution_tile import Tile
+from sardonyx.compiler.kernels.dots import dot_add
 from sardonyx.compiler.kernels.kernel import Epilogue
 from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, block_count, block_of, steps
 
@@ -23,7 +25,7 @@ _UNROLLED = 112
 
 
 _FEWEST = 4
-"""The last channels of an image are multiplied so many at a time."""
+"""The last channels of an image of floats are multiplied so many at a time."""
 
 _SPAN = 256
 """Most places of a row that a tile of a plain image gathers on the stack."""
@@ -38,7 +40,7 @@ class DirectConvolution:
     def __init__(self, sweep: Sweep, x: Image, weights: str, tile: Tile, epilogue: Epilogue) -> None:
         self.sweep, self.x, self.weights, self.tile, self.epilogue = sweep, x, weights, tile, epilogue
         self.emitter = e = sweep.kernel.emitter
-        self.type = vector(tile.lanes, "float")
+        self.element, self.type = tile.element, vector(tile.lanes, tile.element)
         self.window = sweep.window
         depth, height, width = sweep.axes
         # From place to place, from row to row, from slice to slice, from channel to channel, from block to block.
@@ -48,9 +50,11 @@ class DirectConvolution:
         volume = e.mul(self.slice_step, depth.size)
         self.channel_step, self.block_step = (1, volume) if tile.blocked else (volume, e.mul(volume, tile.inner))
         # The channels of the last input block, where they do not fill it.
-        self._rest = -(-(tile.channels % tile.inner) // _FEWEST) * _FEWEST % tile.inner if tile.groups == 1 else 0
+        self._fewest = _FEWEST if tile.together == 1 else 1
+        rest = -(-(tile.channels % tile.inner) // self._fewest) * self._fewest % tile.inner
+        self._rest = rest if tile.groups == 1 else 0
         # On processors that do a wide operation in two, half a vector costs half.
-        self.half = vector(tile.lanes // 2, "float") if sweep.kernel.target.vector_bits >= 512 else None
+        self.half = vector(tile.lanes // 2, tile.element) if sweep.kernel.target.vector_bits >= 512 else None
         self.gathered = ""
         self.lines = ""
         self.taps = self.window[0] * self.window[1] * self.window[2]
@@ -77,10 +81,10 @@ class DirectConvolution:
         """The outputs of a row in blocks of these types."""
         tile, e = self.tile, self.emitter
         group_step = tile.depth * self.taps * tile.inner * tile.blocks * tile.lanes
-        weights = e.address(self.weights, "float", e.mul(row.block, group_step))
+        weights = e.address(self.weights, self.element, e.mul(row.block, group_step))
         images = block_count(tile.channels, tile.inner)
         block = e.add(e.mul(row.image, images), tile.first_input_at(e, row.block))
-        image = e.address(self.x.pointer, "float", e.mul(block, self.block_step))
+        image = e.address(self.x.pointer, self.element, e.mul(block, self.block_step))
         self.sweep.tiles(
             row,
             lambda first, size, guarded: self._tile(row, image, weights, first, size, types, guarded),
@@ -95,11 +99,11 @@ class DirectConvolution:
         width = row.phases[2]
         lowest = width.place(e, first)
         with steps(e, 0, tile.depth, opaque=True) as block:
-            plane = e.address(image, "float", e.mul(block, self.block_step))
-            packed = e.address(weights, "float", e.mul(block, self.taps * tile.inner * vectors))
+            plane = e.address(image, self.element, e.mul(block, self.block_step))
+            packed = e.address(weights, self.element, e.mul(block, self.taps * tile.inner * vectors))
             channels = self._channels_of(block)
-            with self.sweep.lines(row, plane, "float", self.slice_step, self.row_step) as (line, tap):
-                of_row = e.address(packed, "float", e.mul(tap, tile.inner * vectors))
+            with self.sweep.lines(row, plane, self.element, self.slice_step, self.row_step) as (line, tap):
+                of_row = e.address(packed, self.element, e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
         for b in range(len(types)):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
@@ -139,13 +143,13 @@ class DirectConvolution:
         """The taps of a row of the window; where places are known, those outside are left out."""
         e, size, place_step = self.emitter, self.sweep.axes[2].size, self.place_step
         step, vectors = width.advance, len(sums[0]) * self.tile.lanes * self.tile.inner
-        start = e.address(line, "float", e.mul(lowest, place_step))
+        start = e.address(line, self.element, e.mul(lowest, place_step))
         if guarded and isinstance(lowest, int) and isinstance(size, int) and self._few(width.taps):
             for x in range(int(width.taps)):
                 distances = [x * width.offset_step + i * step for i in range(len(sums))]
                 inside = [i for i, far in enumerate(distances) if 0 <= lowest + far < size]
                 inputs = Inputs(e.opaque("ptr", start), [distances[i] * place_step for i in inside], self.channel_step)
-                factors = e.address(weights, "float", x * width.tap_step * vectors)
+                factors = e.address(weights, self.element, x * width.tap_step * vectors)
                 if inside:
                     # A loop even where it has one step: over several taps at once, LLVM would read too far ahead, and
                     # keep the inputs that taps share in the registers of the sums.
@@ -161,8 +165,10 @@ class DirectConvolution:
                 inputs = self._gathered(line, [e.add(e.add(lowest, place), i * step) for i in range(len(sums))])
             else:
                 distances = [i * step * place_step for i in range(len(sums))]
-                inputs = Inputs(e.address(start, "float", e.mul(place, place_step)), distances, channel_step)
-            self._channels(inputs, e.address(weights, "float", e.mul(tap, width.tap_step * vectors)), channels, sums)
+                inputs = Inputs(e.address(start, self.element, e.mul(place, place_step)), distances, channel_step)
+            self._channels(
+                inputs, e.address(weights, self.element, e.mul(tap, width.tap_step * vectors)), channels, sums
+            )
 
     @staticmethod
     def _few(taps: Number) -> bool:
@@ -172,7 +178,7 @@ class DirectConvolution:
         """A piece of a row of each plane on the stack, with zeros for places outside."""
         e, tile = self.emitter, self.tile
         if not self.lines:
-            self.lines = e.array("float", _SPAN * tile.inner)
+            self.lines = e.array(self.element, _SPAN * tile.inner)
         size = e.spread(str(self.sweep.axes[2].size), tile.lanes, "i64")
         places = vector(tile.lanes, "i64")
         for far in range(0, span, tile.lanes):
@@ -180,8 +186,8 @@ class DirectConvolution:
             place = e.let(f"add {places} {first}, {e.lane_numbers(tile.lanes)}")
             inside = e.let(f"icmp ult {places} {place}, {size}")
             for u in range(tile.inner):
-                source = e.address(line, "float", e.add(e.add(lowest, far), e.mul(u, self.channel_step)))
-                target = e.address(self.lines, "float", u * _SPAN + far)
+                source = e.address(line, self.element, e.add(e.add(lowest, far), e.mul(u, self.channel_step)))
+                target = e.address(self.lines, self.element, u * _SPAN + far)
                 e.store(self.type, e.masked_load(self.type, source, 4, inside, tile.lanes), target, 4)
         return self.lines
 
@@ -189,16 +195,16 @@ class DirectConvolution:
         """The channels of some places in slots of the stack, zeros for places outside of the row."""
         e, tile = self.emitter, self.tile
         if not self.gathered:
-            self.gathered = e.array("float", tile.outputs * tile.inner)
-        type, copies = (self.type, 1) if tile.blocked else ("float", tile.inner)
-        outside = block_of(e, "float", "0.0", tile.lanes)
+            self.gathered = e.array(self.element, tile.outputs * tile.inner)
+        type, copies = (vector(tile.inner, self.element), 1) if tile.blocked else (self.element, tile.inner)
+        outside = block_of(e, self.element, "0.0" if self.element == "float" else "0", tile.lanes)
         for slot, place in enumerate(places):
             inside = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
-            address = e.address(line, "float", e.mul(place, self.place_step))
+            address = e.address(line, self.element, e.mul(place, self.place_step))
             for u in range(copies):
-                channel = e.address(address, "float", e.mul(u, self.channel_step))
+                channel = e.address(address, self.element, e.mul(u, self.channel_step))
                 source = e.let(f"select i1 {inside}, ptr {channel}, ptr {outside}")
-                target = e.address(self.gathered, "float", slot * tile.inner + u)
+                target = e.address(self.gathered, self.element, slot * tile.inner + u)
                 e.store(type, e.load(type, source, 4), target, 4)
         return Inputs(self.gathered, [slot * tile.inner for slot in range(len(places))], 1)
 
@@ -206,32 +212,38 @@ class DirectConvolution:
         """Multiply and add so many channels of an input block at one tap."""
         e, tile = self.emitter, self.tile
         blocks = len(sums[0])
-        together = min(tile.inner, _FEWEST) if self._rest else tile.inner
+        together = min(tile.inner, self._fewest) if self._rest else tile.inner
         while together > 1 and together * len(sums) * blocks > _UNROLLED:
             together //= 2
         with steps(e, 0, channels, together, opaque=True) as first:
             values = [[each.get() for each in of_output] for of_output in sums]
             for u in range(together):
                 channel = e.add(first, u)
-                start = e.address(weights, "float", e.mul(channel, blocks * tile.lanes))
+                start = e.address(weights, self.element, e.mul(channel, blocks * tile.lanes))
                 factors = [
-                    e.load(each.type, e.address(start, "float", b * tile.lanes), 4 * tile.lanes)
+                    e.load(each.type, e.address(start, self.element, b * tile.lanes), 4 * tile.lanes)
                     for b, each in enumerate(sums[0])
                 ]
-                plane = e.address(inputs.start, "float", e.mul(channel, inputs.channel_step))
+                plane = e.address(inputs.start, self.element, e.mul(channel, inputs.channel_step))
                 # Another name for it: a vector and its half, of one value, are a load each and no shuffle.
                 again = e.opaque("ptr", plane) if sums[0][-1].type != self.type and blocks > 1 else plane
                 for i, distance in enumerate(inputs.distances):
                     for types, begin in ((self.type, plane), (self.half, again)):
                         of_type = [b for b, each in enumerate(sums[i]) if each.type == types]
                         if of_type and types:
-                            value = e.load("float", e.address(begin, "float", distance), 4)
-                            spread = e.spread(value, int(types[1:].split()[0]), "float")
+                            value = e.load(self.element, e.address(begin, self.element, distance), 4)
+                            lanes = int(types[1:].split()[0])
+                            spread = e.spread(value, lanes, self.element)
                             for b in of_type:
-                                values[i][b] = e.fma(types, spread, factors[b], values[i][b])
+                                values[i][b] = self._multiply_add(lanes, spread, factors[b], values[i][b])
             for of_output, found in zip(sums, values, strict=True):
                 for each, value in zip(of_output, found, strict=True):
                     each.set(value)
+
+    def _multiply_add(self, lanes: int, a: str, b: str, c: str) -> str:
+        if self.tile.together > 1:
+            return dot_add(self.emitter, lanes, self.tile.together, a, b, c)
+        return self.emitter.fma(vector(lanes, self.element), a, b, c)
 
 
 @dataclass(frozen=True)

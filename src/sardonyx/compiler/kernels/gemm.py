@@ -55,6 +55,7 @@ def gemm(
     place: Callable[[Emitter, str | int], Place] | None = None,
     result: DType | None = None,
     scratch: str | None = None,
+    together: int = 1,
 ) -> Size:
     """Write a matrix product into a kernel.
 
@@ -70,12 +71,14 @@ def gemm(
         place: Gives the operands of a product of the batch by its number; by default those of ``a`` and ``b``.
         result: The element type of the sums, which operands are converted to; by default that of ``a``.
         scratch: Scratch memory where ``b`` is a :class:`Matrix`: :func:`scratch_bytes` for each worker.
+        together: Where elements are small integers, how many along K lie in one of 32 bits: ``k`` and the distances
+            count these.
 
     Returns:
         The number of work items.
     """
     product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch)
-    tile = tile_for(kernel.target, product.result, n)
+    tile = tile_for(kernel.target, product.result, n, together)
     along = isinstance(b, Matrix) and b.row == 1 and a.column == 1
     if is_narrow(tile, n) and (along or isinstance(b, Packed)):
         return of_few_columns(kernel, tile, product)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sardonyx.compiler import storage
 from sardonyx.compiler.arithmetic import emit
 from sardonyx.compiler.emitter import Emitter, vector
+from sardonyx.compiler.kernels.dots import dot_add
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.vectors import BITS
@@ -31,6 +32,7 @@ class Tile:
         vectors: Vectors of columns.
         fused: Whether a product is added without rounding in between.
         unroll: Steps of K that are written out in the inner loop of whole tiles.
+        together: Products of small integers that are added up within a lane: so many along K are one of 32 bits.
     """
 
     result: DType
@@ -39,6 +41,7 @@ class Tile:
     vectors: int
     fused: bool
     unroll: int
+    together: int = 1
 
     @property
     def columns(self) -> int:
@@ -61,13 +64,14 @@ class Tile:
         return vector(self.lanes, self.element)
 
 
-def tile_for(target: Target, result: DType, n: Size | None = None) -> Tile:
+def tile_for(target: Target, result: DType, n: Size | None = None, together: int = 1) -> Tile:
     """The tile for products of so many columns: as many sums as leave registers for a row of B and elements of A.
 
     Args:
         target: What the kernel is for.
         result: The element type of the sums; those of 16-bit floating-point numbers are taken in float32.
         n: Columns of the product; where it is known that they are few, the tile is narrow and has more rows.
+        together: Products of small integers that are added up within a lane.
     """
     if result in (FLOAT16, BFLOAT16):
         result = FLOAT
@@ -77,7 +81,7 @@ def tile_for(target: Target, result: DType, n: Size | None = None) -> Tile:
         rows, vectors = 8, max(1, -(-n // lanes))
     fused = is_float(result) and ("+fma" in target.features or target.name == "neon")
     # With four steps on NEON LLVM loads more of A ahead than there are registers for.
-    return Tile(result, lanes, rows, vectors, fused, unroll=2 if target.name == "neon" else 4)
+    return Tile(result, lanes, rows, vectors, fused, 2 if target.name == "neon" else 4, together)
 
 
 def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes: int, mask: str | None = None) -> str:
@@ -91,6 +95,8 @@ def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes
 
 def multiply_add(e: Emitter, tile: Tile, a: str, b: str, c: str) -> str:
     """``a * b + c`` of vectors: rounded once where the target can, modulo 2**bits for integers."""
+    if tile.together > 1:
+        return dot_add(e, tile.lanes, tile.together, a, b, c)
     if tile.fused:
         return e.fma(tile.type, a, b, c)
     kind = "f" if is_float(tile.result) else ""

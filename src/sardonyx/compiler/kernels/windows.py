@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.core.dim import Size, at_least, ceil_div
+from sardonyx.core.types import FLOAT, DType
 from sardonyx.errors import OptionError
 
 _PHASES = 4
@@ -39,16 +40,18 @@ class Image:
     """A batch of images as an operand.
 
     Attributes:
-        pointer: The buffer, of floats.
+        pointer: The buffer.
         channels: How many there are, without those that fill the last block.
         sizes: The spatial sizes, 1 to 3.
         blocked: Whether it is blocked or plain.
+        dtype: The element type.
     """
 
     pointer: str
     channels: int
     sizes: tuple[Size, ...]
     blocked: bool = True
+    dtype: DType = FLOAT
 
 
 @dataclass(frozen=True)
