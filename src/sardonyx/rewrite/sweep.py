@@ -68,6 +68,7 @@ def sweep(
     exactness: Exactness,
     on: Iterable[str] = (),
     default: bool = True,
+    emits: str = "ai.onnx",
     targets: Iterable[str] = (),
     early: bool = False,
     late: bool = False,
@@ -79,6 +80,7 @@ def sweep(
         exactness: What it promises of the outputs.
         on: Operators of which the model must have one for the sweep to find anything; none: it always looks.
         default: Whether it runs when no passes are named.
+        emits: Domain of the operators it may make.
         targets: Targets it is restricted to.
         early: See ``Sweep``.
         late: See ``Sweep``.
@@ -98,7 +100,7 @@ def sweep(
             roots=frozenset(on),
             apply=lambda site: None,
             exactness=exactness,
-            emits=("ai.onnx",),
+            emits=(emits,),
             opset=1,
             default=default,
             targets=frozenset(targets),

@@ -105,6 +105,43 @@ def _twice(g: GraphMaker, wave: str, shape: tuple[int, ...]) -> str:
     return g.node("Unsqueeze", g.node("Reshape", wide, g.ints(batch, length, 2 * half)), g.ints(1))
 
 
+@generator("fuse_rotary_embedding/partial_rotary_embedding")
+def first_part_of_heads(g: GraphMaker) -> None:
+    """Some of a head's width is turned, in whichever place the heads stand, and the rest follows it."""
+    g.opset, g.special = g.pick([23, 23, 24]), False
+    batch, heads, length, half, rest = g.int(1, 3), g.int(1, 3), g.int(2, 4), g.int(1, 3), g.int(0, 3)
+    third = g.chance()
+    shape = (batch, length, heads, 2 * half + rest) if third else (batch, heads, length, 2 * half + rest)
+    if third and g.chance():
+        flat = g.input((batch, length, heads * shape[3]), dynamic=False)
+        x = g.node("Reshape", flat, g.ints(0, 0, heads, -1))
+    else:
+        x = g.input(shape, dynamic=False)
+    part, tail = x, None
+    if rest and g.chance(0.7):
+        part, tail = g.node("Split", x, g.ints(2 * half, rest), axis=g.pick([-1, 3]), n_outputs=2)
+    elif rest:
+        part = g.node("Slice", x, g.ints(0), g.ints(2 * half), g.ints(3))
+        tail = g.node("Slice", x, g.ints(2 * half), g.ints(2**63 - 1), g.ints(g.pick([-1, 3])))
+    place = g.pick([1 if third else 2] * 6 + [1, 2])
+    size = length if place == (1 if third else 2) else heads
+    if g.chance():
+        angles = g.input((batch, size, half), dynamic=False)
+        both = g.node("Concat", angles, angles, axis=-1)
+        cos, sin = (g.node("Unsqueeze", g.node(op, both), g.ints(3 - place)) for op in ("Cos", "Sin"))
+    else:
+        table = np.tile(g.rng.standard_normal((size, half)), 2)
+        wide = (1, size, 1, 2 * half) if place == 1 else (1, 1, size, 2 * half)
+        cos, sin = (g.const(f(table).reshape(wide), "float32") for f in (np.cos, np.sin))
+    first, second = g.node("Split", part, g.ints(half, half), axis=-1, n_outputs=2)
+    rotated = g.node("Concat", g.node("Neg", second), first, axis=-1)
+    y = _sum(g, _product(g, part, cos), _product(g, rotated, sin))
+    g.read_again(y, 0.05)
+    if tail is not None:
+        y = g.node("Concat", *((y, tail) if g.chance(0.9) else (tail, y)), axis=g.pick([-1, 3]))
+    g.output(g.node("Transpose", y, perm=[0, 2, 1, 3]) if third and g.chance() else y)
+
+
 @generator("fuse_rotary_embedding/rotary_pairs")
 def pairs_as_complex_numbers(g: GraphMaker) -> None:
     """As Llama first had it: neighbours are the two parts of a number, and are multiplied by another."""
@@ -114,7 +151,10 @@ def pairs_as_complex_numbers(g: GraphMaker) -> None:
     x = g.input(shape, dynamic=False)
     lead = g.pick([(), (1,), (1, 1), (batch, 1), (batch, heads)])
     make = g.weight if g.chance() else lambda size: g.input(size, dynamic=False)
-    cos, sin = (make((*lead, length, half)) for _ in range(2))
+    # Where heads stand third, the rows of angles have an axis of size 1 for them.
+    third = g.chance(0.3)
+    wide = (*g.pick([(), (1,), (batch,)]), heads, 1, half) if third else (*lead, length, half)
+    cos, sin = (make(wide) for _ in range(2))
     a, b = _neighbours(g, x, shape)
     real = g.node("Sub", _product(g, a, cos), _product(g, b, sin if g.chance(0.95) else cos))
     imaginary = _sum(g, _product(g, a, sin), _product(g, b, cos))
@@ -122,9 +162,33 @@ def pairs_as_complex_numbers(g: GraphMaker) -> None:
     g.output(_by_turns(g, real, imaginary, shape))
 
 
-@pytest.mark.parametrize("label", ["fuse_rotary_embedding", "fuse_rotary_embedding/rotary_pairs"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "fuse_rotary_embedding",
+        "fuse_rotary_embedding/rotary_pairs",
+        "fuse_rotary_embedding/partial_rotary_embedding",
+    ],
+)
 def test_outputs_stay_equal(label: str) -> None:
-    run_many(label, 100)
+    run_many(label, 200 if label.endswith("partial_rotary_embedding") else 100)
+
+
+def test_part_of_a_head_is_turned_by_one_operator() -> None:
+    """As GPT-NeoX has it, with heads behind the places."""
+    engine = transformed(
+        """g (float[2, 5, 12] q) => (float[2, 5, 2, 6] y) {
+            x = Reshape(q, parted) r, rest = Split<axis = -1>(x, sizes)
+            a, b = Split<axis = -1, num_outputs = 2>(r) n = Neg(b) t = Concat<axis = -1>(n, a)
+            rc = Mul(r, c) ts = Mul(t, s) z = Add(rc, ts) y = Concat<axis = -1>(z, rest) }""",
+        23,
+        parted=np.array([0, 0, 2, 6]),
+        sizes=np.array([4, 2]),
+        c=np.tile(np.cos(np.arange(10.0).reshape(1, 5, 1, 2)), 2).astype(np.float32),
+        s=np.tile(np.sin(np.arange(10.0).reshape(1, 5, 1, 2)), 2).astype(np.float32),
+    )
+    operators = [node.op_type for node in engine.model.graph]
+    assert operators == ["RotaryEmbedding", "Reshape"]
 
 
 _PAIRS = """g (float[2, 3, 4, 6] x, float[4, 3] c, float[4, 3] s) => (float[2, 3, 4, 6] y) {{

@@ -126,6 +126,26 @@ def splits(g: GraphMaker) -> None:
     g.output(g.node("Concat", *parts, axis=axis - len(shape) if g.chance() else axis))
 
 
+@generator("fuse_gathers_into_split")
+def gathered_partitions(g: GraphMaker) -> None:
+    sizes = [g.int(1, 3) for _ in range(g.int(2, 4))]
+    rank = g.int(1, 3)
+    axis, whole = g.int(0, rank - 1), sum(sizes) + g.int(0, 5) // 5
+    shape = (*g.shape(axis, zero=0), whole, *g.shape(rank - axis - 1, zero=0))
+    x, start = g.input(shape, dynamic=g.chance(0.1)), 0
+    for size in sizes:
+        indices = np.arange(start, start + size) - (whole if g.chance(0.3) else 0)
+        if g.chance(0.08):
+            indices = indices[::-1].copy()
+        if g.chance(0.2):
+            part = g.node("Slice", x, g.ints(start), g.ints(start + size), g.ints(axis))
+        else:
+            on = g.pick([axis, axis - rank])
+            part = g.node("Gather", x, g.const(indices, g.pick(["int64", "int64", "int32"])), axis=on)
+        g.output(part if g.chance() else g.node("Abs", part))
+        start += size
+
+
 @generator("eliminate_nop_gather", "fuse_gather_unsqueeze")
 def gathers(g: GraphMaker) -> None:
     shape = g.shape(rank=g.int(1, 3), zero=0)
@@ -150,6 +170,7 @@ LABELS = [
     "eliminate_nop_slice",
     "fuse_consecutive_slices",
     "fuse_slices_into_split",
+    "fuse_gathers_into_split",
     "eliminate_split_concat/concat_of_adjacent_slices",
     "eliminate_split_concat/concat_of_all_parts",
     "eliminate_split_concat/split_of_concat",
@@ -165,4 +186,4 @@ LABELS = [
 
 @pytest.mark.parametrize("label", LABELS)
 def test_outputs_stay_equal(label: str) -> None:
-    run_many(label, 60)
+    run_many(label, 200 if label == "fuse_gathers_into_split" else 60)

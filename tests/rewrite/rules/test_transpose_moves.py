@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 
@@ -13,8 +14,8 @@ from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine, Settings
 from sardonyx.rewrite.minimum_cut import Network
-from sardonyx.rewrite.rules import layouts
-from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
+from sardonyx.rewrite.rules import orders
+from tests.rewrite.fuzz import Generator, GraphMaker, Unsuitable, check, generator, run_many
 from tests.rewrite.rules.test_near_misses import transformed
 
 UNARY = ["Relu", "Sigmoid", "Neg", "Abs", "Exp", "Tanh", "LeakyRelu", "Identity", "Floor", "Softsign"]
@@ -201,8 +202,115 @@ def beside_repeats(g: GraphMaker) -> None:
     g.output(g.node("Transpose", x, perm=order))
 
 
+@generator("move_transposes")
+def around_products(g: GraphMaker) -> None:
+    """Batches, or both operands, in another order, and the product turned back."""
+    rank = g.int(2, 4)
+    batch = g.shape(rank - 2, zero=0)
+    m, k, n = (g.int(1, 4) for _ in range(3))
+    order = list(range(rank))
+    lead, last = order[:-2], order[-2:]
+    kind = g.int(0, 3)
+    if kind == 0:
+        last.reverse()
+    elif kind == 1:
+        lead = [int(i) for i in g.rng.permutation(lead)]
+    elif kind == 2:
+        lead = [int(i) for i in g.rng.permutation(rank - 1)]
+        lead, last = lead[:-1], [lead[-1], rank - 1]
+    else:
+        lead, last = lead[::-1], last[::-1]
+    order = [*lead, *last]
+    back = [order.index(axis) for axis in range(rank)]
+
+    def held(shape: tuple[int, ...]) -> str:
+        if g.chance(0.2):
+            return g.weight(shape)
+        return g.node("Transpose", g.input(tuple(shape[axis] for axis in back), dynamic=g.chance(0.2)), perm=order)
+
+    left, right = (*batch, m, k), (*batch, k, n)
+    other = g.chance(0.3)
+    if other and rank > 2:
+        right = (k, n)
+    a = held(left)
+    b = g.weight(right) if len(right) < rank else held(right)
+    if other and g.chance(0.3) and rank > 2:
+        a, b = g.weight((m, k)), held((*batch, k, n))
+    y = g.node("MatMul", a, b)
+    if g.chance(0.4):
+        y = g.node("Relu", y)
+    g.read_again(y, 0.1)
+    g.output(g.node("Transpose", y, perm=back) if g.chance(0.9) else y)
+
+
+@generator("move_transposes")
+def around_pools(g: GraphMaker) -> None:
+    """Images turned, pooled and turned back; a maximum keeps a NaN or drops it by its place."""
+    g.nan = False
+    axes = g.int(1, 3)
+    outer = (g.int(1, 2), g.int(1, 3), *[g.int(4, 6) for _ in range(axes)])
+    lead = g.pick([[0, 1], [1, 0]])
+    order = [*lead, *[2 + int(i) for i in g.rng.permutation(axes)]]
+    back = [order.index(axis) for axis in range(axes + 2)]
+    x = g.node("Transpose", g.input(outer, dynamic=g.chance(0.2)), perm=order)
+    op = g.pick(["MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"])
+    attrs: dict[str, object] = {}
+    if not op.startswith("Global"):
+        kernel = [g.int(2, 3) for _ in range(axes)]
+        attrs = {"kernel_shape": kernel, "strides": g.maybe([g.int(1, 2) for _ in kernel])}
+        if g.chance():
+            attrs["pads"] = [g.int(0, 1) for _ in range(2 * axes)]
+        elif g.chance(0.3):
+            attrs["auto_pad"] = g.pick(["SAME_UPPER", "SAME_LOWER", "VALID"])
+        if op == "MaxPool":
+            attrs |= {"dilations": g.maybe([g.int(1, 2) for _ in kernel], 0.2), "ceil_mode": g.maybe(1, 0.2)}
+        if op == "AveragePool":
+            attrs["count_include_pad"] = g.maybe(1, 0.3)
+    y = g.node(op, x, **attrs)
+    g.output(g.node("Transpose", y, perm=back) if g.chance(0.9) else y)
+
+
+@generator("move_transposes")
+def around_resized(g: GraphMaker) -> None:
+    """Images resized in one layout between two Transposes, or with two axes in the other order."""
+    g.opset = g.pick([13, 18, 19, 21])
+    outer = (g.int(1, 2), g.int(1, 3), g.int(2, 4), g.int(2, 4))
+    order = g.pick([[0, 2, 3, 1], [0, 1, 3, 2], [0, 3, 1, 2], [1, 0, 2, 3]])
+    back = [order.index(axis) for axis in range(4)]
+    x = g.node("Transpose", g.input(outer, dynamic=g.chance(0.2)), perm=order)
+    shape = [outer[axis] for axis in order]
+    scaled = g.pick([{order.index(2), order.index(3)}, {order.index(2), order.index(3)}, {2, 3}])
+    mode = g.pick(["nearest", "nearest", "linear", "cubic"])
+    attrs = {
+        "mode": mode,
+        "coordinate_transformation_mode": g.pick(["half_pixel", "asymmetric", "align_corners"]),
+        "nearest_mode": g.maybe("floor"),
+    }
+    scales = [g.pick([2.0, 1.5, 0.5]) if axis in scaled else 1.0 for axis in range(4)]
+    sizes = [max(1, int(size * scale)) for size, scale in zip(shape, scales, strict=True)]
+    on = sorted(scaled) if g.opset >= 18 and g.chance(0.4) else None
+    if on is not None:
+        scales, sizes = [scales[axis] for axis in on], [sizes[axis] for axis in on]
+    if g.chance():
+        y = g.node("Resize", x, None, g.const(np.array(scales, np.float32)), axes=on, **attrs)
+    else:
+        y = g.node("Resize", x, None, None, g.ints(*sizes), axes=on, **attrs)
+    g.output(g.node("Transpose", y, perm=back) if g.chance(0.9) else y)
+
+
 def test_moved_transposes_keep_every_output() -> None:
     run_many("move_transposes", 80)
+
+
+@pytest.mark.parametrize("make", [around_products, around_pools, around_resized], ids=lambda make: make.__name__)
+def test_products_pools_and_resized_images_keep_every_output(make: Generator) -> None:
+    fired = checked = seed = 0
+    while checked < 200:
+        seed += 1
+        with contextlib.suppress(Unsuitable):
+            fired += check("move_transposes", make, seed)
+            checked += 1
+    assert fired > 60
 
 
 def settled(body: str, opset: int = 13) -> Engine:
@@ -228,6 +336,19 @@ NONE_LEFT = {
     "a mean over the image": (
         "(float[2,3,4,5] x) => (float[2,3] y)"
         f" {{ a = {IN}(x) b = Abs(a) y = ReduceMean <axes = [1, 2], keepdims = 0>(b) }}"
+    ),
+    "a product of heads in the other order": (
+        "(float[2,3,4,5] x, float[2,3,5,6] z) => (float[2,3,4,6] y)"
+        " { a = Transpose <perm = [1, 0, 2, 3]>(x) b = Transpose <perm = [1, 0, 2, 3]>(z) c = MatMul(a, b)"
+        " y = Transpose <perm = [1, 0, 2, 3]>(c) }"
+    ),
+    "a pool of a turned image": (
+        "(float[2,3,4,6] x) => (float[2,3,2,3] y) { a = Transpose <perm = [0, 1, 3, 2]>(x)"
+        " b = MaxPool <kernel_shape = [2, 2], strides = [2, 2]>(a) y = Transpose <perm = [0, 1, 3, 2]>(b) }"
+    ),
+    "an image resized in the other layout": (
+        "(float[2,3,4,5] x) => (float[2,3,8,10] y) <float[4] s = {1, 2, 2, 1}>"
+        f' {{ a = {IN}(x) b = Resize <mode = "nearest">(a, , s) y = {OUT}(b) }}'
     ),
     "a padded concat of slices": (
         "(float[2,3,6,5] x) => (float[2,6,8,5] y)"
@@ -322,5 +443,5 @@ def test_a_minimum_cut_costs_no_more_than_any_other() -> None:
 def test_orders_compose_and_invert() -> None:
     for inner, outer in itertools.product(itertools.permutations(range(4)), repeat=2):
         x = np.empty((2, 3, 4, 5))
-        assert x.transpose(inner).transpose(outer).shape == x.transpose(layouts.composed(inner, outer)).shape
-        assert layouts.composed(inner, layouts.inverse(inner)) == (0, 1, 2, 3)
+        assert x.transpose(inner).transpose(outer).shape == x.transpose(orders.composed(inner, outer)).shape
+        assert orders.composed(inner, orders.inverse(inner)) == (0, 1, 2, 3)

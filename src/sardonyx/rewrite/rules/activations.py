@@ -102,7 +102,7 @@ def gated(s: Site, *gates: str) -> Iterator[Gated]:
 ROOTS = ("Mul", "Div", "Add")
 
 _TANH_SLOPE = math.sqrt(2 / math.pi)
-_GELU_ARGUMENTS: dict[str, tuple[dict[tuple[int, ...], float], str | None]] = {
+GELU_ARGUMENTS: dict[str, tuple[dict[tuple[int, ...], float], str | None]] = {
     "Erf": ({(1,): math.sqrt(0.5)}, None),
     "Tanh": ({(1,): _TANH_SLOPE, (3,): _TANH_SLOPE * 0.044715}, "tanh"),
 }
@@ -111,8 +111,8 @@ _GELU_ARGUMENTS: dict[str, tuple[dict[tuple[int, ...], float], str | None]] = {
 @rule("fuse_gelu", on=ROOTS, among=("Erf", "Tanh"), exactness=REASSOCIATES, opset=20)
 def gelu(s: Site) -> Result:
     """Half of x · (1 + erf(x/√2)), and its approximation by tanh, in any order of products and sums, are Gelu."""
-    for found in gated(s, *_GELU_ARGUMENTS):
-        argument, approximate = _GELU_ARGUMENTS[found.gate.op_type]
+    for found in gated(s, *GELU_ARGUMENTS):
+        argument, approximate = GELU_ARGUMENTS[found.gate.op_type]
         if found.argument.is_close_to(argument) and found.root.is_close_to({(1, 1): 0.5, (1, 0): 0.5}):
             return found.objection(s) or Gelu(found.x, approximate=approximate)
     return None

@@ -1,14 +1,15 @@
-"""Concat and Split: of one part, of nothing, of each other, and Slices that together are a Split."""
+"""Concat and Split: of one part, of nothing, of each other, and Slices or Gathers that together are a Split."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import EXACT, Patch, Refusal, Replacement, Result, rule
+from sardonyx.rewrite.language import CONSTANT, EXACT, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Concat
 from sardonyx.rewrite.rules.signatures import axis_of, split, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous
@@ -129,13 +130,23 @@ def slice_of_concat(s: Site) -> Result:
 @rule("fuse_slices_into_split", on="Slice", exactness=EXACT, opset=2)
 def slices_that_partition(s: Site) -> Result:
     """Slices that together take all of a tensor, each a part of it, are one Split."""
-    source, span = s.input(0), contiguous(s, s.node)
+    return _as_split(s)
+
+
+@rule("fuse_gathers_into_split", on="Gather", after=CONSTANT, exactness=EXACT, opset=2)
+def gathers_that_partition(s: Site) -> Result:
+    """Gathers of constant indices that go up by one, and that together take all of a tensor, are one Split."""
+    return _as_split(s)
+
+
+def _as_split(s: Site) -> Result:
+    source, span = s.input(0), _span(s, s.node)
     if source is None or span is None or span[1] != 0 or len(source.uses()) > MOST_PARTS:
         return None
     parts = _parts(s, source, span[0])
     chosen = _partition(parts, facts.dim_at(source, span[0]) or 0)
     if chosen is None:
-        return Refusal("no set of Slices takes each element once")
+        return Refusal(f"no set of {s.node.op_type}s takes each element once")
     made = split(s, source, [end - start for start, end in chosen], span[0])
     replace: dict[ir.Value, Replacement] = {}
     for i, bounds in enumerate(chosen):
@@ -145,12 +156,28 @@ def slices_that_partition(s: Site) -> Result:
     return Patch(replace, after=source)
 
 
+def _span(s: Site, node: ir.Node) -> tuple[int, int, int] | None:
+    """Axis, start and end of what a Slice, or a Gather of indices that go up by one, takes with its axis kept."""
+    if facts.is_op(node, "Slice"):
+        return contiguous(s, node)
+    if not facts.is_op(node, "Gather"):
+        return None
+    axis, indices = axis_of(s, node), facts.small_constant(node.inputs[1])
+    size = None if axis is None else facts.dim_at(node.inputs[0], axis)
+    if axis is None or size is None or indices is None or indices.ndim != 1 or not indices.size:
+        return None
+    start = int(indices[0]) + size * bool(indices[0] < 0)
+    places = np.where(indices < 0, indices + size, indices)
+    follow = np.array_equal(places, np.arange(start, start + indices.size)) and 0 <= start <= size - indices.size
+    return (axis, start, start + indices.size) if follow else None
+
+
 def _parts(s: Site, source: ir.Value, axis: int) -> dict[tuple[int, int], list[ir.Value]]:
-    """The Slices of ``source`` along one axis, in its graph, by start and end."""
+    """The parts taken of ``source`` along one axis, in its graph, by start and end."""
     parts: dict[tuple[int, int], list[ir.Value]] = {}
     for use in source.uses():
-        if use.idx == 0 and use.node.graph is s.node.graph and facts.is_op(use.node, "Slice"):
-            found = contiguous(s, use.node)
+        if use.idx == 0 and use.node.graph is s.node.graph:
+            found = _span(s, use.node)
             if found is not None and found[0] == axis and found[2] > found[1]:
                 parts.setdefault(found[1:], []).append(use.node.outputs[0])
     return parts

@@ -1,26 +1,22 @@
 """Operators that work alike in any order of axes, and how each is said of operands whose axes stand otherwise.
 
-No rule stands here: :mod:`sardonyx.rewrite.rules.transpose_moves` moves Transposes through these operators. A value v
-*has the order p* where it is held as w with v = Transpose(w, perm=p): axis a of v is axis p[a] of w.
+No rule stands here: :mod:`sardonyx.rewrite.rules.transpose_moves` moves Transposes through these operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts, targets
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Exactness, Expr, Op
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr
 from sardonyx.rewrite.rules.broadcasting import BROADCASTING, CHOOSING
+from sardonyx.rewrite.rules.orders import Operand, Order, Said, has_rank, inverse, retold
 from sardonyx.rewrite.rules.signatures import axes, normalized
-
-Order = tuple[int, ...]
-Operand = Expr | ir.Value | np.ndarray | None
+from sardonyx.rewrite.rules.windows_in_order import matmul, pooling, resize
 
 ROUNDED = frozenset(
     {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSwish"}
@@ -47,33 +43,6 @@ REDUCTIONS = _CHOICES | frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Said:
-    """An operator said of operands in the order ``data_order``.
-
-    Attributes:
-        data: The places of the operands whose axes count.
-        order: The order that its outputs have then.
-        build: The operator on other operands, given for all of its places.
-        exactness: Whether it gives equal bits in any order.
-    """
-
-    data: tuple[int, ...]
-    order: Order
-    build: Callable[[Sequence[Operand]], Expr]
-    exactness: Exactness = EXACT
-
-
-def inverse(order: Sequence[int]) -> Order:
-    """The permutation that undoes this one."""
-    return tuple(sorted(range(len(order)), key=order.__getitem__))
-
-
-def composed(inner: Sequence[int], outer: Sequence[int]) -> Order:
-    """The permutation of a Transpose by ``outer`` of a Transpose by ``inner``."""
-    return tuple(inner[axis] for axis in outer)
-
-
 def in_order(s: Site, order: Order) -> Said | None:
     """The node at the site said of operands that have this order, or None where it cannot be."""
     node = s.node
@@ -90,31 +59,13 @@ def in_order(s: Site, order: Order) -> Said | None:
     return None
 
 
-def _again(s: Site, inputs: Mapping[int, Operand] | None = None, **attrs: Any) -> Callable[[Sequence[Operand]], Expr]:
-    """The node's operator with some operands and attributes of its own, and the rest as given."""
-    node = s.node
-
-    def build(operands: Sequence[Operand]) -> Expr:
-        own = inputs or {}
-        last = max([len(operands) - 1, *own])
-        said = [own[i] if i in own else operands[i] if i < len(operands) else None for i in range(last + 1)]
-        attributes = dict[str, Any](node.attributes) | attrs
-        return Op((node.op_type,))(*said, n_outputs=len(node.outputs), **attributes)
-
-    return build
-
-
-def _has_rank(s: Site, order: Order) -> bool:
-    return facts.rank(s.input(0)) == len(order)
-
-
 def _axis(axis: int, order: Order) -> int:
     return order[axis % len(order)]
 
 
 def _each_element(s: Site, order: Order) -> Said | None:
     exactness = REASSOCIATES if s.node.op_type in ROUNDED else EXACT
-    return Said((0,), order, _again(s), exactness) if _has_rank(s, order) else None
+    return Said((0,), order, retold(s), exactness) if has_rank(s, order) else None
 
 
 def _broadcast(s: Site, order: Order) -> Said | None:
@@ -131,7 +82,7 @@ def _broadcast(s: Site, order: Order) -> Said | None:
             return None
         data.append(i)
     exactness = REASSOCIATES if s.node.op_type in ROUNDED or s.node.op_type in CHOOSING else EXACT
-    return Said(tuple(data), order, _again(s), exactness)
+    return Said(tuple(data), order, retold(s), exactness)
 
 
 def _one_number(value: ir.Value) -> bool:
@@ -146,7 +97,7 @@ def _without(gone: Sequence[int], order: Order) -> Order:
 
 
 def _reduction(s: Site, order: Order) -> Said | None:
-    if not _has_rank(s, order) or any(not facts.unused(v) for v in s.node.outputs[1:]):
+    if not has_rank(s, order) or any(not facts.unused(v) for v in s.node.outputs[1:]):
         return None
     kind = facts.dtype(s.input(0))
     if s.node.op_type in _CHOICES and (kind is None or not kind.is_integer()):
@@ -155,7 +106,7 @@ def _reduction(s: Site, order: Order) -> Said | None:
     keeps = bool(s.attr("keepdims", 1))
     if s.node.op_type in ("ArgMax", "ArgMin"):
         along: Order = (int(s.attr("axis", 0)) % len(order),)
-        build = _again(s, axis=order[along[0]])
+        build = retold(s, axis=order[along[0]])
     else:
         written = axes(s, s.node)
         found = None if written is None else normalized(written, len(order))
@@ -164,7 +115,7 @@ def _reduction(s: Site, order: Order) -> Said | None:
         if not found:
             if s.attr("noop_with_empty_axes", 0):
                 return None
-            along, build = tuple(range(len(order))), _again(s)
+            along, build = tuple(range(len(order))), retold(s)
         else:
             along, build = found, _with_axes(s, [order[axis] for axis in found])
     return Said((0,), order if keeps else _without(along, order), build, exactness)
@@ -172,20 +123,20 @@ def _reduction(s: Site, order: Order) -> Said | None:
 
 def _with_axes(s: Site, on: Sequence[int]) -> Callable[[Sequence[Operand]], Expr]:
     if s.input(1) is not None:
-        return _again(s, {1: np.array(sorted(on), np.int64)})
-    return _again(s, axes=sorted(on))
+        return retold(s, {1: np.array(sorted(on), np.int64)})
+    return retold(s, axes=sorted(on))
 
 
 def _squeeze(s: Site, order: Order) -> Said | None:
     along = normalized(axes(s, s.node) or (), len(order))
-    if not along or not _has_rank(s, order):
+    if not along or not has_rank(s, order):
         return None
     return Said((0,), _without(along, order), _with_axes(s, [order[axis] for axis in along]))
 
 
 def _unsqueeze(s: Site, order: Order) -> Said | None:
     written = axes(s, s.node)
-    if not written or not _has_rank(s, order):
+    if not written or not has_rank(s, order):
         return None
     rank = len(order) + len(written)
     new = normalized(written, rank)
@@ -193,52 +144,52 @@ def _unsqueeze(s: Site, order: Order) -> Said | None:
         return None
     rest = [axis for axis in range(rank) if axis not in new]
     wide = tuple(axis if axis in new else rest[order[rest.index(axis)]] for axis in range(rank))
-    return Said((0,), wide, _again(s))
+    return Said((0,), wide, retold(s))
 
 
 def _along_axis(s: Site, order: Order) -> Said | None:
-    if not _has_rank(s, order) or (s.node.op_type == "Split" and s.opset < 2):
+    if not has_rank(s, order) or (s.node.op_type == "Split" and s.opset < 2):
         return None
     data = tuple(range(len(s.node.inputs))) if s.node.op_type == "Concat" else (0,)
     if s.node.op_type == "Concat" and any(facts.rank(v) != len(order) for v in s.node.inputs):
         return None
     axis = s.attr("axis", 0 if s.node.op_type == "Split" else None)
-    return None if axis is None else Said(data, order, _again(s, axis=_axis(int(axis), order)))
+    return None if axis is None else Said(data, order, retold(s, axis=_axis(int(axis), order)))
 
 
 def _softmax(s: Site, order: Order) -> Said | None:
     """Along the last axis only: along any other it turns its operand itself."""
-    if s.opset < 13 or not _has_rank(s, order):
+    if s.opset < 13 or not has_rank(s, order):
         return None
     axis = _axis(int(s.attr("axis", -1)), order)
-    return Said((0,), order, _again(s, axis=axis), REASSOCIATES) if axis == len(order) - 1 else None
+    return Said((0,), order, retold(s, axis=axis), REASSOCIATES) if axis == len(order) - 1 else None
 
 
 def _gather(s: Site, order: Order) -> Said | None:
-    if not _has_rank(s, order) or facts.rank(s.input(1)) not in (0, 1):
+    if not has_rank(s, order) or facts.rank(s.input(1)) not in (0, 1):
         return None
     axis = int(s.attr("axis", 0)) % len(order)
     dropped = facts.rank(s.input(1)) == 0
-    return Said((0,), _without((axis,), order) if dropped else order, _again(s, axis=order[axis]))
+    return Said((0,), _without((axis,), order) if dropped else order, retold(s, axis=order[axis]))
 
 
 def _pad(s: Site, order: Order) -> Said | None:
-    if not _has_rank(s, order):
+    if not has_rank(s, order):
         return None
     rank = len(order)
     if s.opset < 11:
         written = s.attr("pads")
         if written is None or len(written) != 2 * rank:
             return None
-        return Said((0,), order, _again(s, pads=_pads(written, order)))
+        return Said((0,), order, retold(s, pads=_pads(written, order)))
     if s.input(3) is not None:
         on = facts.constant_ints(s.input(3))
         moved = None if on is None else np.array([_axis(axis, order) for axis in on], np.int64)
-        return None if moved is None else Said((0,), order, _again(s, {3: moved}))
+        return None if moved is None else Said((0,), order, retold(s, {3: moved}))
     pads = s.sizes.constant(s.input(1))
     if pads is None or len(pads) != 2 * rank:
         return None
-    return Said((0,), order, _again(s, {1: np.array(_pads(pads, order), np.int64)}))
+    return Said((0,), order, retold(s, {1: np.array(_pads(pads, order), np.int64)}))
 
 
 def _pads(pads: Sequence[int], order: Order) -> list[int]:
@@ -247,53 +198,60 @@ def _pads(pads: Sequence[int], order: Order) -> list[int]:
 
 
 def _slice(s: Site, order: Order) -> Said | None:
-    if not _has_rank(s, order):
+    if not has_rank(s, order):
         return None
     if s.opset < 10:
         on = s.attr("axes")
         on = tuple(range(len(s.attr("starts") or ()))) if on is None else on
-        return Said((0,), order, _again(s, axes=[_axis(axis, order) for axis in on]))
+        return Said((0,), order, retold(s, axes=[_axis(axis, order) for axis in on]))
     count = facts.dim_at(s.input(1), 0)
     on = facts.constant_ints(s.input(3)) if s.input(3) is not None else None if count is None else range(count)
     if on is None:
         return None
-    return Said((0,), order, _again(s, {3: np.array([_axis(axis, order) for axis in on], np.int64)}))
+    return Said((0,), order, retold(s, {3: np.array([_axis(axis, order) for axis in on], np.int64)}))
 
 
 def _repeat(s: Site, order: Order) -> Said | None:
     """Tile, and Expand to a shape of as many axes: numbers of each axis."""
-    if not _has_rank(s, order) or s.opset < 8:
+    if not has_rank(s, order) or s.opset < 8:
         return None
     each = s.sizes.constant(s.input(1))
     if each is None or len(each) > len(order):
         return None
     each = (1,) * (len(order) - len(each)) + tuple(each)
-    return Said((0,), order, _again(s, {1: np.array([each[axis] for axis in inverse(order)], np.int64)}))
+    return Said((0,), order, retold(s, {1: np.array([each[axis] for axis in inverse(order)], np.int64)}))
 
 
 def _quantize(s: Site, order: Order) -> Said | None:
     scale = s.input(1)
-    if not _has_rank(s, order) or scale is None or s.attr("block_size", 0):
+    if not has_rank(s, order) or scale is None or s.attr("block_size", 0):
         return None
     if "fuse_quantized_movement" in targets.profile(s.target).without:
         # Its engine moves them by itself.
         return None
     if _one_number(scale):
-        return Said((0,), order, _again(s))
+        return Said((0,), order, retold(s))
     if facts.rank(scale) != 1 or s.opset < 13:
         return None
-    return Said((0,), order, _again(s, axis=_axis(int(s.attr("axis", 1)), order)))
+    return Said((0,), order, retold(s, axis=_axis(int(s.attr("axis", 1)), order)))
 
 
 _OTHERS: Mapping[str, Callable[[Site, Order], Said | None]] = {
+    "AveragePool": pooling,
     "Concat": _along_axis,
     "DequantizeLinear": _quantize,
     "Expand": _repeat,
     "Gather": _gather,
     "Hardmax": _softmax,
+    "GlobalAveragePool": pooling,
+    "GlobalMaxPool": pooling,
     "LogSoftmax": _softmax,
+    "LpPool": pooling,
+    "MatMul": matmul,
+    "MaxPool": pooling,
     "Pad": _pad,
     "QuantizeLinear": _quantize,
+    "Resize": resize,
     "Slice": _slice,
     "Softmax": _softmax,
     "Split": _along_axis,

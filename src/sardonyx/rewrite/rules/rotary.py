@@ -1,20 +1,42 @@
-"""Rotary embeddings written out: with what is turned in two halves, or in pairs of neighbours (interleaved)."""
+"""Rotary embeddings written out: with what is turned in two halves, or in pairs of neighbours (interleaved).
+
+Heads stand second, as the operator has them, or third, behind the places; all of a head's width is turned, or the
+first part of it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
-from sardonyx.rewrite.notation import Expand, RotaryEmbedding, Unsqueeze
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
+from sardonyx.rewrite.notation import Expand, RotaryEmbedding, Transpose, Unsqueeze
 from sardonyx.rewrite.rules.attention import FLOATS
+from sardonyx.rewrite.rules.heads import HEADS_SECOND, parted
 from sardonyx.rewrite.rules.normalization import made_by
-from sardonyx.rewrite.rules.signatures import axes, axis_of, normalized, slice_ranges, split_sizes, whole, with_axes
+from sardonyx.rewrite.rules.signatures import (
+    again,
+    axes,
+    axis_of,
+    normalized,
+    slice_ranges,
+    split_sizes,
+    whole,
+    with_axes,
+)
+from sardonyx.rewrite.rules.slices import contiguous
 from sardonyx.rewrite.sizes import equal
 
 Cache = Expr | ir.Value | np.ndarray
+
+CacheReader = Callable[[Site, ir.Value | None, ir.Value, int, str], Cache | None]
+"""Reads the cache off cosines or sines as they are multiplied with x, whose places stand along the axis given."""
 
 
 @rule("fuse_rotary_embedding", on="Add", after="Mul", exactness=REASSOCIATES, opset=23)
@@ -32,8 +54,7 @@ def rotary_embedding(s: Site) -> Result:
                 continue
             cos = straight.inputs[1 - straight.inputs.index(x)]
             taken = _paired_cache if pairs else _half_cache
-            caches = [taken(s, value, x, kind) for value, kind in ((cos, "Cos"), (crossed.inputs[1 - at], "Sin"))]
-            return _rotary(s, x, caches, interleaved=pairs)
+            return _rotary(s, x, (cos, crossed.inputs[1 - at]), taken, interleaved=pairs)
     return None
 
 
@@ -59,7 +80,7 @@ def rotary_pairs(s: Site) -> Result:
                 continue
             if not all(facts.used_once(value) for value in parts):
                 return Refusal("what is turned has other readers")
-            return _rotary(s, first, [_whole_cache(s, value, first) for value in (cos, sin)], interleaved=True)
+            return _rotary(s, first, (cos, sin), _whole_cache, interleaved=True)
     return None
 
 
@@ -67,16 +88,85 @@ def _turned(product: ir.Node, at: int) -> tuple[ir.Value | None, ir.Value | None
     return product.inputs[at], product.inputs[1 - at]
 
 
-def _rotary(s: Site, x: ir.Value, caches: list[Cache | None], *, interleaved: bool) -> Result:
+def _rotary(
+    s: Site, x: ir.Value, waves: tuple[ir.Value | None, ...], taken: CacheReader, *, interleaved: bool
+) -> Result:
     dims = s.sizes.dims(x)
     if dims is None or len(dims) != 4 or facts.dtype(x) not in FLOATS or s.sizes.dims(s.output) != dims:
         return Refusal("x has not the four axes batch, heads, length and width")
-    if caches[0] is None or caches[1] is None:
-        told = (
-            "a number for each pair of each place" if interleaved else "two equal halves for each place of each batch"
-        )
-        return Refusal(f"the cosines and sines are not {told}")
-    return RotaryEmbedding(x, caches[0], caches[1], interleaved=1 if interleaved else None)
+    for length in (2, 1):
+        cos, sin = (taken(s, value, x, length, kind) for value, kind in zip(waves, ("Cos", "Sin"), strict=True))
+        if cos is not None and sin is not None:
+            attributes: dict[str, Any] = {"interleaved": 1 if interleaved else None}
+            return RotaryEmbedding(x, cos, sin, **attributes) if length == 2 else _third(s, x, cos, sin, attributes)
+    told = "a number for each pair of each place" if interleaved else "two equal halves for each place of each batch"
+    return Refusal(f"the cosines and sines are not {told}")
+
+
+def _third(s: Site, x: ir.Value, cos: Operand, sin: Operand, attributes: dict[str, Any]) -> Result:
+    """RotaryEmbedding of (batch, length, heads, width): before the heads are parted, else between two Transposes."""
+    whole_heads, node = parted(s, x), x.producer()
+    if whole_heads is None or node is None:
+        turned = RotaryEmbedding(Transpose(x, perm=HEADS_SECOND), cos, sin, **attributes)
+        return Transpose(turned, perm=HEADS_SECOND)
+    source, heads = whole_heads
+    turned = RotaryEmbedding(source, cos, sin, **attributes | {"num_heads": heads})
+    return again(node, turned, *node.inputs[1:])
+
+
+@rule("fuse_rotary_embedding", on="Concat", after=("RotaryEmbedding", "Transpose"), exactness=REASSOCIATES, opset=23)
+def partial_rotary_embedding(s: Site) -> Result:
+    """RotaryEmbedding of the first part of each head, joined with the rest, is one of the heads with that width."""
+    if len(s.node.inputs) != 2:
+        return None
+    back = _heads_moved(s, s.input(0))
+    turned = made_by(s, back or s.input(0), "RotaryEmbedding")
+    if turned is None:
+        return None
+    first = turned.inputs[0] if back is None else _heads_moved(s, turned.inputs[0])
+    source = _split_between(s, first, s.input(1))
+    if source is None or facts.rank(s.output) != 4 or axis_of(s, s.node) != 3:
+        return Refusal("the rest is not what follows what is turned, in heads with an axis of their own")
+    if not facts.used_once(turned.outputs[0]) or len(turned.inputs) != 3:
+        return Refusal("what is turned has other readers, or places of its own")
+    if s.attr("rotary_embedding_dim", 0, node=turned):
+        return Refusal("only a part of the part is turned")
+    attributes = dict[str, Any](turned.attributes) | {"rotary_embedding_dim": facts.dim_at(first, 3)}
+    if back is not None:
+        return _third(s, source, turned.inputs[1], turned.inputs[2], attributes)
+    return Op(("RotaryEmbedding",))(source, *turned.inputs[1:], **attributes)
+
+
+def _heads_moved(s: Site, value: ir.Value | None) -> ir.Value | None:
+    """The tensor that a Transpose makes ``value`` of, of which nothing else reads it, if heads and places change."""
+    node = made_by(s, value, "Transpose")
+    if node is None or value is None or not facts.used_once(value):
+        return None
+    return node.inputs[0] if tuple(s.attr("perm", (), node=node)) == HEADS_SECOND else None
+
+
+def _split_between(s: Site, first: ir.Value | None, rest: ir.Value | None) -> ir.Value | None:
+    """The tensor that two values are, one behind the other along the last axis, taken by Split or by Slices."""
+    parts = [_last_columns(s, value) for value in (first, rest)]
+    if parts[0] is None or parts[1] is None or parts[0][0] is not parts[1][0]:
+        return None
+    source, start, middle = parts[0]
+    return source if (start, middle, parts[1][2]) == (0, parts[1][1], facts.dim_at(source, -1)) else None
+
+
+def _last_columns(s: Site, value: ir.Value | None) -> tuple[ir.Value, int, int] | None:
+    """The tensor of whose last axis ``value`` is a part, with the part's start and end."""
+    node = made_by(s, value, "Split", "Slice")
+    source, rank = (None, None) if node is None else (node.inputs[0], facts.rank(value))
+    if node is None or source is None or value is None or rank is None:
+        return None
+    if node.op_type == "Slice":
+        span = contiguous(s, node)
+        return (source, *span[1:]) if span is not None and span[0] == rank - 1 else None
+    sizes, index = split_sizes(s, node), value.index() or 0
+    if sizes is None or axis_of(s, node) != rank - 1:
+        return None
+    return source, sum(sizes[:index]), sum(sizes[: index + 1])
 
 
 def _rotated(s: Site, value: ir.Value | None) -> ir.Value | None:
@@ -178,38 +268,46 @@ def _half(s: Site, value: ir.Value | None, index: int) -> ir.Value | None:
     return x if start == size // 2 and whole((0, end, step), size) else None
 
 
-def _half_cache(s: Site, value: ir.Value | None, x: ir.Value, kind: str) -> Cache | None:
+def _half_cache(s: Site, value: ir.Value | None, x: ir.Value, length: int, kind: str) -> Cache | None:
     """The cache (batch, length, width / 2) whose columns, twice side by side, are ``value``."""
     dims = s.sizes.dims(x)
     if dims is None or value is None:
         return None
     if facts.is_constant(value):
-        table = _table(s, value, x)
+        table = _table(s, value, x, length)
         if table is None or dims[3] != table.shape[1]:
             return None
         return _equal_parts(table[:, : table.shape[1] // 2], table[:, table.shape[1] // 2 :], x)
     raised = made_by(s, value, "Unsqueeze")
     wave = None if raised is None else made_by(s, raised.inputs[0], kind)
     doubled = None if wave is None else made_by(s, wave.inputs[0], "Concat")
-    if raised is None or doubled is None or normalized(axes(s, raised) or (), facts.rank(value)) != (1,):
+    if raised is None or doubled is None or normalized(axes(s, raised) or (), facts.rank(value)) != (3 - length,):
         return None
     if len(doubled.inputs) != 2 or doubled.inputs[0] is not doubled.inputs[1] or axis_of(s, doubled) != 2:
         return None
     angles = s.sizes.dims(doubled.inputs[0])
-    if angles is None or len(angles) != 3 or not all(equal(angles[i], dims[j]) is True for i, j in ((0, 0), (1, 2))):
+    if angles is None or len(angles) != 3 or not _of_places(angles, dims, length):
         return None
     return Op((kind,))(doubled.inputs[0]) if equal(angles[2] * 2, dims[3]) is True else None
 
 
-def _table(s: Site, value: ir.Value, x: ir.Value) -> np.ndarray | None:
+def _of_places(rows: tuple[Size, ...], dims: tuple[Size, ...], length: int) -> bool:
+    """Whether there is a row for each place of each batch."""
+    return equal(rows[0], dims[0]) is True and equal(rows[1], dims[length]) is True
+
+
+def _table(s: Site, value: ir.Value, x: ir.Value, length: int) -> np.ndarray | None:
     """A constant with a row for each place, the same for all batches and heads, and an even number of columns."""
     dims, shape = s.sizes.dims(x), facts.static_shape(value)
-    if dims is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[:-2]):
+    if dims is None or shape is None or not 2 <= len(shape) <= 4 or shape[-1] % 2:
         return None
-    if not isinstance(dims[0], int) or dims[2] != shape[-2] or shape[-1] % 2:
+    full = (1,) * (4 - len(shape)) + shape
+    if any(size != 1 for axis, size in enumerate(full[:3]) if axis != length):
+        return None
+    if not isinstance(dims[0], int) or dims[length] != full[length]:
         return None
     array = facts.constant(value)
-    return None if array is None else array.reshape(shape[-2:])
+    return None if array is None else array.reshape(full[length], full[3])
 
 
 def _equal_parts(first: np.ndarray, second: np.ndarray, x: ir.Value) -> np.ndarray | None:
@@ -219,13 +317,13 @@ def _equal_parts(first: np.ndarray, second: np.ndarray, x: ir.Value) -> np.ndarr
     return np.ascontiguousarray(np.broadcast_to(first, (batch, *first.shape)))
 
 
-def _paired_cache(s: Site, value: ir.Value | None, x: ir.Value, kind: str) -> Cache | None:
+def _paired_cache(s: Site, value: ir.Value | None, x: ir.Value, length: int, kind: str) -> Cache | None:
     """The cache (batch, length, width / 2) of which ``value`` has each column twice, one beside the other."""
     dims = s.sizes.dims(x)
     if value is None or dims is None:
         return None
     if facts.is_constant(value):
-        table = _table(s, value, x)
+        table = _table(s, value, x, length)
         if table is None or dims[3] != table.shape[1]:
             return None
         return _equal_parts(table[:, 0::2], table[:, 1::2], x)
@@ -236,28 +334,43 @@ def _paired_cache(s: Site, value: ir.Value | None, x: ir.Value, kind: str) -> Ca
     if twice is None or base is None or len(set(twice.inputs)) != 1 + (twice.op_type != "Concat"):
         return None
     narrow, wide, laid = (s.sizes.dims(v) for v in (base, twice.outputs[0], value))
-    if narrow is None or wide != (*narrow, 2) or len(narrow) != 3 or laid != (narrow[0], 1, narrow[1], narrow[2] * 2):
+    if narrow is None or wide != (*narrow, 2) or len(narrow) != 3:
         return None
-    if not all(equal(narrow[i], dims[j]) is True for i, j in ((0, 0), (1, 2))) or equal(laid[3], dims[3]) is not True:
+    rows = [narrow[0], narrow[1], narrow[2] * 2]
+    rows.insert(3 - length, 1)
+    if laid != tuple(rows) or not _of_places(narrow, dims, length) or equal(rows[3], dims[3]) is not True:
         return None
     return base if wave is None else Op((kind,))(base)
 
 
-def _whole_cache(s: Site, value: ir.Value | None, x: ir.Value) -> Cache | None:
+def _whole_cache(s: Site, value: ir.Value | None, x: ir.Value, length: int, kind: str) -> Cache | None:
     """The cache (batch, length, width / 2) that ``value`` is as it broadcasts with the halves of x."""
     dims, shape = s.sizes.dims(x), s.sizes.dims(value)
     if value is None or dims is None or shape is None or len(dims) != 4 or not 2 <= len(shape) <= 4:
         return None
-    if equal(shape[-2], dims[2]) is not True or equal(shape[-1] * 2, dims[3]) is not True:
+    full = (1,) * (4 - len(shape)) + shape
+    if equal(full[length], dims[length]) is not True or equal(full[3] * 2, dims[3]) is not True:
         return None
-    if len(shape) == 4 and shape[1] == 1 and equal(shape[0], dims[0]) is True and not facts.is_constant(value):
-        return with_axes(s, "Squeeze", value, [1])
-    if not all(size == 1 for size in shape[:-2]) or not isinstance(dims[0], int):
+    if full[3 - length] != 1:
+        return None
+    if len(shape) == 4 and equal(full[0], dims[0]) is True and not facts.is_constant(value):
+        return with_axes(s, "Squeeze", value, [3 - length])
+    if full[0] != 1 or not isinstance(dims[0], int):
         return None
     if facts.is_constant(value):
         array = facts.constant(value)
-        rows = None if array is None else array.reshape(array.shape[-2:])
+        rows = None if array is None else array.reshape(array.size // array.shape[-1], array.shape[-1])
         return None if rows is None else np.ascontiguousarray(np.broadcast_to(rows, (dims[0], *rows.shape)))
-    for_all = with_axes(s, "Squeeze", value, [0]) if len(shape) == 4 else value
-    one = Unsqueeze(value, np.array([0], np.int64)) if len(shape) == 2 else for_all
+    one = _with_three_axes(s, value, 3 - length - (4 - len(shape)))
     return one if dims[0] == 1 else Expand(one, np.array([dims[0], 1, 1], np.int64))
+
+
+def _with_three_axes(s: Site, value: ir.Value, heads: int) -> Expr | ir.Value:
+    """(1, length, width / 2) of what has an axis of size 1 for heads, at ``heads``, or left it out where negative."""
+    rank = facts.rank(value)
+    if rank == 4:
+        return with_axes(s, "Squeeze", value, [heads])
+    if rank == 3 and heads >= 0:
+        alone = with_axes(s, "Squeeze", value, [heads])
+        return with_axes(s, "Unsqueeze", alone, [0])
+    return Unsqueeze(value, np.array([0], np.int64)) if rank == 2 else value

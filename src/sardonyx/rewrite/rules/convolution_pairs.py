@@ -1,0 +1,221 @@
+"""Several convolutions as one: one of them pointwise, side by side on one input, or each of a part of the channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import REASSOCIATES, Op, Patch, Refusal, Result, rule
+from sardonyx.rewrite.rules.convolution import attributes_of, bias_of, sole_convolution
+from sardonyx.rewrite.rules.signatures import axis_of, split, split_sizes
+from sardonyx.rewrite.rules.slices import contiguous
+from sardonyx.rewrite.sizes import equal
+
+_UNPADDED = ("NOTSET", "VALID")
+
+
+@rule("fuse_consecutive_convs", on="Conv", after="Conv", exactness=REASSOCIATES)
+def pointwise_after(s: Site) -> Result:
+    """A convolution and a 1×1 one behind it are one convolution, where that multiplies no more."""
+    pair = _pair(s)
+    if not isinstance(pair, tuple):
+        return pair
+    first, w1, w2 = pair
+    if any(size != 1 for size in w2[2:]) or any(s.attr("pads") or ()):
+        return None
+    group, strides = s.attr("group", 1), s.attr("strides") or [1] * (len(w2) - 2)
+    own = s.attr("strides", node=first) or [1] * len(strides)
+    if any(step != 1 for step in strides) and s.attr("auto_pad", "NOTSET", node=first) not in _UNPADDED:
+        return Refusal("the first convolution pads by its own steps (auto_pad)")
+    # The 1×1 one may skip places of the first: what is saved by that is not counted.
+    if math.prod((w2[0], *w1[1:])) > math.prod(w1) + math.prod(w2):
+        return Refusal("one convolution would multiply more than both")
+    weight = _merged(first, s.node, group, "gom,gmck->gock")
+    attributes = attributes_of(first) | {"strides": [a * b for a, b in zip(own, strides, strict=True)]}
+    return Op(("Conv",))(first.inputs[0], weight, _merged_bias(first, s.node, group), **attributes)
+
+
+@rule("fuse_consecutive_convs", on="Conv", after="Conv", exactness=REASSOCIATES)
+def pointwise_before(s: Site) -> Result:
+    """A 1×1 convolution and the one behind it are one convolution, where that multiplies no more."""
+    pair = _pair(s)
+    if not isinstance(pair, tuple):
+        return pair
+    first, w1, w2 = pair
+    if any(size != 1 for size in w1[2:]) or any(s.attr("pads", node=first) or ()) or math.prod(w2[2:]) == 1:
+        return None
+    if any(step != 1 for step in s.attr("strides", node=first) or ()):
+        return Refusal("the 1×1 convolution leaves out places")
+    bias = bias_of(first)
+    padded = any(s.attr("pads") or ()) or s.attr("auto_pad", "NOTSET") not in _UNPADDED
+    if padded and bias is not None and bias.any():
+        return Refusal("the padding is of what the 1×1 convolution gives, bias and all")
+    before = math.prod(w2) + (math.prod(w1) if _as_many_places(s, first) else 0)
+    if math.prod((w2[0], w1[1], *w2[2:])) > before:
+        return Refusal("one convolution would multiply more than both")
+    group = s.attr("group", 1)
+    weight = _merged(first, s.node, group, "gomk,gmc->gock")
+    attributes = attributes_of(s.node) | {"kernel_shape": list(w2[2:])}
+    return Op(("Conv",))(first.inputs[0], weight, _merged_bias(first, s.node, group), **attributes)
+
+
+def _pair(s: Site) -> tuple[ir.Node, tuple[int, ...], tuple[int, ...]] | Refusal | None:
+    """The convolution that the root reads, and the shapes of both weights, which are known numbers."""
+    first = sole_convolution(s, 0)
+    if not isinstance(first, ir.Node) or first.op_type != "Conv" or facts.refers_to_function_attribute(s.node):
+        return first if isinstance(first, Refusal) else None
+    if not all(value is None or facts.is_constant(value) for value in s.node.inputs[1:]):
+        return Refusal("the second convolution's weight or bias is not constant")
+    w1, w2 = facts.static_shape(first.inputs[1]), facts.static_shape(s.input(1))
+    if w1 is None or w2 is None or not 3 <= len(w1) == len(w2) or 0 in (*w1, *w2):
+        return None
+    if s.attr("group", 1) != s.attr("group", 1, node=first):
+        return Refusal("they have other numbers of groups")
+    return first, w1, w2
+
+
+def _as_many_places(s: Site, first: ir.Node) -> bool:
+    """Whether the first convolution computes at as many places as the root, or more."""
+    inner, outer = s.sizes.dims(first.outputs[0]), s.sizes.dims(s.output)
+    if inner is None or outer is None:
+        return False
+    return all(
+        x >= y if isinstance(x, int) and isinstance(y, int) else equal(x, y) is True
+        for x, y in zip(inner[2:], outer[2:], strict=True)
+    )
+
+
+def _grouped(array: np.ndarray, group: int) -> np.ndarray:
+    """A weight [out, in / group, …] as [group, out / group, in / group, kernel]."""
+    return array.astype(np.float64).reshape(group, array.shape[0] // group, array.shape[1], -1)
+
+
+def _merged(first: ir.Node, second: ir.Node, group: int, equation: str) -> np.ndarray:
+    """The weight that does what both do; of ``equation``, the operands are the second's weight and the first's."""
+    one, two = facts.constant(first.inputs[1]), facts.constant(second.inputs[1])
+    assert one is not None and two is not None
+    kernel = one.shape[2:] if math.prod(two.shape[2:]) == 1 else two.shape[2:]
+    operands = [_grouped(two, group), _grouped(one, group)]
+    terms = equation.split("->")[0].split(",")
+    operands = [a if len(t) == 4 else a[..., 0] for a, t in zip(operands, terms, strict=True)]
+    whole = np.einsum(equation, *operands, optimize=True)
+    return np.ascontiguousarray(whole.reshape(two.shape[0], one.shape[1], *kernel).astype(one.dtype))
+
+
+def _merged_bias(first: ir.Node, second: ir.Node, group: int) -> np.ndarray | None:
+    inner, outer, weight = bias_of(first), bias_of(second), facts.constant(second.inputs[1])
+    assert weight is not None
+    if inner is None:
+        return outer
+    carried = np.einsum("gomk,gm->go", _grouped(weight, group), inner.astype(np.float64).reshape(group, -1))
+    total = carried.reshape(-1) + (0 if outer is None else outer.astype(np.float64))
+    return np.asarray(total, weight.dtype)
+
+
+@rule("fuse_parallel_convs", on="Conv", exactness=REASSOCIATES, default=False)
+def parallel_convs(s: Site) -> Result:
+    """Convolutions of one input, alike but for their weights, are one convolution with all of these, and a Split."""
+    x = s.input(0)
+    if x is None or facts.refers_to_function_attribute(s.node) or s.attr("group", 1) != 1:
+        return None
+    siblings = [
+        use.node
+        for use in x.uses()
+        if use.idx == 0 and facts.is_op(use.node, "Conv") and use.node.graph is s.graph and _alike(s, use.node)
+    ]
+    if len(siblings) < 2 or siblings[0] is not s.node:
+        return None
+    parts = _together(siblings)
+    if parts is None:
+        return Refusal("a weight or a bias is not constant")
+    sizes = [(facts.static_shape(node.inputs[1]) or (0,))[0] for node in siblings]
+    joined = split(s, Op(("Conv",))(x, *parts, **attributes_of(s.node)), sizes, 1)
+    return Patch({node.outputs[0]: joined.out(i) for i, node in enumerate(siblings)}, after=x)
+
+
+@rule("fuse_split_convs", on="Concat", after="Conv", exactness=REASSOCIATES)
+def convs_of_parts(s: Site) -> Result:
+    """Convolutions, alike but for their weights, of all equal parts of the channels, joined, are one in groups."""
+    if len(s.node.inputs) < 2 or axis_of(s, s.node) != 1:
+        return None
+    convs = [s.producer(index, "Conv") for index in range(len(s.node.inputs))]
+    found = [node for node in convs if node is not None]
+    if len(found) != len(convs) or any(facts.refers_to_function_attribute(node) for node in found):
+        return None
+    if not all(facts.used_once(node.outputs[0]) for node in found):
+        return Refusal("a convolution has other readers")
+    source = _source(s, found)
+    if source is None:
+        return None
+    shapes = {facts.static_shape(node.inputs[1]) for node in found}
+    if len(shapes) != 1 or None in shapes or not all(_alike(Site(s.engine, found[0]), node) for node in found):
+        return Refusal("the convolutions have other attributes or weights of other shapes")
+    parts = _together(found)
+    if parts is None:
+        return Refusal("a weight or a bias is not constant")
+    attributes = attributes_of(found[0]) | {"group": s.attr("group", 1, node=found[0]) * len(found)}
+    return Op(("Conv",))(source, *parts, **attributes)
+
+
+def _alike(s: Site, other: ir.Node) -> bool:
+    """Whether another convolution slides as the root does: kernels, steps, holes, padding and groups are equal."""
+    if facts.refers_to_function_attribute(other) or facts.dtype(other.inputs[1]) != facts.dtype(s.input(1)):
+        return False
+    shapes = [facts.static_shape(node.inputs[1]) for node in (s.node, other)]
+    if shapes[0] is None or shapes[1] is None or shapes[0][1:] != shapes[1][1:]:
+        return False
+    axes = len(shapes[0]) - 2
+    usual = {"strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * (2 * axes), "auto_pad": "NOTSET", "group": 1}
+
+    def slides(node: ir.Node) -> list[object]:
+        given = [s.attr(name, plain, node=node) for name, plain in usual.items()]
+        return [list(each) if isinstance(each, Sequence) and not isinstance(each, str) else each for each in given]
+
+    return slides(s.node) == slides(other)
+
+
+def _together(convs: Sequence[ir.Node]) -> list[np.ndarray] | None:
+    """The weights one after the other, and the biases where any has one; None where one is computed."""
+    weights = [facts.constant(node.inputs[1]) for node in convs]
+    if not all(value is None or facts.is_constant(value) for node in convs for value in node.inputs[2:]):
+        return None
+    known = [weight for weight in weights if weight is not None]
+    if len(known) != len(weights):
+        return None
+    parts = [np.concatenate(known)]
+    biases = [bias_of(node) for node in convs]
+    if any(bias is not None for bias in biases):
+        pairs = zip(known, biases, strict=True)
+        parts.append(np.concatenate([np.zeros(w.shape[0], w.dtype) if b is None else b for w, b in pairs]))
+    return parts
+
+
+def _source(s: Site, convs: Sequence[ir.Node]) -> ir.Value | None:
+    """The tensor whose channels these read, all of them, in equal parts and in order."""
+    spans = [_channels(s, node.inputs[0]) for node in convs]
+    known = [span for span in spans if span is not None]
+    if len(known) != len(spans) or len({id(source) for source, _, _ in known}) != 1:
+        return None
+    source, first, each = known[0]
+    if first != 0 or any((start, size) != (i * each, each) for i, (_, start, size) in enumerate(known)):
+        return None
+    return source if facts.dim_at(source, 1) == each * len(known) else None
+
+
+def _channels(s: Site, value: ir.Value | None) -> tuple[ir.Value, int, int] | None:
+    """The tensor of which Split or Slice takes ``value``, the first channel taken, and how many are."""
+    node = None if value is None else value.producer()
+    if node is None or value is None or node.graph is not s.graph or node.inputs[0] is None:
+        return None
+    if facts.is_op(node, "Split") and axis_of(s, node) == 1:
+        sizes, index = split_sizes(s, node), value.index() or 0
+        return None if sizes is None else (node.inputs[0], sum(sizes[:index]), sizes[index])
+    if facts.is_op(node, "Slice"):
+        span = contiguous(s, node)
+        return (node.inputs[0], span[1], span[2] - span[1]) if span is not None and span[0] == 1 else None
+    return None

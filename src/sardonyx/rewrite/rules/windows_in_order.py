@@ -1,0 +1,89 @@
+"""Products, windows and resampled images, said of operands whose axes stand in another order. No rule stands here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.language import REASSOCIATES
+from sardonyx.rewrite.rules.orders import Order, Said, has_rank, inverse, retold
+
+
+def matmul(s: Site, order: Order) -> Said | None:
+    """Batches in any order, and rows of one matrix with them; the product of both transposed turns round."""
+    rank, ranks = len(order), [facts.rank(value) for value in s.node.inputs]
+    if rank < 2 or facts.rank(s.output) != rank or rank not in ranks or None in ranks or min(r or 0 for r in ranks) < 2:
+        return None
+    rows, columns = order[-2:]
+    if ranks[0] == rank and ranks[1] == 2 and rank > 2:
+        # All axes but the last are rows of one matrix.
+        return Said((0,), order, retold(s), REASSOCIATES) if columns == rank - 1 else None
+    straight = (rows, columns) == (rank - 2, rank - 1)
+    if straight and ranks[0] == 2 < rank:
+        return Said((1,), order, retold(s), REASSOCIATES)
+    if ranks != [rank, rank] or {rows, columns} != {rank - 2, rank - 1}:
+        return None
+    build = retold(s)
+    return Said((0, 1), order, build if straight else lambda operands: build(operands[1::-1]), REASSOCIATES)
+
+
+_WINDOWED = ("dilations", "kernel_shape", "strides")
+
+
+def pooling(s: Site, order: Order) -> Said | None:
+    """Batch and channels in either order, and the axes of the image in any.
+
+    ONNX Runtime's MaxPool keeps or drops a NaN by the place in the window that it stands at, which is then another one.
+    """
+    rank = len(order)
+    if not has_rank(s, order) or rank < 3 or {order[0], order[1]} != {0, 1}:
+        return None
+    if not s.unused_outputs_from(1):
+        return None
+    places = [axis - 2 for axis in inverse(order)[2:]]
+    attributes: dict[str, Any] = {}
+    for name in _WINDOWED:
+        written = s.attr(name)
+        if written is not None:
+            attributes[name] = [written[place] for place in places]
+    pads = s.attr("pads")
+    if pads is not None:
+        attributes["pads"] = [pads[place + side] for side in (0, rank - 2) for place in places]
+    return Said((0,), order, retold(s, **attributes), REASSOCIATES)
+
+
+def resize(s: Site, order: Order) -> Said | None:
+    """Along the same axes, or to the nearest place along the last ones, where kernels are fastest."""
+    rank = len(order)
+    if s.opset < 11 or not has_rank(s, order):
+        return None
+    roi, on = s.input(1), s.attr("axes")
+    if s.attr("coordinate_transformation_mode") == "tf_crop_and_resize" or (roi is not None and not _empty(roi)):
+        return None
+    if on is not None:
+        along = {axis % rank for axis in on}
+        build = retold(s, axes=[order[axis % rank] for axis in on])
+    else:
+        scales = s.input(2)
+        at = 3 if scales is None or _empty(scales) else 2
+        numbers = facts.small_constant(s.input(at))
+        if numbers is None or numbers.shape != (rank,):
+            return None
+        sizes = [1 if at == 2 else facts.dim_at(s.input(0), axis) for axis in range(rank)]
+        if None in sizes:
+            return None
+        along = {axis for axis in range(rank) if numbers[axis] != sizes[axis]}
+        build = retold(s, {at: np.ascontiguousarray(numbers[list(inverse(order))])})
+    moved = {order[axis] for axis in along}
+    if s.attr("mode", "nearest") == "nearest":
+        last = set(range(rank - len(along), rank))
+        return Said((0,), order, build) if moved in (along, last) else None
+    return Said((0,), order, build, REASSOCIATES) if moved == along else None
+
+
+def _empty(value: ir.Value) -> bool:
+    return facts.static_shape(value) == (0,)
