@@ -1,9 +1,9 @@
 """Entries: Python functions made from generated code, for calls that take less time than Python needs to prepare them.
 
-An entry checks its arguments (exact types, shapes and memory order), writes their addresses to a tape, makes the
-results, and plays the tape without the interpreter's lock. Anything unusual gives ``None``, and the caller goes the
-usual way. The code knows CPython by the addresses of its functions, which stand with all else in a table that is the
-function's ``self``.
+An entry checks its arguments (exact types, ranks and memory order), makes its tape ready for their sizes where these
+are not those of the call before, writes their addresses to it, makes the results, and plays the tape without the
+interpreter's lock. Anything unusual gives ``None``, and the caller goes the usual way. The code knows CPython and numpy
+by the addresses of their functions, which stand with all else in a table that is the function's ``self``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
+from sardonyx.compiler.context import Context
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.linking import MappedCode, linked, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
+from sardonyx.compiler.planning import FAULT, PlanWord
 from sardonyx.compiler.target import Target
 
 # Where numpy keeps what of an array (PyArrayObject_fields), in bytes.
@@ -47,22 +50,33 @@ class Word(IntEnum):
     NONE = 9
     DICT = 10
     ARRAY = 11
-    EMPTY = 12
-    PLAY = 13
-    TAPE = 14
-    KERNELS = 15
-    POOL = 16
-    FAULT = 17
-    BUSY = 18
-    INPUTS = 19
-    OUTPUTS = 20
-    INPUT_TABLE = 21
-    OUTPUT_TABLE = 22
+    TRUE = 12
+    EMPTY = 13
+    PLAY = 14
+    TAPE = 15
+    KERNELS = 16
+    POOL = 17
+    FAULT = 18
+    BUSY = 19
+    INPUTS = 20
+    OUTPUTS = 21
+    INPUT_TABLE = 22
+    OUTPUT_TABLE = 23
+    READY = 24  # ptr to i64: whether the tape is ready for the sizes of the axes
+    AXES = 25  # of all inputs together
+    AXIS_TABLE = 26  # for each its size, and the register of what is declared
+    SYMBOLS = 27
+    SYMBOL_TABLE = 28  # for each its register, and that of the axis that it is the size of
+    REGISTERS = 29
+    PLAN = 30  # what planning reads
+    MEASURE = 31
+    FILL = 32
+    GROW = 33  # a Python function that makes room for what was measured
 
 
 _FUNCTIONS = {
     Word.GET_ITEM: "PyDict_GetItem",
-    Word.CALL: "PyObject_Call",
+    Word.CALL: "PyObject_CallObject",
     Word.SAVE_THREAD: "PyEval_SaveThread",
     Word.RESTORE_THREAD: "PyEval_RestoreThread",
     Word.NEW_LIST: "PyList_New",
@@ -71,8 +85,12 @@ _FUNCTIONS = {
     Word.RETAIN: "Py_IncRef",
     Word.DICT_SIZE: "PyDict_Size",
 }
-_INPUT_WORDS = 6  # name, dtype, rank, address of the shape, words to write, addresses of those
-_OUTPUT_WORDS = 3  # arguments of numpy.empty, words to write, addresses of those
+_INPUT_WORDS = 6  # name, dtype, rank, address of its axes, words to write, addresses of those
+_OUTPUT_WORDS = 6  # dtype, rank, addresses of its sizes and of their registers, words to write, addresses of those
+_AXIS_WORDS = 2
+_SYMBOL_WORDS = 2
+_EMPTY = 184
+"""Where the table of numpy's functions for C has ``PyArray_Empty``, since ever."""
 
 
 class _MethodDef(ctypes.Structure):
@@ -186,38 +204,22 @@ def _call(e: Emitter) -> None:
     inputs = _word(e, Word.INPUTS, "i64")
     _give_up(e, e.let(f"icmp ne i64 {size}, {inputs}"), busy=False)
     _enter(e)
+    ready = _word(e, Word.READY)
     with e.loop(0, inputs) as i:
         row = e.address(_word(e, Word.INPUT_TABLE), "i64", e.mul(i, _INPUT_WORDS))
-        name = _field(e, row, 0, "ptr")
-        array = e.let(f"call ptr {_word(e, Word.GET_ITEM)}(ptr %argument, ptr {name})")
-        _give_up(e, e.let(f"icmp eq ptr {array}, null"))
-        _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _TYPE, 'ptr')}, {_word(e, Word.ARRAY)}"))
-        _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _DTYPE, 'ptr')}, {_field(e, row, 8, 'ptr')}"))
-        flags = e.let(f"and i32 {_field(e, array, _FLAGS, 'i32')}, {_ORDERED}")
-        _give_up(e, e.let(f"icmp ne i32 {flags}, {_ORDERED}"))
-        rank = _field(e, row, 16, "i64")
-        known = e.let(f"sext i32 {_field(e, array, _RANK, 'i32')} to i64")
-        _give_up(e, e.let(f"icmp ne i64 {known}, {rank}"))
-        shape, wanted = _field(e, array, _SHAPE, "ptr"), _field(e, row, 24, "ptr")
-        with e.loop(0, rank) as axis:
-            here, there = (e.load("i64", e.address(each, "i64", axis), 8) for each in (shape, wanted))
-            _give_up(e, e.let(f"icmp ne i64 {here}, {there}"))
+        array = _checked_input(e, row)
+        shape, axes = _field(e, array, _SHAPE, "ptr"), _field(e, row, 24, "ptr")
+        with e.loop(0, _field(e, row, 16, "i64")) as axis:
+            given = e.load("i64", e.address(shape, "i64", axis), 8)
+            known = e.address(axes, "i64", e.mul(axis, _AXIS_WORDS))
+            with e.when(e.let(f"icmp ne i64 {given}, {e.load('i64', known, 8)}")):
+                e.store("i64", given, known, 8)
+                e.store("i64", "0", ready, 8)
         _patch(e, array, row, 4)
-    outputs = _word(e, Word.OUTPUTS, "i64")
-    found = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
-    with e.when(e.let(f"icmp eq ptr {found}, null")):
-        _leave(e)
-        _return(e, "null")
-    with e.loop(0, outputs) as i:
-        row = e.address(_word(e, Word.OUTPUT_TABLE), "i64", e.mul(i, _OUTPUT_WORDS))
-        empty, arguments = _word(e, Word.EMPTY), _field(e, row, 0, "ptr")
-        array = e.let(f"call ptr {_word(e, Word.CALL)}(ptr {empty}, ptr {arguments}, ptr null)")
-        with e.when(e.let(f"icmp eq ptr {array}, null")):
-            e.line(f"call void {_word(e, Word.RELEASE)}(ptr {found})")
-            _leave(e)
-            _return(e, "null")
-        _patch(e, array, row, 1)
-        e.line(f"call i32 {_word(e, Word.SET_ITEM)}(ptr {found}, i64 {i}, ptr {array})")
+    with e.when(e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0")):
+        _plan(e)
+        e.store("i64", "1", ready, 8)
+    found = _results(e)
     fault = _play(e)
     with e.when(fault):
         e.line(f"call void {_word(e, Word.RELEASE)}(ptr {found})")
@@ -226,56 +228,186 @@ def _call(e: Emitter) -> None:
     e.line(f"ret ptr {found}")
 
 
+def _checked_input(e: Emitter, row: str) -> str:
+    """The array of an input, if it is as it should be."""
+    name = _field(e, row, 0, "ptr")
+    array = e.let(f"call ptr {_word(e, Word.GET_ITEM)}(ptr %argument, ptr {name})")
+    _give_up(e, e.let(f"icmp eq ptr {array}, null"))
+    _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _TYPE, 'ptr')}, {_word(e, Word.ARRAY)}"))
+    _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _DTYPE, 'ptr')}, {_field(e, row, 8, 'ptr')}"))
+    flags = e.let(f"and i32 {_field(e, array, _FLAGS, 'i32')}, {_ORDERED}")
+    _give_up(e, e.let(f"icmp ne i32 {flags}, {_ORDERED}"))
+    rank = e.let(f"sext i32 {_field(e, array, _RANK, 'i32')} to i64")
+    _give_up(e, e.let(f"icmp ne i64 {rank}, {_field(e, row, 16, 'i64')}"))
+    return array
+
+
+def _plan(e: Emitter) -> None:
+    """Make the tape ready for the sizes of the axes."""
+    registers, axes = _word(e, Word.REGISTERS), _word(e, Word.AXIS_TABLE)
+    with e.loop(0, _word(e, Word.SYMBOLS, "i64")) as symbol:
+        row = e.address(_word(e, Word.SYMBOL_TABLE), "i64", e.mul(symbol, _SYMBOL_WORDS))
+        size = e.load("i64", e.address(axes, "i64", e.mul(_field(e, row, 8, "i64"), _AXIS_WORDS)), 8)
+        e.store("i64", size, e.address(registers, "i64", _field(e, row, 0, "i64")), 8)
+    table = _word(e, Word.PLAN)
+    wanted = e.let(f"call i64 {_word(e, Word.MEASURE)}(ptr {table})")
+    _give_up(e, e.let(f"icmp eq i64 {wanted}, {FAULT}"))
+    with e.loop(0, _word(e, Word.AXES, "i64")) as axis:
+        row = e.address(axes, "i64", e.mul(axis, _AXIS_WORDS))
+        declared = e.load("i64", e.address(registers, "i64", _field(e, row, 8, "i64")), 8)
+        _give_up(e, e.let(f"icmp ne i64 {declared}, {_field(e, row, 0, 'i64')}"))
+    room = e.load("i64", e.address(table, "i64", int(PlanWord.CAPACITY)), 8)
+    with e.when(e.let(f"icmp sgt i64 {wanted}, {room}")):
+        grown = e.let(f"call ptr {_word(e, Word.CALL)}(ptr {_word(e, Word.GROW)}, ptr null)")
+        _raise_if_null(e, grown)
+        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {grown})")
+    e.line(f"call void {_word(e, Word.FILL)}(ptr {table})")
+
+
+def _raise_if_null(e: Emitter, object: str, beside: str = "") -> None:
+    """Raise what was raised where there is no object; what was made before it is released."""
+    with e.when(e.let(f"icmp eq ptr {object}, null")):
+        if beside:
+            e.line(f"call void {_word(e, Word.RELEASE)}(ptr {beside})")
+        _leave(e)
+        _return(e, "null")
+
+
+def _results(e: Emitter) -> str:
+    """A list of new arrays, whose addresses are written to the tape."""
+    outputs, registers = _word(e, Word.OUTPUTS, "i64"), _word(e, Word.REGISTERS)
+    found = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
+    _raise_if_null(e, found)
+    with e.loop(0, outputs) as i:
+        row = e.address(_word(e, Word.OUTPUT_TABLE), "i64", e.mul(i, _OUTPUT_WORDS))
+        dtype, shape, of_axes = (_field(e, row, at, "ptr") for at in (0, 16, 24))
+        rank = _field(e, row, 8, "i64")
+        with e.loop(0, rank) as axis:
+            register = e.load("i64", e.address(of_axes, "i64", axis), 8)
+            size = e.load("i64", e.address(registers, "i64", register), 8)
+            e.store("i64", size, e.address(shape, "i64", axis), 8)
+        # The array has a reference to its element type, which it is given.
+        e.line(f"call void {_word(e, Word.RETAIN)}(ptr {dtype})")
+        axes = e.let(f"trunc i64 {rank} to i32")
+        arguments = f"i32 {axes}, ptr {shape}, ptr {dtype}, i32 0"
+        array = e.let(f"call ptr {_word(e, Word.EMPTY)}({arguments})")
+        _raise_if_null(e, array, found)
+        _patch(e, array, row, 4)
+        e.line(f"call i32 {_word(e, Word.SET_ITEM)}(ptr {found}, i64 {i}, ptr {array})")
+    return found
+
+
 def _again(e: Emitter) -> None:
     """``again()``: play the tape as it is; True, or None."""
     _enter(e)
     _give_up(e, _play(e))
     _leave(e)
-    found = _word(e, Word.EMPTY)
+    found = _word(e, Word.TRUE)
     e.line(f"call void {_word(e, Word.RETAIN)}(ptr {found})")
     e.line(f"ret ptr {found}")
+
+
+class Input(NamedTuple):
+    """An input of a function.
+
+    Attributes:
+        name: What it is called.
+        dtype: Its element type.
+        declared: The registers of its sizes.
+        shape: The sizes that the tape is ready for.
+        places: The addresses of the words that hold its address.
+    """
+
+    name: str
+    dtype: np.dtype
+    declared: Sequence[int]
+    shape: Sequence[int]
+    places: Sequence[int]
+
+
+class Output(NamedTuple):
+    """A result of a function.
+
+    Attributes:
+        dtype: Its element type.
+        shape: The registers of its sizes.
+        places: The addresses of the words that hold its address.
+    """
+
+    dtype: np.dtype
+    shape: Sequence[int]
+    places: Sequence[int]
+
+
+class _Words:
+    """Lists of words that stay where they are."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __call__(self, values: Sequence[int]) -> int:
+        """The address of a list."""
+        array = np.array(values or [0], np.int64)
+        self.kept.append(array)
+        return int(array.ctypes.data)
 
 
 def call_entry(
     target: Target,
     words: dict[Word, int],
-    inputs: Sequence[tuple[str, np.dtype, tuple[int, ...], Sequence[int]]],
-    outputs: Sequence[tuple[np.dtype, tuple[int, ...], Sequence[int]]],
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+    context: Context,
     alive: Sequence[Any],
 ) -> Entry:
     """The function of a dict of arrays that gives a list of arrays.
 
     Args:
         target: What the code is for.
-        words: Tape, kernels, player, pool, fault and busy flags.
-        inputs: Name, element type, shape, and the addresses of the words that hold its address.
-        outputs: Element type, shape, and the same addresses.
+        words: Tape, kernels, player, pool and fault flag.
+        inputs: The inputs; each symbol is one of their sizes.
+        outputs: The results.
+        context: The tape, ready for the inputs' shapes; nobody else has it.
         alive: What must not go away.
     """
-    kept: list[Any] = [*alive, np.ndarray, np.empty]
-
-    def words_of(values: Sequence[int]) -> int:
-        array = np.array(values or [0], np.int64)
-        kept.append(array)
-        return int(array.ctypes.data)
-
+    listed = _Words()
+    axes = [each for given in inputs for pair in zip(given.shape, given.declared, strict=True) for each in pair]
+    first = listed(axes)
     rows: list[int] = []
-    for name, dtype, shape, places in inputs:
-        kept += [name, dtype]
-        rows += [id(name), id(dtype), len(shape), words_of(shape), len(places), words_of(places)]
+    for name, dtype, declared, _, places in inputs:
+        listed.kept += [name, dtype]
+        rows += [id(name), id(dtype), len(declared), first, len(places), listed(places)]
+        first += 8 * _AXIS_WORDS * len(declared)
     results: list[int] = []
     for dtype, shape, places in outputs:
-        arguments = (shape, dtype)
-        kept.append(arguments)
-        results += [id(arguments), len(places), words_of(places)]
+        listed.kept.append(dtype)
+        results += [id(dtype), len(shape), listed([0] * len(shape)), listed(shape), len(places), listed(places)]
+    of_axes = [register for given in inputs for register in given.declared]
+    symbols = [each for register in context.plan.symbols.values() for each in (register, of_axes.index(register))]
+    grow, player = context.grow, context.linked.player
     more = {
-        Word.NONE: id(None), Word.DICT: id(dict), Word.ARRAY: id(np.ndarray), Word.EMPTY: id(np.empty),
-        Word.INPUTS: len(inputs), Word.OUTPUTS: len(outputs), Word.INPUT_TABLE: words_of(rows),
-        Word.OUTPUT_TABLE: words_of(results),
+        Word.NONE: id(None), Word.DICT: id(dict), Word.ARRAY: id(np.ndarray), Word.EMPTY: _empty(),
+        Word.INPUTS: len(inputs), Word.OUTPUTS: len(outputs), Word.INPUT_TABLE: listed(rows),
+        Word.OUTPUT_TABLE: listed(results), Word.READY: listed([1]), Word.AXES: len(of_axes),
+        Word.AXIS_TABLE: first - 8 * len(axes), Word.SYMBOLS: len(context.plan.symbols),
+        Word.SYMBOL_TABLE: listed(symbols), Word.REGISTERS: int(context.registers.ctypes.data),
+        Word.PLAN: int(context.table.ctypes.data), Word.MEASURE: player.code.address("measure"),
+        Word.FILL: player.code.address("fill"), Word.GROW: id(grow), Word.BUSY: listed([0]),
     }  # fmt: skip
-    return Entry("sardonyx_call", target, words | more, _METH_O, kept)
+    return Entry("sardonyx_call", target, words | more, _METH_O, [*alive, context, grow, *listed.kept])
 
 
 def again_entry(target: Target, words: dict[Word, int], alive: Sequence[Any]) -> Entry:
     """The function that plays a tape as it is and gives True."""
-    return Entry("sardonyx_again", target, words | {Word.NONE: id(None), Word.EMPTY: id(True)}, _METH_NOARGS, alive)
+    listed = _Words()
+    more = {Word.NONE: id(None), Word.TRUE: id(True), Word.BUSY: listed([0])}
+    return Entry("sardonyx_again", target, words | more, _METH_NOARGS, [*alive, *listed.kept])
+
+
+@functools.cache
+def _empty() -> int:
+    """The address of ``PyObject *PyArray_Empty(int rank, npy_intp *shape, PyArray_Descr *stolen, int fortran)``."""
+    table = ctypes.pythonapi.PyCapsule_GetPointer
+    table.restype, table.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    functions = table(_multiarray_umath._ARRAY_API, None)
+    return int(ctypes.c_void_p.from_address(functions + 8 * _EMPTY).value or 0)

@@ -20,7 +20,7 @@ import numpy as np
 from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.launch import FAULT, Body, Buffer, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.linking import Code
-from sardonyx.compiler.memory_plan import ALIGNMENT
+from sardonyx.compiler.planning import ALIGNMENT
 from sardonyx.compiler.schedule import Group
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size

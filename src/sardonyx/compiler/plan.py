@@ -1,88 +1,122 @@
-"""Plans: what a run does, as a tape of machine words, for one set of sizes.
+"""Plans: what a run does, as a tape of machine words, for any sizes.
 
-The words of kernels come first; arguments, and the tapes of loops' bodies, follow them in the same array. Only the
-addresses of inputs and results change from call to call.
+The words of kernels come first; arguments, and the tapes of loops' bodies, follow them in the same array. What depends
+on sizes is a number of a register (:mod:`.size_table`) or a buffer in the arena, and is filled in where sizes are new
+(:mod:`.context`); the addresses of inputs and results change from call to call.
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
+import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from sardonyx.compiler.launch import FAULT, Body, Count, Launch, Relaid, Scratch, Stage
-from sardonyx.compiler.memory_plan import ALIGNMENT, Lifetime, offsets
-from sardonyx.compiler.player import COPY_WORDS, PATCH_WORDS, WORDS, IterationWord, Player
+from sardonyx.compiler.launch import FAULT, Body, Count, Launch, Prepared, Relaid, Scratch, Stage
+from sardonyx.compiler.planning import ALIGNMENT, BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
+from sardonyx.compiler.player import COPY_WORDS, PATCH_WORDS, WORDS, IterationWord
+from sardonyx.compiler.size_table import Operation, SizeTable
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
-from sardonyx.core.dim import evaluate
+from sardonyx.core.dim import Dim, evaluate
 from sardonyx.core.graph import Value
 
 UNLIMITED = (1 << 63) - 1
 """Iterations that a loop may make without a limit."""
 
-_FIXED_BYTES = 16
-"""What is behind the arena: the fault flag, and the limit on iterations."""
+
+class Part(enum.Enum):
+    """What every tape may point to."""
+
+    POOL = "pool"  # the threads' memory
+    LOOP = "loop"  # the function of loops
+    CHOICE = "choice"  # the function of choices
+    TRUE = "true"  # a byte that is 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The code of a kernel, by its text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What is prepared of a constant."""
+
+    buffer: Value | Prepared
+
+
+Link = Part | Kernel | Constant
+"""What lies outside of tape and arena and is the same in all calls: whoever loads it knows where."""
 
 
 @dataclass
 class Plan:
-    """A segment for one set of sizes.
+    """A segment, for any sizes.
 
     Attributes:
-        tape: The words, with 0 for what changes.
+        words: The words of the tape, with 0 for what is filled in.
         kernels: How many kernels.
-        arena: Bytes of memory.
-        inside: Words that are places in the arena, and those places.
+        instructions: How sizes are computed, see :mod:`.size_table`.
+        start: The registers before that.
+        symbols: The registers of symbols, by name.
+        dims: The expressions that are computed.
+        buffers: What lies in the arena, ``BUFFER_WORDS`` each.
+        layouts: Which of them lie together, ``LAYOUT_WORDS`` each.
+        sizes: Words that are sizes, and their registers.
+        inside: Words that are places in the arena, and the buffers.
+        elements: Elements of tensors of sizes, ``ELEMENT_WORDS`` each.
         own: Words that are addresses of words of the tape, and which.
+        links: Words that are addresses of what is the same in all calls.
         outside: Words that are addresses of what lies elsewhere, and which.
-        count: Where in the arena a kernel leaves how many results there are, or a loop how many iterations it made.
-        makes: The values among those that it makes itself, with their shapes and element types.
-        free: Contexts that no call uses.
+        makes: The values among those that it makes itself.
+        shapes: The registers of the sizes of these, and of inputs.
+        count: The buffer where a kernel leaves how many results there are, or a loop how many iterations it made.
+        fault: The word that kernels set where data have no result.
+        limit: The word that says how many iterations a loop may make.
     """
 
-    tape: np.ndarray
+    words: np.ndarray
     kernels: int
-    arena: int
-    inside: tuple[np.ndarray, np.ndarray]
-    own: tuple[np.ndarray, np.ndarray]
+    instructions: np.ndarray
+    start: np.ndarray
+    symbols: dict[str, int]
+    dims: list[Dim]
+    buffers: np.ndarray
+    layouts: np.ndarray
+    sizes: np.ndarray
+    inside: np.ndarray
+    elements: np.ndarray
+    own: np.ndarray
+    links: list[tuple[int, Link]]
     outside: tuple[np.ndarray, list[Value]]
+    makes: list[Value]
+    shapes: dict[Value, list[int]]
     count: int | None
-    makes: list[tuple[Value, tuple[int, ...], np.dtype]] = field(default_factory=list)
-    free: list[Context] = field(default_factory=list)
-
-
-class Context:
-    """What one running call needs of a plan: its own tape and arena."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.memory = np.empty(plan.arena + _FIXED_BYTES + ALIGNMENT, np.uint8)
-        self.base = -(-self.memory.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self.tape = plan.tape.copy()
-        self.address = self.tape.ctypes.data
-        self.fault = ctypes.c_int32.from_address(self.base + plan.arena)
-        self.fault.value = 0
-        self.limit = ctypes.c_int64.from_address(self.base + plan.arena + 8)
-        self.limit.value = UNLIMITED
-        words, at = plan.inside
-        self.tape[words] = at + self.base
-        words, at = plan.own
-        self.tape[words] = 8 * at + self.address
+    fault: int
+    limit: int
 
 
 @dataclass(frozen=True)
 class Inside:
-    """A place in the arena."""
+    """A buffer in the arena."""
 
-    offset: int
+    buffer: int
+
+
+@dataclass(frozen=True)
+class Number:
+    """A size, by its register."""
+
+    register: int
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """An address, or a number, that is the same in every call."""
+    """A number that is the same in every call."""
 
     number: int
 
@@ -112,13 +146,13 @@ class Row:
     """
 
     first: Location
-    step: int
-    patches: list[tuple[int, Location, int]] = field(compare=False)
+    step: Location
+    patches: list[tuple[int, Location, Location]] = field(compare=False)
 
 
-Location = Inside | Fixed | Own | Outside | Row
+Location = Inside | Number | Fixed | Own | Outside | Row | Part | Kernel | Constant
 Locate = Callable[[int, object], Location]
-Copy = tuple[Location, Location, int, int]
+Copy = tuple[Location, Location, Location, Location]
 """To, from, bytes, and bytes further to with each iteration."""
 
 
@@ -134,12 +168,21 @@ class _State:
 class _Layout:
     """Where what is in a piece of the arena, of one segment or of one body."""
 
-    places: dict[Hashable, int]
+    buffers: dict[Hashable, int]
     bodies: dict[tuple[int, int], _Layout]
+    number: int
     bytes: int
 
 
-_TRUE = np.ones(1, np.bool_)
+@dataclass
+class _Lifetime:
+    """A buffer that is planned: the register of its bytes, and the steps in which it is alive."""
+
+    bytes: int
+    first: int
+    last: int
+
+
 _NUMBER = "number"
 
 
@@ -147,68 +190,69 @@ class Planner:
     """Makes the plan of a segment.
 
     Args:
-        sizes: Numbers for the symbols.
         threads: How many threads share the work.
-        pool: The address of the pool.
-        player: What plays tapes.
-        addresses: Of kernels, by their text.
         prepared: What is made of constants.
     """
 
-    def __init__(
-        self,
-        sizes: Mapping[str, int],
-        threads: int,
-        pool: int,
-        player: Player,
-        addresses: Mapping[str, int],
-        prepared: Mapping[object, np.ndarray],
-    ) -> None:
-        self._sizes = sizes
+    def __init__(self, threads: int, prepared: Mapping[object, np.ndarray]) -> None:
         self._threads = threads
-        self._pool = pool
-        self._player = player
-        self._addresses = addresses
         self._prepared = prepared
+        self._table = SizeTable()
         self._words: list[int] = []
+        self._sizes: list[tuple[int, int]] = []
         self._inside: list[tuple[int, int]] = []
         self._own: list[tuple[int, int]] = []
+        self._elements: list[tuple[int, int, int]] = []
+        self._links: list[tuple[int, Link]] = []
         self._outside: list[tuple[int, Value]] = []
-        self._arena = 0
+        self._buffers: list[tuple[int, int, int]] = []
+        self._layouts: list[list[int]] = []
+        self._fault = self._limit = Own(0)
 
     def plan(
         self,
         launches: Sequence[Launch],
         blocks: Mapping[Value, int],
         elsewhere: Callable[[Value], bool],
-        stays: Callable[[Value], bool],
+        inputs: Sequence[Value] = (),
     ) -> Plan:
         """The plan.
 
         Args:
             launches: The kernels, in order.
             blocks: Channels in a block, of values that are images in blocked layout.
-            elsewhere: Whether a value lies in memory that is not the segment's own.
-            stays: Whether a value is read after the segment.
+            elsewhere: Whether a value lies in memory that is not the segment's own, as what is read after it does.
+            inputs: Values whose sizes are wanted though they may not be read.
         """
-        layout = self._layout(launches, blocks, elsewhere, stays)
-        self._arena = layout.bytes
-        self._tape(launches, layout, 0, {})
+        start = self._put([Fixed(0)] * (WORDS * len(launches)))
+        self._fault, self._limit = Own(self._put([Fixed(0)])), Own(self._put([Fixed(UNLIMITED)]))
+        layout = self._layout(launches, blocks, elsewhere, ())
+        self._tape(start, launches, layout, {})
+        values = [value for _, value in self._outside]
+        made = {value for launch in launches for value in launch.makes}
+        makes = [value for value in dict.fromkeys(values) if value in made]
+        table = self._table
+        shapes = {value: stored_registers(table, value, blocks) for value in (*makes, *inputs)}
         return Plan(
-            np.array(self._words, np.int64),
-            len(launches),
-            layout.bytes,
-            _columns(self._inside),
-            _columns(self._own),
-            (np.array([word for word, _ in self._outside], np.int64), [value for _, value in self._outside]),
-            next((at for key, at in layout.places.items() if key == (0, _NUMBER) or isinstance(key, Count)), None),
-        )
-
-    def _number(self, size: object) -> int:
-        return int(evaluate(size, self._sizes))  # type: ignore[arg-type]
+            words=np.array(self._words, np.int64), kernels=len(launches), instructions=table.rows(),
+            start=table.start(), symbols=table.symbols, dims=list(table.dims),
+            buffers=_rows(self._buffers, BUFFER_WORDS), layouts=_rows(self._layouts, LAYOUT_WORDS),
+            sizes=_rows(self._sizes, WORD_WORDS), inside=_rows(self._inside, WORD_WORDS),
+            elements=_rows(self._elements, ELEMENT_WORDS), own=_rows(self._own, WORD_WORDS), links=self._links,
+            outside=(np.array([word for word, _ in self._outside], np.int64), values), makes=makes,
+            shapes=shapes,
+            count=next((layout.buffers[key] for key in layout.buffers if _is_count(key)), None),
+            fault=self._fault.word, limit=self._limit.word,
+        )  # fmt: skip
 
     def _bytes(self, value: Value, blocks: Mapping[Value, int]) -> int:
-        return math.prod(stored_shape(value, blocks, self._sizes)) * t.numpy_dtype(value.type.dtype).itemsize  # type: ignore[union-attr]
+        """The register of the bytes of a value."""
+        table = self._table
+        itemsize = t.numpy_dtype(value.type.dtype).itemsize  # type: ignore[union-attr]
+        return table.product([table.register(itemsize), *stored_registers(table, value, blocks)])
+
+    def _number(self, size: object) -> Number:
+        return Number(self._table.register(size))  # type: ignore[arg-type]
 
     # Memory.
 
@@ -217,40 +261,59 @@ class Planner:
         launches: Sequence[Launch],
         blocks: Mapping[Value, int],
         elsewhere: Callable[[Value], bool],
-        stays: Callable[[Value], bool],
+        results: Sequence[Value],
     ) -> _Layout:
-        lifetimes: dict[Hashable, Lifetime] = {}
+        lifetimes: dict[Hashable, _Lifetime] = {}
         bodies: dict[tuple[int, int], _Layout] = {}
+
+        def used(buffer: Hashable, bytes_: Callable[[], int], at: int, last: int) -> None:
+            if buffer in lifetimes:
+                lifetimes[buffer].last = last
+            else:
+                lifetimes[buffer] = _Lifetime(bytes_(), at, last)
+
         for at, launch in enumerate(launches):
             for number, body in enumerate(launch.bodies):
                 given = _written_in_place(launch, body)
-                bodies[at, number] = self._layout(
+                layout = bodies[at, number] = self._layout(
                     body.launches,
                     body.blocks,
                     lambda value, given=given: value.op == "input" or value in given,  # type: ignore[misc]
-                    body.function.results.__contains__,
+                    body.function.results,
                 )
-                lifetimes[at, number] = Lifetime(bodies[at, number].bytes, at, at)
+                lifetimes[at, number] = _Lifetime(layout.bytes, at, at)
             if launch.writes.op == "loop":
-                lifetimes[at, _NUMBER] = Lifetime(8, at, at)
+                lifetimes[at, _NUMBER] = _Lifetime(self._table.register(8), at, at)
                 for slot in range(launch.writes.params["carried"]):
                     state = self._bytes(launch.writes.operands[2 + slot], {})
-                    lifetimes.update({(at, _State(slot, half)): Lifetime(state, at, at) for half in (0, 1)})
+                    lifetimes.update({(at, _State(slot, half)): _Lifetime(state, at, at) for half in (0, 1)})
             for buffer in launch.buffers:
                 if isinstance(buffer, Scratch):
-                    bytes_ = self._number(buffer.bytes) + ALIGNMENT
-                    lifetimes[at, buffer] = Lifetime(bytes_ // ALIGNMENT * ALIGNMENT * self._threads, at, at)
+                    lifetimes[at, buffer] = _Lifetime(self._scratch(buffer), at, at)
                 elif isinstance(buffer, Count):
-                    lifetimes[buffer] = Lifetime(buffer.bytes, at, len(launches))
+                    lifetimes[buffer] = _Lifetime(self._table.register(buffer.bytes), at, len(launches))
                 elif isinstance(buffer, (Relaid, Stage)):
-                    first = lifetimes[buffer].first if buffer in lifetimes else at
-                    lifetimes[buffer] = Lifetime(self._number(buffer.bytes), first, at)
+                    used(buffer, lambda buffer=buffer: self._table.register(buffer.bytes), at, at)  # type: ignore[misc]
                 elif isinstance(buffer, Value) and not (buffer.is_constant or buffer.op == "dims" or elsewhere(buffer)):
-                    first = lifetimes[buffer].first if buffer in lifetimes else at
-                    last = len(launches) if stays(buffer) else at
-                    lifetimes[buffer] = Lifetime(self._bytes(buffer, blocks), first, last)
-        placed, total = offsets(list(lifetimes.values()))
-        return _Layout(dict(zip(lifetimes, placed, strict=True)), bodies, total)
+                    last = len(launches) if buffer in results else at
+                    used(buffer, lambda buffer=buffer: self._bytes(buffer, blocks), at, last)  # type: ignore[misc]
+        return self._laid_out(lifetimes, bodies)
+
+    def _scratch(self, buffer: Scratch) -> int:
+        """The register of what all workers together need."""
+        table = self._table
+        one = table.up(table.sum([table.register(buffer.bytes), table.register(1)]), ALIGNMENT)
+        return table.product([one, table.register(self._threads)])
+
+    def _laid_out(self, lifetimes: Mapping[Hashable, _Lifetime], bodies: dict[tuple[int, int], _Layout]) -> _Layout:
+        first = len(self._buffers)
+        buffers = {buffer: first + number for number, buffer in enumerate(lifetimes)}
+        self._buffers += [(each.bytes, each.first, each.last) for each in lifetimes.values()]
+        for place, body in bodies.items():
+            self._layouts[body.number][3] = buffers[place]
+        bytes_ = self._table.reserved()
+        self._layouts.append([first, len(self._buffers), bytes_, 0])
+        return _Layout(buffers, bodies, len(self._layouts) - 1, bytes_)
 
     # Words.
 
@@ -266,8 +329,16 @@ class Planner:
         match location:
             case Fixed(number):
                 self._words[word] = number
-            case Inside(offset):
-                self._inside.append((word, offset))
+            case Number(register):
+                known = self._table.number(register)
+                if known is None:
+                    self._sizes.append((word, register))
+                else:
+                    self._words[word] = known
+            case Inside(buffer):
+                self._inside.append((word, buffer))
+            case Part() | Kernel() | Constant():
+                self._links.append((word, location))
             case Own(other):
                 self._own.append((word, other))
             case Outside(value):
@@ -280,93 +351,98 @@ class Planner:
         return Own(self._put([Fixed(len(rows)), *(word for row in rows for word in row)]))
 
     def _copies(self, copies: Sequence[Copy]) -> Own:
-        rows = [(to, source, Fixed(count), Fixed(step)) for to, source, count, step in copies]
-        assert all(len(row) == COPY_WORDS for row in rows)
-        return self._list(rows)
+        assert all(len(copy) == COPY_WORDS for copy in copies)
+        return self._list(copies)
 
-    def _tape(
-        self, launches: Sequence[Launch], layout: _Layout, base: int, given: Mapping[Value, Location]
-    ) -> tuple[Own, Locate]:
-        """Append a tape; returns its place, and where its kernels find their buffers."""
-        start = self._put([Fixed(0)] * (WORDS * len(launches)))
+    def _tape(self, start: int, launches: Sequence[Launch], layout: _Layout, given: Mapping[Value, Location]) -> Locate:
+        """Write a tape to words that are there; returns where its kernels find their buffers."""
         sources: dict[Value, Location] = {}
 
         def locate(at: int, buffer: object) -> Location:
             key = (at, buffer) if isinstance(buffer, Scratch) else buffer
             if isinstance(buffer, Value) and buffer in given:
                 return given[buffer]
-            if key in layout.places:
-                return Inside(base + layout.places[key])
+            if key in layout.buffers:
+                return Inside(layout.buffers[key])
             if buffer in self._prepared:
-                return Fixed(self._prepared[buffer].ctypes.data)
+                return Constant(buffer)  # type: ignore[arg-type]
             if buffer == FAULT:
-                return Inside(self._arena)
+                return self._fault
             assert isinstance(buffer, Value)
             if buffer.op == "dims" and buffer not in sources:
                 sources[buffer] = self._sizes_in_words(buffer)
             return sources.get(buffer, Outside(buffer))
 
         for at, launch in enumerate(launches):
+            code: Location
             if launch.writes.op == "loop" and launch.bodies:
-                code, arguments = self._player.loop, self._loop(at, launch, layout, base, locate)
+                code, arguments = Part.LOOP, self._loop(at, launch, layout, locate)
             elif launch.bodies:
-                code, arguments = self._player.choice, self._choice(at, launch, layout, base, locate)
+                code, arguments = Part.CHOICE, self._choice(at, launch, layout, locate)
             else:
-                code = self._addresses[launch.text]
-                arguments = self._put(
-                    [
-                        *(locate(at, buffer) for buffer in launch.buffers),
-                        *(Fixed(self._number(s)) for s in launch.sizes),
-                    ]
-                )
+                code = Kernel(launch.text)
+                buffers = [locate(at, buffer) for buffer in launch.buffers]
+                arguments = self._put([*buffers, *map(self._number, launch.sizes)])
             items = self._number(launch.items)
-            grain = max(1, items // (4 * self._threads))
-            entry: list[Location] = [Fixed(code), Own(arguments), Fixed(items), Fixed(grain)]
-            for word, location in enumerate(entry):
+            for word, location in enumerate((code, Own(arguments), items, self._grain(items))):
                 self._set(start + WORDS * at + word, location)
-        return Own(start), locate
+        return locate
+
+    def _grain(self, items: Number) -> Number:
+        """Items a chunk: each thread claims a few."""
+        table = self._table
+        part = table.operation(Operation.DIVIDE, items.register, table.register(4 * self._threads))
+        return Number(table.operation(Operation.GREATEST, table.register(1), part))
 
     def _sizes_in_words(self, value: Value) -> Own:
-        """A tensor of sizes, written into the tape."""
-        numbers = np.array([self._number(size) for size in value.params["sizes"]], np.int64)
-        raw = numbers.astype(t.numpy_dtype(value.params["dtype"])).tobytes()
-        words = np.frombuffer(raw + bytes(-len(raw) % 8), np.int64)
-        return Own(self._put([Fixed(int(word)) for word in words]))
+        """A tensor of sizes, in the tape."""
+        width = t.numpy_dtype(value.params["dtype"]).itemsize
+        sizes = value.params["sizes"]
+        start = self._put([Fixed(0)] * -(-len(sizes) * width // 8))
+        self._elements += [
+            (8 * start + number * width, width, self._table.register(size)) for number, size in enumerate(sizes)
+        ]
+        return Own(start)
+
+    def _body(self, body: Body, layout: _Layout, given: Mapping[Value, Location]) -> tuple[Own, Locate]:
+        """Append the tape of a body; returns its place, and where its kernels find their buffers."""
+        start = self._put([Fixed(0)] * (WORDS * len(body.launches)))
+        return Own(start), self._tape(start, body.launches, layout, given)
 
     # Control flow.
 
-    def _loop(self, at: int, launch: Launch, layout: _Layout, base: int, locate: Locate) -> int:
+    def _loop(self, at: int, launch: Launch, layout: _Layout, locate: Locate) -> int:
         """Append the arguments of a loop; see :class:`.LoopWord`."""
         (body,) = launch.bodies
         carried = launch.writes.params["carried"]
         operands = [locate(at, operand) for operand in launch.writes.operands]
         results = [locate(at, result) for result in launch.makes]
-        sizes = [self._bytes(result, {}) for result in body.function.results[1:]]
-        number = Inside(base + layout.places[at, _NUMBER])
-        halves = [[Inside(base + layout.places[at, _State(slot, half)]) for half in (0, 1)] for slot in range(carried)]
+        sizes = [Number(self._bytes(result, {})) for result in body.function.results[1:]]
+        number = Inside(layout.buffers[at, _NUMBER])
+        halves = [[Inside(layout.buffers[at, _State(slot, half)]) for half in (0, 1)] for slot in range(carried)]
         changing = [
             slot for slot in range(carried) if body.function.results[1 + slot] is not body.function.inputs[2 + slot]
         ]
         fixed = {slot for slot in range(carried) if slot not in changing}
         in_place = _written_in_place(launch, body)
-        words: list[Location] = [Fixed(self._pool), operands[0], operands[1], number, Inside(self._arena)]
-        words.append(Inside(self._arena + 8))
-        words.append(self._copies([(halves[slot][0], operands[2 + slot], sizes[slot], 0) for slot in changing]))
+        words: list[Location] = [Part.POOL, operands[0], operands[1], number, self._fault, self._limit]
+        nothing = Fixed(0)
+        words.append(self._copies([(halves[slot][0], operands[2 + slot], sizes[slot], nothing) for slot in changing]))
         for half in (0, 1):
-            patches: list[tuple[int, Location, int]] = []
+            patches: list[tuple[int, Location, Location]] = []
             given: dict[Value, Location] = {
                 body.function.inputs[0]: number,
-                body.function.inputs[1]: Fixed(_TRUE.ctypes.data),
+                body.function.inputs[1]: Part.TRUE,
                 **dict(zip(body.function.inputs[2 + carried :], operands[2 + carried :], strict=True)),
             }
             for slot in range(carried):
                 given[body.function.inputs[2 + slot]] = operands[2 + slot] if slot in fixed else halves[slot][half]
             for value, slot in in_place.items():
                 given[value] = halves[slot][1 - half] if slot < carried else Row(results[slot], sizes[slot], patches)
-            tape, found = self._tape(body.launches, layout.bodies[at, 0], base + layout.places[at, 0], given)
+            tape, found = self._body(body, layout.bodies[at, 0], given)
             wanted = [found(-1, value) for value in body.function.results]
             copies: list[Copy] = [
-                (halves[slot][1 - half], wanted[1 + slot], sizes[slot], 0)
+                (halves[slot][1 - half], wanted[1 + slot], sizes[slot], nothing)
                 for slot in changing
                 if in_place.get(body.function.results[1 + slot]) != slot
             ]
@@ -376,11 +452,11 @@ class Planner:
                 if in_place.get(body.function.results[1 + slot]) != slot
             ]
             after: list[Copy] = [
-                (results[slot], operands[2 + slot] if slot in fixed else halves[slot][half], sizes[slot], 0)
+                (results[slot], operands[2 + slot] if slot in fixed else halves[slot][half], sizes[slot], nothing)
                 for slot in range(carried)
             ]
             listed = self._copies(copies)
-            rows = [(Own(word), first, Fixed(step)) for word, first, step in patches]
+            rows = [(Own(word), first, step) for word, first, step in patches]
             assert all(len(row) == PATCH_WORDS for row in rows)
             iteration: list[Location] = [
                 tape,
@@ -394,19 +470,18 @@ class Planner:
             words += iteration
         return self._put(words)
 
-    def _choice(self, at: int, launch: Launch, layout: _Layout, base: int, locate: Locate) -> int:
+    def _choice(self, at: int, launch: Launch, layout: _Layout, locate: Locate) -> int:
         """Append the arguments of a choice; see :class:`.ChoiceWord`."""
         condition, *operands = [locate(at, operand) for operand in launch.writes.operands]
         results = [locate(at, result) for result in launch.makes]
-        words: list[Location] = [Fixed(self._pool), condition]
+        words: list[Location] = [Part.POOL, condition]
         for number, body in enumerate(launch.bodies):
             in_place = _written_in_place(launch, body)
             given = dict(zip(body.function.inputs, operands, strict=True))
             given |= {value: results[slot] for value, slot in in_place.items()}
-            place = base + layout.places[at, number]
-            tape, found = self._tape(body.launches, layout.bodies[at, number], place, given)
+            tape, found = self._body(body, layout.bodies[at, number], given)
             copies: list[Copy] = [
-                (results[slot], found(-1, value), self._bytes(value, {}), 0)
+                (results[slot], found(-1, value), Number(self._bytes(value, {})), Fixed(0))
                 for slot, value in enumerate(body.function.results)
                 if in_place.get(value) != slot
             ]
@@ -437,6 +512,18 @@ def stored_shape(value: Value, blocks: Mapping[Value, int], sizes: Mapping[str, 
     return shape
 
 
-def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return table[:, 0].copy(), table[:, 1].copy()
+def stored_registers(table: SizeTable, value: Value, blocks: Mapping[Value, int]) -> list[int]:
+    """The registers of the sizes of a value as it is stored, see :func:`stored_shape`."""
+    shape = [table.register(size) for size in shape_of(value)]
+    block = blocks.get(value, 0)
+    if block:
+        shape[1] = table.up(shape[1], block)
+    return shape
+
+
+def _is_count(buffer: Hashable) -> bool:
+    return buffer == (0, _NUMBER) or isinstance(buffer, Count)
+
+
+def _rows(rows: Sequence[Sequence[int]], words: int) -> np.ndarray:
+    return np.array(rows, np.int64).reshape(-1, words)

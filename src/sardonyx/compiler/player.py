@@ -18,6 +18,7 @@ from enum import IntEnum
 from string import Template
 from typing import NamedTuple
 
+from sardonyx.compiler import planning
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.emitter import Emitter
@@ -84,6 +85,8 @@ class Player(NamedTuple):
         play_flushing: The same with denormal numbers taken for zero, by all threads, until it returns.
         loop: The address of the function of loops, a kernel of one item.
         choice: The address of the function of choices, a kernel of one item.
+        measure: ``i64 (ptr table)``, see :mod:`.planning`.
+        fill: ``void (ptr table)``.
         code: Where they are.
     """
 
@@ -91,6 +94,8 @@ class Player(NamedTuple):
     play_flushing: Callable[[int, int, int], None]
     loop: int
     choice: int
+    measure: Callable[[int], int]
+    fill: Callable[[int], None]
     code: MappedCode | LoadedCode
 
 
@@ -108,11 +113,21 @@ def player(target: Target) -> Player:
             iteration_words=len(IterationWord), branch_words=len(BranchWord),
         ),
     ]  # fmt: skip
-    declarations = {**play.declarations, **flushed.declarations, **copy.declarations, **patch.declarations}
+    planning_texts, declarations = planning.definitions()
+    texts += planning_texts
+    declarations += [line for each in (play, flushed, copy, patch) for line in each.declarations]
     code = loaded(linked(objects([module_text(target, texts, declarations)], target, store(), jobs=1)), target)
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    play_tape, play_flushing = (signature(code.address(name)) for name in ("play", "play_flushing"))
-    return Player(play_tape, play_flushing, code.address("loop"), code.address("choice"), code)
+    pointer = ctypes.c_void_p
+    signature = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer)
+    return Player(
+        signature(code.address("play")),
+        signature(code.address("play_flushing")),
+        code.address("loop"),
+        code.address("choice"),
+        ctypes.PYFUNCTYPE(ctypes.c_int64, pointer)(code.address("measure")),
+        ctypes.PYFUNCTYPE(None, pointer)(code.address("fill")),
+        code,
+    )
 
 
 def _play() -> Emitter:

@@ -1,14 +1,15 @@
 """Programs: a Core function compiled, and run with one native call.
 
 What a run does is written down as a *tape*, an array of machine words: for each kernel its address, its arguments, and
-its work items. A tape is made once for each set of input sizes, and only the addresses of inputs and results change
-from call to call. Nothing of the model is in the code that plays it.
+its work items. What in it depends on sizes is written anew where a call has other sizes than the one before, by native
+code; the addresses of inputs and results change from call to call. Nothing of the model is in the code that plays it.
 """
 
 from __future__ import annotations
 
 import copy
 import ctypes
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +24,16 @@ from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
+from sardonyx.compiler.context import Context, Linked
 from sardonyx.compiler.control import counted, is_of_tensors
 from sardonyx.compiler.counted import has_kernel, most_results
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
-from sardonyx.compiler.entry import Entry, Word, again_entry, call_entry
+from sardonyx.compiler.entry import Entry, Input, Output, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
 from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
-from sardonyx.compiler.plan import UNLIMITED, Context, Plan, Planner, stored_shape
+from sardonyx.compiler.plan import UNLIMITED, Planner, stored_shape
 from sardonyx.compiler.player import player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.reweighting import Meaning, matched, remade
@@ -39,8 +41,9 @@ from sardonyx.compiler.sharing import aligned, prepared
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
+from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
-from sardonyx.core.dim import evaluate
+from sardonyx.core.dim import Dim, evaluate, symbols
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.interpreter import Sizes, called, compute, match_type
 from sardonyx.core.run_context import RunContext, current_run, running
@@ -49,7 +52,7 @@ from sardonyx.core.types import TensorType, TupleType
 from sardonyx.errors import UnsupportedError
 
 _REMEMBERED = 256
-"""Input sizes whose plans are kept."""
+"""Shapes of inputs whose sizes are remembered."""
 
 _FIRST_ROOM = 1 << 20
 """Bytes that a loop may collect before it is begun again with more room, where its length is not known before."""
@@ -173,7 +176,7 @@ class Program:
         self._in_one = len(steps) == 1 and isinstance(steps[0], Segment) and steps[0].counted is None
         self._last = self._last_readers()
         self._repeats = any(launch.bodies for launch in self.launches)
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
 
     # Making.
@@ -271,20 +274,29 @@ class Program:
 
     # Planning.
 
-    def _plan(self, number: int, segment: Segment, sizes: Sizes) -> Plan:
-        planner = Planner(
-            sizes, self.pool.threads, self.pool.address, player(self.target), self._addresses, self._prepared
-        )
-        plan = planner.plan(
-            segment.launches, self.blocks, lambda value: self._is_outside(value, number, segment), lambda value: False
-        )
-        made = {value for launch in segment.launches for value in launch.makes}
-        plan.makes = [
-            (value, tuple(stored_shape(value, self.blocks, sizes)), t.numpy_dtype(dtype_of(value)))
-            for value in dict.fromkeys(plan.outside[1])
-            if value in made
-        ]
-        return plan
+    def _plan(self, number: int) -> Linked:
+        """The plan of a step that is a segment."""
+        found = self._plans.get(number)
+        if found is None:
+            segment = self.steps[number]
+            assert isinstance(segment, Segment)
+            plan = Planner(self.pool.threads, self._prepared).plan(
+                segment.launches,
+                self.blocks,
+                lambda value: self._is_outside(value, number, segment),
+                self.function.inputs if self._in_one and self._symbols is not None else (),
+            )
+            found = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
+            self._plans[number] = found
+        return found
+
+    @functools.cached_property
+    def _symbols(self) -> frozenset[str] | None:
+        """The symbols that inputs have as a size; None where there are sizes of inputs that these do not tell."""
+        sizes = [size for value in self.function.inputs if _is_tensor(value) for size in shape_of(value)]
+        atoms = [size.atom for size in sizes if isinstance(size, Dim)]
+        names = frozenset(atom.name for atom in atoms if atom is not None and atom.kind == "symbol")
+        return names if all(symbols(size) <= names for size in sizes) else None
 
     def _is_outside(self, value: Value, number: int, segment: Segment) -> bool:
         """Whether a value lies in memory that is not the segment's own, as what is read after it does."""
@@ -317,7 +329,6 @@ class Program:
             sizes = self.sizes_of(arrays, around)
             if len(self._sizes) >= _REMEMBERED:
                 self._sizes.clear()
-                self._plans.clear()
             self._sizes[key] = sizes
         if not self._in_one:
             sizes = dict(sizes)
@@ -337,28 +348,23 @@ class Program:
 
         Args:
             names: What the inputs are called.
-            arrays: Those of a call: the function is for arrays of the same sizes.
+            arrays: Those of a call.
         """
-        shapes = tuple([array.shape for array in arrays])
-        made = self._alone(shapes)
-        if made is None:
+        context = self._alone(arrays)
+        if context is None:
             return None
-        plan, context = made
+        plan = context.plan
         places: dict[Value, list[int]] = {}
         for word, value in zip(*plan.outside, strict=True):
             places.setdefault(value, []).append(context.address + 8 * int(word))
         inputs = [
-            (name, np.dtype(t.numpy_dtype(dtype_of(value))), shape, places.get(value, []))
-            for name, value, shape in zip(names, self.function.inputs, shapes, strict=True)
+            Input(name, dtype_of(value).numpy(), plan.shapes[value], array.shape, places.get(value, []))
+            for name, value, array in zip(names, self.function.inputs, arrays, strict=True)
         ]
-        sizes = self._sizes[shapes]
         outputs = [
-            (t.numpy_dtype(dtype_of(value)), tuple(stored_shape(value, self.blocks, sizes)), places[value])
-            for value in self.function.results
+            Output(dtype_of(value).numpy(), plan.shapes[value], places[value]) for value in self.function.results
         ]
-        busy = np.zeros(1, np.int32)
-        words = self._words(plan, context, busy)
-        return call_entry(self.target, words, inputs, outputs, [self, plan, context, busy])
+        return call_entry(self.target, self._entry_words(context), inputs, outputs, context, [self])
 
     def binding(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None]) -> tuple[Entry, list[Any]]:
         """A function that computes from and into arrays that stay where they are, and the results.
@@ -371,39 +377,39 @@ class Program:
             UnsupportedError: Calls need more than native code.
         """
         first = self.run(arrays)
-        made = self._alone(tuple([array.shape for array in arrays]))
-        if made is None:
+        context = self._alone(arrays)
+        if context is None:
             raise UnsupportedError("what the interpreter computes a part of cannot be bound.")
-        plan, context = made
         given = [array if kept is None else kept for array, kept in zip(first, results, strict=True)]
         env = dict(zip((*self.function.inputs, *self.function.results), (*arrays, *given), strict=True))
-        words, values = plan.outside
+        words, values = context.plan.outside
         context.tape[words] = [env[value].ctypes.data for value in values]
-        busy = np.zeros(1, np.int32)
-        entry = again_entry(self.target, self._words(plan, context, busy), [self, plan, context, env, busy])
-        return entry, given
+        return again_entry(self.target, self._entry_words(context), [self, context, env]), given
 
-    def _alone(self, shapes: tuple[Any, ...]) -> tuple[Plan, Context] | None:
-        """The plan for shapes and a context that nobody else has, where one native call computes all."""
-        if not self._in_one or shapes not in self._sizes:
-            return None
-        plan = self._plans[id(self._sizes[shapes]),]
+    def _alone(self, arrays: Sequence[np.ndarray]) -> Context | None:
+        """A context that nobody else has, for arrays like these, where one native call computes all."""
         known = {*self.function.inputs, *self.function.results}
         results = self.function.results
-        tensors = all(_is_tensor(value) for value in known)
-        computed = all(value in plan.outside[1] and value.op != "input" for value in results)
-        if not tensors or not computed or not known.issuperset(plan.outside[1]) or len(set(results)) != len(results):
+        if not self._in_one or not all(_is_tensor(value) for value in known) or len(set(results)) != len(results):
             return None
-        return plan, Context(plan)
+        plan = self._plan(0).plan
+        outside = plan.outside[1]
+        computed = all(value in outside and value.op != "input" for value in results)
+        if not computed or not known.issuperset(outside) or self._symbols is None:
+            return None
+        if not plan.symbols.keys() <= self._symbols:
+            return None
+        context = self._plan(0).context()
+        context.prepare(self.sizes_of(arrays))
+        return context
 
-    def _words(self, plan: Plan, context: Context, busy: np.ndarray) -> dict[Word, int]:
+    def _entry_words(self, context: Context) -> dict[Word, int]:
         return {
             Word.PLAY: player(self.target).code.address("play_flushing" if self.flushes else "play"),
             Word.TAPE: context.address,
-            Word.KERNELS: plan.kernels,
+            Word.KERNELS: context.plan.kernels,
             Word.POOL: self.pool.address,
             Word.FAULT: ctypes.addressof(context.fault),
-            Word.BUSY: int(busy.ctypes.data),
         }
 
     def sizes_of(self, arrays: Sequence[Any], around: Mapping[str, int] | None = None) -> Sizes:
@@ -420,29 +426,22 @@ class Program:
         return sizes
 
     def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None) -> None:
-        key = (id(sizes),) if self._in_one else (number, *sizes.values())
-        plan = self._plans.get(key)
-        if plan is None:
-            if len(self._plans) >= _REMEMBERED * len(self.steps):
-                self._plans.clear()
-            plan = self._plans[key] = self._plan(number, segment, sizes)
-        try:
-            context = plan.free.pop()
-        except IndexError:
-            context = Context(plan)
-        for value, shape, dtype in plan.makes:
-            env[value] = np.empty(shape, dtype)
-        words, values = plan.outside
+        linked = self._plan(number)
+        context = linked.context()
+        context.prepare(sizes)
+        for value in linked.plan.makes:
+            env[value] = np.empty(context.shape(value), dtype_of(value).numpy())
+        words, values = linked.plan.outside
         if values:
             addresses = {value: self._address(value, env, sizes) for value in dict.fromkeys(values)}
             context.tape[words] = [addresses[value] for value in values]
         if self._repeats:
             context.limit.value = UNLIMITED if limit is None else limit
-        self.play_tape(context.address, plan.kernels)
-        if segment.counted is not None and plan.count is not None:
-            env[segment.counted] = ctypes.c_int64.from_address(context.base + plan.count).value
+        self.play_tape(context.address, linked.plan.kernels)
+        if segment.counted is not None and linked.plan.count is not None:
+            env[segment.counted] = ctypes.c_int64.from_address(context.place(linked.plan.count)).value
         fault, context.fault.value = context.fault.value, 0
-        plan.free.append(context)
+        linked.free.append(context)
         if fault:
             raise Fault
 

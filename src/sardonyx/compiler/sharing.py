@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.compiler.closed import computed, is_closed
 from sardonyx.compiler.launch import Prepared
-from sardonyx.compiler.memory_plan import ALIGNMENT
+from sardonyx.compiler.planning import ALIGNMENT
 from sardonyx.core.graph import Value, function
 
 _arrays: weakref.WeakValueDictionary[tuple[str, bytes], np.ndarray] = weakref.WeakValueDictionary()

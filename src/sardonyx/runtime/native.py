@@ -67,8 +67,7 @@ class NativeModel:
         self._types = [value.type for value in program.function.inputs]
         self._entry: Entry | None = None
         self._may_have_entry = all(isinstance(type, TensorType) for type in self._types)
-        self._shapes: tuple[Any, ...] | None = None
-        self._entry_shapes: tuple[Any, ...] | None = None
+        self._ran = False
         self._plain = [
             (name, type.dtype.numpy()) if isinstance(type, TensorType) else (name, None)
             for name, type in zip(self.input_names, self._types, strict=True)
@@ -102,7 +101,7 @@ class NativeModel:
 
     @property
     def call(self) -> Callable[[Any], list[Any] | None] | None:
-        """The generated function of feeds, for the sizes that two calls in a row had: results, or None to ask again."""
+        """The generated function of feeds, there from the second call on: results, or None to ask :meth:`run`."""
         return None if self._entry is None else self._entry.call
 
     def bind(
@@ -150,12 +149,10 @@ class NativeModel:
         """
         arrays = self.arrays(feeds)
         found = self.program.run(arrays, context)
-        if self._may_have_entry:
-            shapes = tuple([array.shape for array in arrays])
-            if shapes == self._shapes and self._entry_shapes != shapes:
-                self._entry, self._entry_shapes = self.program.entry(self.input_names, arrays), shapes
-                self._may_have_entry = self._entry is not None
-            self._shapes = shapes
+        if self._may_have_entry and self._ran and self._entry is None:
+            self._entry = self.program.entry(self.input_names, arrays)
+            self._may_have_entry = self._entry is not None
+        self._ran = True
         if output_names is None:
             return found
         by_name = dict(zip(self.output_names, found, strict=True))

@@ -1,0 +1,162 @@
+"""Contexts: what one running call needs of a plan, made ready for its sizes by native code."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+
+from sardonyx.compiler.plan import Kernel, Link, Part, Plan
+from sardonyx.compiler.planning import ALIGNMENT, FAULT, PLACED_WORDS, PlanWord
+from sardonyx.compiler.player import Player
+from sardonyx.core.graph import Value
+from sardonyx.errors import ShapeError, SizeLimitError
+
+_TRUE = np.ones(1, np.bool_)
+
+
+class Linked:
+    """A plan whose tape points to what is loaded in this process.
+
+    Args:
+        plan: The plan.
+        player: What plays tapes.
+        pool: The address of the pool.
+        addresses: Of kernels, by their text.
+        prepared: What is made of constants.
+
+    Attributes:
+        free: Contexts that no call uses.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        player: Player,
+        pool: int,
+        addresses: Mapping[str, int],
+        prepared: Mapping[object, np.ndarray],
+    ) -> None:
+        self.plan = plan
+        self.player = player
+        parts = {
+            Part.POOL: pool,
+            Part.LOOP: player.loop,
+            Part.CHOICE: player.choice,
+            Part.TRUE: int(_TRUE.ctypes.data),
+        }
+
+        def address(link: Link) -> int:
+            if isinstance(link, Part):
+                return parts[link]
+            return addresses[link.text] if isinstance(link, Kernel) else int(prepared[link.buffer].ctypes.data)
+
+        self.free: list[Context] = []
+        self.words = plan.words.copy()
+        self.words[[word for word, _ in plan.links]] = [address(link) for _, link in plan.links]
+
+    def context(self) -> Context:
+        """A context that no other call uses; whoever has done with it puts it back."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return Context(self)
+
+
+class Context:
+    """A tape, an arena, and the numbers of the sizes that they are ready for.
+
+    Args:
+        linked: The plan.
+
+    Attributes:
+        linked: The plan.
+        registers: The numbers of sizes.
+        address: Of the tape.
+        fault: Whether data had no result.
+        limit: How many iterations a loop may make.
+        table: Where planning reads everything, see :class:`.PlanWord`.
+    """
+
+    def __init__(self, linked: Linked) -> None:
+        self.linked = linked
+        self.plan = plan = linked.plan
+        self._measure, self._fill = linked.player.measure, linked.player.fill
+        self.tape = linked.words.copy()
+        self.address = int(self.tape.ctypes.data)
+        self.tape[plan.own[:, 0]] = 8 * plan.own[:, 1] + self.address
+        self.fault = ctypes.c_int32.from_address(self.address + 8 * plan.fault)
+        self.limit = ctypes.c_int64.from_address(self.address + 8 * plan.limit)
+        self.registers = plan.start.copy()
+        self.offsets = np.zeros(len(plan.buffers), np.int64)
+        self._symbols = list(plan.symbols.values())
+        self._numbers: list[int] | None = None
+        self._memory = np.empty(0, np.uint8)
+        order = np.arange(len(plan.buffers))
+        placed = np.empty((len(plan.buffers), PLACED_WORDS), np.int64)
+        self._alive = order, placed
+        rows = {
+            PlanWord.ROWS: (plan.instructions, PlanWord.ROW_COUNT),
+            PlanWord.LAYOUTS: (plan.layouts, PlanWord.LAYOUT_COUNT),
+            PlanWord.SIZE_WORDS: (plan.sizes, PlanWord.SIZE_WORD_COUNT),
+            PlanWord.PLACE_WORDS: (plan.inside, PlanWord.PLACE_WORD_COUNT),
+            PlanWord.ELEMENTS: (plan.elements, PlanWord.ELEMENT_COUNT),
+        }
+        arrays = {
+            PlanWord.REGISTERS: self.registers, PlanWord.BUFFERS: plan.buffers, PlanWord.ORDER: order,
+            PlanWord.PLACED: placed, PlanWord.OFFSETS: self.offsets, PlanWord.TAPE: self.tape,
+        }  # fmt: skip
+        self.table = np.zeros(len(PlanWord), np.int64)
+        for word, (array, count) in rows.items():
+            self.table[word], self.table[count] = array.ctypes.data, len(array)
+        for word, array in arrays.items():
+            self.table[word] = array.ctypes.data
+
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """Make tape and arena ready.
+
+        Args:
+            sizes: Numbers for the symbols.
+
+        Raises:
+            ShapeError: Sizes do not go together.
+        """
+        numbers = [sizes[name] for name in self.plan.symbols]
+        if numbers == self._numbers:
+            return
+        self._numbers = None
+        self.registers[self._symbols] = numbers
+        if self._measure(self.table.ctypes.data) == FAULT:
+            raise self._refusal(sizes)
+        if self.table[PlanWord.WANTED] > self.table[PlanWord.CAPACITY]:
+            self.grow()
+        self._fill(self.table.ctypes.data)
+        self._numbers = numbers
+
+    def grow(self) -> None:
+        """Take an arena of the wanted bytes, at least twice what it was: memory that is not touched costs nothing."""
+        capacity = int(max(self.table[PlanWord.WANTED], 2 * self.table[PlanWord.CAPACITY]))
+        # What it replaces goes first.
+        self._memory = np.empty(0, np.uint8)
+        self.table[PlanWord.CAPACITY] = 0
+        self._memory = np.empty(capacity + ALIGNMENT, np.uint8)
+        self.table[PlanWord.ARENA] = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self.table[PlanWord.CAPACITY] = capacity
+
+    def place(self, buffer: int) -> int:
+        """The address of a buffer in the arena."""
+        return int(self.table[PlanWord.ARENA] + self.offsets[buffer])
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """The sizes of an input, or of a value that is made elsewhere than in the arena."""
+        return tuple(self.registers[self.plan.shapes[value]].tolist())
+
+    def _refusal(self, sizes: Mapping[str, int]) -> ShapeError:
+        for dim in self.plan.dims:
+            try:
+                dim.evaluate(sizes)
+            except ShapeError as error:
+                return error
+        given = ", ".join(f"{name} = {number}" for name, number in sizes.items())
+        return SizeLimitError("what is computed passes 64 bits.", where=given, remedy="Give smaller inputs.")
