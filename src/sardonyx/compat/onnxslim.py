@@ -259,9 +259,7 @@ def _agrees(original: ir.Model, result: ir.Model, given: Iterable[str]) -> bool:
         else:
             shapes |= _shapes([text])
     tried = trials.Trials(1, shapes, given=data)
-    wrong = trials.mismatches(
-        original.clone(), model_io.to_proto(original), model_io.to_proto(result), tried, 1e-3, 1e-4
-    )
+    wrong = trials.mismatches(original.clone(), original, result, tried, 1e-3, 1e-4)
     for name in wrong:
         print(f"Model output {name} mismatch after slimming.\nPlease check the model carefully.")
     return not wrong

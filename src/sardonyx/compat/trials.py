@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.rewrite import inference
-from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite.verify.child import Apart, uses_own_operators
 from sardonyx.rewrite.verify.search import Search
 
 FILLS = ("random", "ones", "zeros", "arange")
@@ -60,17 +60,19 @@ def _filled(drawn: Any, fill: str) -> Any:
 
 def mismatches(
     original: ir.Model,
-    runnable: onnx.ModelProto | str,
-    result: onnx.ModelProto,
+    runnable: ir.Model | onnx.ModelProto | str,
+    result: ir.Model | onnx.ModelProto,
     trials: Trials,
     rtol: float,
     atol: float,
 ) -> list[str]:
     """Names of the outputs that differ on some trial (``numpy.allclose``, NaN equal to NaN).
 
+    Models run in a process of its own, so that an engine that crashes over one takes nothing with it.
+
     Args:
         original: The model before rewriting; its shapes are changed.
-        runnable: The same model as evaluators take it.
+        runnable: The same model, unchanged, or the path of its file.
         result: The model after rewriting. Outputs that it does not have are not compared.
         trials: What to try both on.
         rtol: Relative tolerance.
@@ -85,17 +87,23 @@ def mismatches(
         if wanted is not None:
             value.shape = ir.Shape(list(wanted))
     inference.infer_shapes(original, strict=False)
-    search = Search(original, lambda drawn: evaluate(runnable, trials.feeds(drawn)), seed=0, wanted=trials.count)
-    samples = search.samples() or search.dull[: trials.count]
-    if not samples:
-        raise EvaluationError(
-            f"the original runs on no trial: {'; '.join(search.reasons)}", remedy="Give shapes or inputs to try it on."
-        )
-    wrong: dict[str, None] = {}
-    for sample in samples:
-        found = evaluate(result, trials.feeds(sample.feeds))
-        compared = [name for name in sample.answers if name in found]
-        wrong.update(dict.fromkeys(n for n in compared if not _close(sample.answers[n], found[n], rtol, atol)))
+    with (
+        Apart(here=uses_own_operators(original)) as apart,
+        apart.file_of(runnable) as first,
+        apart.file_of(result) as second,
+    ):
+        search = Search(original, lambda drawn: apart.run(first, trials.feeds(drawn)), seed=0, wanted=trials.count)
+        samples = search.samples() or search.dull[: trials.count]
+        if not samples:
+            raise EvaluationError(
+                f"the original runs on no trial: {'; '.join(search.reasons)}",
+                remedy="Give shapes or inputs to try it on.",
+            )
+        wrong: dict[str, None] = {}
+        for sample in samples:
+            found = apart.run(second, trials.feeds(sample.feeds))
+            compared = [name for name in sample.answers if name in found]
+            wrong.update(dict.fromkeys(n for n in compared if not _close(sample.answers[n], found[n], rtol, atol)))
     return list(wrong)
 
 

@@ -11,7 +11,9 @@ import pytest
 
 import sardonyx
 from sardonyx import model as model_io
-from sardonyx.errors import ShapeError
+from sardonyx.compat import onnxsim
+from sardonyx.compress.float16 import auto_mixed_precision
+from sardonyx.errors import EvaluationError, ShapeError
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.verify import Verifier
 from sardonyx.rewrite.verify.child import Child
@@ -133,3 +135,29 @@ def test_a_model_that_crashes_at_other_shapes_only_is_refused(monkeypatch: pytes
     fixed = model([node("Tanh", ["x"], ["y"])], [info("x", [1, 4])], [info("y", [1, 4])])
     with pytest.raises(ShapeError, match=r"does not run .*crashed.*SIGSEGV"):
         sardonyx.set_batch(sardonyx.load(fixed), "n")
+
+
+@pytest.fixture
+def crash_over_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process that is asked to run a model is gone before it can."""
+    ask = Child.ask
+
+    def crashing(self: Child, request: dict[str, object], seconds: float) -> dict[str, object]:
+        os.kill(self.process.pid, signal.SIGSEGV)
+        self.process.wait()
+        return ask(self, request, seconds)
+
+    monkeypatch.setattr(Child, "ask", crashing)
+
+
+@pytest.mark.usefixtures("crash_over_every_run")
+def test_a_crash_in_the_search_for_mixed_precision_is_an_error_here() -> None:
+    feeds = {"x": np.ones((2, 4), np.float32)}
+    with pytest.raises(EvaluationError, match=r"crashed .*SIGSEGV"):
+        auto_mixed_precision(model_io.from_proto(TANH), feeds, 1e-2)
+
+
+@pytest.mark.usefixtures("crash_over_every_run")
+def test_a_crash_over_a_trial_of_a_drop_in_module_is_an_error_here() -> None:
+    with pytest.raises(EvaluationError, match=r"crashed .*SIGSEGV"):
+        onnxsim.simplify(TANH, check_n=1)

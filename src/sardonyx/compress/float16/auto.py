@@ -13,8 +13,6 @@ import heapq
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -33,10 +31,10 @@ from sardonyx.compress.float16.convert import (
     private_copy,
 )
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
-from sardonyx.errors import EvaluationError, ModelTooLargeError, OptionError
+from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.verify.child import Apart, uses_own_operators
 from sardonyx.rewrite.verify.search import Sample, Search
 
 _SEGMENTS = 16
@@ -123,12 +121,14 @@ def auto_mixed_precision(
     clamp = default_clamp(ir.DataType[dtype.upper()], min_positive_val, max_finite_val)
     options = make_options(clamp, keep_io_types, False, op_block_list, node_block_list)
     source = model_io.load(model)
-    if inputs is None:
-        samples = _draw(source)
-    else:
-        samples = [inputs] if isinstance(inputs, Mapping) else list(inputs)
-    search = _Search(source, samples, tolerance, options, max_trials)
-    return search.result(search.run())
+    # Over a model that is run so often an engine may crash: in a process of its own it takes nothing with it.
+    with Apart(here=uses_own_operators(source)) as apart:
+        if inputs is None:
+            samples = _draw(source, apart)
+        else:
+            samples = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+        search = _Search(source, samples, tolerance, options, max_trials, apart)
+        return search.result(search.run())
 
 
 def output_error(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> float:
@@ -167,7 +167,13 @@ class _Search:
     """Nodes are known by their place among all nodes, which every private copy of the model shares."""
 
     def __init__(
-        self, model: ir.Model, samples: Sequence[Feeds], tolerance: float, options: Options, max_trials: int
+        self,
+        model: ir.Model,
+        samples: Sequence[Feeds],
+        tolerance: float,
+        options: Options,
+        max_trials: int,
+        apart: Apart,
     ) -> None:
         self._model = model
         self._samples = samples
@@ -176,7 +182,8 @@ class _Search:
         self._max_trials = max_trials
         self._errors: dict[Nodes, float] = {}
         self._trials: list[Trial] = []
-        self._references = [_run(model, feeds) for feeds in samples]
+        self._apart = apart
+        self._references = self._answers(model)
         if not any(_comparable(answers) for answers in self._references):
             raise EvaluationError(
                 "every output is empty, or nothing in it is finite: there is nothing to compare",
@@ -239,10 +246,14 @@ class _Search:
     def _error(self, kept: Nodes) -> float:
         if kept not in self._errors:
             converted = self._convert(kept, only_round=True)[0].model
-            pairs = zip(self._samples, self._references, strict=True)
-            self._errors[kept] = max(output_error(reference, _run(converted, feeds)) for feeds, reference in pairs)
+            pairs = zip(self._references, self._answers(converted), strict=True)
+            self._errors[kept] = max(output_error(reference, answers) for reference, answers in pairs)
             self._trials.append(Trial(len(kept), self._errors[kept]))
         return self._errors[kept]
+
+    def _answers(self, model: ir.Model) -> list[dict[str, Any]]:
+        with self._apart.file_of(model) as path:
+            return [self._apart.run(path, feeds) for feeds in self._samples]
 
     def _convert(self, kept: Nodes, *, only_round: bool = False) -> tuple[Conversion, tuple[str, ...]]:
         labels: list[str] = []
@@ -283,11 +294,10 @@ def _cut(nodes: Sequence[int], parts: int) -> list[list[int]]:
     return [list(nodes[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
-def _draw(model: ir.Model) -> list[Feeds]:
+def _draw(model: ir.Model, apart: Apart) -> list[Feeds]:
     """Samples on which the model runs, and which between them have something to compare in every output."""
     annotated = model.clone()
     infer_shapes(annotated, strict=False)
-    search = Search(annotated, lambda feeds: _run(model, feeds), seed=0, wanted=2)
     outputs = [str(value.name) for value in annotated.graph.outputs if 0 not in (facts.static_shape(value) or ())]
     seen: dict[str, Feeds] = {}
 
@@ -297,7 +307,9 @@ def _draw(model: ir.Model) -> list[Feeds]:
                 seen[name] = sample.feeds
         return len(seen) < len(outputs)
 
-    found = search.samples(fill)
+    with apart.file_of(model) as path:
+        search = Search(annotated, lambda feeds: apart.run(path, feeds), seed=0, wanted=2)
+        found = search.samples(fill)
     if not found:
         raise EvaluationError(
             f"no inputs drawn for the model tell anything of it: {'; '.join(search.reasons)[:400]}",
@@ -323,13 +335,3 @@ def _comparable(answer: Any) -> bool:
         return any(_comparable(value) for value in answer)
     array = np.asarray(answer)
     return bool(np.isfinite(array).any()) if array.dtype.kind == "f" else array.size > 0 and answer is not None
-
-
-def _run(model: ir.Model, feeds: Feeds) -> Mapping[str, Any]:
-    try:
-        return evaluate(model_io.to_proto(model), feeds)
-    except ModelTooLargeError:
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
-            model_io.save(model, path)
-            return evaluate(path, feeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import pickle
@@ -12,13 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import onnx
 import onnx_ir as ir
 
+from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.evaluate import evaluate
@@ -115,6 +118,20 @@ class Apart:
                 self._child.stop()
             self._child = None
         self._folder.cleanup()
+
+    @contextlib.contextmanager
+    def file_of(self, model: ir.Model | onnx.ModelProto | str | Path) -> Iterator[Path]:
+        """A file with the model, which is there as long as it is wanted; its own where it is one."""
+        if isinstance(model, (str, Path)):
+            yield Path(model)
+            return
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
+            path = Path(folder) / "model.onnx"
+            if isinstance(model, onnx.ModelProto):
+                path.write_bytes(model.SerializeToString())
+            else:
+                model_io.save(model, path)
+            yield path
 
     def run(self, path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs of the model in a file, by name.
