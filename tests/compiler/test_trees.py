@@ -7,6 +7,7 @@ import pytest
 from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.trees import tree_sum
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
@@ -14,7 +15,10 @@ from sardonyx.core.graph import Function
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
-from sardonyx.ops.definitions.ml.trees import LEAF, MODES, Trees, scores
+from sardonyx.ops.definitions.ml.trees import LEAF, MEMBER, MODES, Trees, scores
+
+CATEGORIES = [-np.inf, np.inf, np.nan, 0.0, -0.0, 1.0, 2.0, float(np.nextafter(np.float32(1), np.float32(2)))]
+ORDERED = ["BRANCH_LEQ", "BRANCH_LT"]
 
 
 def random_trees(
@@ -29,7 +33,7 @@ def random_trees(
         for column in (trees.features, trees.splits, trees.modes, trees.yes, trees.no, trees.missing):
             column.append(False)
         trees.features[node] = 0 if is_leaf else int(rng.integers(features))
-        trees.splits[node] = float(rng.choice([-np.inf, np.inf, 0.0, *rng.standard_normal(20)]))
+        trees.splits[node] = float(rng.choice([*CATEGORIES, *rng.standard_normal(20)]))
         trees.modes[node] = LEAF if is_leaf else MODES.index(str(rng.choice(modes)))
         trees.missing[node] = missing and bool(rng.random() < 0.5)
         if is_leaf:
@@ -39,6 +43,8 @@ def random_trees(
                 if rng.random() < 0.9:
                     trees.weights.append((node, target, given if target == 0 else float(rng.standard_normal())))
         else:
+            if trees.modes[node] == MEMBER:
+                trees.members[node] = [float(each) for each in rng.choice(CATEGORIES, int(rng.integers(0, 5)))]
             trees.yes[node] = grown(level + 1)
             trees.no[node] = grown(level + 1)
         return node
@@ -55,35 +61,86 @@ def traced(trees: Trees, features: int, targets: int, aggregate: str = "SUM") ->
 
 def rows_of(rng: np.random.Generator, count: int, features: int) -> np.ndarray:
     x = rng.standard_normal((count, features)).astype(np.float32)
-    x[rng.random(x.shape) < 0.1] = np.nan
-    x[rng.random(x.shape) < 0.05] = np.inf
-    x[rng.random(x.shape) < 0.05] = -np.inf
-    return x
+    return np.where(rng.random(x.shape) < 0.4, rng.choice(np.array(CATEGORIES, np.float32), x.shape), x)
+
+
+def assert_as_interpreted(function: Function, titles: list[str], counts: tuple[int, ...], features: int) -> None:
+    program, rng = Program(function), np.random.default_rng(1)
+    assert [launch.title for launch in program.launches] == titles
+    for count in counts:
+        x = rows_of(rng, count, features)
+        np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
 
 
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize(("targets", "features"), [(1, 1), (1, 7), (3, 4), (20, 300)])
 def test_a_sum_over_trees_is_one_kernel(targets: int, features: int, missing: bool) -> None:
     rng = np.random.default_rng(targets + features)
-    for count, depth in ((1, 0), (3, 1), (8, 4), (13, 7)):
-        trees = random_trees(rng, count, features, targets, depth, ["BRANCH_LEQ", "BRANCH_LT"], missing)
+    for count, depth in ((1, 0), (8, 4), (9, 8)):
+        trees = random_trees(rng, count, features, targets, depth, ORDERED, missing)
         function = traced(trees, features, targets, "AVERAGE" if depth == 4 else "SUM")
-        program = Program(function)
-        assert [launch.title for launch in program.launches] == ["trees", "map"]
-        for n in (0, 1, 7, 8, 9, 131, 300):
-            x = rows_of(rng, n, features)
-            np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
+        assert_as_interpreted(function, ["trees", "map"], (0, 1, 2, 3, 17, 18, 32, 33, 131, 600), features)
 
 
-@pytest.mark.parametrize("aggregate", ["SUM", "MIN"])
-def test_other_comparisons_and_aggregates_have_no_such_kernel(aggregate: str) -> None:
-    rng = np.random.default_rng(0)
-    modes = ["BRANCH_GT", "BRANCH_EQ"] if aggregate == "SUM" else ["BRANCH_LEQ"]
-    function = traced(random_trees(rng, 5, 4, 2, 3, modes, False), 4, 2, aggregate)
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("modes", [[mode] for mode in MODES[:-1]] + [[*MODES[:-1]]], ids="/".join)
+def test_all_comparisons_have_the_kernel(modes: list[str], missing: bool) -> None:
+    rng = np.random.default_rng(len(modes[0]))
+    for count, depth, features in ((9, 3, 2), (17, 9, 5)):
+        function = traced(random_trees(rng, count, features, 1, depth, modes, missing), features, 1)
+        assert_as_interpreted(function, ["trees", "map"], (1, 40), features)
+
+
+@pytest.mark.parametrize("mode", MODES[:6])
+def test_denormal_numbers_are_told_apart(mode: str) -> None:
+    least = float(np.finfo(np.float32).smallest_subnormal)
+    for split in (-least, -0.0, 0.0, least):
+        node, leaf = MODES.index(mode), LEAF
+        trees = Trees(
+            [0], [0] * 3, [split, 0, 0], [node, leaf, leaf], [1, 1, 2], [2, 1, 2], [False] * 3, [(1, 0, 1.0)], {}
+        )
+        x = np.array([-2 * least, -least, -0.0, 0.0, least, 2 * least], np.float32)[:, None]
+        function = traced(trees, 1, 1)
+        np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+def test_threads_share_many_trees_where_rows_are_few(depth: int) -> None:
+    trees = random_trees(np.random.default_rng(2), 520, 6, 2, depth, ["BRANCH_LEQ", "BRANCH_EQ"], True)
+    assert_as_interpreted(traced(trees, 6, 2), ["leaves", "trees", "map"], (0, 1, 5, 18), 6)
+
+
+def test_a_chain_of_categories_is_a_search() -> None:
+    """A feature is compared with one category after the other: 200 steps down, 8 of a search."""
+    count = 200
+    trees = Trees([0], [], [], [], [], [], [], [], {})
+    for category in range(count):
+        yes, no = 2 * category + 1, 2 * category + 2
+        rows = ((0, float(category), MODES.index("BRANCH_EQ"), yes, no), (0, 0.0, LEAF, yes, yes))
+        for node in rows:
+            for column, entry in zip(trees[1:6], node, strict=True):
+                column.append(entry)  # type: ignore[union-attr,arg-type]
+        trees.weights.append((yes, 0, float(category)))
+    for column, entry in zip(trees[1:6], (0, 0.0, LEAF, 2 * count, 2 * count), strict=True):
+        column.append(entry)  # type: ignore[union-attr,arg-type]
+    trees.weights.append((2 * count, 0, -1.0))
+    trees.missing.extend([False] * len(trees.modes))
+    function = traced(trees, 1, 1)
+    call = next(value for value in function.values if value.op == "call")
+    ensemble = tree_sum(call)
+    assert ensemble is not None
+    assert ensemble.depths.max() <= 9
+    x = np.array([*range(-1, count + 2), 0.5, np.nan, np.inf], np.float32)[:, None]
+    np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
+
+
+def test_the_least_and_the_greatest_have_no_such_kernel() -> None:
+    trees = random_trees(np.random.default_rng(0), 5, 4, 2, 3, ["BRANCH_LEQ"], False)
+    function = traced(trees, 4, 2, "MIN")
     program = Program(function)
     assert not program.schedule.host
     assert "trees" not in [launch.title for launch in program.launches]
-    x = rows_of(rng, 20, 4)
+    x = rows_of(np.random.default_rng(1), 20, 4)
     np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
 
 

@@ -11,8 +11,8 @@ from sardonyx.compiler.contraction import Contraction
 from sardonyx.compiler.control import CONTROL, bodies_of, results_of
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.kernels.trees import Forest, scratch_bytes, tree_sums
-from sardonyx.compiler.launch import FAULT, NAME, Body, Buffer, Launch, Prepared, Relaid, Scratch
+from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
+from sardonyx.compiler.launch import FAULT, NAME, Body, Buffer, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.loops import (
     Axis,
     RowNest,
@@ -31,7 +31,7 @@ from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
 from sardonyx.compiler.scattering import updated
 from sardonyx.compiler.schedule import ORDERED, Group, Schedule
 from sardonyx.compiler.target import Target
-from sardonyx.compiler.trees import tree_sum
+from sardonyx.compiler.trees import TABLES, tree_sum
 from sardonyx.compiler.views import View, shape_of, view
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.core import types as t
@@ -154,7 +154,7 @@ class Lowering:
             except UnsupportedError:
                 return [self._plain(group, group.anchor)]
         if group.root.op == "call":
-            return [self._trees(group)]
+            return self._trees(group)
         if group.root.op in CONTROL:
             return [self._control(group)]
         if group.root.op == "host":
@@ -215,25 +215,39 @@ class Lowering:
                 self._require_memory(operand)
         return picked(group.root, lambda: Writing(self, group, 1), self.target.lanes(32))
 
-    def _trees(self, group: Group) -> Launch:
-        ensemble = tree_sum(group.root)
-        assert ensemble is not None
+    def _trees(self, group: Group) -> list[Launch]:
         x = group.root.operands[0]
         self._require_memory(x)
-        w = Writing(self, group, 1)
         (total,) = results_of(group.root)
-        arrays = {name: getattr(ensemble, name) for name in ("nodes", "roots", "depths", "weights")}
+        rows, found = shape_of(x)[0], []
+        w = Writing(self, group, 1)
+        forest = self._forest(w, group.root)
+        leaves = Stage(group.root, leaves_bytes(forest, rows)) if forest.is_shared else None
+        if leaves is not None:
+            scratch = w.pointer(Scratch(forest.row_stride))
+            items = leaves_of_few(w.kernel, forest, w.pointer(x), w.pointer(leaves), scratch, rows)
+            found.append(w.launch(items, "leaves", total))
+            w = Writing(self, group, 1)
+            forest = self._forest(w, group.root)
+        scratch = w.pointer(Scratch(scratch_bytes(w.kernel, forest, rows, self.threads)))
+        items = tree_sums(
+            w.kernel, forest, w.pointer(x), w.pointer(total), scratch, rows, self.threads,
+            None if leaves is None else w.pointer(leaves),
+        )  # fmt: skip
+        return [*found, w.launch(items, "trees", total)]
+
+    def _forest(self, w: Writing, call: Value) -> Forest:
+        ensemble = tree_sum(call)
+        assert ensemble is not None
+        arrays = {name: getattr(ensemble, name) for name in TABLES}
         tables = {
-            name: w.pointer(Prepared(group.root, name, lambda _, array=array: array))  # type: ignore[misc]
+            name: w.pointer(Prepared(call, name, lambda _, array=array: array))  # type: ignore[misc]
             for name, array in arrays.items()
         }
-        forest = Forest(
-            **tables, trees=ensemble.trees, features=ensemble.features, feature_bits=ensemble.feature_bits,
-            missing=ensemble.missing, targets=ensemble.targets,
+        return Forest(
+            **tables, trees=ensemble.trees, tile=ensemble.tile(self.target), features=ensemble.features,
+            column_count=len(ensemble.columns), targets=ensemble.targets, shallow=ensemble.shallow,
         )  # fmt: skip
-        scratch = w.pointer(Scratch(scratch_bytes(ensemble.features)))
-        items = tree_sums(w.kernel, forest, w.pointer(x), w.pointer(total), scratch, shape_of(x)[0])
-        return w.launch(items, "trees", total)
 
     # Maps.
 

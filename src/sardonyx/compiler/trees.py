@@ -1,8 +1,8 @@
-"""Sums over tree ensembles: which of them the kernel of trees can compute, and their nodes as it reads them.
+"""Sums over tree ensembles: which of them the kernel of trees can compute, and their tables as it reads them.
 
 The function is called with the rows and with tables over nodes, all of them constants (see the operators of ensembles):
 roots, features, splits, modes, children where a comparison holds and where it does not, whether a missing feature
-counts as holding, and the weights of leaves for each target.
+counts as holding, the weights of leaves for each target, and the sets that nodes ask for.
 """
 
 from __future__ import annotations
@@ -12,49 +12,69 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.kernels.trees import WAYS
+from sardonyx.compiler.kernels.trees import GROUP, WAYS
+from sardonyx.compiler.target import Target
+from sardonyx.compiler.tree_branches import Branches, branches
+from sardonyx.compiler.tree_layout import by_level, heights_of, placed, tops
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.graph import Value
 
 NAME = "tree_sum"
-_LESS_OR_EQUAL, _LESS, _LEAF = 0, 1, 7
-_MOST_FEATURES = 4000
+_MOST_COLUMNS = 4000
 """More of them are not copied for every row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Nodes of 8 bytes, the children of one side by side: the one where its comparison holds first.
+    """What the kernel reads of an ensemble.
 
-    The low half of a node is its split, a float32; the high half has the feature in its lower bits and the number of
-    the first child above them. A leaf looks at a feature beyond all others, which is 0, and is its own next: its split
-    is its weight where there is one target, else the number of its row in ``weights``, as bits.
+    A node has 8 bytes: the low half is its limit; the high half has the column that it looks at in its lower bits and
+    the place of its first child above them. A leaf looks at a column beyond all others, which is 0, and is its own
+    next: its limit is its weight where there is one target, else the number of its row in ``weights``, as bits.
 
     Attributes:
-        nodes: All trees, one after the other; int64.
-        roots: The first node of each tree; trees without nodes of their own fill the last group of ways.
+        nodes: Of all trees; int64.
+        roots: The place of each tree's root; trees without nodes of their own fill the last group of ways.
         depths: The most steps of each tree.
+        top_nodes: A row a node of a top: how far the column is, in bytes, its limit as a signed number, and the ends
+            that stay; int32.
+        top_starts: Each tree's first row there, and the number of rows.
+        ends: What the tops lead to: places of nodes; of a *shallow* ensemble what its leaves have as limit.
+            [trees, 32]; int32.
+        rests: The most steps from there, by tree.
+        columns: The feature of each column, and the key of a missing one, signed; int32.
         weights: A row a leaf, [leaves, targets]; float32.
         trees: How many there are, without those that fill up.
-        features: Columns of the rows.
-        feature_bits: Bits of a feature.
-        missing: Whether the bit above marks nodes at which a missing feature counts as holding.
+        features: Numbers of a row.
+        shallow: Whether all tops lead to leaves alone.
     """
 
     nodes: np.ndarray
     roots: np.ndarray
     depths: np.ndarray
+    top_nodes: np.ndarray
+    top_starts: np.ndarray
+    ends: np.ndarray
+    rests: np.ndarray
+    columns: np.ndarray
     weights: np.ndarray
     trees: int
     features: int
-    feature_bits: int
-    missing: bool
+    shallow: bool
 
     @property
     def targets(self) -> int:
         """Numbers that a leaf gives."""
         return int(self.weights.shape[1])
 
+    def tile(self, target: Target) -> int:
+        """Trees that the first-level cache holds beside keys: groups of rows go through them one after the other."""
+        size = self.top_nodes.nbytes + self.ends.nbytes + (0 if self.shallow else self.nodes.nbytes)
+        return max(1, target.l1 // 2 * self.trees // size)
+
+
+TABLES = ("nodes", "roots", "depths", "top_nodes", "top_starts", "ends", "rests", "columns", "weights")
+"""The names of those that the kernel reads."""
 
 _known: weakref.WeakKeyDictionary[Value, Ensemble | str] = weakref.WeakKeyDictionary()
 
@@ -71,84 +91,72 @@ def tree_sum(call: Value) -> Ensemble | None:
 
 def _ensemble(call: Value) -> Ensemble | None:
     x, *tables = call.operands
-    if len(tables) != 8 or not all(table.is_constant for table in tables):
+    if len(tables) != 10 or not all(table.is_constant for table in tables):
         return None
-    roots, features, splits, modes, yes, no, missing, weights = (np.asarray(table.known) for table in tables)
+    roots, features, splits, modes, yes, no, missing, weights, sets, members = (
+        np.asarray(table.known) for table in tables
+    )
     columns = shape_of(x)[1]
     if splits.dtype != np.float32 or weights.dtype != np.float32 or not isinstance(columns, int) or not len(roots):
         return None
-    inner = modes != _LEAF
-    if not set(np.unique(modes)) <= {_LESS_OR_EQUAL, _LESS, _LEAF} or columns > _MOST_FEATURES:
+    found = branches(roots, features, splits, modes, yes, no, missing, sets, members)
+    if (found.features[found.inner] >= columns).any():
         return None
-    if (features[inner] >= columns).any() or shape_of(call.params["function"].results[0])[1] != weights.shape[1]:
+    if shape_of(call.params["function"].results[0])[1] != weights.shape[1]:
         return None
-    # ``x < s`` is ``x <= s'`` with the next lower number.
-    below = np.where(modes == _LESS, np.nextafter(splits, np.float32(-np.inf)), splits)
-    below[(modes == _LESS) & np.isneginf(splits)] = np.nan
-    return _packed(roots, features, below, inner, yes, no, missing & inner, weights, columns)
+    return _packed(roots, found, weights, columns)
 
 
-def _packed(
-    roots: np.ndarray, features: np.ndarray, splits: np.ndarray, inner: np.ndarray, yes: np.ndarray, no: np.ndarray,
-    missing: np.ndarray, weights: np.ndarray, columns: int,
-) -> Ensemble | None:  # fmt: skip
-    """The nodes in the order in which they are reached, level by level."""
-    feature_bits = int(columns).bit_length()
-    shift = feature_bits + int(missing.any())
-    order, firsts, starts, depths = _by_level(roots.tolist(), inner.tolist(), yes.tolist(), no.tolist())
-    filling = -len(starts) % WAYS
-    if len(order) >= 1 << 31 - shift:
+def _packed(roots: np.ndarray, found: Branches, weights: np.ndarray, features: int) -> Ensemble | None:
+    levels = by_level(roots, found)
+    heights, places = heights_of(found, levels), placed(roots, found, levels)
+    inner = np.concatenate([np.zeros(0, np.int64), *levels])
+    # A column is a feature, with the key of a missing one above or below all others.
+    columns, column = np.unique(2 * found.features[inner] + found.low[inner], return_inverse=True)
+    bits = len(columns).bit_length()
+    if len(columns) > _MOST_COLUMNS or places.count >= 1 << 32 - bits:
         return None
-    # A tree of one leaf without weight, at the end.
-    starts += [len(order)] * filling
-    depths += [0] * filling
-    node, first = np.array([*order, -1]), np.array([*firsts, 0], np.int64)
-    real = node >= 0
-    is_leaf = ~(real & inner[node])
-    places = np.arange(len(node))
-    single = weights.shape[1] == 1
-    weights = np.concatenate([weights, np.zeros_like(weights[:1])])
-    if single:
-        of_leaf = weights[np.where(real, node, -1), 0]
-        first[is_leaf] = np.where(of_leaf >= 0, places, places - 1)[is_leaf]
-        weights = weights[:1]
-    else:
-        leaves, row = np.unique(np.where(is_leaf & real, node, len(weights) - 1), return_inverse=True)
-        of_leaf, weights = row.astype(np.int32).view(np.float32), weights[leaves]
-        first[is_leaf] = places[is_leaf]
-    words = np.empty((len(node), 2), np.uint32)
-    words[:, 0] = np.where(is_leaf, of_leaf, splits[node]).astype(np.float32).view(np.uint32)
-    feature = np.where(is_leaf, columns, features[node])
-    words[:, 1] = first << shift | np.where(is_leaf, 0, missing[node]).astype(np.int64) << feature_bits | feature
+    limits, weights = _with_leaves(found, weights)
+    column_of = np.full(len(limits), len(columns), np.int64)
+    column_of[inner] = column
+    # The node after all others, and the place after all others, are a leaf without weight.
+    node = np.concatenate([roots, found.firsts[inner], found.others[inner], [-1]])
+    place = np.concatenate([places.roots, places.pairs[inner], places.pairs[inner] + 1, [places.count]])
+    pairs = np.append(places.pairs, -1)[node]
+    words = np.zeros((places.count + 1, 2), np.uint32)
+    words[place, 0] = limits[node]
+    words[place, 1] = np.where(pairs < 0, place, pairs) << bits | column_of[node]
+    where = np.zeros(len(limits), np.int64)
+    where[node] = place
+    top = tops(roots.tolist(), found, heights)
+    heights = np.append(heights, 0)
+    shallow = not heights[top.ends].any()
+    filling = [(0, -len(roots) % WAYS)]
     return Ensemble(
-        words.reshape(-1).view(np.int64), np.array(starts, np.int64), np.array(depths, np.int64),
-        np.ascontiguousarray(weights), len(roots), columns, feature_bits, bool(missing.any()),
-    )  # fmt: skip
+        nodes=words.reshape(-1).view(np.int64),
+        roots=np.pad(places.roots, filling, constant_values=places.count),
+        depths=np.pad(heights[roots], filling),
+        top_nodes=np.stack([column_of[top.nodes] * (4 * GROUP), limits[top.nodes] - (1 << 31), top.masks], 1).astype(
+            np.int32
+        ),
+        top_starts=top.starts,
+        ends=(limits if shallow else where)[top.ends].astype(np.uint32).view(np.int32),
+        rests=heights[top.ends].max(1),
+        columns=np.stack([columns // 2, np.where(columns % 2, -1 << 31, (1 << 31) - 1)], 1).astype(np.int32),
+        weights=weights,
+        trees=len(roots),
+        features=features,
+        shallow=shallow,
+    )
 
 
-def _by_level(
-    roots: list[int], inner: list[bool], yes: list[int], no: list[int]
-) -> tuple[list[int], list[int], list[int], list[int]]:
-    """The nodes of all trees in their new order, the place of each one's first child, and the trees' places and depths.
-
-    A place is kept free before each tree, -1: its root may speak of it.
-    """
-    order: list[int] = []
-    firsts: list[int] = []
-    starts, depths = [], []
-    for root in roots:
-        order.append(-1)
-        firsts.append(0)
-        starts.append(len(order))
-        level, depth = [root], -1
-        while level:
-            child = len(order) + len(level)
-            order += level
-            following: list[int] = []
-            for node in level:
-                firsts.append(child + len(following))
-                if inner[node]:
-                    following += (yes[node], no[node])
-            level, depth = following, depth + 1
-        depths.append(depth)
-    return order, firsts, starts, depths
+def _with_leaves(found: Branches, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Limits, also of leaves and of a leaf without weight after them, and a row a leaf of the weights."""
+    leaves = np.append(~found.inner, True)
+    limits = np.append(found.limits, 0)
+    weights = np.concatenate([weights, np.zeros((len(leaves) - len(weights), weights.shape[1]), np.float32)])
+    if weights.shape[1] == 1:
+        limits[leaves] = weights[leaves, 0].view(np.uint32)
+        return limits, weights[:1]
+    limits[leaves] = np.arange(np.count_nonzero(leaves))
+    return limits, np.ascontiguousarray(weights[leaves])

@@ -1,27 +1,42 @@
-"""Sums over tree ensembles: several ways through trees at a time, side by side.
+"""Sums over tree ensembles: many rows through one tree, or one row through many trees, side by side.
 
-A step loads a node, compares a feature with its split, and adds the outcome to the place of the first child: nothing
-jumps. Sixteen ways at once hide that each step waits for the one before. Rows go together through one tree after the
-other, which then is in the cache; what is left of a block, or a single row, goes through sixteen trees at a time.
-Weights are added tree by tree in any case.
+A group of rows goes through the tops of trees without walking (see :mod:`sardonyx.compiler.tree_layout`): the lanes of
+vectors are rows, and every node costs one comparison. From the ends of the tops, rows walk on: a step loads a node,
+compares a key with its limit, and adds the outcome to the place of the first child: nothing jumps. Several ways at once
+hide that each step waits for the one before. Rows that are too few for a group go one by one through several trees at
+a time; where there are many trees, a kernel of its own does that for all threads to share. Weights are added tree by
+tree in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sardonyx.compiler.emitter import Variable
 from sardonyx.compiler.kernels.kernel import Kernel
-from sardonyx.core.dim import Size, ceil_div
+from sardonyx.compiler.vectors import Vector
+from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min
+
+GROUP = 32
+"""Rows that go together through the tops of trees."""
 
 WAYS = 16
-"""Ways that are walked side by side."""
+"""Trees that a single row goes through side by side: their nodes come from far."""
 
-_STEPS = 3
-"""Steps between two looks at whether all have arrived."""
+_GROUP_WAYS = 8
+"""Rows of a group that walk side by side through one tree, which is near."""
 
-_BLOCK_BYTES = 16384
+_ROW_STEPS, _GROUP_STEPS = 4, 2
+"""Steps between two looks at whether all ways have arrived."""
+
+_SHARED = 512
+"""Trees from which on threads share those that a single row goes through."""
+
+_CHUNK = 8 * WAYS
+"""Trees of a work item then."""
+
+_MOST_ROWS = 8 * GROUP
+"""Rows of a work item, where the second-level cache holds their keys."""
 
 
 @dataclass(frozen=True)
@@ -32,174 +47,377 @@ class Forest:
         nodes: Pointer to the nodes.
         roots: Pointer to the first node of each tree, i64.
         depths: Pointer to the most steps of each tree, i64.
+        top_nodes: Pointer to the nodes of tops, three i32 each.
+        top_starts: Pointer to the first of them of each tree, i64.
+        ends: Pointer to what tops lead to, i32.
+        rests: Pointer to the most steps of each tree below its top, i64.
+        columns: Pointer to the feature and the key of a missing one of each column, i32.
         weights: Pointer to the weights of leaves, float.
         trees: How many trees.
-        features: Columns of the rows.
-        feature_bits: Bits of a node's feature.
-        missing: Whether the bit above says what a missing feature counts as.
+        tile: Trees that groups of rows go through before the next ones.
+        features: Numbers of a row.
+        column_count: How many columns.
         targets: Numbers that a leaf gives.
+        shallow: Whether all tops lead to leaves alone.
     """
 
     nodes: str
     roots: str
     depths: str
+    top_nodes: str
+    top_starts: str
+    ends: str
+    rests: str
+    columns: str
     weights: str
     trees: int
+    tile: int
     features: int
-    feature_bits: int
-    missing: bool
+    column_count: int
     targets: int
+    shallow: bool
+
+    @property
+    def fewest(self) -> int:
+        """Rows that are worth a group."""
+        return 3 if self.shallow else 18
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether threads share the trees where rows are fewer than a group."""
+        return self.trees >= _SHARED
+
+    @property
+    def row_stride(self) -> int:
+        """Bytes of the keys of a row, a 0 behind them."""
+        return 4 * (self.column_count + 1)
+
+    @property
+    def group_stride(self) -> int:
+        """Bytes of what is kept of a group: keys by column, keys by row, sums."""
+        by_column = GROUP * 4 * self.column_count
+        return -(-(by_column + GROUP * (self.row_stride + 4 * self.targets)) // 64) * 64
 
 
-def block_rows(features: int) -> int:
-    """Rows of a work item: as many as the first-level cache holds, beside a tree."""
-    return max(WAYS, min(128, _BLOCK_BYTES // (4 * (features + 1)) // WAYS * WAYS))
+def block_rows(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
+    """Rows of a work item."""
+    groups = kernel.target.l2 // 2 // forest.group_stride
+    return dim_max(dim_min(ceil_div(rows, threads), max(GROUP, min(groups * GROUP, _MOST_ROWS))), 1)
 
 
-def scratch_bytes(features: int) -> int:
-    """What a worker needs for its rows, each with a 0 behind it."""
-    return block_rows(features) * (features + 1) * 4
+def scratch_bytes(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
+    """What a worker needs for the groups of a work item, and a row."""
+    return ceil_div(block_rows(kernel, forest, rows, threads), GROUP) * forest.group_stride + forest.row_stride
 
 
-def tree_sums(kernel: Kernel, forest: Forest, x: str, out: str, scratch: str, rows: Size) -> Size:
-    """Write the kernel: ``out[rows, targets]`` from ``x[rows, features]``, both dense; returns the work items."""
-    return _Writer(kernel, forest, x, out, scratch).write(rows)
+def few_rows(forest: Forest, rows: Size) -> Size:
+    """How many rows there are, if too few for a group; else 0."""
+    return rows * dim_max(dim_min(forest.fewest - rows, 1), 0)
+
+
+def leaves_bytes(forest: Forest, rows: Size) -> Size:
+    """What the limits of the leaves that few rows come to take."""
+    return 4 * -(-forest.trees // WAYS) * WAYS * few_rows(forest, rows)
+
+
+def leaves_of_few(kernel: Kernel, forest: Forest, x: str, leaves: str, scratch: str, rows: Size) -> Size:
+    """Write the kernel of few rows and many trees: limits ``leaves[rows, trees]``; returns the work items."""
+    return _Writer(kernel, forest, x, "", scratch, leaves).write_leaves(rows)
+
+
+def tree_sums(
+    kernel: Kernel, forest: Forest, x: str, out: str, scratch: str, rows: Size, threads: int, leaves: str | None
+) -> Size:
+    """Write the kernel: ``out[rows, targets]`` from ``x[rows, features]``, both dense; returns the work items.
+
+    Args:
+        kernel: The kernel.
+        forest: The ensemble.
+        x: Pointer to the rows.
+        out: Pointer to the sums.
+        scratch: Pointer to scratch memory, :func:`scratch_bytes` for each worker.
+        rows: How many rows.
+        threads: How many threads share the work.
+        leaves: Pointer to what :func:`leaves_of_few` has found, where the forest is shared.
+    """
+    return _Writer(kernel, forest, x, out, scratch, leaves).write(rows, threads)
 
 
 class _Writer:
-    def __init__(self, kernel: Kernel, forest: Forest, x: str, out: str, scratch: str) -> None:
+    def __init__(self, kernel: Kernel, forest: Forest, x: str, out: str, scratch: str, leaves: str | None) -> None:
         self.e = kernel.emitter
         self.kernel = kernel
         self.forest = forest
         self.x = x
         self.out = out
         self.scratch = scratch
-        self.stride = 4 * (forest.features + 1)
+        self.leaves = leaves or "null"
+        self.places = self.e.array("i32", GROUP)
+        self.all_trees = -(-forest.trees // WAYS) * WAYS
 
-    def write(self, rows: Size) -> Size:
-        e, block = self.e, block_rows(self.forest.features)
-        total = self.kernel.size(rows)
-        room = e.address(self.scratch, "i8", e.mul("%worker", -(-scratch_bytes(self.forest.features) // 64) * 64))
+    def write_leaves(self, rows: Size) -> Size:
+        e, forest, chunks = self.e, self.forest, -(-self.all_trees // _CHUNK)
+        keys = self._room(forest.row_stride)
         with e.loop("%first", "%last") as item:
-            start = e.mul(item, block)
-            count = e.least(e.sub(total, start), block)
-            targets = self.forest.targets
-            sums = e.address(self.out, "float", e.mul(start, targets))
-            self._copied(e.address(self.x, "float", e.mul(start, self.forest.features)), room, count)
-            with e.loop(0, e.mul(count, targets)) as at:
-                e.store("float", "0.0", e.address(sums, "float", at), 4)
-            whole = e.let(f"and i64 {count}, {-WAYS}")
-            with e.when(e.let(f"icmp sgt i64 {whole}, 0")), e.loop(0, self.forest.trees) as tree:
-                self._rows_through(tree, room, sums, whole)
-            with e.loop(whole, count) as row:
-                self._row_through_all(
-                    e.address(room, "i8", e.mul(row, self.stride)), e.address(sums, "float", e.mul(row, targets))
-                )
+            row, first = e.div(item, chunks), e.mul(e.rem(item, chunks), _CHUNK)
+            last = e.least(e.add(first, _CHUNK), self.all_trees)
+            self._row_keys(e.address(self.x, "float", e.mul(row, forest.features)), keys)
+            to = e.address(self.leaves, "i32", e.mul(row, self.all_trees))
+            with e.loop(first, last, WAYS) as tree:
+                for way, limit in enumerate(self._reached(keys, tree)):
+                    e.store("i32", limit, e.address(e.address(to, "i32", tree), "i32", way), 4)
+        return few_rows(forest, rows) * chunks
+
+    def _room(self, bytes: str | int) -> str:
+        """This worker's part of scratch memory."""
+        e = self.e
+        return e.address(self.scratch, "i8", e.mul("%worker", e.mul(e.div(e.add(bytes, 63), 64), 64)))
+
+    def write(self, rows: Size, threads: int) -> Size:
+        e, forest = self.e, self.forest
+        block = block_rows(self.kernel, forest, rows, threads)
+        room = self._room(self.kernel.size(scratch_bytes(self.kernel, forest, rows, threads)))
+        total, size = self.kernel.size(rows), self.kernel.size(block)
+        with e.loop("%first", "%last") as item:
+            start = e.mul(item, size)
+            count = e.least(e.sub(total, start), size)
+            x = e.address(self.x, "float", e.mul(start, forest.features))
+            out = e.address(self.out, "float", e.mul(start, forest.targets))
+            groups = e.div(e.add(count, GROUP - forest.fewest), GROUP)
+            together = e.least(e.mul(groups, GROUP), count)
+            self._groups(x, out, room, groups, together)
+            with e.loop(together, count) as row:
+                values = e.address(x, "float", e.mul(row, forest.features))
+                sums = e.address(out, "float", e.mul(row, forest.targets))
+                few = e.let(f"icmp slt i64 {total}, {forest.fewest}") if forest.is_shared else "false"
+                with e.either(few) as branches:
+                    next(branches)
+                    self._row_of_leaves(e.add(start, row), sums)
+                    next(branches)
+                    self._row(values, room, sums)
+                    next(branches, None)
         return ceil_div(rows, block)
 
-    def _copied(self, source: str, room: str, count: str | int) -> None:
-        e, features = self.e, self.forest.features
-        with e.loop(0, count) as row:
-            to, since = e.address(room, "i8", e.mul(row, self.stride)), e.address(source, "float", e.mul(row, features))
-            with e.loop(0, features) as at:
-                e.store("float", e.load("float", e.address(since, "float", at), 4), e.address(to, "float", at), 4)
-            e.store("float", "0.0", e.address(to, "float", features), 4)
+    # Groups of rows.
 
-    def _rows_through(self, tree: str, room: str, sums: str, count: str) -> None:
-        """Rows in groups of ``WAYS`` through one tree."""
-        e, targets = self.e, self.forest.targets
-        root = e.load("i64", e.address(self.forest.roots, "i64", tree), 8)
-        depth = e.load("i64", e.address(self.forest.depths, "i64", tree), 8)
-        with e.loop(0, count, WAYS) as row:
-            first = e.address(room, "i8", e.mul(row, self.stride))
-            rows = [e.address(first, "i8", way * self.stride) for way in range(WAYS)]
-            leaves = self._walked([root] * WAYS, rows, depth)
-            here = e.address(sums, "float", e.mul(row, targets))
-            for way, leaf in enumerate(leaves):
-                self._added(leaf, e.address(here, "float", way * targets))
+    def _groups(self, x: str, out: str, room: str, groups: str | int, count: str | int) -> None:
+        e, forest = self.e, self.forest
+        with e.loop(0, groups) as group:
+            self._keys(x, self._group_at(room, group), e.mul(group, GROUP), e.sub(count, 1))
+        with e.loop(0, forest.trees, forest.tile) as first:
+            last = e.least(e.add(first, forest.tile), forest.trees)
+            with e.loop(0, groups) as group:
+                here = self._group_at(room, group)
+                with e.loop(first, last) as tree:
+                    self._group_through(tree, here)
+        with e.loop(0, groups) as group:
+            begin = e.mul(group, GROUP)
+            numbers = e.mul(e.least(e.sub(count, begin), GROUP), forest.targets)
+            sums = self._sums(self._group_at(room, group))
+            to = e.address(out, "float", e.mul(begin, forest.targets))
+            with e.loop(0, numbers) as at:
+                e.store("float", e.load("float", e.address(sums, "float", at), 4), e.address(to, "float", at), 4)
 
-    def _row_through_all(self, row: str, sums: str) -> None:
-        """One row through trees in groups of ``WAYS``."""
-        e, trees = self.e, self.forest.trees
-        with e.loop(0, -(-trees // WAYS) * WAYS, WAYS) as group:
-            roots, depth = [], "0"
-            for way in range(WAYS):
-                tree = e.add(group, way)
-                roots.append(e.load("i64", e.address(self.forest.roots, "i64", tree), 8))
-                depth = str(e.most(depth, e.load("i64", e.address(self.forest.depths, "i64", tree), 8)))
-            for leaf in self._walked(roots, [row] * WAYS, depth):
-                self._added(leaf, sums)
+    def _group_at(self, room: str, group: str) -> str:
+        return self.e.address(room, "i8", self.e.mul(group, self.forest.group_stride))
 
-    def _walked(self, roots: Sequence[str], rows: Sequence[str], depth: str) -> list[str]:
-        """The leaves that ways end at, as places of nodes."""
+    def _rows_at(self, group: str) -> str:
+        return self.e.address(group, "i8", GROUP * 4 * self.forest.column_count)
+
+    def _sums(self, group: str) -> str:
+        return self.e.address(self._rows_at(group), "i8", GROUP * self.forest.row_stride)
+
+    def _keys(self, x: str, group: str, start: str | int, last: str | int) -> None:
+        """The keys of a group's rows, by column and, to walk, by row, and sums of 0; rows past the last are like it."""
+        e, forest = self.e, self.forest
+        with e.loop(0, GROUP) as lane:
+            row = e.least(e.add(start, lane), last)
+            source = e.address(x, "float", e.mul(row, forest.features))
+            to = e.address(group, "float", lane)
+            with e.loop(0, forest.column_count) as column:
+                value = e.load("float", e.address(source, "float", self._feature(column)), 4)
+                e.store("float", value, e.address(to, "float", e.mul(column, GROUP)), 4)
+        with e.loop(0, forest.column_count) as column:
+            at = e.address(group, "float", e.mul(column, GROUP))
+            values = Vector(e, e.load(f"<{GROUP} x float>", at, 64), "float", GROUP)
+            e.store(f"<{GROUP} x i32>", self._key(values, column).name, at, 64)
+        sums = self._sums(group)
+        with e.loop(0, GROUP * forest.targets, GROUP) as at:
+            e.store(f"<{GROUP} x float>", "zeroinitializer", e.address(sums, "float", at), 4)
+        if forest.shallow:
+            return
+        rows = self._rows_at(group)
+        with e.loop(0, GROUP) as lane:
+            to, source = e.address(rows, "i8", e.mul(lane, forest.row_stride)), e.address(group, "i32", lane)
+            with e.loop(0, forest.column_count) as column:
+                key = e.load("i32", e.address(source, "i32", e.mul(column, GROUP)), 4)
+                e.store("i32", e.let(f"xor i32 {key}, {-1 << 31}"), e.address(to, "i32", column), 4)
+            e.store("i32", "0", e.address(to, "i32", forest.column_count), 4)
+
+    def _feature(self, column: str) -> str:
         e = self.e
-        at = [e.variable("i64", root) for root in roots]
+        return e.let(f"zext i32 {e.load('i32', e.address(self.forest.columns, 'i64', column), 4)} to i64")
+
+    def _key(self, value: Vector, column: str) -> Vector:
+        """The keys of a column, as signed numbers."""
+        e = self.e
+        # Integers alone: denormal numbers are what they are in any floating-point mode.
+        bits = value.bits()
+        sign = bits >> 31
+        key = ((bits & 0x7FFFFFFF) ^ sign) - sign
+        missing = e.load("i32", e.address(e.address(self.forest.columns, "i64", column), "i32", 1), 4)
+        absent = Vector(e, e.spread(missing, value.lanes, "i32"), "i32", value.lanes)
+        return value.is_nan().where(absent, key)
+
+    def _group_through(self, tree: str, group: str) -> None:
+        ends = self.e.address(self.forest.ends, "i32", self.e.mul(tree, GROUP))
+        end = self._end(tree, group)
+        if self.forest.shallow and self.forest.targets == 1 and self.kernel.target.has_masks:
+            self._add_looked_up(end, ends, self._sums(group))
+        else:
+            self._walk_on(tree, group, end, ends)
+
+    def _end(self, tree: str, group: str) -> Vector:
+        """The ends of the tree's top that the rows of a group come to."""
+        e, forest = self.e, self.forest
+        type = f"<{GROUP} x i32>"
+        left = e.variable(type, "<" + ", ".join(["i32 -1"] * GROUP) + ">")
+        first = e.load("i64", e.address(forest.top_starts, "i64", tree), 8)
+        last = e.load("i64", e.address(e.address(forest.top_starts, "i64", tree), "i64", 1), 8)
+        with e.loop(first, last) as number:
+            node = e.address(forest.top_nodes, "i32", e.mul(number, 3))
+            column, limit, stay = (e.load("i32", e.address(node, "i32", at), 4) for at in range(3))
+            key = e.load(type, e.address(group, "i8", e.let(f"zext i32 {column} to i64")), 64)
+            limits, stays = (e.spread(each, GROUP, "i32") for each in (limit, stay))
+            other = e.let(f"icmp sgt {type} {key}, {limits}")
+            all = "<" + ", ".join(["i32 -1"] * GROUP) + ">"
+            struck = e.let(f"select <{GROUP} x i1> {other}, {type} {stays}, {type} {all}")
+            left.set(e.let(f"and {type} {left.get()}, {struck}"))
+        name = f"llvm.ctlz.v{GROUP}i32"
+        return Vector(e, e.call(type, name, [(type, left.get()), ("i1", "true")]), "i32", GROUP)
+
+    def _add_looked_up(self, end: Vector, ends: str, sums: str) -> None:
+        """Add the weights of ends, which two vectors hold."""
+        e, half = self.e, GROUP // 2
+        floats, ints = f"<{half} x float>", f"<{half} x i32>"
+        low, high = (e.load(floats, e.address(ends, "float", at), 4) for at in (0, half))
+        for at in (0, half):
+            order = ", ".join(f"i32 {at + lane}" for lane in range(half))
+            lanes = e.let(f"shufflevector {end}, {end.type} poison, <{half} x i32> <{order}>")
+            chosen = e.call(floats, "llvm.x86.avx512.vpermi2var.ps.512", [(floats, low), (ints, lanes), (floats, high)])
+            to = e.address(sums, "float", at)
+            e.store(floats, e.let(f"fadd {floats} {e.load(floats, to, 4)}, {chosen}"), to, 4)
+
+    def _walk_on(self, tree: str, group: str, end: Vector, ends: str) -> None:
+        """From the ends of a top to leaves, and add their weights."""
+        e, forest = self.e, self.forest
+        e.store(end.type, end.name, self.places, 64)
+        rest = e.load("i64", e.address(forest.rests, "i64", tree), 8)
+        sums, rows = self._sums(group), self._rows_at(group)
+        with e.loop(0, GROUP, _GROUP_WAYS) as lane:
+            starts, keys = [], []
+            for way in range(_GROUP_WAYS):
+                number = e.load("i32", e.address(e.address(self.places, "i32", lane), "i32", way), 4)
+                starts.append(e.load("i32", e.address(ends, "i32", e.let(f"zext i32 {number} to i64")), 4))
+                keys.append(
+                    e.address(e.address(rows, "i8", e.mul(lane, forest.row_stride)), "i8", way * forest.row_stride)
+                )
+            if not forest.shallow:
+                places = [e.let(f"zext i32 {start} to i64") for start in starts]
+                starts = self._walked(places, keys, rest, _GROUP_STEPS)
+            to = e.address(sums, "float", e.mul(lane, forest.targets))
+            for way, limit in enumerate(starts):
+                self._added(limit, e.address(to, "float", way * forest.targets))
+
+    # One row.
+
+    def _row(self, x: str, keys: str, sums: str) -> None:
+        """One row through trees in groups of ``WAYS``."""
+        e = self.e
+        self._row_keys(x, keys)
+        self._cleared(sums)
+        with e.loop(0, self.all_trees, WAYS) as tree:
+            for limit in self._reached(keys, tree):
+                self._added(limit, sums)
+
+    def _row_of_leaves(self, row: str | int, sums: str) -> None:
+        """One row whose leaves have been found."""
+        e = self.e
+        leaves = e.address(self.leaves, "i32", e.mul(row, self.all_trees))
+        self._cleared(sums)
+        with e.loop(0, self.forest.trees) as tree:
+            self._added(e.load("i32", e.address(leaves, "i32", tree), 4), sums)
+
+    def _cleared(self, sums: str) -> None:
+        e = self.e
+        with e.loop(0, self.forest.targets) as at:
+            e.store("float", "0.0", e.address(sums, "float", at), 4)
+
+    def _row_keys(self, x: str, keys: str) -> None:
+        """The keys of a row, a 0 behind them."""
+        e, forest = self.e, self.forest
+        with e.loop(0, forest.column_count) as column:
+            value = Vector(e, e.load("float", e.address(x, "float", self._feature(column)), 4), "float", 1)
+            e.store("i32", (self._key(value, column) ^ (-1 << 31)).name, e.address(keys, "i32", column), 4)
+        e.store("i32", "0", e.address(keys, "i32", forest.column_count), 4)
+
+    def _reached(self, keys: str, tree: str) -> list[str]:
+        """The limits of the leaves that a row comes to, in ``WAYS`` trees from one on."""
+        e, forest = self.e, self.forest
+        roots, depth = [], "0"
+        for way in range(WAYS):
+            number = e.add(tree, way)
+            roots.append(e.load("i64", e.address(forest.roots, "i64", number), 8))
+            depth = str(e.most(depth, e.load("i64", e.address(forest.depths, "i64", number), 8)))
+        return self._walked(roots, [keys] * WAYS, depth, _ROW_STEPS)
+
+    # Ways down.
+
+    def _walked(self, starts: Sequence[str], keys: Sequence[str], depth: str, steps: int) -> list[str]:
+        """The limits of the leaves that ways end at."""
+        e = self.e
+        at = [e.variable("i64", start) for start in starts]
         left = e.variable("i64", depth)
         moving = e.variable("i1", "true")
-        self._while(lambda: self._goes_on(left, moving), lambda: self._steps(at, rows, left, moving))
-        return [way.get() for way in at]
+        with e.repeat(lambda: e.let(f"and i1 {moving.get()}, {e.let(f'icmp sgt i64 {left.get()}, 0')}")):
+            places = [way.get() for way in at]
+            for _ in range(steps):
+                before = places
+                places = [self._next(place, row) for place, row in zip(places, keys, strict=True)]
+            changed = "0"
+            for old, new in zip(before, places, strict=True):
+                changed = e.let(f"or i64 {changed}, {e.let(f'xor i64 {old}, {new}')}")
+            for way, place in zip(at, places, strict=True):
+                way.set(place)
+            left.set(e.let(f"sub i64 {left.get()}, {steps}"))
+            moving.set(e.let(f"icmp ne i64 {changed}, 0"))
+        return [e.load("i32", e.address(self.forest.nodes, "i64", way.get()), 4) for way in at]
 
-    def _while(self, condition: Callable[[], str], body: Callable[[], None]) -> None:
-        e = self.e
-        head, inside, done = (e.fresh(stem) for stem in ("head", "body", "done"))
-        e.line(f"br label %{head}")
-        e.label(head)
-        e.line(f"br i1 {condition()}, label %{inside}, label %{done}")
-        e.label(inside)
-        body()
-        e.line(f"br label %{head}")
-        e.label(done)
-
-    def _goes_on(self, left: Variable, moving: Variable) -> str:
-        e = self.e
-        return e.let(f"and i1 {moving.get()}, {e.let(f'icmp sgt i64 {left.get()}, 0')}")
-
-    def _steps(self, at: Sequence[Variable], rows: Sequence[str], left: Variable, moving: Variable) -> None:
-        e = self.e
-        places = [way.get() for way in at]
-        for _ in range(_STEPS):
-            before = places
-            places = [self._next(place, row) for place, row in zip(places, rows, strict=True)]
-        changed = "0"
-        for old, new in zip(before, places, strict=True):
-            changed = e.let(f"or i64 {changed}, {e.let(f'xor i64 {old}, {new}')}")
-        for way, place in zip(at, places, strict=True):
-            way.set(place)
-        left.set(e.let(f"sub i64 {left.get()}, {_STEPS}"))
-        moving.set(e.let(f"icmp ne i64 {changed}, 0"))
-
-    def _next(self, place: str, row: str) -> str:
+    def _next(self, place: str, keys: str) -> str:
         """The child that a row goes to."""
-        e, forest = self.e, self.forest
-        node = e.address(forest.nodes, "i64", place)
+        e, bits = self.e, self.forest.column_count.bit_length()
+        node = e.address(self.forest.nodes, "i64", place)
         info = e.load("i32", e.address(node, "i32", 1), 4)
-        feature = e.let(f"zext i32 {e.let(f'and i32 {info}, {(1 << forest.feature_bits) - 1}')} to i64")
-        shift = forest.feature_bits + int(forest.missing)
-        first = e.let(f"zext i32 {e.let(f'lshr i32 {info}, {shift}')} to i64")
-        value = e.load("float", e.address(row, "float", feature), 4)
-        other = e.let(f"fcmp ugt float {value}, {e.load('float', node, 4)}")
-        if forest.missing:
-            marked = e.let(f"icmp ne i32 {e.let(f'and i32 {info}, {1 << forest.feature_bits}')}, 0")
-            absent = e.let(f"fcmp uno float {value}, 0.0")
-            counts = e.let(f"and i1 {marked}, {absent}")
-            other = e.let(f"and i1 {other}, {e.let(f'xor i1 {counts}, true')}")
+        column = e.let(f"zext i32 {e.let(f'and i32 {info}, {(1 << bits) - 1}')} to i64")
+        first = e.let(f"zext i32 {e.let(f'lshr i32 {info}, {bits}')} to i64")
+        key = e.load("i32", e.address(keys, "i32", column), 4)
+        other = e.let(f"icmp ult i32 {e.load('i32', node, 4)}, {key}")
         return e.let(f"add i64 {first}, {e.let(f'zext i1 {other} to i64')}")
 
-    def _added(self, leaf: str, sums: str) -> None:
+    def _added(self, limit: str, sums: str) -> None:
+        """Add what a leaf gives, by its limit."""
         e, targets = self.e, self.forest.targets
-        node = e.address(self.forest.nodes, "i64", leaf)
         if targets == 1:
-            self._add(sums, e.load("float", node, 4))
+            self._add("float", sums, e.let(f"bitcast i32 {limit} to float"))
             return
-        number = e.let(f"zext i32 {e.load('i32', node, 4)} to i64")
-        weights = e.address(self.forest.weights, "float", e.mul(number, targets))
+        weights = e.address(self.forest.weights, "float", e.mul(e.let(f"zext i32 {limit} to i64"), targets))
         if targets <= WAYS:
-            for target in range(targets):
-                self._add(e.address(sums, "float", target), e.load("float", e.address(weights, "float", target), 4))
+            type = f"<{targets} x float>"
+            self._add(type, sums, e.load(type, weights, 4))
             return
         with e.loop(0, targets) as at:
-            self._add(e.address(sums, "float", at), e.load("float", e.address(weights, "float", at), 4))
+            self._add("float", e.address(sums, "float", at), e.load("float", e.address(weights, "float", at), 4))
 
-    def _add(self, to: str, amount: str) -> None:
+    def _add(self, type: str, to: str, amount: str) -> None:
         e = self.e
-        e.store("float", e.let(f"fadd float {e.load('float', to, 4)}, {amount}"), to, 4)
+        e.store(type, e.let(f"fadd {type} {e.load(type, to, 4)}, {amount}"), to, 4)

@@ -52,7 +52,11 @@ class Trees(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The tables of an ensemble as tensors: one entry a node, but for ``roots``; see :class:`Trees`."""
+    """The tables of an ensemble as tensors: one entry a node, but for ``roots`` and ``members``; see :class:`Trees`.
+
+    ``members`` has a row for every ``BRANCH_MEMBER`` node, filled up with NaN; ``sets`` is the row of a node, and has
+    one entry where there are no such nodes.
+    """
 
     roots: Tensor
     features: Tensor
@@ -62,6 +66,8 @@ class Tables(NamedTuple):
     no: Tensor
     missing: Tensor
     weights: Tensor
+    sets: Tensor
+    members: Tensor
 
 
 def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) -> Tensor:
@@ -74,6 +80,7 @@ def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) 
     """
     steps = _depth(trees)
     table, given = _leaf_table(trees, targets, dtype)
+    sets, members = _set_tables(trees)
     tables = Tables(
         roots=L.constant(trees.roots, t.INT64),
         features=L.constant(trees.features, t.INT64),
@@ -83,6 +90,8 @@ def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) 
         no=L.constant(trees.no, t.INT64),
         missing=L.constant(trees.missing, t.BOOL),
         weights=table,
+        sets=L.constant(sets, t.INT64),
+        members=L.constant(members, x.dtype),
     )
     if aggregate in ("MIN", "MAX"):
         return _extreme(_leaves(x, trees, tables, steps), table, given, aggregate == "MIN")
@@ -126,7 +135,7 @@ def _leaves(x: Tensor, trees: Trees, tables: Tables, steps: int) -> Tensor:
         split, mode = L.take(tables.splits, node, 0), L.take(tables.modes, node, 0)
         holds = L.is_nan(value) & L.take(tables.missing, node, 0)
         for code in sorted({*trees.modes} - {LEAF}):
-            found = _member(value, node, trees) if code == MEMBER else _compared(code, value, split)
+            found = _member(value, node, tables) if code == MEMBER else _compared(code, value, split)
             holds = holds | (L.equal(mode, code) & found)
         return None, [L.where(holds, L.take(tables.yes, node, 0), L.take(tables.no, node, 0))], []
 
@@ -151,13 +160,19 @@ def _compared(code: int, value: Tensor, split: Tensor) -> Tensor:
     return L.not_equal(value, split)
 
 
-def _member(value: Tensor, node: Tensor, trees: Trees) -> Tensor:
-    longest = max(len(members) for members in trees.members.values())
-    rows = [members + [math.nan] * (longest - len(members)) for members in trees.members.values()]
-    position = {node: i for i, node in enumerate(trees.members)}
-    which = L.constant([position.get(i, 0) for i in range(len(trees.modes))], t.INT64)
-    members = L.take(L.constant(rows, value.dtype), L.take(which, node, 0), 0)
+def _member(value: Tensor, node: Tensor, tables: Tables) -> Tensor:
+    members = L.take(tables.members, L.take(tables.sets, node, 0), 0)
     return L.any_of(L.equal(L.unsqueeze(value, [-1]), members), [-1])
+
+
+def _set_tables(trees: Trees) -> tuple[list[int], list[list[float]]]:
+    """The row of every node, and the sets as rows of one length."""
+    if not trees.members:
+        return [0], [[math.nan]]
+    longest = max(1, *map(len, trees.members.values()))
+    position = {node: row for row, node in enumerate(trees.members)}
+    rows = [[*members, *[math.nan] * (longest - len(members))] for members in trees.members.values()]
+    return [position.get(node, 0) for node in range(len(trees.modes))], rows
 
 
 def _leaf_table(trees: Trees, targets: int, dtype: DType) -> tuple[Tensor, Tensor]:
