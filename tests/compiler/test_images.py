@@ -1,4 +1,4 @@
-"""Convolutions of images with weights that are known only when a program runs equal the interpreter's."""
+"""Convolutions of images in a program, whatever their layouts and forms, equal the interpreter's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.target import host
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.tensor import constant
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
 
@@ -35,3 +37,77 @@ def test_weights_are_packed_when_run(channels: int, filters: int, groups: int) -
         x = rng.standard_normal((n, channels, h, w)).astype(np.float32)
         weights = rng.standard_normal((filters, channels // groups, 3, 2)).astype(np.float32) / 10
         assert_close(program.run([x, weights]), computed(function, [x, weights]))
+
+
+def convolved(x: L.Tensor, filters: int, window: int = 3, stride: int = 1) -> L.Tensor:
+    channels = x.shape[1]
+    assert isinstance(channels, int)
+    rng = np.random.default_rng([channels, filters, window])
+    weights = rng.standard_normal((filters, channels, window, window)).astype(np.float32) / (3 * window)
+    padding = [(window // 2, window // 2)] * 2
+    return L.convolve(x, constant(weights), strides=[stride, stride], padding=padding)
+
+
+def titles(function: Program) -> list[str]:
+    return [launch.title for launch in function.launches]
+
+
+FEW = host().lanes(32) // 2
+"""Most channels and filters of images whose lanes are places."""
+
+
+@pytest.mark.parametrize(("height", "width"), [(5, 40), (H, W)], ids=["known", "open"])
+@pytest.mark.parametrize("counts", [(16, 3, 16), (16, 1, 2, 24), (24, 4, 1), (2, 3, 20, 3), (3, FEW, FEW, 1)], ids=str)
+def test_images_of_few_channels_between_others(counts: tuple[int, ...], height: Size, width: Size) -> None:
+    """Layouts change where they have to; nothing is left to the interpreter."""
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        for number, filters in enumerate(counts[1:]):
+            x = L.maximum(convolved(x, filters, 5 if number % 2 else 3), 0.0)
+        return [x + 1.0]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, counts[0], height, width))])
+    program = Program(function)
+    assert not program.host
+    for n, h, w in ((1, 5, 40), (2, 3, 33), (1, 9, 100)) if isinstance(height, Dim) else ((2, height, width),):
+        x = np.random.default_rng(2).standard_normal((n, counts[0], h, w)).astype(np.float32)
+        assert_close(program.run([x]), computed(function, [x]))
+
+
+def test_what_follows_a_convolution_of_few_channels_is_part_of_its_kernel() -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        return [L.tanh(convolved(x, 2, 5) + y) * 2.0]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (1, FEW, H, W)), TensorType(t.FLOAT, (1, 2, H, W))])
+    program = Program(function)
+    assert titles(program) == ["planar convolution"]
+    rng = np.random.default_rng(3)
+    for h, w in ((1, 1), (4, 17), (3, 200)):
+        arrays = [rng.standard_normal((1, c, h, w)).astype(np.float32) for c in (FEW, 2)]
+        assert_close(program.run(arrays), computed(function, arrays))
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "stride", "width", "title"),
+    [
+        (FEW, FEW, 1, W, "planar convolution"),
+        (FEW, FEW, 2, W, "planar convolution"),
+        (FEW, FEW, 3, W, "direct convolution"),
+        (FEW, FEW, 1, 3, "direct convolution"),
+        (FEW, 2 * FEW + 1, 1, W, "direct convolution"),
+        (4 * FEW, FEW, 3, W, "direct convolution"),
+    ],
+)
+def test_the_form_follows_from_channels_and_rows(
+    channels: int, filters: int, stride: int, width: Size, title: str
+) -> None:
+    function = trace("f", lambda x: [convolved(x, filters, 5, stride)], [TensorType(t.FLOAT, (1, channels, H, width))])
+    assert title in titles(Program(function))
+
+
+def test_images_that_others_read_in_blocks_are_computed_in_blocks() -> None:
+    """A first layer of few taps is not worth a change of layout."""
+    function = trace(
+        "f", lambda x: [convolved(L.maximum(convolved(x, FEW), 0.0), 64)], [TensorType(t.FLOAT, (1, 3, H, W))]
+    )
+    assert "planar convolution" not in titles(Program(function))

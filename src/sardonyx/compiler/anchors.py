@@ -25,6 +25,7 @@ class Convolution:
         image: The image that it reads, ``[N, G * C, spatial]``.
         weights: ``[G, M, C, kernel]``.
         groups: How many groups.
+        ends: Whether no other convolution and no pooling reads what is computed from the result place by place.
         absorbed: The movements between the images and the ``convolve``.
     """
 
@@ -33,6 +34,7 @@ class Convolution:
     image: Value
     weights: Value
     groups: int
+    ends: bool
     absorbed: tuple[Value, ...]
 
 
@@ -60,7 +62,28 @@ def convolution(core: Value, users: Mapping[Value, list[Value]]) -> Convolution 
         return None
     if not _is_image(result, n, m * groups, shape_of(core)[3:]):
         return None
-    return Convolution(core, result, image, weights, groups, (before, operand, core, after))
+    ends = not _meets_windows(result, users)
+    return Convolution(core, result, image, weights, groups, ends, (before, operand, core, after))
+
+
+def _meets_windows(image: Value, users: Mapping[Value, list[Value]]) -> bool:
+    """Whether windows move over an image, or over what is computed from it place by place."""
+    seen = {image}
+    waiting = [image]
+    while waiting:
+        value = waiting.pop()
+        for user in users[value]:
+            if user.op == "reduce_window" or (user.op == "reshape" and _is_convolved(user, users)):
+                return True
+            if user not in seen and (is_elementwise(user) or user.op in ("concat", "pad")):
+                seen.add(user)
+                waiting.append(user)
+    return False
+
+
+def _is_convolved(split: Value, users: Mapping[Value, list[Value]]) -> bool:
+    """Whether an image with its channels split is brought into the form of a ``convolve``."""
+    return any(user.op == "permute" and any(each.op == "convolve" for each in users[user]) for user in users[split])
 
 
 @dataclass(frozen=True)

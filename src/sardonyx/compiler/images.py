@@ -18,6 +18,7 @@ from sardonyx.compiler.kernels.convolution_packing import pack, packed_size
 from sardonyx.compiler.kernels.convolution_tile import Tile
 from sardonyx.compiler.kernels.depthwise import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.kernel import Epilogue, Index
+from sardonyx.compiler.kernels.planar_convolution import MOST_ADVANCE, pack_planar_weights, planar
 from sardonyx.compiler.kernels.pooling import pooling
 from sardonyx.compiler.kernels.windows import Image, Windows
 from sardonyx.compiler.launch import Prepared, Scratch, Stage
@@ -40,6 +41,9 @@ NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
 PLAIN_CHANNELS = 4
 """Most channels of an image that is convolved as it comes, plane by plane."""
 
+PLANAR_WORTH = 128
+"""Multiplications of a result that pay for an image being laid out in blocks afterwards."""
+
 MAX_ERROR = 2e-5
 """The error that Winograd's convolution may have, in proportion to the largest result."""
 
@@ -49,7 +53,7 @@ class Choice:
     """How a convolution is computed.
 
     Attributes:
-        algorithm: ``direct``, ``depthwise`` or ``winograd``.
+        algorithm: ``direct``, ``planar``, ``depthwise`` or ``winograd``.
         blocked: Whether the image has to be in blocked layout.
         tile: Rows and columns of a tile's results in Winograd's convolution.
         staged: Whether that transforms its inputs in a kernel of its own.
@@ -94,8 +98,26 @@ def choice(found: Convolution, target: Target, threads: int) -> Choice:
         if form_of(found.image, weights, target) is None:
             raise UnsupportedError(f"convolve of {found.image.type} with {weights.type} has no kernel.")
         return Choice("direct", True)
+    if _is_planar(found, channels, filters, target):
+        return Choice("planar", False)
     fast = _winograd(found, channels, filters, target, threads)
     return fast or Choice("direct", channels > PLAIN_CHANNELS)
+
+
+def _is_planar(found: Convolution, channels: int, filters: int, target: Target) -> bool:
+    """Whether blocks of channels would be empty by half, and rows are wide enough to be the lanes."""
+    lanes, params, axis = target.lanes(32), found.core.params, wide_axes(found)[-1]
+    width = shape_of(found.result)[2 + axis]
+    return (
+        found.groups == 1
+        and dtype_of(found.image) == t.FLOAT
+        and channels <= lanes // 2
+        and filters <= lanes // 2
+        and params["strides"][axis] <= MOST_ADVANCE
+        and params["base_dilation"][axis] == 1
+        and (not isinstance(width, int) or width >= lanes)
+        and (found.ends or channels * math.prod(fixed(shape_of(found.weights)[3:])) >= PLANAR_WORTH)
+    )
 
 
 def _winograd(found: Convolution, channels: int, filters: int, target: Target, threads: int) -> Choice | None:
@@ -195,6 +217,12 @@ class ImageKernel:
                 out=places,
                 epilogue=epilogue,
             )
+        elif chosen.algorithm == "planar":
+            weights = Prepared(found.weights, form, lambda read: pack_planar_weights(read(found.weights)))
+            items = planar(
+                kernel, x=image, weights=w.pointer(weights), filters=filters, batch=shape[0], windows=windows,
+                out=places, epilogue=self._epilogue(found.result, wide, planar=True),
+            )  # fmt: skip
         elif chosen.algorithm == "winograd":
             items = self._winograd(found, chosen, image, form, self._epilogue(found.result))
         else:
@@ -274,8 +302,11 @@ class ImageKernel:
         image = Image(w.pointer(self.lowering.image(found.image, True)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
 
-    def _epilogue(self, result: Value, wide: Sequence[int] | None = None) -> Epilogue:
-        """What follows a kernel that gives blocks of channels, at places along the ``wide`` axes (None: all)."""
+    def _epilogue(self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False) -> Epilogue:
+        """What follows a kernel that gives blocks of channels, at places along the ``wide`` axes (None: all).
+
+        Or, where that is ``planar``, a vector of places along the last of these.
+        """
         w, reader = self.writing, self.writing.reader
         root = w.group.root
         memory = w.located(root)
@@ -289,9 +320,9 @@ class ImageKernel:
                 spatial = [ORIGIN] * (len(shape_of(result)) - 2)
                 for axis, index in zip(wide, along, strict=True):
                     spatial[axis] = index
-            place = (batch, Index(channel.base, 1, lanes), *spatial)
+            place = (batch, channel if planar else Index(channel.base, 1, lanes), *spatial)
             e = w.kernel.emitter
-            if mask is None and not (isinstance(channels, int) and channels % lanes == 0):
+            if not planar and mask is None and not (isinstance(channels, int) and channels % lanes == 0):
                 left = e.sub(w.kernel.size(channels), channel.base)
                 mask = e.lanes_below(e.most(e.least(left, lanes), 0), lanes)
             with masked(reader, mask):

@@ -25,15 +25,21 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     """
     lanes = target.lanes(32)
     found: dict[Value, int] = {}
+    wanted, plain = _read_by_convolutions(schedule, target)
     for group in schedule.groups:
-        if group.root.op in WHOLE or not _may_be_blocked(schedule, group.root):
+        if group.root.op in WHOLE or group.root in plain or not _may_be_blocked(schedule, group.root):
             continue
         if _is_made_blocked(schedule, group, target, found):
             found[group.root] = lanes
-    wanted = _read_in_blocks(schedule, target)
     for group in reversed(schedule.groups):
         root = group.root
-        if root in found or root not in wanted or group.anchor is not None or not _may_be_blocked(schedule, root):
+        if (
+            root in found
+            or root not in wanted
+            or root in plain
+            or group.anchor is not None
+            or not _may_be_blocked(schedule, root)
+        ):
             continue
         if root.op in WHOLE | {"pad"} or (group.rows is not None and not _keeps_channels(group)):
             continue
@@ -47,16 +53,16 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     return found
 
 
-def _read_in_blocks(schedule: Schedule, target: Target) -> set[Value]:
-    """The images that convolutions take in blocks only, and what is added to others place by place."""
-    found: set[Value] = set()
+def _read_by_convolutions(schedule: Schedule, target: Target) -> tuple[set[Value], set[Value]]:
+    """The images that convolutions take in blocks only, and those that they take plane by plane only."""
+    blocked: set[Value] = set()
+    plain: set[Value] = set()
     for each in schedule.convolutions.values():
         try:
-            if choice(each, target, 1).blocked:
-                found.add(each.image)
+            (blocked if choice(each, target, 1).blocked else plain).add(each.image)
         except UnsupportedError:
             continue
-    return found
+    return blocked, plain
 
 
 def _sources(schedule: Schedule, group: Group) -> Iterator[Value]:
@@ -98,7 +104,7 @@ def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
 def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: dict[Value, int]) -> bool:
     root = group.root
     if group.anchor is not None and group.anchor.op == "convolve":
-        return _convolution_has_kernel(schedule, group, target)
+        return _gives_blocks(schedule, group, target)
     if group.anchor is not None:
         source = group.anchor.operands[0]
         return (
@@ -123,13 +129,13 @@ def _joins_blocks(root: Value, lanes: int) -> bool:
     return root.params["axis"] == 1 and all(isinstance(size, int) and size % lanes == 0 for size in sizes)
 
 
-def _convolution_has_kernel(schedule: Schedule, group: Group, target: Target) -> bool:
+def _gives_blocks(schedule: Schedule, group: Group, target: Target) -> bool:
+    """Whether a convolution has a kernel, and that gives channels in blocks."""
     found = next(each for each in schedule.convolutions.values() if each.core is group.anchor)
     try:
-        choice(found, target, 1)
+        return choice(found, target, 1).algorithm != "planar"
     except UnsupportedError:
         return False
-    return True
 
 
 def _reads_blocked(value: Value, root: Value, found: dict[Value, int]) -> bool:
