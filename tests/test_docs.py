@@ -9,6 +9,7 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,9 @@ def test_commands_in_the_documents_run(page: Path, folder: Path) -> None:
     if page.stem == "open-shapes":
         onnx.save(convolution("1"), "model.onnx")
     for line in commands(page):
+        if "--shared" in line and shutil.which("cc") is None:
+            print(f"not run, there is no cc to link with: {line}")
+            continue
         run(line)
 
 
@@ -114,6 +118,28 @@ def test_examples_run(name: str) -> None:
         assert main(demo.path("digits_classifier")).report.verdict.status == "proved"
     else:
         assert main() is not None
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no cc to compile with")
+def test_the_example_in_c_runs(folder: Path) -> None:
+    """By the commands at its head, so that they are right."""
+    source = ROOT / "examples" / "c_library" / "main.c"
+    shutil.copy(source, folder)
+    lines = [line.strip(" *") for line in source.read_text(encoding="utf-8").splitlines() if line.startswith(" *   ")]
+    told, expected = demo.inputs("digits_classifier")["image"][:50], demo.outputs("digits_classifier")["probabilities"]
+    Path("images.txt").write_text(" ".join(f"{number:g}" for number in told.ravel()), encoding="utf-8")
+    for line in lines[:2]:
+        run(line)
+    compiled, started = lines[2:]
+    subprocess.run(shlex.split(f"{compiled} -Wall -Wextra -Werror"), check=True)
+    program, _, images = started.partition(" < ")
+    numbers = Path(images).read_text(encoding="utf-8")
+    ended = subprocess.run([program], input=numbers, capture_output=True, text=True, check=True, env={})
+    described, answers = ended.stdout.splitlines()[:2], ended.stdout.splitlines()[2:]
+    assert described == ["input image: 1 1 8 8, 256 bytes", "output probabilities: 1 10, 40 bytes"]
+    digits, probabilities = zip(*(line.split() for line in answers), strict=True)
+    np.testing.assert_array_equal([int(each) for each in digits], expected[:50].argmax(1))
+    np.testing.assert_allclose([float(each) for each in probabilities], expected[:50].max(1), atol=1e-5)
 
 
 def test_ci_runs_the_readmes_second_command() -> None:

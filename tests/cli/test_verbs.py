@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,30 @@ def test_compile(run: Run, two_layers: Path, tmp_path: Path) -> None:
     for found, other in zip(sardonyx.Session(compiled, compile="wait").run(None, {"x": x}), expected, strict=True):
         np.testing.assert_allclose(found, other, rtol=1e-5)
     assert run("compile", two_layers, "-o", tmp_path / "net.onnx").code == 2
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no cc to link with")
+def test_compile_to_a_c_library(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    library, fixed = tmp_path / "libnet.so", tmp_path / "fixed.onnx"
+    refused = run("compile", two_layers, "--shared", library)
+    assert refused.code == 1 and "set-shape" in refused.err
+    assert run("set-shape", two_layers, "--batch", 1, "-o", fixed).code == 0
+    told = run("compile", fixed, "--shared", library, "--json").json
+    assert told == {
+        "shared": str(library),
+        "shared_bytes": library.stat().st_size,
+        "header": str(tmp_path / "libnet.h"),
+    }
+    assert "net_run(" in (tmp_path / "libnet.h").read_text()
+    both = ["--shared", library, "--header", tmp_path / "own.h", "--prefix", "own", "-o", tmp_path / "net.sdx"]
+    assert run("compile", fixed, *both).code == 0
+    assert "own_run(" in (tmp_path / "own.h").read_text()
+    assert (tmp_path / "net.sdx").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--header", "a.h"], ["-o", "a.sdx", "--prefix", "a"]])
+def test_compile_needs_to_know_what_to_write(run: Run, two_layers: Path, options: list[str]) -> None:
+    assert run("compile", two_layers, *options).code == 2
 
 
 def test_explain_says_what_cannot_be_compiled(run: Run, tmp_path: Path) -> None:

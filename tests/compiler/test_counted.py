@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.compiler.program import Segment
+from sardonyx.compiler.steps import Segment
 from sardonyx.errors import ExecutionError
 from sardonyx.ops.definitions.detection import non_max_suppression
 from sardonyx.runtime.profile import profile

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.compiler.program import Segment
+from sardonyx.compiler.steps import Segment
 from sardonyx.compiler.timed_player import play_timed
 from sardonyx.errors import FeedError, OptionError, UnsupportedError
 from sardonyx.runtime.profile import drawn_feeds, profile

@@ -26,7 +26,7 @@ VERBS = {
     "optimize": "Rewrite a model to fewer, cheaper nodes, prove that it computes the same, and write standard ONNX.",
     "simplify": "Fold constants and remove what does nothing: as `optimize`, with rewrites that keep every bit only.",
     "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
-    "compile": "Compile a model ahead of time, with its weights, to one file that a session maps and runs as it is.",
+    "compile": "Compile a model ahead of time, with its weights: to a file that a session maps, or to a library for C.",
     "explain": "Say what a model is compiled to: kernels, what is in each, and what the interpreter is left with.",
     "profile": "Measure a compiled model kernel by kernel, against what the machine can do.",
     "passes": "List the passes of the optimizer: what each does, and how exact it is.",

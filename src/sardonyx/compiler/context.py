@@ -73,6 +73,7 @@ class Context:
     Attributes:
         linked: The plan.
         registers: The numbers of sizes.
+        offsets: Where in the arena each buffer is.
         address: Of the tape.
         fault: Whether data had no result.
         limit: How many iterations a loop may make.
@@ -143,6 +144,11 @@ class Context:
         self._memory = np.empty(capacity + ALIGNMENT, np.uint8)
         self.table[PlanWord.ARENA] = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.table[PlanWord.CAPACITY] = capacity
+
+    @property
+    def arena(self) -> int:
+        """Bytes of the arena that the sizes need."""
+        return int(self.table[PlanWord.WANTED])
 
     def place(self, buffer: int) -> int:
         """The address of a buffer in the arena."""

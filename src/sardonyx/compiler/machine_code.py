@@ -30,6 +30,7 @@ def _initialize() -> None:
         if not _ready:
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
+            llvm.initialize_native_asmparser()
             _ready = True
 
 

@@ -102,6 +102,22 @@ class Player(NamedTuple):
 @functools.cache
 def player(target: Target) -> Player:
     """The functions for a target."""
+    code = loaded(linked(objects([text(target)], target, store(), jobs=1)), target)
+    pointer = ctypes.c_void_p
+    signature = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer)
+    return Player(
+        signature(code.address("play")),
+        signature(code.address("play_flushing")),
+        code.address("loop"),
+        code.address("choice"),
+        ctypes.PYFUNCTYPE(ctypes.c_int64, pointer)(code.address("measure")),
+        ctypes.PYFUNCTYPE(None, pointer)(code.address("fill")),
+        code,
+    )
+
+
+def text(target: Target) -> str:
+    """The module of all these functions."""
     play, flushed, copy, patch = _play(), _play_flushing(target), _copy(), _patch()
     texts = [
         f"define void @play(ptr %tape, i64 %count, ptr %pool) nounwind {{\n{play.text()}\n  ret void\n}}",
@@ -116,18 +132,7 @@ def player(target: Target) -> Player:
     planning_texts, declarations = planning.definitions()
     texts += planning_texts
     declarations += [line for each in (play, flushed, copy, patch) for line in each.declarations]
-    code = loaded(linked(objects([module_text(target, texts, declarations)], target, store(), jobs=1)), target)
-    pointer = ctypes.c_void_p
-    signature = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer)
-    return Player(
-        signature(code.address("play")),
-        signature(code.address("play_flushing")),
-        code.address("loop"),
-        code.address("choice"),
-        ctypes.PYFUNCTYPE(ctypes.c_int64, pointer)(code.address("measure")),
-        ctypes.PYFUNCTYPE(None, pointer)(code.address("fill")),
-        code,
-    )
+    return module_text(target, texts, declarations)
 
 
 def _play() -> Emitter:

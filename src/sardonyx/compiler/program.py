@@ -13,7 +13,6 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from sardonyx.compiler.player import player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.reweighting import Meaning, matched, remade
 from sardonyx.compiler.sharing import aligned, prepared
+from sardonyx.compiler.steps import Segment, Step, not_native
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
@@ -60,23 +60,6 @@ _FIRST_ROOM = 1 << 20
 
 class Fault(Exception):
     """A kernel met data that have no result; the interpreter says what is wrong."""
-
-
-@dataclass
-class Segment:
-    """Kernels that run in one native call.
-
-    Attributes:
-        launches: The kernels.
-        counted: What is all of it and counts a size of what follows: a loop its iterations, a host its results.
-    """
-
-    launches: list[Launch] = field(default_factory=list)
-    counted: Value | None = None
-
-
-Step = Segment | Value
-"""Kernels, or a value that the interpreter computes."""
 
 
 class Program:
@@ -162,14 +145,48 @@ class Program:
         Raises:
             NoImage: It needs the graph while it runs.
         """
-        if self.host:
-            raise NoImage(f"{next(iter(self.host)).op} is left to the interpreter")
-        if any(isinstance(step, Segment) and step.counted is not None for step in self.steps):
-            raise NoImage("sizes are counted while it runs")
+        if self.needs_graph:
+            raise NoImage("; ".join(self.needs_graph))
         writer = image_module.Writer(self._prepared, self._names)
         played = [launch for step in self.steps if isinstance(step, Segment) for launch in step.launches]
         head = {**writer.head(Body(self.function, tuple(played), self.blocks)), "denormals": self._has_denormals}
         return Image(head, self._code if self._code.functions else linked(self._code.parts), writer.arrays)
+
+    @property
+    def needs_graph(self) -> list[str]:
+        """The steps that more than native code runs, in words."""
+        return not_native(self.steps, self.host)
+
+    @property
+    def objects(self) -> list[bytes]:
+        """The kernels' object code as LLVM gives it; they are functions of the names of :attr:`kernel_names`."""
+        assert self.has_graph, "what comes from an image is linked already"
+        return self._code.parts
+
+    @property
+    def kernel_names(self) -> Mapping[str, str]:
+        """The names of kernels, by their text."""
+        return self._names
+
+    @property
+    def prepared(self) -> Mapping[Any, np.ndarray]:
+        """What kernels read of constants."""
+        return self._prepared
+
+    def whole(self) -> Context:
+        """One segment that is all of the program, which is native and of fixed sizes; the context is the caller's."""
+        outside = {*self.function.inputs, *self.function.results}
+        plan = Planner(self.pool.threads, self._prepared).plan(
+            self.launches, self.blocks, lambda value: value in outside or value.op == "dims"
+        )
+        linked = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
+        context = linked.context()
+        context.prepare({})
+        return context
+
+    def known_result(self, value: Value) -> np.ndarray:
+        """A result that depends on no input."""
+        return np.asarray(self._result(value, {}, {}))
 
     def _begin(self, steps: list[Step]) -> None:
         self.steps = steps

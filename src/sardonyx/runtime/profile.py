@@ -12,7 +12,8 @@ from typing import Any
 from sardonyx.compiler.explain import InterpretedNote, KernelNote, explain
 from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.peak import Peak, measured_peak
-from sardonyx.compiler.program import Program, Segment
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.steps import Segment
 from sardonyx.compiler.timed_player import play_timed
 from sardonyx.core.graph import Value
 from sardonyx.core.interpreter import Sizes

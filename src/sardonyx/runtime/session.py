@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,31 @@ class Session(Edits):
             ModelFileError: It cannot be written.
         """
         self._live.version.save_compiled(path)
+
+    def save_library(
+        self,
+        path: str | os.PathLike[str],
+        header: str | os.PathLike[str] | None = None,
+        prefix: str | None = None,
+    ) -> None:
+        """Write what the model is compiled to, and its weights, as a shared library that C calls without Python.
+
+        It computes on up to as many threads as the session, on processors that have all that this one has. The
+        system's ``cc`` (or ``CC``) links it.
+
+        Args:
+            path: Where the library goes.
+            header: Where the header goes that declares its functions; None: nowhere.
+            prefix: What their names begin with; by default the name of the file, without ``lib`` and what follows a
+                dot. Two libraries of one process need two.
+
+        Raises:
+            UnsupportedError: The model is not compiled as a whole, has open sizes, or what is no tensor of numbers.
+            OptionError: The prefix is no name in C.
+            MissingDependencyError: There is no linker.
+            ModelFileError: A file cannot be written.
+        """
+        self._live.version.save_library(Path(path), None if header is None else Path(header), prefix)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; whether compiled code answers from now on.

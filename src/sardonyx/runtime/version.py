@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.image import NoImage
+from sardonyx.compiler.library.writer import write_library
 from sardonyx.compiler.program import Fault, Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
@@ -171,16 +173,26 @@ class Version:
         """Write what the model is compiled to as one file; see :meth:`Session.save_compiled`."""
         if not is_compiled_file(path):
             raise OptionError(f"a compiled file's name ends in {SUFFIX}.", where=str(path))
-        self.wait()
-        native = self.native
-        if native is None:
-            raise UnsupportedError(f"the model is not compiled: {self.not_compiled}.")
+        native = self._whole()
         try:
             image = native.program.image()
         except NoImage as error:
             raise UnsupportedError(f"the model is not compiled as a whole: {error}.") from error
         image.head["noted"] = self._noted(native)
         write_compiled(path, image, native.program.target)
+
+    def save_library(self, path: Path, header: Path | None, prefix: str | None) -> None:
+        """Write what the model is compiled to as a library for C; see :meth:`Session.save_library`."""
+        native, program = self._whole(), self.program
+        assert program is not None
+        write_library(program, native.input_names, native.output_names, path, header, prefix)
+
+    def _whole(self) -> NativeModel:
+        """The compiled model, when it is there."""
+        self.wait()
+        if self.native is None:
+            raise UnsupportedError(f"the model is not compiled: {self.not_compiled}.")
+        return self.native
 
     def _restore(self) -> bool:
         """Take the compiled model from the store, if it is there."""
