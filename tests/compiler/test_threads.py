@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import multiprocessing
 import os
 import subprocess
@@ -21,6 +20,7 @@ from sardonyx.compiler import worker_loop
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.kernel import Kernel
 from sardonyx.compiler.machine_code import LoadedCode, assembly, compiled, module_text
+from sardonyx.compiler.once import once
 from sardonyx.compiler.target import NAMED, host
 from sardonyx.compiler.threads import Pool, functions, pool
 from sardonyx.compiler.worker_loop import call_parallel, flushing, has_futex, set_float_mode
@@ -82,7 +82,7 @@ def driver() -> tuple[str, list[str]]:
     return f"define void @driver({signature}) {{\n{e.text()}\n  ret void\n}}", list(e.declarations)
 
 
-@functools.cache
+@once
 def code() -> LoadedCode:
     text, declared = driver()
     return LoadedCode(
@@ -164,7 +164,6 @@ def test_the_caller_sleeps_until_a_long_chunk_is_done(wait: bool) -> None:
 
 def test_several_callers_share_a_pool_and_none_waits_for_another() -> None:
     shared = Pool(2, functions(WAITS[0]))
-    code()  # Compiled before callers race to: of several only one is kept, and the others' code is freed under them.
     results: list[np.ndarray] = []
     callers = [
         threading.Thread(target=lambda: results.append(counted(shared, 64, 1, times=3_000)[0])) for _ in range(4)

@@ -23,6 +23,7 @@ from sardonyx.compiler.context import Context
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.linking import MappedCode, linked, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
+from sardonyx.compiler.once import once
 from sardonyx.compiler.planning import FAULT, PlanWord
 from sardonyx.compiler.target import Target
 
@@ -106,10 +107,10 @@ _METH_O, _METH_NOARGS = 8, 4
 
 
 class Entry:
-    """A Python function made from generated code, with all that it needs to stay alive.
+    """A Python function made from generated code.
 
     Attributes:
-        call: The function.
+        call: The function; all that it needs lives as long as it, since a call may outlast the entry.
     """
 
     def __init__(self, code: str, target: Target, words: dict[Word, int], flags: int, alive: Sequence[Any]) -> None:
@@ -119,16 +120,17 @@ class Entry:
             table[word] = ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
         for word, value in words.items():
             table[word] = value
-        self._loaded = _code(target)
-        self._definition = _MethodDef(b"run", self._loaded.address(code), flags, None)
-        self._alive = (*alive, table)
+        functions = _code(target)
+        definition = _MethodDef(b"run", functions.address(code), flags, None)
         make = api.PyCFunction_NewEx
         make.restype = ctypes.py_object
-        make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-        self.call: Callable[..., Any] = make(ctypes.addressof(self._definition), table.tobytes(), None)
+        make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+        # Of a function's module Python keeps no more than a reference.
+        kept = (*alive, functions, definition)
+        self.call: Callable[..., Any] = make(ctypes.addressof(definition), table.tobytes(), kept)
 
 
-@functools.cache
+@once
 def _code(target: Target) -> MappedCode | LoadedCode:
     definitions = [_function("sardonyx_call", _call), _function("sardonyx_again", _again)]
     return loaded(linked(objects([module_text(target, definitions)], target, store(), jobs=1)), target)

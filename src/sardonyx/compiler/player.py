@@ -12,7 +12,6 @@ which the sets have changed places.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
 from enum import IntEnum
 from string import Template
@@ -24,6 +23,7 @@ from sardonyx.compiler.cache import store
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.linking import MappedCode, linked, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
+from sardonyx.compiler.once import once
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.worker_loop import call_parallel, float_mode, flushing, set_float_mode
 
@@ -99,7 +99,7 @@ class Player(NamedTuple):
     code: MappedCode | LoadedCode
 
 
-@functools.cache
+@once
 def player(target: Target) -> Player:
     """The functions for a target."""
     code = loaded(linked(objects([text(target)], target, store(), jobs=1)), target)

@@ -19,6 +19,7 @@ from sardonyx.compiler import worker_loop
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.linking import linked, loaded
+from sardonyx.compiler.once import once
 from sardonyx.compiler.processors import allowed, thread_count
 from sardonyx.compiler.target import host
 from sardonyx.compiler.worker_loop import MASK_BYTES, Field
@@ -55,7 +56,7 @@ class Functions:
     futex: bool
 
 
-@functools.cache
+@once
 def functions(futex: bool) -> Functions:
     """The generated functions, loaded for as long as the process lives."""
     target = host()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import time
 from typing import Any
 
@@ -11,12 +10,13 @@ import numpy as np
 
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.once import once
 from sardonyx.compiler.player import WORDS
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.worker_loop import call_parallel, float_mode, flushing, set_float_mode
 
 
-@functools.cache
+@once
 def _player(target: Target) -> Any:
     """``void (ptr tape, i64 kernels, ptr pool, ptr stamps, ptr clock, i32 which, i1 flush)``.
 

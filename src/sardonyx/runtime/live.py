@@ -11,6 +11,8 @@ from sardonyx.errors import EditError, UnsupportedError
 from sardonyx.runtime.draft import Draft
 from sardonyx.runtime.history import Commit, History
 from sardonyx.runtime.kept import Given
+from sardonyx.runtime.known import Known
+from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import Options
 from sardonyx.runtime.recompile import Recompiler
 from sardonyx.runtime.version import Version
@@ -39,6 +41,7 @@ class Live:
         self.history = History()
         self._editing = threading.Lock()
         self._editor: int | None = None
+        self._known = Known()
         self._recompiler = Recompiler(lambda: self.version)
 
     def begin(self) -> None:
@@ -67,7 +70,7 @@ class Live:
             return
         draft.settle()
         before = self.version
-        self._answer(draft.model, before if not draft.structural else None)
+        self._answer(draft.model, None if draft.structural else before.native)
         self.history.add(before.model, draft.model, tuple(draft.said))
 
     def reload(self, given: Given) -> None:
@@ -108,21 +111,27 @@ class Live:
             if version is self.version or timeout is not None:
                 return found
 
-    def _answer(self, model: ir.Model, like: Version | None = None) -> None:
-        """Let a model answer from now on.
+    def _answer(self, model: ir.Model, like: NativeModel | None = None) -> None:
+        """Let a model answer that was checked.
 
         Args:
-            model: It was checked.
-            like: A version of the same model with other weights.
+            model: The model.
+            like: The same with other weights, compiled.
         """
         version = Version.edited(model, self.options)
-        if self.options.compiles and like is not None:
-            version.compile(like)
-        elif self.options.compiles and len(model.graph) <= _AT_ONCE:
-            version.compile()
+        if self.options.compiles:
+            self._compile(version, like)
         self.version = version
         if not version.compiled:
             self._recompiler.compile_soon()
+
+    def _compile(self, version: Version, like: NativeModel | None) -> None:
+        """Compile a version before it answers, where that is soon done: from one like it, or because it is small."""
+        self._known.add(self.version)
+        if self._known.compile(version):
+            return
+        if like is not None or len(version.model.graph) <= _AT_ONCE:
+            version.compile(like)
 
 
 def _model_of(version: Version) -> ir.Model | None:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
-from sardonyx.errors import FeedError
+from sardonyx.errors import FeedError, OptionError
 from sardonyx.model import save
 from sardonyx.runtime.binding import Binding
 from sardonyx.runtime.edit import Edit, Edits
@@ -24,6 +24,7 @@ from sardonyx.runtime.live import Live
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import PROVIDERS, Compile, Options
 from sardonyx.runtime.value_info import ValueInfo
+from sardonyx.runtime.watch import watch as watch_file
 
 
 class Session(Edits):
@@ -40,6 +41,8 @@ class Session(Edits):
         max_memory: Most bytes of values alive at a time in a run; the machine's memory by default.
         max_loop_iterations: Most iterations of any one loop; no limit by default.
         timeout: Most seconds of a run; no limit by default.
+        watch: Whether to reload the model when its file is replaced. One that cannot be loaded is refused, and the log
+            says why.
         denormals: What compiled code does with numbers below the least normal one, which many processors compute with
             a hundred times slower: ``"keep"``, ``"flush"`` (take them for zero), or ``"auto"``: flush where the model's
             weights hold some.
@@ -65,11 +68,16 @@ class Session(Edits):
         max_loop_iterations: int | None = None,
         timeout: float | None = None,
         denormals: Denormals = "auto",
+        watch: bool = False,
     ) -> None:
         self._options = Options.of(providers, compile, threads, max_memory, max_loop_iterations, timeout, denormals)
         self._limits, self._unlimited = self._options.limits, self._options.unlimited
         self._runs = itertools.count()
+        if watch and not isinstance(model, (str, os.PathLike)):
+            raise OptionError("there is no file to watch.", where="watch", remedy="Give the path of the model.")
         self._live = Live(model, self._options)
+        if isinstance(model, (str, os.PathLike)) and watch:
+            watch_file(self._live, model)
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -248,17 +256,7 @@ class Session(Edits):
         for name, array in (*inputs.items(), *(outputs or {}).items()):
             if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.aligned:
                 raise FeedError("an array in one piece is needed to bind it.", where=name)
-        version = self._live.version
-        results = dict(zip((info.name for info in version.outputs), self.run(None, inputs), strict=True))
-        for name, array in (outputs or {}).items():
-            if name not in results or (array.shape, array.dtype) != (results[name].shape, results[name].dtype):
-                raise FeedError("the model gives no such array.", where=name)
-        kept = {name: (outputs or {}).get(name, array) for name, array in results.items()}
-        entry = None
-        bound = version.bind(inputs, kept)
-        if bound is not None:
-            entry, kept = bound
-        return Binding(entry, inputs, kept, lambda feeds: self.run(None, feeds))
+        return Binding(self._live, inputs, outputs or {}, lambda feeds: self.run(None, feeds))
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Run the model once.

@@ -7,6 +7,7 @@ all times; only what computes it becomes faster, when compiled code is ready.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -28,7 +29,9 @@ from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compil
 from sardonyx.runtime.kept import Given, ModelSource, keep, restored
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import Options
+from sardonyx.runtime.structure import Structure, structure
 from sardonyx.runtime.value_info import ValueInfo
+from sardonyx.runtime.variants import Variants
 
 _log = logging.getLogger("sardonyx")
 
@@ -96,6 +99,7 @@ class Version:
         self._loading = threading.Lock()
         self._compiled = threading.Event()
         self._is_compiled_file = is_compiled_file(given)
+        self._variants = Variants(self)
 
     def _declare(self) -> None:
         graph = self.model.graph
@@ -113,6 +117,11 @@ class Version:
             UnsupportedError: There is no model in a compiled file.
         """
         return self._source.model
+
+    @functools.cached_property
+    def structure(self) -> Structure | None:
+        """What of the model decides what it is compiled to; None where that is not told, or there is no model."""
+        return None if self._is_compiled_file else structure(self.model)
 
     @property
     def program(self) -> Program | None:
@@ -138,6 +147,11 @@ class Version:
                 return native.run(output_names, feeds, context)
         if native is not None and self._is_compiled_file:
             raise native.refused(output_names, feeds)
+        if native is not None and output_names and not set(output_names) <= set(native.output_names):
+            with contextlib.suppress(Fault):
+                found = self._variants.run(output_names, feeds, context)
+                if found is not None:
+                    return found
         return self._interpreter().run(output_names, feeds, context)
 
     def bind(
@@ -220,18 +234,23 @@ class Version:
         )
         return {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
 
-    def compile(self, like: Version | None = None) -> None:
+    def take(self, native: NativeModel) -> None:
+        """Be computed by the compiled model of an equal version."""
+        self.native = native
+        self._compiled.set()
+
+    def compile(self, like: NativeModel | None = None) -> None:
         """Compile the model, or note why it cannot be.
 
         Args:
-            like: A version of the same model with other weights, of whose compiled code this one's is made if it can.
+            like: The same model with other weights, of whose code this one's is made if it can.
 
         Raises:
             Exception: What should not have happened.
         """
         threads = self.options.threads
         try:
-            found = None if like is None or like.native is None else like.native.reweighted(self.model)
+            found = None if like is None else like.reweighted(self.model)
             native = found or NativeModel.compiled(self.model, threads, self.options.denormals)
             self.native = native
             keep(native.program, self._source, threads, self._noted(native))

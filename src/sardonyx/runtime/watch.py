@@ -1,0 +1,60 @@
+"""A watch on a model's file: whoever replaces it has the session answer from the new one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from pathlib import Path
+
+from sardonyx.errors import SardonyxError
+from sardonyx.runtime.live import Live
+
+_SECONDS = 0.25
+"""How often the file is looked at; it is loaded when it is the same twice in a row."""
+
+_log = logging.getLogger("sardonyx")
+
+
+def watch(live: Live, path: str | os.PathLike[str]) -> None:
+    """Reload a file whenever it is another, as long as the live model is used.
+
+    A file that cannot be loaded is refused, with a warning in the log, and the model goes on as it was.
+
+    Args:
+        live: The model.
+        path: The file, which should be replaced as a whole (written beside and renamed).
+    """
+    known = _state(path)
+    threading.Thread(target=_watch, args=(weakref.ref(live), path, known), name="sardonyx-watch", daemon=True).start()
+
+
+def _watch(live: weakref.ref[Live], path: str | os.PathLike[str], loaded: tuple[int, ...] | None) -> None:
+    pause = threading.Event()
+    before = loaded
+    while live() is not None:
+        pause.wait(_SECONDS)
+        state = _state(path)
+        if state is not None and state != loaded and state == before:
+            loaded = state
+            _reload(live, path)
+        before = state
+
+
+def _reload(live: weakref.ref[Live], path: str | os.PathLike[str]) -> None:
+    found = live()
+    if found is None:
+        return
+    try:
+        found.reload(path)
+    except SardonyxError as error:
+        _log.warning("the new file is not loaded, the session goes on as it was: %s", error)
+
+
+def _state(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,235 @@
+"""Calls while edits are made: every answer is one of a model before or after some edit, and no call fails."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.runtime.test_edit import HEAD, B, H, W, X, net, parsed, relu
+
+from sardonyx import Session
+from sardonyx.errors import EditError, FeedError, OptionError, SardonyxError
+
+CALLERS = 4
+
+
+class Callers:
+    """Threads that call a session without pause, and what they were answered: from when to when, and what."""
+
+    def __init__(self, session: Session) -> None:
+        self.answers: list[tuple[float, float, np.ndarray]] = []
+        self.failed: list[BaseException] = []
+        self._session = session
+        self._over = threading.Event()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        threads = [threading.Thread(target=self._call) for _ in range(CALLERS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+
+    def _call(self) -> None:
+        try:
+            while not self._over.is_set():
+                begin = time.perf_counter()
+                found = self._session.run(None, {"x": X})[0]
+                self.answers.append((begin, time.perf_counter(), found))
+        except BaseException as error:
+            self.failed.append(error)
+
+
+class Expected:
+    """A model with edits of which numpy knows the result: y = relu(sign * h + b)."""
+
+    def __init__(self) -> None:
+        self.sign, self.bias, self.after = 1, B, False
+
+    def result(self) -> np.ndarray:
+        found = relu(self.sign * H + self.bias)
+        return np.exp(-found) if self.after else found
+
+
+def edits(
+    session: Session, expected: Expected, folder: Path
+) -> Iterator[tuple[Callable[[], None], Callable[[], object]]]:
+    """Edits without end: what each does to the result, and the edit."""
+    rng = np.random.default_rng(0)
+
+    def negate() -> None:
+        expected.sign = -expected.sign
+
+    def follow() -> None:
+        expected.after = not expected.after
+
+    def nothing() -> None:
+        pass
+
+    def start_again() -> None:
+        expected.__init__()  # type: ignore[misc]
+
+    def broken() -> None:
+        with pytest.raises(SardonyxError):
+            session.insert_after("h", "Transpose", perm=[0])
+
+    def both() -> None:
+        with session.edit() as g:
+            g.insert_after("y", "Neg", name="n")
+            g.insert_after("y", "Exp", name="e")
+
+    def neither() -> None:
+        with session.edit() as g:
+            g.remove_node("e")
+            g.remove_node("n")
+
+    onnx.save(net(), folder / "net.onnx")
+    while True:
+        bias = rng.random(3).astype(np.float32)
+        yield negate, lambda: session.insert_after("h", "Neg", name="minus")
+        yield nothing, broken
+        yield (lambda bias=bias: setattr(expected, "bias", bias)), lambda bias=bias: session.set_weight("b", bias)  # type: ignore[misc]
+        yield nothing, lambda: session.add_output("s")
+        yield follow, both
+        yield nothing, lambda: session.remove_output("s")
+        yield follow, neither
+        yield nothing, lambda: session.attach(parsed(HEAD), at="s", name="head")
+        yield negate, lambda: session.remove_node("minus")
+        yield nothing, lambda: session.detach("head")
+        yield start_again, lambda: session.reload(folder / "net.onnx")
+
+
+def commit(session: Session, count: int, folder: Path) -> list[tuple[float, float, np.ndarray]]:
+    """Make edits; from when to when each was made, and the result after it."""
+    expected = Expected()
+    made = [(0.0, 0.0, expected.result())]
+    for (change, edit), _ in zip(edits(session, expected, folder), range(count), strict=False):
+        change()
+        begin = time.perf_counter()
+        edit()
+        made.append((begin, time.perf_counter(), expected.result()))
+    return made
+
+
+def check(callers: Callers, made: list[tuple[float, float, np.ndarray]]) -> None:
+    assert not callers.failed
+    assert callers.answers
+    ends = np.array([end for _, end, _ in made])
+    begins = np.array([begin for begin, _, _ in made])
+    for begin, end, answer in callers.answers:
+        # The version that was there when the call began, at the earliest, to the last whose edit was begun meanwhile.
+        first = int(np.searchsorted(ends, begin, side="right")) - 1
+        last = int(np.searchsorted(begins, end, side="left")) - 1
+        possible = [made[i][2] for i in range(first, last + 1)]
+        assert any(np.allclose(answer, each, rtol=1e-4, atol=1e-5) for each in possible), (first, last, answer)
+
+
+@pytest.mark.parametrize(("compile", "count"), [("wait", 11), ("off", 44)])
+def test_every_answer_is_of_a_model_before_or_after_some_edit(compile: str, count: int, tmp_path: Path) -> None:
+    session = Session(net(), compile=compile)  # type: ignore[arg-type]
+    callers = Callers(session)
+    with callers.calling():
+        made = commit(session, count, tmp_path)
+    check(callers, made)
+
+
+@pytest.mark.long
+def test_a_thousand_edits_slow_no_call_down(tmp_path: Path) -> None:
+    session = Session(net(), compile="wait")
+    alone = Callers(session)
+    with alone.calling():
+        time.sleep(5)
+    callers = Callers(session)
+    with callers.calling():
+        made = commit(session, 1000, tmp_path)
+    check(callers, made)
+    medians = [statistics.median(end - begin for begin, end, _ in each.answers) for each in (alone, callers)]
+    assert medians[1] <= 1.2 * medians[0]
+
+
+def test_a_call_may_outlast_its_compiled_code() -> None:
+    session = Session(net(), compile="wait")
+    for _ in range(3):
+        session.run(None, {"x": X})
+    assert session.native is not None
+    call = session.native.call
+    assert call is not None
+    del session
+    gc.collect()
+    blocks = [bytearray(1 << 12) for _ in range(100)]  # What was freed would be written over.
+    for _ in range(100):
+        found = call({"x": X})
+        assert found is not None
+        np.testing.assert_allclose(found[0], relu(H + B), rtol=1e-5)
+    assert len(blocks) == 100
+
+
+def test_a_binding_follows_edits() -> None:
+    session = Session(net(), compile="wait")
+    x, y = X.copy(), np.empty((2, 3), np.float32)
+    binding = session.bind({"x": x}, {"y": y})
+    session.insert_after("h", "Neg", name="minus")
+    binding()
+    np.testing.assert_allclose(y, relu(-H + B), rtol=1e-5)
+    x[...] = 2 * X
+    binding()
+    np.testing.assert_allclose(y, relu(-2 * H + B), rtol=1e-5)
+    session.insert_after("y", "ReduceSum")
+    with pytest.raises(FeedError, match="y"):
+        binding()
+
+
+@pytest.mark.parametrize("names", [["h"], ["y", "s"], ["s", "h", "s"]])
+def test_any_tensor_is_an_output_of_compiled_code(names: list[str]) -> None:
+    session = Session(net(), compile="wait")
+    values = {"h": H, "s": H + B, "y": relu(H + B)}
+    for _ in range(2):
+        for found, name in zip(session.run(names, {"x": X}), names, strict=True):
+            np.testing.assert_allclose(found, values[name], rtol=1e-5)
+    session.set_weight("w", 2 * W)
+    for found, name in zip(session.run(["h"], {"x": X}), ["h"], strict=True):
+        np.testing.assert_allclose(found, 2 * values[name], rtol=1e-5)
+    with pytest.raises(FeedError, match="nothing"):
+        session.run(["nothing"], {"x": X})
+
+
+def replace(path: Path, contents: bytes) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_bytes(contents)
+    beside.replace(path)
+
+
+def until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 30
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
+def test_a_file_that_is_replaced_is_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(net(), path)
+    session = Session(path, watch=True)
+    other = parsed("other (float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }").SerializeToString()
+    replace(path, other[:-10])
+    assert until(lambda: "not loaded" in caplog.text)
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], relu(H + B), rtol=1e-5)
+    replace(path, other)
+    assert until(lambda: len(session.history) == 1)
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], -X)
+    with pytest.raises(OptionError, match="watch"):
+        Session(net(), watch=True)
+    with pytest.raises(EditError, match="such"):
+        session.insert_after("h", "Neg")
