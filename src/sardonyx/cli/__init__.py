@@ -29,6 +29,8 @@ VERBS = {
     "compile": "Compile a model ahead of time, with its weights: to a file that a session maps, or to a library for C.",
     "explain": "Say what a model is compiled to: kernels, what is in each, and what the interpreter is left with.",
     "profile": "Measure a compiled model kernel by kernel, against what the machine can do.",
+    "compare": "Compare two models, or two providers on one, tensor by tensor, and name the first layer where they part.",
+    "reduce": "Shrink a failing model to the smallest part that fails in the same way, and write that with its inputs (.npz).",
     "passes": "List the passes of the optimizer: what each does, and how exact it is.",
     "ops": "List the operators that a session runs: versions, element types, how each is defined and tested.",
     "extract": "Cut out the part of a model between named tensors.",
