@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import threading
+import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,8 +13,10 @@ import numpy as np
 from sardonyx.compiler.plan import Kernel, Link, Part, Plan
 from sardonyx.compiler.planning import ALIGNMENT, FAULT, PLACED_WORDS, PlanWord
 from sardonyx.compiler.player import Player
+from sardonyx.compiler.reader import dtype_of
 from sardonyx.core.graph import Value
-from sardonyx.errors import ShapeError, SizeLimitError
+from sardonyx.core.run_context import current_run
+from sardonyx.errors import SardonyxError, ShapeError, SizeLimitError
 
 _TRUE = np.ones(1, np.bool_)
 
@@ -28,6 +33,7 @@ class Linked:
 
     Attributes:
         free: Contexts that no call uses.
+        peak: Most bytes that the values of one call took, of those that were prepared here.
     """
 
     def __init__(
@@ -53,6 +59,9 @@ class Linked:
             return addresses[link.text] if isinstance(link, Kernel) else int(prepared[link.buffer].ctypes.data)
 
         self.free: list[Context] = []
+        self.peak = 0
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._lock = threading.Lock()
         self.words = plan.words.copy()
         self.words[[word for word, _ in plan.links]] = [address(link) for _, link in plan.links]
 
@@ -61,7 +70,25 @@ class Linked:
         try:
             return self.free.pop()
         except IndexError:
-            return Context(self)
+            made = Context(self)
+            with self._lock:
+                self._contexts.add(made)
+            return made
+
+    def prepared(self, sizes: Mapping[str, int]) -> Context:
+        """A context that no other call uses, ready for sizes; raises as its ``prepare`` does."""
+        context = self.context()
+        try:
+            context.prepare(sizes)
+        except SardonyxError:
+            self.free.append(context)
+            raise
+        return context
+
+    def contexts(self) -> list[Context]:
+        """The contexts that there are, those in use among them."""
+        with self._lock:
+            return list(self._contexts)
 
 
 class Context:
@@ -93,6 +120,7 @@ class Context:
         self.offsets = np.zeros(len(plan.buffers), np.int64)
         self._symbols = list(plan.symbols.values())
         self._numbers: list[int] | None = None
+        self._needed = 0
         self._memory = np.empty(0, np.uint8)
         order = np.arange(len(plan.buffers))
         placed = np.empty((len(plan.buffers), PLACED_WORDS), np.int64)
@@ -122,14 +150,19 @@ class Context:
 
         Raises:
             ShapeError: Sizes do not go together.
+            ResourceError: The run may not have as much memory; none was taken.
         """
         numbers = [sizes[name] for name in self.plan.symbols]
         if numbers == self._numbers:
+            self._require_memory()
             return
         self._numbers = None
         self.registers[self._symbols] = numbers
         if self._measure(self.table.ctypes.data) == FAULT:
             raise self._refusal(sizes)
+        self._needed = self.needed
+        self._require_memory()
+        self.linked.peak = max(self.linked.peak, self._needed)
         if self.table[PlanWord.WANTED] > self.table[PlanWord.CAPACITY]:
             self.grow()
         self._fill(self.table.ctypes.data)
@@ -149,6 +182,33 @@ class Context:
     def arena(self) -> int:
         """Bytes of the arena that the sizes need."""
         return int(self.table[PlanWord.WANTED])
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the arena."""
+        return int(self.table[PlanWord.CAPACITY])
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the values of a call with the sizes that were measured last, in the arena and what it makes."""
+        made = ((value, self.shape(value)) for value in self.plan.makes)
+        return int(self.table[PlanWord.WANTED]) + sum(
+            math.prod(shape) * dtype_of(value).numpy().itemsize for value, shape in made
+        )
+
+    def placed(self) -> list[tuple[str, int, int, int, int]]:
+        """Title, offset, bytes, and first and last kernel of what lies in the arena, outside of bodies."""
+        first, last, *_ = self.plan.layouts[-1].tolist()
+        bytes_, offsets = self.registers[self.plan.buffers[:, 0]].tolist(), self.offsets.tolist()
+        return [
+            (self.plan.titles[number], offsets[number], bytes_[number], *self.plan.buffers[number, 1:].tolist())
+            for number in range(first, last)
+        ]
+
+    def _require_memory(self) -> None:
+        run = current_run()
+        if run is not None:
+            run.reserve(self._needed, "the call")
 
     def place(self, buffer: int) -> int:
         """The address of a buffer in the arena."""

@@ -77,6 +77,7 @@ class Plan:
         count: The buffer where a kernel leaves how many results there are, or a loop how many iterations it made.
         fault: The word that kernels set where data have no result.
         limit: The word that says how many iterations a loop may make.
+        titles: What lies in the arena, for people.
     """
 
     words: np.ndarray
@@ -98,6 +99,7 @@ class Plan:
     count: int | None
     fault: int
     limit: int
+    titles: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class Planner:
         self._links: list[tuple[int, Link]] = []
         self._outside: list[tuple[int, Value]] = []
         self._buffers: list[tuple[int, int, int]] = []
+        self._titles: list[str] = []
         self._layouts: list[list[int]] = []
         self._fault = self._limit = Own(0)
 
@@ -243,6 +246,7 @@ class Planner:
             shapes=shapes,
             count=next((layout.buffers[key] for key in layout.buffers if _is_count(key)), None),
             fault=self._fault.word, limit=self._limit.word,
+            titles=self._titles,
         )  # fmt: skip
 
     def _bytes(self, value: Value, blocks: Mapping[Value, int]) -> int:
@@ -309,6 +313,7 @@ class Planner:
         first = len(self._buffers)
         buffers = {buffer: first + number for number, buffer in enumerate(lifetimes)}
         self._buffers += [(each.bytes, each.first, each.last) for each in lifetimes.values()]
+        self._titles += map(_title, lifetimes)
         for place, body in bodies.items():
             self._layouts[body.number][3] = buffers[place]
         bytes_ = self._table.reserved()
@@ -519,6 +524,22 @@ def stored_registers(table: SizeTable, value: Value, blocks: Mapping[Value, int]
     if block:
         shape[1] = table.up(shape[1], block)
     return shape
+
+
+def _title(buffer: Hashable) -> str:
+    """What a buffer is, for people."""
+    match buffer:
+        case Value():
+            return buffer.origin or buffer.op
+        case Relaid() | Stage():
+            return f"{buffer.source.origin or buffer.source.op}, in another form"
+        case Count():
+            return "a count"
+        case (int(at), Scratch()):
+            return f"scratch of kernel {at}"
+        case (int(at), _):
+            return f"a body of kernel {at}"
+    return str(buffer)
 
 
 def _is_count(buffer: Hashable) -> bool:

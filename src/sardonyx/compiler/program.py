@@ -232,11 +232,7 @@ class Program:
                     self._prepared[buffer] = aligned(np.asarray(buffer.known))
 
     def reweighted(self, function: Function) -> Program | None:
-        """The same program over other constants, of which nothing is compiled; None where it would not be the same.
-
-        Args:
-            function: One that differs from the program's own in the elements of constants.
-        """
+        """The same over a function with other elements of constants, not compiled; None where code would differ."""
         if not self.has_graph or self.host or self.loops:
             return None
         meaning = matched(self.function, canonical(function, self.target))
@@ -416,9 +412,7 @@ class Program:
             return None
         if not plan.symbols.keys() <= self._symbols:
             return None
-        context = self._plan(0).context()
-        context.prepare(self.sizes_of(arrays))
-        return context
+        return self._plan(0).prepared(self.sizes_of(arrays))
 
     def _entry_words(self, context: Context) -> dict[Word, int]:
         return {
@@ -444,8 +438,7 @@ class Program:
 
     def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None) -> None:
         linked = self._plan(number)
-        context = linked.context()
-        context.prepare(sizes)
+        context = linked.prepared(sizes)
         for value in linked.plan.makes:
             env[value] = np.empty(context.shape(value), dtype_of(value).numpy())
         words, values = linked.plan.outside
@@ -515,6 +508,16 @@ class Program:
         functions = player(self.target)
         play = functions.play_flushing if self.flushes else functions.play
         play(address, kernels, self.pool.address)
+
+    @property
+    def weights(self) -> list[np.ndarray]:
+        """What kernels read of constants."""
+        return list(self._prepared.values())
+
+    @property
+    def plans(self) -> list[Linked]:
+        """The plans of calls that were made, each with the contexts that there are for it."""
+        return list(self._plans.values())
 
     def prepared_bytes(self, weight: Prepared) -> int:
         """Bytes of a weight in the form that kernels read."""

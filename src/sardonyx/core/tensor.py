@@ -199,7 +199,7 @@ def _computed(run: RunContext, op: str, type: TensorType, operands: Sequence[Val
         params = {**params, "run": run.number}
     found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
     value = Tensor("constant", (), {"value": _array(found, type)}, type)
-    if nbytes is not None and nbytes >= COUNTED and found.base is None:
+    if nbytes is not None and nbytes >= COUNTED and (found.base is None or op not in _VIEWS):
         run.track(value, found.nbytes)
     return value
 

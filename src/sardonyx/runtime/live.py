@@ -111,6 +111,11 @@ class Live:
             if version is self.version or timeout is not None:
                 return found
 
+    def shrink(self) -> None:
+        """Let go of memory that no call uses, and of compiled models before."""
+        self._known = Known()
+        self.version.shrink()
+
     def _answer(self, model: ir.Model, like: NativeModel | None = None) -> None:
         """Let a model answer that was checked.
 

@@ -20,6 +20,7 @@ from sardonyx.errors import ExecutionError, FeedError, SardonyxError, Unsupporte
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
+from sardonyx.runtime.memory import shrink
 
 
 def traced(model: ir.Model) -> Function:
@@ -103,6 +104,12 @@ class NativeModel:
     def call(self) -> Callable[[Any], list[Any] | None] | None:
         """The generated function of feeds, there from the second call on: results, or None to ask :meth:`run`."""
         return None if self._entry is None else self._entry.call
+
+    def shrink(self) -> None:
+        """Let go of memory that no call uses."""
+        self._entry, self._shapes = None, None
+        self._may_have_entry = all(isinstance(type, TensorType) for type in self._types)
+        shrink(self.program)
 
     def bind(
         self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]

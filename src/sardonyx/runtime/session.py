@@ -21,6 +21,7 @@ from sardonyx.runtime.edit import Edit, Edits
 from sardonyx.runtime.history import Commit
 from sardonyx.runtime.kept import Given
 from sardonyx.runtime.live import Live
+from sardonyx.runtime.memory import Memory
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import PROVIDERS, Compile, Options
 from sardonyx.runtime.value_info import ValueInfo
@@ -220,6 +221,17 @@ class Session(Edits):
         save(self.model, path, **options)
 
     # Running.
+
+    def memory(self) -> Memory:
+        """What the session holds of memory: weights, arenas, the most that a call took, and where values lie."""
+        return self._live.version.memory()
+
+    def shrink(self) -> None:
+        """Let go of memory that no call uses: arenas, and what was compiled for models before edits.
+
+        What is needed again is made again, when it is.
+        """
+        self._live.shrink()
 
     def get_inputs(self) -> list[ValueInfo]:
         """The inputs that must be fed."""

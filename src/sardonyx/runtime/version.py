@@ -27,6 +27,7 @@ from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.kept import Given, ModelSource, keep, restored
+from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import Options
 from sardonyx.runtime.structure import Structure, structure
@@ -100,6 +101,7 @@ class Version:
         self._compiled = threading.Event()
         self._is_compiled_file = is_compiled_file(given)
         self._variants = Variants(self)
+        self._peak = 0
 
     def _declare(self) -> None:
         graph = self.model.graph
@@ -152,7 +154,10 @@ class Version:
                 found = self._variants.run(output_names, feeds, context)
                 if found is not None:
                     return found
-        return self._interpreter().run(output_names, feeds, context)
+        try:
+            return self._interpreter().run(output_names, feeds, context)
+        finally:
+            self._peak = max(self._peak, context.peak)
 
     def bind(
         self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
@@ -168,6 +173,17 @@ class Version:
     def compiled(self) -> bool:
         """Whether compiling is over, with compiled code or without."""
         return self._compiled.is_set()
+
+    def memory(self) -> Memory:
+        """What is held of memory."""
+        return memory(None if self.native is None else self.native.program, self._peak)
+
+    def shrink(self) -> None:
+        """Let go of memory that no call uses, and of what can be made again."""
+        self._variants = Variants(self)
+        if self.native is not None:
+            self._reference = None
+            self.native.shrink()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; whether compiled code answers from now on."""
