@@ -7,6 +7,7 @@ from sardonyx.compiler.launch import Body
 from sardonyx.compiler.layouts import blocked_images
 from sardonyx.compiler.lowering import Lowering
 from sardonyx.compiler.schedule import Schedule
+from sardonyx.compiler.settled import settling
 from sardonyx.compiler.target import Target
 from sardonyx.core.graph import Function, Value
 from sardonyx.errors import UnsupportedError
@@ -63,4 +64,6 @@ class Bodies:
         lowering = self.lowered(function)
         if lowering.schedule.host:
             return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
+        if any(launch.writes.op == "loop" and settling(launch.writes) is not None for launch in lowering.launches):
+            return f"in {function.name}: a loop may carry what changes its size"
         return Body(function, tuple(lowering.launches), lowering.blocks)

@@ -3,6 +3,7 @@
 - A ``convolve`` reads an image ``[N, G * C, spatial]`` and gives one ``[N, G * M, spatial]``; the movements between
   those and Core's form stand directly around it.
 - A ``call`` is taken apart, unless there is a kernel for its function.
+- What moves with the number of a loop's iteration is an element of a tensor (see :mod:`sardonyx.compiler.moving`).
 - A division by a constant is a multiplication, unless its reciprocal would lose more than a rounding.
 - Products that share an operand are one (see :mod:`sardonyx.compiler.horizontal`).
 - Products of what stands for integers of 8 bits are products of these integers (:mod:`.quantized`).
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.horizontal import joined
+from sardonyx.compiler.moving import without_moving_slices
 from sardonyx.compiler.quantized import image_operands, product
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.target import Target
@@ -73,6 +75,8 @@ class _Canonical(Substitution):
     def made(self, value: Value) -> Value:
         """The value of what its operands have become."""
         operands = tuple(self.new[operand] for operand in value.operands)
+        if value.op == "loop":
+            return self._loop(value, operands)
         if value.op == "convolve":
             return self._convolve(value, *operands)  # type: ignore[arg-type]
         if value.op == "contract":
@@ -92,6 +96,13 @@ class _Canonical(Substitution):
         if value.op == "div" and operands[1].op in ("constant", "broadcast"):
             return self._divided(value, *operands)
         return super().made(value)
+
+    def _loop(self, value: Value, operands: tuple[Value, ...]) -> Value:
+        body = without_moving_slices(value.params["body"])
+        if body is value.params["body"]:
+            return super().made(value)
+        params = {name: self.part(body if name == "body" else param) for name, param in value.params.items()}
+        return self.recorded(value, operands, params)
 
     def _convolve(self, value: Value, x: Tensor, w: Tensor) -> Value:
         groups, batch, channels, *spatial = shape_of(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.settled import settling
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.dim import Dim, equal
 from sardonyx.core.graph import Function, Value, symbols_in
@@ -28,7 +29,7 @@ def results_of(value: Value) -> list[Value]:
 
 def counted(value: Value) -> str | None:
     """The symbol of a loop whose iterations only it can tell, if all that it collects is of that length; else None."""
-    symbols: tuple[str, ...] = value.params["symbols"] if value.op == "loop" else ()
+    symbols = open_symbols(value) if value.op == "loop" else ()
     if len(symbols) != 1:
         return None
     symbol = symbols[0]
@@ -37,6 +38,12 @@ def counted(value: Value) -> str | None:
     lengths, others = [shape[:1] for shape in shapes[carried:]], [*shapes[:carried], *(s[1:] for s in shapes[carried:])]
     told = all(length == (Dim.symbol(symbol),) for length in lengths)
     return symbol if told and not any(symbol in symbols_in(other) for other in others) else None
+
+
+def open_symbols(value: Value) -> tuple[str, ...]:
+    """The symbols that control flow defines, without those that are known where a loop's state keeps its sizes."""
+    settles = settling(value) if value.op == "loop" else None
+    return tuple(each for each in value.params["symbols"] if settles is None or each not in settles.sizes)
 
 
 def is_of_tensors(value: Value) -> bool:
@@ -51,7 +58,7 @@ def _types(value: Value) -> list[Type]:
 
 def refusal(value: Value) -> str | None:
     """Why control flow is left to the interpreter, as far as types tell; None where they are no reason."""
-    if value.params["symbols"] and counted(value) is None:
+    if open_symbols(value) and counted(value) is None:
         return f"sizes of what a {value.op} gives are only known after it"
     if not is_of_tensors(value):
         return f"a {value.op} of {next(type for type in _types(value) if not _is_tensor(type))}"
@@ -65,7 +72,8 @@ def refusal(value: Value) -> str | None:
     carried, body = value.params["carried"], value.params["body"]
     before = value.operands[2 : 2 + carried]
     during, after = body.inputs[2 : 2 + carried], body.results[1 : 1 + carried]
-    if not all(_same_type(a, b) and _same_type(b, c) for a, b, c in zip(before, during, after, strict=True)):
+    same = all(_same_type(a, b) and _same_type(b, c) for a, b, c in zip(before, during, after, strict=True))
+    if not same and settling(value) is None:
         return "a loop carries what changes its size"
     return None
 

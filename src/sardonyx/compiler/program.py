@@ -25,19 +25,20 @@ from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.context import Context, Linked
 from sardonyx.compiler.control import counted, is_of_tensors
-from sardonyx.compiler.counted import has_kernel, most_results
+from sardonyx.compiler.counted import most_results
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.entry import Entry, Input, Output, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
-from sardonyx.compiler.launch import NAME, Body, Launch, Prepared, every
+from sardonyx.compiler.launch import NAME, Body, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
 from sardonyx.compiler.plan import UNLIMITED, Planner, stored_shape
 from sardonyx.compiler.player import player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.reweighting import Meaning, matched, remade
+from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.sharing import aligned, prepared
-from sardonyx.compiler.steps import Segment, Step, not_native
+from sardonyx.compiler.steps import Segment, Step, is_of_constants, last_readers, not_native, steps_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
@@ -98,12 +99,13 @@ class Program:
         self._has_denormals = holds_denormals(self._prepared.values())
         self.flushes = flushes(denormals, self._has_denormals)
         self._denormals = denormals
-        self._begin(self._steps())
-        self.loops = {
-            value: Program(value.params["body"], target=self.target, threads=self.pool.threads, denormals=denormals)
-            for value in self.host
-            if value.op == "loop" and is_of_tensors(value)
-        }
+        self._begin(steps_of(self.function, self.launches, self.host))
+        self.loops = {value: self._of_body(value) for value in self.host if value.op == "loop" and is_of_tensors(value)}
+
+    def _of_body(self, loop: Value) -> Program:
+        """The body of a loop that is left to the interpreter."""
+        body = loop.params["body"]
+        return Program(body, target=self.target, threads=self.pool.threads, denormals=self._denormals)
 
     @classmethod
     def restored(
@@ -190,11 +192,12 @@ class Program:
 
     def _begin(self, steps: list[Step]) -> None:
         self.steps = steps
-        self._in_one = len(steps) == 1 and isinstance(steps[0], Segment) and steps[0].counted is None
-        self._last = self._last_readers()
+        self._in_one = len(steps) == 1 and isinstance(steps[0], Segment) and not steps[0].is_alone
+        self._last = last_readers(steps, self.function.results, lambda value: self.lowering.in_memory(value))
         self._repeats = any(launch.bodies for launch in self.launches)
         self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
+        self._settlings: dict[tuple[int, ...], Sizes | None] = {}
 
     # Making.
 
@@ -233,7 +236,7 @@ class Program:
 
     def reweighted(self, function: Function) -> Program | None:
         """The same over a function with other elements of constants, not compiled; None where code would differ."""
-        if not self.has_graph or self.host or self.loops:
+        if not self.has_graph or self.host or self.loops or any(map(is_of_constants, self.steps)):
             return None
         meaning = matched(self.function, canonical(function, self.target))
         arrays = None if meaning is None else remade(self._prepared, meaning, self._meaning, self.function.results)
@@ -245,45 +248,6 @@ class Program:
         made.flushes = flushes(self._denormals, made._has_denormals)
         made._begin(self.steps)
         return made
-
-    def _steps(self) -> list[Step]:
-        by_root: dict[Value, list[Launch]] = {}
-        for launch in self.launches:
-            by_root.setdefault(launch.writes, []).append(launch)
-        steps: list[Step] = []
-        for value in self.function.values:
-            if value in by_root:
-                last = steps[-1] if steps else None
-                counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
-                if counting.op == "host" or counted(counting) is not None:
-                    steps.append(Segment(by_root[value], counting))
-                elif isinstance(last, Segment) and last.counted is None:
-                    last.launches += by_root[value]
-                else:
-                    steps.append(Segment(list(by_root[value])))
-            elif value in self.host:
-                steps.append(value)
-        return steps
-
-    def _last_readers(self) -> dict[Value, int]:
-        """The step after which a value in memory is not read any more."""
-        last: dict[Value, int] = {}
-        for number, step in enumerate(self.steps):
-            if isinstance(step, Segment):
-                for launch in step.launches:
-                    last.update((buffer, number) for buffer in launch.buffers if isinstance(buffer, Value))
-            else:
-                last.update((value, number) for operand in step.operands for value in self._beneath(operand))
-        last.update(dict.fromkeys(self.function.results, len(self.steps)))
-        return last
-
-    def _beneath(self, value: Value) -> list[Value]:
-        """The values in memory that the interpreter needs to have a value."""
-        if value.is_constant:
-            return []
-        if self.lowering.in_memory(value):
-            return [value]
-        return [each for operand in value.operands for each in self._beneath(operand)]
 
     # Planning.
 
@@ -350,10 +314,10 @@ class Program:
             for number, step in enumerate(self.steps):
                 if not isinstance(step, Segment):
                     self.interpret(step, env, sizes)
-                elif step.counted is not None:
-                    self.play_counted(number, step, sizes, env, limit)
+                elif step.settling is not None:
+                    self.play_settled(number, step, step.settling, sizes, env, limit)
                 else:
-                    self._play(number, step, sizes, env, limit)
+                    self._play_segment(number, step, sizes, env, limit)
             return [self._result(value, env, sizes) for value in self.function.results]
 
     def entry(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | None:
@@ -435,6 +399,14 @@ class Program:
                 given = TensorType(declared.type.dtype, tuple(array.shape))
                 match_type(declared.type, given, sizes, declared.origin or f"input {declared.params['position']}")
         return sizes
+
+    def _play_segment(
+        self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
+    ) -> None:
+        if segment.counted is not None:
+            self.play_counted(number, segment, sizes, env, limit)
+        else:
+            self._play(number, segment, sizes, env, limit)
 
     def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None) -> None:
         linked = self._plan(number)
@@ -543,9 +515,37 @@ class Program:
         found = compute(value, operands, sizes, self._body(value, sizes))
         env[value] = np.asarray(found.known, order="C") if _is_tensor(value) else found
 
+    def play_settled(
+        self, number: int, segment: Segment, settling: Settling, sizes: Sizes, env: dict[Value, Any], limit: int | None
+    ) -> None:
+        """Play a loop where its state keeps its sizes; else the interpreter repeats its body."""
+        (launch,) = segment.launches
+        loop = launch.writes
+        key = id(settling), *sizes.values()
+        if key not in self._settlings:
+            if len(self._settlings) >= _REMEMBERED:
+                self._settlings.clear()
+            self._settlings[key] = settling.settled(sizes)
+        settled = self._settlings[key]
+        if settled is not None:
+            before = dict(sizes)
+            sizes |= settled
+            self._play_segment(number, segment, sizes, env, limit)
+            collected = [value for value in launch.makes if value.params["index"] >= loop.params["carried"]]
+            if not settling.rows or all(len(env[value]) for value in collected if value in env):
+                return
+            sizes.clear()
+            sizes |= before
+        self.interpret(loop, env, sizes)
+        found = env.pop(loop)
+        for value in launch.makes:
+            env[value] = np.asarray(found[value.params["index"]].known, order="C")
+
     def _body(self, value: Value, sizes: Sizes) -> Callable[[Sequence[Value]], Sequence[Value]] | None:
         """The compiled body of a loop that is left to the interpreter."""
         program = self.loops.get(value)
+        if program is None and value.op == "loop" and value not in self.host:
+            program = self.loops[value] = self._of_body(value)
         if program is None:
             return None
         around = {symbol: sizes[symbol] for symbol in sorted(program.function.free_symbols & sizes.keys())}

@@ -1,12 +1,15 @@
-"""The steps of a program: kernels that run in one native call, and values that the interpreter computes between."""
+"""What a program does, step by step: kernels that run in one native call, and values that the interpreter computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sardonyx.compiler.control import counted
+from sardonyx.compiler.counted import has_kernel
 from sardonyx.compiler.launch import Launch
-from sardonyx.core.graph import Value
+from sardonyx.compiler.settled import Settling, settling
+from sardonyx.core.graph import Function, Value
 
 
 @dataclass
@@ -16,14 +19,84 @@ class Segment:
     Attributes:
         launches: The kernels.
         counted: What is all of it and counts a size of what follows: a loop its iterations, a host its results.
+        settling: What must hold for the loop that is all of it to be native; else the interpreter has it.
     """
 
     launches: list[Launch] = field(default_factory=list)
     counted: Value | None = None
+    settling: Settling | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other kernels can be in it."""
+        return self.counted is not None or self.settling is not None
 
 
 Step = Segment | Value
 """Kernels, or a value that the interpreter computes."""
+
+
+def steps_of(function: Function, launches: Sequence[Launch], host: Container[Value]) -> list[Step]:
+    """The steps that compute a function.
+
+    Args:
+        function: What is computed.
+        launches: Its kernels, in order.
+        host: The values that the interpreter computes.
+    """
+    by_root: dict[Value, list[Launch]] = {}
+    for launch in launches:
+        by_root.setdefault(launch.writes, []).append(launch)
+    steps: list[Step] = []
+    for value in function.values:
+        if value in by_root:
+            last = steps[-1] if steps else None
+            counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
+            counts = counting.op == "host" or counted(counting) is not None
+            settles = settling(value) if value.op == "loop" else None
+            if counts or settles is not None:
+                steps.append(Segment(by_root[value], counting if counts else None, settles))
+            elif isinstance(last, Segment) and not last.is_alone:
+                last.launches += by_root[value]
+            else:
+                steps.append(Segment(list(by_root[value])))
+        elif value in host:
+            steps.append(value)
+    return steps
+
+
+def last_readers(
+    steps: Sequence[Step], results: Iterable[Value], in_memory: Callable[[Value], bool]
+) -> dict[Value, int]:
+    """The step after which a value in memory is not read any more.
+
+    Args:
+        steps: The steps.
+        results: What is read after all of them.
+        in_memory: Whether a value is in memory when the interpreter reads it.
+    """
+
+    def beneath(value: Value) -> list[Value]:
+        """The values in memory that the interpreter needs to have a value."""
+        if value.is_constant:
+            return []
+        return [value] if in_memory(value) else [each for operand in value.operands for each in beneath(operand)]
+
+    last: dict[Value, int] = {}
+    for number, step in enumerate(steps):
+        if isinstance(step, Segment):
+            for launch in step.launches:
+                last.update((buffer, number) for buffer in launch.buffers if isinstance(buffer, Value))
+        else:
+            last.update((value, number) for operand in step.operands for value in beneath(operand))
+    last.update(dict.fromkeys(results, len(steps)))
+    return last
+
+
+def is_of_constants(step: Step) -> bool:
+    """Whether more of a step than its kernels is made with the constants at hand."""
+    counts = isinstance(step, Segment) and step.counted is not None and step.counted.op == "host"
+    return counts or (isinstance(step, Segment) and step.settling is not None)
 
 
 def not_native(steps: Iterable[Step], host: Mapping[Value, str]) -> list[str]:
@@ -33,9 +106,13 @@ def not_native(steps: Iterable[Step], host: Mapping[Value, str]) -> list[str]:
         steps: The steps.
         host: What the interpreter computes, and why.
     """
-    counted = [step.counted for step in steps if isinstance(step, Segment) and step.counted is not None]
+    segments = [step for step in steps if isinstance(step, Segment)]
     left = [f"{_named(value)} is left to the interpreter ({reason})" for value, reason in host.items()]
-    return left + [f"{_named(value)} counts sizes while it runs" for value in counted]
+    counting = [f"{_named(each.counted)} counts sizes while it runs" for each in segments if each.counted is not None]
+    return left + counting + [
+        f"{_named(each.launches[0].writes)} may change its state's sizes"
+        for each in segments if each.settling is not None and each.counted is None
+    ]  # fmt: skip
 
 
 def _named(value: Value) -> str:

@@ -104,7 +104,9 @@ class Substitution:
         if own:
             names = tuple(fresh_symbol() for _ in own)
             self._sizes.update(zip(own, map(Dim.symbol, names), strict=True))
-            params = {name: self.part(param) for name, param in value.params.items()} | {"symbols": names}
+            # Nothing else speaks of them, but for the type.
+            own_types = {"results": self.part(value.params["results"])} if "results" in params else {}
+            params = {**params, **own_types, "symbols": names}
         type_ = self.part(value.type)
         level = level_of(operands)
         made = interned(type(value), value.op, operands, params, type_, level, tuple(params.values()))
@@ -124,6 +126,10 @@ class Substitution:
         named = isinstance(part, (TensorType, SequenceType, OptionalType, MapType, TupleType))
         return type(part)(*inner) if named else tuple(inner)
 
+    def nested(self, values: Mapping[Value, Value], level: int, inside: Callable[[Value], bool]) -> Substitution:
+        """What builds a function that lies in the one at hand."""
+        return Substitution(values, self._sizes, level, inside)
+
     def function(self, inner: Function) -> Function:
         """A function that lies in the one at hand."""
         if inner.level > self.level and not inner.free_symbols & self._sizes.keys():
@@ -131,5 +137,5 @@ class Substitution:
         level = max(inner.level, self.level + 1)
         inputs = [function_input(level, i, self.part(value.type)) for i, value in enumerate(inner.inputs)]
         own = set(inner.values)
-        body = Substitution(dict(zip(inner.inputs, inputs, strict=True)), self._sizes, level, own.__contains__)
+        body = self.nested(dict(zip(inner.inputs, inputs, strict=True)), level, own.__contains__)
         return function(inner.name, inputs, body.values_of(inner.results), level)

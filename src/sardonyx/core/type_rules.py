@@ -537,6 +537,16 @@ def _cond(
     return TupleType(results)
 
 
+def _again(before: Type, during: Type, after: Type) -> Type:
+    """What the next iteration takes: a size that is the body's own symbol may be any in each."""
+    if not all(isinstance(type, TensorType) for type in (before, during, after)):
+        return before
+    (dtype, first), (_, own), (_, given) = map(_tensor, (before, during, after))
+    if not len(first) == len(own) == len(given):
+        return before
+    return TensorType(dtype, tuple(b if b == d else a for b, d, a in zip(first, own, given, strict=True)))
+
+
 @type_rule("loop")
 def _loop(
     count: Type,
@@ -551,7 +561,9 @@ def _loop(
         raise TypeMismatchError(f"a loop has an int64 count and a boolean condition, not {count} and {go}.")
     _check_arguments(body, (count, go, *operands))
     again, *after = [value.type for value in body.results]
-    _check_results("the body of a loop", [go, *operands[:carried]], [again, *after[:carried]])
+    during = [value.type for value in body.inputs[2 : 2 + carried]]
+    wanted = [_again(*types) for types in zip(operands[:carried], during, after[:carried], strict=True)]
+    _check_results("the body of a loop", [go, *wanted], [again, *after[:carried]])
     _check_results("a loop", results[:carried], after[:carried])
     for stacked, row in zip(results[carried:], after[carried:], strict=True):
         if _tensor(stacked)[0] != _tensor(row)[0] or len(_shape(stacked)) != len(_shape(row)) + 1:

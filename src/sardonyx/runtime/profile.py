@@ -13,6 +13,7 @@ from sardonyx.compiler.explain import InterpretedNote, KernelNote, explain
 from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.peak import Peak, measured_peak
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.steps import Segment
 from sardonyx.compiler.timed_player import play_timed
 from sardonyx.core.graph import Value
@@ -132,6 +133,16 @@ class _Timed(Program):
         # With more room it was played again.
         played, kernels = self.kernel_seconds[before:], len(segment.launches)
         self.kernel_seconds[before:] = [sum(played[number::kernels]) for number in range(kernels)]
+        self.sizes |= sizes
+
+    def play_settled(
+        self, number: int, segment: Segment, settling: Settling, sizes: Sizes, env: dict[Value, Any], limit: int | None
+    ) -> None:
+        kernels, values, begin = len(self.kernel_seconds), len(self.value_seconds), time.perf_counter()
+        super().play_settled(number, segment, settling, sizes, env, limit)
+        # Whoever repeated the body, it is one kernel.
+        self.kernel_seconds[kernels:] = [time.perf_counter() - begin]
+        del self.value_seconds[values:]
         self.sizes |= sizes
 
 
