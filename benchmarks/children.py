@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import engines
-from blocks import alternate, ratio, timed
 
 TIMEOUT_SECONDS = 1800.0
 
@@ -55,6 +54,7 @@ def latency(path: str, optimized: str | None, feeds: str, threads: int, seconds:
     """All engines on one model, peers on the optimized one too; the roofline of the compiled one."""
     import suites
     from judge import difference
+    from sardonyx.report.alternation import alternate, ratio
 
     given = read_feeds(feeds)
     _, reference = suites.unoptimized_outputs(Path(path), given)
@@ -115,6 +115,7 @@ def compiled(path: str, feeds: Mapping[str, np.ndarray], threads: int, seconds: 
 def calls(path: str, feeds: str, threads: int, seconds: float, times: int) -> dict[str, Any]:
     """What a call of a small model takes: many calls a sample, so that the clock does not count."""
     from sardonyx import Session
+    from sardonyx.report.alternation import alternate, ratio
 
     given = read_feeds(feeds)
     session = Session(path, compile="wait", threads=threads)
@@ -161,9 +162,9 @@ def start(engine: str, path: str, feeds: str, threads: int, compile: str = "wait
 
 def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
     """Every engine on inputs of many sizes, each new size and then the same again; the engines take turns."""
-    from blocks import REST_SECONDS
     from isolated import resident_bytes
     from judge import difference
+    from sardonyx.report.alternation import REST_SECONDS, timed
 
     runs = {name: engines.load(name, Path(path), threads) for name in (engines.SUBJECT, *engines.PEERS)}
     new: dict[str, list[float]] = {name: [] for name in runs}

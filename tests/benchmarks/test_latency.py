@@ -1,4 +1,4 @@
-"""The latency benchmark: blocks alternate, ratios are of rounds, and the tables say what is missing."""
+"""The latency benchmark: the tables say what is missing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     pytest.importorskip("onnxruntime")
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(FOLDER))
-    import blocks
     import children
     import engine_tables
 
-    yield {"blocks": blocks, "children": children, "tables": engine_tables}
+    yield {"children": children, "tables": engine_tables}
     own = {path.stem for path in FOLDER.glob("*.py")}
     for name in own & (set(sys.modules) - before):
         del sys.modules[name]
@@ -38,19 +37,6 @@ def row(name: str, ours: float, theirs: float, **more: Any) -> dict[str, Any]:
         "ratios": {peer: seconds / ours for peer, seconds in peers.items()},
         "peak": {"operations": 1e11, "bytes": 1e10}, "roofline": 0.5, "kernels": 3, **more,
     }  # fmt: skip
-
-
-def test_blocks_alternate(modules: dict[str, ModuleType]) -> None:
-    order: list[str] = []
-    found = modules["blocks"].alternate({name: lambda name=name: order.append(name) for name in "ab"}, 0.0)
-    assert {name: len(blocks) for name, blocks in found.items()} == {"a": 5, "b": 5}
-    changes = [one for one, other in zip(order, [*order[1:], ""], strict=True) if one != other]
-    # Once each at first; then ab, ba, ab, ba, ab, where blocks of one side meet.
-    assert changes == list("abababab")
-
-
-def test_a_ratio_is_that_of_rounds(modules: dict[str, ModuleType]) -> None:
-    assert modules["blocks"].ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0]) == 2.0
 
 
 def test_the_better_graph_of_a_peer_counts(modules: dict[str, ModuleType]) -> None:

@@ -11,6 +11,7 @@ import os
 import pickle
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -57,29 +58,37 @@ class Latency:
         return {name: value for name, value in asdict(self).items() if name != "times"}
 
 
-def _onnxruntime(path: str | os.PathLike[str], threads: int) -> Run:
+def _onnxruntime(path: str | os.PathLike[str], threads: int, spinning: bool) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    # Spinning workers of one session would steal the cores from the other.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not spinning:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def _openvino(path: str | os.PathLike[str], threads: int) -> Run:
+def _openvino(path: str | os.PathLike[str], threads: int, spinning: bool) -> Run:
     import openvino
 
     config = {"PERFORMANCE_HINT": "LATENCY", **({"INFERENCE_NUM_THREADS": threads} if threads else {})}
     compiled = openvino.Core().compile_model(os.fspath(path), "CPU", config)
-    # A port may have several names, or none; what is compared here is time, so its place names it well enough.
-    return lambda feeds: {str(i): value for i, value in enumerate(compiled(dict(feeds)).values())}
+    requests = threading.local()
+
+    def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        # A request serves one call at a time.
+        if not hasattr(requests, "own"):
+            requests.own = compiled.create_infer_request()
+        # A port may have several names, or none; what is compared here is time, so its place names it well enough.
+        return {str(i): value for i, value in enumerate(requests.own.infer(dict(feeds)).values())}
+
+    return run
 
 
-_LOADERS: dict[str, Callable[[str | os.PathLike[str], int], Run]] = {
+_LOADERS: dict[str, Callable[[str | os.PathLike[str], int, bool], Run]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
 }
@@ -109,7 +118,7 @@ def measure(
         MissingDependencyError: the engine is not installed.
         EvaluationError: a model does not load, or runs on none of the inputs drawn.
     """
-    runs = [_loaded(path, threads, engine) for path in paths]
+    runs = [loaded(path, threads, engine) for path in paths]
     drawn, sizes = ({**feeds}, _sizes_of(paths[0], feeds)) if feeds is not None else draw(paths[0], runs[0])
     for run in runs:
         run(drawn)
@@ -134,9 +143,22 @@ def measure(
     )
 
 
-def _loaded(path: str | os.PathLike[str], threads: int, engine: str) -> Run:
+def loaded(path: str | os.PathLike[str], threads: int, engine: str, *, spinning: bool = False) -> Run:
+    """A model in another engine.
+
+    Args:
+        path: The model.
+        threads: Threads of the engine; its own choice when 0.
+        engine: One of ``ENGINES``.
+        spinning: Whether its workers may spin between runs, as they do by default: where sessions take turns without
+            a rest, those of one steal the cores from the other.
+
+    Raises:
+        MissingDependencyError: the engine is not installed.
+        EvaluationError: it does not load the model.
+    """
     try:
-        run = _LOADERS[engine](path, threads)
+        run = _LOADERS[engine](path, threads, spinning)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the engine {engine} is not installed", where=os.fspath(path), remedy=f"Install it: pip install {engine}"
@@ -221,7 +243,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"operators": optimized_operators(request["path"], request["folder"])}
     stored = Path(request["feeds"])
     if not stored.exists():
-        feeds, _ = draw(request["paths"][0], _loaded(request["paths"][0], 0, request["engine"]))
+        feeds, _ = draw(request["paths"][0], loaded(request["paths"][0], 0, request["engine"]))
         stored.write_bytes(pickle.dumps(feeds))
     # This file was written by this program or its parent, into a folder of their own.
     feeds = pickle.loads(stored.read_bytes())

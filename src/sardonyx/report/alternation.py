@@ -17,9 +17,12 @@ FEWEST_RUNS = 3
 
 FEWEST_ROUNDS = 5
 
+Rounds = dict[str, list[list[float]]]
+"""Seconds of every counted run, by side and round."""
 
-def alternate(sides: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
-    """The medians of the blocks of each side, one a round; who comes first changes from round to round.
+
+def alternated(sides: Mapping[str, Callable[[], object]], seconds: float) -> Rounds:
+    """The runs of each side; who comes first changes from round to round.
 
     Args:
         sides: What is timed.
@@ -27,31 +30,35 @@ def alternate(sides: Mapping[str, Callable[[], object]], seconds: float) -> dict
     """
     for call in sides.values():
         call()
-    medians: dict[str, list[float]] = {name: [] for name in sides}
+    rounds: Rounds = {name: [] for name in sides}
     order = list(sides)
     deadline = time.perf_counter() + seconds
-    while len(medians[order[0]]) < FEWEST_ROUNDS or time.perf_counter() < deadline:
+    while len(rounds[order[0]]) < FEWEST_ROUNDS or time.perf_counter() < deadline:
         for name in order:
-            medians[name].append(block(sides[name]))
+            rounds[name].append(block(sides[name]))
         order = [*order[1:], order[0]]
-    return medians
+    return rounds
 
 
-def block(call: Callable[[], object]) -> float:
-    """The median seconds of the runs of one block."""
+def alternate(sides: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
+    """The medians of the blocks of each side, one a round; see :func:`alternated`."""
+    return {name: list(map(statistics.median, blocks)) for name, blocks in alternated(sides, seconds).items()}
+
+
+def block(call: Callable[[], object]) -> list[float]:
+    """The seconds of the runs of one block."""
     time.sleep(REST_SECONDS)
     first = timed(call)
     wanted = 1 if first > BLOCK_SECONDS else FEWEST_RUNS
     runs: list[float] = []
     begin = time.perf_counter()
-    while len(runs) < wanted or time.perf_counter() - begin < BLOCK_SECONDS:
+    while len(runs) < wanted or (first <= BLOCK_SECONDS and time.perf_counter() - begin < BLOCK_SECONDS):
         runs.append(timed(call))
-        if len(runs) >= wanted and first > BLOCK_SECONDS:
-            break
-    return statistics.median(runs)
+    return runs
 
 
 def timed(call: Callable[[], object]) -> float:
+    """The seconds of a call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -1,0 +1,116 @@
+"""``sardonyx bench``: a model on several engines, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from sardonyx.cli.output import AsJson, ModelPath, console, names_in, parse_sizes, print_json, progress, read_inputs
+from sardonyx.errors import MissingDependencyError, OptionError
+from sardonyx.report.bench import PERCENTILES, Figures, bench
+
+EXAMPLE = "sardonyx bench model.onnx --against onnxruntime,openvino --sizes N=1 --sizes N=8,S=128"
+
+
+def command(
+    model: ModelPath,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Other engines: onnxruntime, openvino. Repeat, or commas.", show_default="onnxruntime"),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(help="What to take open sizes as, N=8,S=128; repeat to measure several.", show_default=False),
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Real inputs (.npz); drawn ones otherwise.", show_default=False)
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="To spend on each set of sizes.")] = 2.0,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of every engine; all that there are by default.", show_default=False)
+    ] = None,
+    streams: Annotated[
+        str | None, typer.Option(help="Also runs a second with so many calls at once: 1,2,4.", show_default=False)
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot here.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model on several engines, side by side: percentiles, ratios with their uncertainty, throughput, energy.
+
+    Engines take turns. A ratio above 1 says that Sardonyx is faster; its interval holds the true one with 95 %.
+    """
+    assigned = [parse_sizes(names_in([text]), "--sizes") for text in sizes or ()]
+    at_once = _counts(streams)
+    with progress("measuring", quiet=as_json):
+        engines = names_in(against) if against else ["onnxruntime"]
+        found = list(
+            bench(
+                model, engines, sizes=assigned, feeds=read_inputs(inputs), seconds=seconds, threads=threads,
+                streams=at_once,
+            )
+        )  # fmt: skip
+    if plot is not None:
+        _plotted(found, plot, model.name)
+    if as_json:
+        print_json([figures.as_dict() for figures in found])
+        return
+    for figures in found:
+        console.print(_table(figures, at_once))
+
+
+def _counts(text: str | None) -> list[int]:
+    try:
+        counts = [int(part) for part in (text or "").split(",") if part]
+    except ValueError:
+        counts = [0]
+    if any(count < 1 for count in counts):
+        raise OptionError(f"'{text}' is no list of counts.", where="--streams", remedy="Write 1,2,4.")
+    return counts
+
+
+def _table(figures: Figures, streams: Sequence[int]) -> Table:
+    sizes = ", ".join(f"{name} = {size}" for name, size in figures.sizes.items()) or "as given"
+    table = Table(title=f"Milliseconds at {sizes}", title_justify="left")
+    table.add_column("engine")
+    energy = any(each.joules is not None for each in figures.engines)
+    columns = [*(f"p{percent}" for percent in PERCENTILES), "runs", "× sardonyx", "95 %"]
+    for name in (*columns, *(f"runs/s of {count}" for count in streams), *(["joules"] if energy else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in figures.engines:
+        interval = "" if each.interval is None else f"{each.interval[0]:.2f}–{each.interval[1]:.2f}"
+        row = [f"{1e3 * each.percentiles[percent]:.3f}" for percent in PERCENTILES]
+        row += [str(each.runs), f"{each.ratio:.2f}", interval, *(f"{each.streams[count]:.0f}" for count in streams)]
+        if energy:
+            row.append("" if each.joules is None else f"{each.joules:.3g}")
+        table.add_row(each.engine, *row)
+    return table
+
+
+def _plotted(found: Sequence[Figures], path: Path, title: str) -> None:
+    """Medians as bars, with the span to the 90th percentile, by sizes and engine."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError("matplotlib is not installed", remedy="pip install matplotlib") from error
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    engines = [each.engine for each in found[0].engines]
+    width = 0.8 / len(engines)
+    for place, engine in enumerate(engines):
+        rows = [figures.engines[place] for figures in found]
+        medians = [1e3 * row.percentiles[50] for row in rows]
+        spans = [1e3 * (row.percentiles[90] - row.percentiles[50]) for row in rows]
+        at = [number + place * width for number in range(len(rows))]
+        axes.bar(at, medians, width, yerr=[[0] * len(rows), spans], capsize=3, label=engine)
+    labels = [", ".join(f"{n}={s}" for n, s in figures.sizes.items()) or "as given" for figures in found]
+    axes.set_xticks([number + 0.4 - width / 2 for number in range(len(found))], labels)
+    axes.set_ylabel("milliseconds, median to 90th percentile")
+    axes.set_title(title)
+    axes.legend()
+    figure.savefig(path)
