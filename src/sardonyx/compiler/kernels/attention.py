@@ -1,9 +1,10 @@
 """Fused attention: ``softmax(scale * Q K^T, masked) V`` over heads, without the scores ever being in memory whole.
 
-A work item is a block of queries of one head. For each tile of queries the keys are taken in blocks: scores of a block,
-their exponentials against the greatest so far, and what these weigh of the values, where sums of earlier blocks shrink
-as the greatest grows (Milakov and Gimelshein, arXiv:1805.02867). The keys of a head are packed in panels once for all
-blocks of queries that follow one another; for a single query they are read where they lie.
+A work item is a block of queries of one head, in register tiles. The keys are taken in blocks, each for all tiles of
+the item, so that it comes from the cache for all but the first: scores of a block, their exponentials against the
+greatest so far, and what these weigh of the values, where sums of earlier blocks shrink as the greatest grows (Milakov
+and Gimelshein, arXiv:1805.02867). The keys of a head are packed in panels once for all blocks of queries that follow
+one another; for a single query they are read where they lie.
 
 The blocks are the same however the work is split, so that results are, too.
 """
@@ -30,8 +31,9 @@ from sardonyx.core.types import FLOAT, DType
 KEY_BLOCK = 512
 """Keys whose scores are held at once."""
 
-TILES_IN_ITEM = 4
-"""Register tiles of queries in one work item."""
+TILES_IN_ITEM = 8
+"""Register tiles of queries in one work item: for so many a block of keys and values is read once from beyond the
+second-level cache, which seldom holds those of a head."""
 
 _LOWEST = float_literal(-math.inf, "float")
 
@@ -77,7 +79,8 @@ def scratch_bytes(target: Target, keys: Size, depth: Size, width: Size) -> Size:
     """
     tile = _tile(target)
     packed = ceil_div(keys, tile.columns) * tile.columns * depth
-    return 4 * (packed + tile.rows * (KEY_BLOCK + ceil_div(width, tile.columns) * tile.columns))
+    sums = TILES_IN_ITEM * ceil_div(width, tile.columns) * tile.columns
+    return 4 * (packed + tile.rows * (KEY_BLOCK + sums))
 
 
 def attention(
@@ -143,6 +146,21 @@ class _Head:
     at: tuple[Index, Index]
 
 
+@dataclass(frozen=True)
+class _Queries:
+    """A tile of queries of a head.
+
+    Attributes:
+        row: The first.
+        number: Which of the work item's that is.
+        count: How many there are.
+    """
+
+    row: str | int
+    number: str | int
+    count: str | int
+
+
 class _Attention:
     """Attention while it is written."""
 
@@ -171,12 +189,12 @@ class _Attention:
         self.q, self.k, self.v = q, k, v
         self.epilogue, self.score, self.scale = epilogue, score, scale
         self.held = e.variable("i64", "-1")
-        self.greatest, self.total, self.shrink = (e.array("float", tile.rows) for _ in range(3))
+        self.greatest, self.total, self.shrink = (e.array("float", tile.rows * TILES_IN_ITEM) for _ in range(3))
         self.padded = e.mul(e.div(e.add(self.width, tile.columns - 1), tile.columns), tile.columns)
         panels = e.div(e.add(self.keys, tile.columns - 1), tile.columns)
         self.panel_size = e.mul(self.depth, tile.columns)
         packed = e.mul(panels, self.panel_size)
-        room = e.add(packed, e.mul(tile.rows, e.add(KEY_BLOCK, self.padded)))
+        room = e.add(packed, e.mul(tile.rows, e.add(KEY_BLOCK, e.mul(TILES_IN_ITEM, self.padded))))
         self.packed = e.address(scratch, "float", e.mul("%worker", room))
         self.scores = e.address(self.packed, "float", packed)
         self.sums = e.address(self.scores, "float", tile.rows * KEY_BLOCK)
@@ -208,8 +226,7 @@ class _Attention:
                 self._pack(where.k)
             start = e.mul(block, block_rows)
             end = e.least(self.queries, e.add(start, block_rows))
-            with e.loop(start, end, rows) as row:
-                self._queries(where, row, e.least(rows, e.sub(end, row)))
+            self._item(where, start, end)
         sizes = self.sizes
         return sizes["batch"] * sizes["heads"] * ceil_div(sizes["queries"], block_rows)
 
@@ -227,26 +244,34 @@ class _Attention:
             left = e.least(tile.columns, e.sub(self.keys, key))
             fill(e, tile, turned, source, left, self.depth, e.address(self.packed, "float", e.mul(key, self.depth)))
 
-    def _queries(self, head: _Head, row: str | int, count: str | int) -> None:
-        """Attention of a tile of queries."""
+    def _item(self, head: _Head, start: str | int, end: str | int) -> None:
+        """Attention of the queries of a work item."""
         e, tile = self.e, self.tile
+        count = e.sub(end, start)
         with e.loop(0, count) as number:
             for array, value in ((self.greatest, _LOWEST), (self.total, "0.0")):
                 e.store("float", value, e.address(array, "float", number), 4)
             with e.loop(0, self.padded, tile.lanes) as column:
                 at = e.add(e.mul(number, self.padded), column)
                 e.store(tile.type, "zeroinitializer", e.address(self.sums, "float", at), 4)
-        end = self.keys
-        if self.causal is not None:
-            end = e.least(end, e.add(e.add(row, count), self.causal))
-        with e.loop(0, end, KEY_BLOCK) as key:
-            size = e.least(KEY_BLOCK, e.sub(end, key))
-            self._by_rows(count, lambda rows: self._score_rows(head, row, count, rows, key, size))
-            with e.loop(0, count) as number:
-                self._weights(head, row, number, key, size)
-            self._by_rows(count, lambda rows: self._weigh(head, count, rows, key, size))
+        with e.loop(0, self._seen(end), KEY_BLOCK) as key, e.loop(start, end, tile.rows) as row:
+            queries = _Queries(row, e.sub(row, start), e.least(tile.rows, e.sub(end, row)))
+            size = e.least(KEY_BLOCK, e.sub(self._seen(e.add(row, queries.count)), key))
+            with e.when(e.let(f"icmp sgt i64 {size}, 0")):
+                self._block(head, queries, key, size)
         with e.loop(0, count) as number:
-            self._hand_on(head, row, number)
+            self._hand_on(head, start, number)
+
+    def _seen(self, end: str | int) -> str | int:
+        """How many keys the queries up to one see."""
+        return self.keys if self.causal is None else self.e.least(self.keys, self.e.add(end, self.causal))
+
+    def _block(self, head: _Head, queries: _Queries, key: str | int, size: str | int) -> None:
+        """What a block of keys contributes to a tile of queries."""
+        self._by_rows(queries.count, lambda rows: self._score_rows(head, queries, rows, key, size))
+        with self.e.loop(0, queries.count) as number:
+            self._weights(head, queries, number, key, size)
+        self._by_rows(queries.count, lambda rows: self._weigh(head, queries, rows, key, size))
 
     def _by_rows(self, count: str | int, write: Callable[[int], None]) -> None:
         """Write code for a whole tile of rows, for a single one, or both: what the number of queries asks for."""
@@ -262,20 +287,18 @@ class _Attention:
 
     # The steps.
 
-    def _score_rows(
-        self, head: _Head, row: str | int, count: str | int, rows: int, key: str | int, size: str | int
-    ) -> None:
+    def _score_rows(self, head: _Head, queries: _Queries, rows: int, key: str | int, size: str | int) -> None:
         """Products of a tile of queries with a block of keys: packed, or where they lie for the only query."""
         if self.queries == 1 and self.k.column == 1:
             self._score_only(head, key, size)
         elif rows > 1 or self.k.column != 1 or isinstance(self.queries, int):
-            self._scores(head, row, count, rows, key, size)
+            self._scores(head, queries, rows, key, size)
         else:
             with self.e.either(self.e.let(f"icmp eq i64 {self.queries}, 1")) as branches:
                 next(branches)
                 self._score_only(head, key, size)
                 next(branches)
-                self._scores(head, row, count, rows, key, size)
+                self._scores(head, queries, rows, key, size)
                 next(branches, None)
 
     def _score_only(self, head: _Head, key: str | int, size: str | int) -> None:
@@ -289,14 +312,12 @@ class _Attention:
             for offset, (value,) in enumerate(dots(e, tile, first, numbers, second, 1, self.depth)):
                 e.store("float", value, e.address(self.scores, "float", e.add(place, offset)), 4)
 
-    def _scores(
-        self, head: _Head, row: str | int, count: str | int, rows: int, key: str | int, size: str | int
-    ) -> None:
+    def _scores(self, head: _Head, queries: _Queries, rows: int, key: str | int, size: str | int) -> None:
         """Products of a tile of queries with a block of keys."""
         e, tile, q = self.e, self.tile, self.q
         lines = []
         for offset in range(rows):
-            there = e.add(row, e.least(offset, e.sub(count, 1)) if offset else 0)
+            there = e.add(queries.row, e.least(offset, e.sub(queries.count, 1)) if offset else 0)
             lines.append(e.address(head.q, storage.memory_type(q.dtype), e.mul(there, q.row)))
 
         def load_q(number: int, place: str | int) -> str:
@@ -323,10 +344,10 @@ class _Attention:
         with e.when(e.let(f"icmp slt i64 {whole}, {size}")):
             multiply(whole, narrow, 1)
 
-    def _weights(self, head: _Head, row: str | int, number: str | int, key: str | int, size: str | int) -> None:
+    def _weights(self, head: _Head, queries: _Queries, number: str | int, key: str | int, size: str | int) -> None:
         """Turn the scores of a query and a block of keys into weights; note how earlier sums shrink."""
         e, tile = self.e, self.tile
-        query = e.add(row, number)
+        query = e.add(queries.row, number)
         line = e.address(self.scores, "float", e.mul(number, KEY_BLOCK))
         seen = size
         if self.causal is not None:
@@ -344,7 +365,8 @@ class _Attention:
             if mask is not None:
                 lowest = splat(_LOWEST, tile.lanes, "float")
                 value = e.let(f"select <{tile.lanes} x i1> {mask}, {tile.type} {value}, {tile.type} {lowest}")
-            e.store(tile.type, value, at, 4)
+            if mask is not None or self.score is not None or self.scale != 1.0:
+                e.store(tile.type, value, at, 4)
             above = e.let(f"fcmp ogt {tile.type} {value}, {highest.get()}")
             highest.set(e.let(f"select <{tile.lanes} x i1> {above}, {tile.type} {value}, {tile.type} {highest.get()}"))
 
@@ -357,7 +379,7 @@ class _Attention:
         if self.causal is not None:
             with e.loop(covered, size, tile.lanes) as offset:
                 e.store(tile.type, "zeroinitializer", e.address(line, "float", offset), 4)
-        self._exponentials(number, line, covered, highest)
+        self._exponentials(e.add(queries.number, number), line, covered, highest)
 
     def _exponentials(self, number: str | int, line: str, covered: str | int, highest: Variable) -> None:
         e, tile = self.e, self.tile
@@ -381,26 +403,27 @@ class _Attention:
         kept = e.let(f"fmul float {e.load('float', places[1], 4)}, {shrink}")
         e.store("float", e.let(f"fadd float {kept}, {part}"), places[1], 4)
 
-    def _weigh(self, head: _Head, count: str | int, rows: int, key: str | int, size: str | int) -> None:
+    def _weigh(self, head: _Head, queries: _Queries, rows: int, key: str | int, size: str | int) -> None:
         """Add what a block of keys contributes to the weighted sums of values."""
         e, tile = self.e, self.tile
         whole = e.mul(e.div(self.width, tile.columns), tile.columns)
         with e.loop(0, whole, tile.columns) as column:
-            self._weigh_panel(head, rows, column, tile.vectors, None, key, size)
+            self._weigh_panel(head, queries, rows, column, tile.vectors, None, key, size)
         if isinstance(self.width, int):
             rest = self.width - int(whole)
             vectors = -(-rest // tile.lanes)
             if rest:
                 mask = e.lanes_below(rest % tile.lanes, tile.lanes) if rest % tile.lanes else None
-                self._weigh_panel(head, rows, whole, vectors, mask, key, size)
+                self._weigh_panel(head, queries, rows, whole, vectors, mask, key, size)
             return
         with e.loop(whole, self.width, tile.lanes) as column:
             mask = e.lanes_below(e.sub(self.width, column), tile.lanes)
-            self._weigh_panel(head, rows, column, 1, mask, key, size)
+            self._weigh_panel(head, queries, rows, column, 1, mask, key, size)
 
     def _weigh_panel(
         self,
         head: _Head,
+        queries: _Queries,
         rows: int,
         column: str | int,
         vectors: int,
@@ -427,17 +450,20 @@ class _Attention:
                     found.append(self._apart(line, number * tile.lanes, there))
             return found
 
+        # Past the last query there is room for all rows of a tile, which nobody looks at.
+        numbers = [e.add(queries.number, number) for number in range(rows)]
+
         def kept(number: int, vector: int) -> str:
-            at = e.add(e.add(e.mul(number, self.padded), column), vector * tile.lanes)
+            at = e.add(e.add(e.mul(numbers[number], self.padded), column), vector * tile.lanes)
             value = e.load(tile.type, e.address(self.sums, "float", at), 4)
-            shrink = e.load("float", e.address(self.shrink, "float", number), 4)
+            shrink = e.load("float", e.address(self.shrink, "float", numbers[number]), 4)
             return e.let(f"fmul {tile.type} {value}, {e.spread(shrink, tile.lanes, 'float')}")
 
         narrow = dataclasses.replace(tile, vectors=vectors)
         sums = accumulate(e, narrow, rows, vectors, size, 2, load_weight, load_v, kept)
         for number, values in enumerate(sums):
             for offset, value in enumerate(values):
-                at = e.add(e.add(e.mul(number, self.padded), column), offset * tile.lanes)
+                at = e.add(e.add(e.mul(numbers[number], self.padded), column), offset * tile.lanes)
                 e.store(tile.type, value, e.address(self.sums, "float", at), 4)
 
     def _apart(self, line: str, first: int, mask: str | None) -> str:
