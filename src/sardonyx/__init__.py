@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sardonyx.rewrite.optimize import Optimized, optimize
     from sardonyx.rewrite.reshape_inputs import make_dynamic, set_batch, set_input_shapes
     from sardonyx.rewrite.surgery import extract, merge, rename
-    from sardonyx.runtime import Node, Session
+    from sardonyx.runtime import Node, RunOptions, Session, SessionOptions
 
 __version__ = "0.1.0"
 
@@ -30,8 +30,10 @@ __all__ = [
     "Node",
     "Optimized",
     "Refusal",
+    "RunOptions",
     "SardonyxError",
     "Session",
+    "SessionOptions",
     "check",
     "convert_opset",
     "diff",
@@ -56,7 +58,9 @@ _MODULES = {
     "Optimized": "sardonyx.rewrite.optimize",
     "Refusal": "sardonyx.rewrite.language",
     "SardonyxError": "sardonyx.errors",
+    "RunOptions": "sardonyx.runtime",
     "Session": "sardonyx.runtime",
+    "SessionOptions": "sardonyx.runtime",
     "check": "sardonyx.model.check",
     "convert_opset": "sardonyx.rewrite.opset",
     "diff": "sardonyx.report.diff",

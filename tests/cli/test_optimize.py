@@ -8,7 +8,8 @@ import pytest
 
 from sardonyx import demo
 from sardonyx.cli import simplify
-from sardonyx.report.passes import describe_passes, exact_passes
+from sardonyx.report.passes import describe_passes
+from sardonyx.rewrite.pipeline import exact_passes
 from tests.cli.conftest import Run
 
 CLASSIFIER = demo.path("digits_classifier")

@@ -9,7 +9,7 @@ import typer
 
 from sardonyx.cli import optimize
 from sardonyx.cli.output import AsJson, ModelPath, Output
-from sardonyx.report.passes import exact_passes
+from sardonyx.rewrite.pipeline import exact_passes
 
 EXAMPLE = "sardonyx simplify model.onnx -o simpler.onnx"
 

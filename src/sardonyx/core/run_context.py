@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 import numpy as np
@@ -49,11 +49,14 @@ class RunContext:
         self.timeout = timeout
         self.max_loop_iterations = max_loop_iterations
         self.number = number
+        self.limited = not (max_memory is None and timeout is None and max_loop_iterations is None)
+        """Whether somebody may want the run to end early: code that cannot look, or be told, must not run it."""
         self.alive = 0
         self.peak = 0
         self.terminated = False
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._lock = threading.Lock()
+        self._on_end: list[Callable[[], None]] = []
 
     def reserve(self, nbytes: int, what: str) -> None:
         """Check that a value of ``nbytes`` may be made now.
@@ -78,6 +81,44 @@ class RunContext:
             raise ResourceError("the run was terminated.")
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise ResourceError(f"the run took longer than {self.timeout} s.", remedy="Raise `timeout`.")
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the time is over; None without a limit."""
+        return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
+
+    def terminate(self) -> None:
+        """End the run, from any thread: it raises where it next looks."""
+        with self._lock:
+            self.terminated = True
+            told = list(self._on_end)
+        for tell in told:
+            tell()
+
+    @contextlib.contextmanager
+    def on_end(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Call ``tell`` when the run is terminated or its time is over, for code that cannot look by itself.
+
+        Args:
+            tell: Called from another thread, at most twice; at once, if the run is over already.
+        """
+        left = self.seconds_left
+        timer = None if left is None else threading.Timer(left, tell)
+        with self._lock:
+            self._on_end.append(tell)
+            over = self.terminated
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        try:
+            if over:
+                tell()
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            with self._lock:
+                self._on_end.remove(tell)
 
     def check_iterations(self, done: int) -> None:
         """Check that a loop may begin another iteration.

@@ -41,7 +41,8 @@ def as_value(fed: Any, declared: Type | None, name: str) -> Value:
             return known(_map_of(fed, declared), declared)
     if fed is None or isinstance(fed, (list, tuple, dict)):
         raise FeedError(f"an array is needed, not {type(fed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
-    array = np.asarray(fed)
+    # Whoever speaks DLPack alone would become an array of one object.
+    array = np.from_dlpack(fed) if hasattr(fed, "__dlpack__") and not hasattr(fed, "__array__") else np.asarray(fed)
     if array.dtype.kind in "SU":
         array = array.astype(object)
     dtype = dtype_of(array) if array.dtype != object else None

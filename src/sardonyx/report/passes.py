@@ -44,11 +44,6 @@ def describe_passes() -> list[PassInfo]:
     return [_describe(name) for name in available_passes()]
 
 
-def exact_passes() -> list[str]:
-    """Names of the passes that run by default, for any target, and promise equal bits."""
-    return [p.name for p in describe_passes() if p.default and p.exactness == "exact" and not p.targets]
-
-
 def _describe(name: str) -> PassInfo:
     rules = [*REGISTRY.get(name, ()), *([SWEEPS[name].rule] if name in SWEEPS else [])]
     promises = {str(rule.exactness.value) for rule in rules}

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, MissingDependencyError
 from sardonyx.rewrite import inference
@@ -175,8 +177,12 @@ def loaded(path: str | os.PathLike[str], threads: int, engine: str, *, spinning:
     return checked
 
 
-def draw(path: str | os.PathLike[str], run: Run) -> tuple[Feeds, dict[str, int]]:
+def draw(path: str | os.PathLike[str] | ir.Model, run: Run) -> tuple[Feeds, dict[str, int]]:
     """Inputs on which a model runs, and what its open sizes are in them: typical ones, or any.
+
+    Args:
+        path: The model's file; or a Model, whose shapes are then inferred in place.
+        run: Runs it.
 
     Raises:
         EvaluationError: it runs on none of those drawn.
@@ -196,7 +202,9 @@ def draw(path: str | os.PathLike[str], run: Run) -> tuple[Feeds, dict[str, int]]
     found = search.samples() or search.dull
     if not found:
         reason = "; ".join(search.reasons) or "no inputs could be drawn"
-        raise EvaluationError(f"it runs on none of the inputs drawn: {reason[:400]}", where=os.fspath(path))
+        raise EvaluationError(
+            f"it runs on none of the inputs drawn: {reason[:400]}", where=model.graph.name or "the model"
+        )
     return found[0].feeds, dict(found[0].sizes)
 
 

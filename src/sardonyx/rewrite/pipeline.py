@@ -12,7 +12,7 @@ from sardonyx.model.carry import list_only
 from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import facts, inference, rules, targets
 from sardonyx.rewrite.engine import Engine, LimitReached, Settings
-from sardonyx.rewrite.language import REGISTRY, Rule
+from sardonyx.rewrite.language import REGISTRY, Exactness, Rule
 from sardonyx.rewrite.sweep import SWEEPS, Sweep
 
 ROUNDS = 40
@@ -39,6 +39,17 @@ class Selection:
 def available_passes() -> list[str]:
     """Names of all passes, sorted."""
     return sorted({*REGISTRY, *SWEEPS})
+
+
+def exact_passes() -> list[str]:
+    """Names of the passes that run by default, for any target, and promise equal bits."""
+    found = []
+    for name in available_passes():
+        rules = [*REGISTRY.get(name, ()), *([SWEEPS[name].rule] if name in SWEEPS else [])]
+        runs = any(rule.default for rule in rules) and any(not rule.targets for rule in rules)
+        if runs and all(rule.exactness is Exactness.EXACT for rule in rules):
+            found.append(name)
+    return found
 
 
 def describe(name: str) -> str:

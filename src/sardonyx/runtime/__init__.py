@@ -1,7 +1,10 @@
 """Running models: sessions over providers."""
 
 from sardonyx.runtime.node import Node
+from sardonyx.runtime.options import SessionOptions
+from sardonyx.runtime.placement import Placement
+from sardonyx.runtime.run_options import RunOptions
 from sardonyx.runtime.session import Session
 from sardonyx.runtime.value_info import ValueInfo
 
-__all__ = ["Node", "Session", "ValueInfo"]
+__all__ = ["Node", "Placement", "RunOptions", "Session", "SessionOptions", "ValueInfo"]

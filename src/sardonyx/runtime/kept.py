@@ -101,6 +101,14 @@ class ModelSource:
         sum = _sum([self._given]) if isinstance(self._given, bytes) else contents(self._path)
         return digest("model", sum, str(thread_count(threads)), _build())
 
+    def name(self, threads: int | None) -> str | None:
+        """As :meth:`key`; None where nothing names the model."""
+        try:
+            return self.key(threads) if self.has_name else None
+        except OSError as error:  # Loading says what is wrong with the model's files.
+            _log.info("the model has no name: %s", error)
+            return None
+
     @property
     def folder(self) -> Path:
         """Where its external data are."""

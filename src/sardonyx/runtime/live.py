@@ -13,7 +13,7 @@ from sardonyx.runtime.history import Commit, History
 from sardonyx.runtime.kept import Given
 from sardonyx.runtime.known import Known
 from sardonyx.runtime.native import NativeModel
-from sardonyx.runtime.options import Options
+from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.recompile import Recompiler
 from sardonyx.runtime.version import Version
 
@@ -35,7 +35,7 @@ class Live:
         history: What was done.
     """
 
-    def __init__(self, given: Given, options: Options) -> None:
+    def __init__(self, given: Given, options: SessionOptions) -> None:
         self.version = Version(given, options)
         self.options = options
         self.history = History()

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.program import Program
-from sardonyx.core.graph import Function, Value
+from sardonyx.core.graph import Function
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
@@ -20,7 +20,9 @@ from sardonyx.errors import ExecutionError, FeedError, SardonyxError, Unsupporte
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
+from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.runtime.memory import shrink
+from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 
 def traced(model: ir.Model) -> Function:
@@ -39,11 +41,12 @@ def traced(model: ir.Model) -> Function:
     return simplify(trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types))
 
 
-def _rewritten(model: ir.Model) -> tuple[Function, list[str]]:
+def _rewritten(model: ir.Model, optimization: OptimizationLevel) -> tuple[Function, list[str]]:
     """What is compiled of a model, and the names of its inputs."""
     initializers = set(model.graph.initializers.values())
     fed = [value for value in model.graph.inputs if value not in initializers]
-    rewritten = optimize(model, target="native", verify=False).model
+    passes = {"none": ["eliminate_initializer_from_inputs"], "basic": exact_passes(), "all": None}[optimization]
+    rewritten = optimize(model, target="native", passes=passes, verify=False).model
     function = traced(rewritten)
     inputs = [str(value.name) for value in rewritten.graph.inputs]
     missing = [str(value.name) for value in fed if value.name not in inputs]
@@ -75,28 +78,37 @@ class NativeModel:
         ]
 
     @classmethod
-    def compiled(cls, model: ir.Model, threads: int | None = None, denormals: Denormals = "auto") -> NativeModel:
+    def compiled(
+        cls,
+        model: ir.Model,
+        threads: int | None = None,
+        denormals: Denormals = "auto",
+        optimization: OptimizationLevel = "all",
+    ) -> NativeModel:
         """Compile a model.
 
         Args:
             model: The model; it is left as it is.
             threads: How many threads share the work; by default what the process may use.
             denormals: What becomes of denormal numbers.
+            optimization: Which rewrites go before: none but what tells weights from inputs, those that keep every bit,
+                or all.
 
         Raises:
             UnsupportedError: It cannot be traced before data are known.
         """
-        function, inputs = _rewritten(model)
+        function, inputs = _rewritten(model, optimization)
         program = Program(function, threads=threads, denormals=denormals)
         return cls(program, inputs, [str(value.name) for value in model.graph.outputs])
 
-    def reweighted(self, model: ir.Model) -> NativeModel | None:
+    def reweighted(self, model: ir.Model, optimization: OptimizationLevel = "all") -> NativeModel | None:
         """The same compiled model over other weights; None where they make another of it.
 
         Args:
             model: The model that this one was compiled of, but for elements of weights; it is left as it is.
+            optimization: Which rewrites went before.
         """
-        function, inputs = _rewritten(model)
+        function, inputs = _rewritten(model, optimization)
         program = self.program.reweighted(function) if inputs == self.input_names else None
         return None if program is None else NativeModel(program, inputs, self.output_names)
 
@@ -171,7 +183,6 @@ class NativeModel:
         for (name, dtype), type in zip(self._plain, self._types, strict=True):
             fed = feeds[name]
             if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
-                value: Value = as_value(fed, type, name)
-                fed = value.known if isinstance(type, TensorType) else value
+                fed = as_value(fed, type, name).known
             arrays.append(fed)
         return arrays

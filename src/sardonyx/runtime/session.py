@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,10 @@ from sardonyx.runtime.kept import Given
 from sardonyx.runtime.live import Live
 from sardonyx.runtime.memory import Memory
 from sardonyx.runtime.native import NativeModel
-from sardonyx.runtime.options import PROVIDERS, Compile, Options
+from sardonyx.runtime.options import Compile, Named, SessionOptions
+from sardonyx.runtime.placement import Placement
+from sardonyx.runtime.run_options import RunOptions
+from sardonyx.runtime.timeline import Timeline
 from sardonyx.runtime.value_info import ValueInfo
 from sardonyx.runtime.watch import watch as watch_file
 
@@ -34,8 +40,10 @@ class Session(Edits):
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``; or the path of a compiled file (``.sdx``, see
             :meth:`save_compiled`), which holds machine code: load none that you would not run.
-        providers: What runs it: ``"native"``, compiled code, and ``"reference"``, numpy. Compiled code leaves to numpy
-            what it has no kernel for, and calls that ask for more than the outputs.
+        options: All that can be said of a session, see :class:`SessionOptions`; what follows stands above it.
+        providers: What runs it, in order of preference: ``"native"``, compiled code, and ``"reference"``, numpy; others
+            see :class:`SessionOptions`. Compiled code leaves to numpy what it has no kernel for, and calls that ask for
+            more than the outputs.
         compile: ``"background"`` answers at once from numpy, and from compiled code when that is ready; ``"wait"``
             compiles first; ``"off"`` never does. By default what ``SARDONYX_COMPILE`` says, else ``"background"``.
         threads: How many threads compute; by default what the process may use.
@@ -47,6 +55,7 @@ class Session(Edits):
         denormals: What compiled code does with numbers below the least normal one, which many processors compute with
             a hundred times slower: ``"keep"``, ``"flush"`` (take them for zero), or ``"auto"``: flush where the model's
             weights hold some.
+        further: The other fields of :class:`SessionOptions`.
 
     Raises:
         UnsupportedError: An operator has no definition: the message names all of them, and where.
@@ -61,29 +70,44 @@ class Session(Edits):
     def __init__(
         self,
         model: Given,
+        options: SessionOptions | None = None,
         *,
-        providers: Sequence[str] = PROVIDERS,
+        providers: Sequence[Named] | None = None,
         compile: Compile | None = None,
         threads: int | None = None,
         max_memory: int | None = None,
         max_loop_iterations: int | None = None,
         timeout: float | None = None,
-        denormals: Denormals = "auto",
+        denormals: Denormals | None = None,
         watch: bool = False,
+        **further: Any,
     ) -> None:
-        self._options = Options.of(providers, compile, threads, max_memory, max_loop_iterations, timeout, denormals)
-        self._limits, self._unlimited = self._options.limits, self._options.unlimited
+        self._options = SessionOptions.of(
+            options,
+            {
+                "providers": providers, "compile": compile, "threads": threads, "max_memory": max_memory,
+                "max_loop_iterations": max_loop_iterations, "timeout": timeout, "denormals": denormals, **further,
+            },
+        )  # fmt: skip
+        self._limits = self._options.limits
+        self._timeline = Timeline() if self._options.profiling else None
         self._runs = itertools.count()
         if watch and not isinstance(model, (str, os.PathLike)):
             raise OptionError("there is no file to watch.", where="watch", remedy="Give the path of the model.")
+        self._unlimited = self._options.unlimited and self._timeline is None
         self._live = Live(model, self._options)
         if isinstance(model, (str, os.PathLike)) and watch:
             watch_file(self._live, model)
 
     @property
+    def options(self) -> SessionOptions:
+        """What the session was told."""
+        return self._options
+
+    @property
     def providers(self) -> tuple[str, ...]:
-        """What runs the model."""
-        return self._options.providers
+        """The names of what runs the model, in order of preference."""
+        return self._options.provider_names
 
     @property
     def model(self) -> ir.Model:
@@ -155,6 +179,11 @@ class Session(Edits):
         It knows what it was made of: where compiled code came from the store, the model is compiled once more for it.
         """
         return self._live.version.program
+
+    @property
+    def placement(self) -> list[Placement]:
+        """Where each node of the main graph runs, and why; while compiling is under way, all on numpy."""
+        return self._live.version.placement
 
     # Editing.
 
@@ -270,12 +299,16 @@ class Session(Edits):
                 raise FeedError("an array in one piece is needed to bind it.", where=name)
         return Binding(self._live, inputs, outputs or {}, lambda feeds: self.run(None, feeds))
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None
+    ) -> list[Any]:
         """Run the model once.
 
         Args:
             output_names: What is asked for, any value of the main graph by name; None for all outputs.
-            feeds: Arrays (lists for sequences, None for an empty optional) by input name.
+            feeds: Arrays (lists for sequences, None for an empty optional) by input name. What has ``__dlpack__`` is
+                taken as an array, without a copy.
+            options: Of this run: a time limit, a tag, and a handle to end it from another thread.
 
         Returns:
             An array (list, dict, None) for each name.
@@ -284,12 +317,81 @@ class Session(Edits):
             FeedError: An input is missing, unknown, or of another type or rank; an output is unknown.
             ShapeError: A size does not fit what is declared, or two inputs contradict each other.
             ExecutionError: A node has no result for these values.
-            ResourceError: A limit is passed.
+            ResourceError: A limit is passed, or the run was terminated.
         """
         version = self._live.version
         native = version.native
-        if native is not None and output_names is None and self._unlimited and (call := native.call) is not None:
+        if (
+            native is not None
+            and output_names is None
+            and options is None
+            and self._unlimited
+            and (call := native.call) is not None
+        ):
             found = call(feeds)
             if found is not None:
                 return found
-        return version.run(output_names, feeds, RunContext(**self._limits, number=next(self._runs)))
+        limits = self._limits
+        if options is not None and options.timeout is not None:
+            limits = {**limits, "timeout": options.timeout}
+        context = RunContext(**limits, number=next(self._runs))
+        if options is not None:
+            options.begin(context)
+        if self._timeline is None:
+            return version.run(output_names, feeds, context)
+        with self._timeline.run(options.tag if options is not None else ""):
+            return version.run(output_names, feeds, context)
+
+    async def arun(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None
+    ) -> list[Any]:
+        """Run the model once, without keeping the event loop; as :meth:`run`.
+
+        A task that is cancelled ends the run.
+        """
+        own = options or RunOptions()
+        try:
+            return await asyncio.to_thread(self.run, output_names, feeds, own)
+        except asyncio.CancelledError:
+            if options is None:
+                own.terminate()
+            raise
+
+    def run_async(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None
+    ) -> Future[list[Any]]:
+        """Begin a run in another thread; as :meth:`run`.
+
+        Returns:
+            Where the outputs will be, or what the run raises.
+        """
+        future: Future[list[Any]] = Future()
+        future.set_running_or_notify_cancel()
+
+        def compute() -> None:
+            try:
+                future.set_result(self.run(output_names, feeds, options))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=compute, name="sardonyx-run", daemon=True).start()
+        return future
+
+    @property
+    def profiling_start_ns(self) -> int:
+        """When recording began, as ``time.perf_counter_ns`` counts; 0 where the session does not record."""
+        return 0 if self._timeline is None else self._timeline.start_ns
+
+    def end_profiling(self) -> str:
+        """Write what was recorded of the runs as a Chrome trace, and begin anew.
+
+        Returns:
+            The path of the file: the session's ``profile_prefix``, with the time.
+
+        Raises:
+            OptionError: The session does not record.
+            ModelFileError: The file cannot be written.
+        """
+        if self._timeline is None:
+            raise OptionError("the session does not record.", where="profiling", remedy="Make it with profiling=True.")
+        return self._timeline.write(self._options.profile_prefix)

@@ -24,17 +24,19 @@ from sardonyx.compiler.library.writer import write_library
 from sardonyx.compiler.program import Fault, Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.model import load
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
+from sardonyx.runtime.free_dimensions import with_sizes
 from sardonyx.runtime.kept import Given, ModelSource, keep, restored
 from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.native import NativeModel
-from sardonyx.runtime.options import Options
+from sardonyx.runtime.options import SessionOptions
+from sardonyx.runtime.partitioned import Partitioned
+from sardonyx.runtime.placement import Placement, placed
 from sardonyx.runtime.structure import Structure, structure
 from sardonyx.runtime.value_info import ValueInfo
 from sardonyx.runtime.variants import Variants
-
-_log = logging.getLogger("sardonyx")
 
 
 class Version:
@@ -50,34 +52,39 @@ class Version:
         outputs: What comes out.
         native: What computes it in compiled code; None while there is none.
         not_compiled: Why there is none.
+        partitioned: What computes it, where providers share it.
 
     Raises:
         UnsupportedError: An operator has no definition.
         InvalidModelError: The model breaks the standard.
-        OptionError: A compiled file is not to run on compiled code.
+        OptionError: A compiled file is not to run on compiled code, or a provider is not there.
     """
 
-    def __init__(self, given: Given, options: Options) -> None:
+    def __init__(self, given: Given, options: SessionOptions) -> None:
+        if (options.free_dimensions or options.free_denotations) and not is_compiled_file(given):
+            given = with_sizes(load(given), options.free_dimensions, options.free_denotations)
         self._begin(given, options)
         if self._is_compiled_file:
             if not options.compiles:
                 raise OptionError("a compiled file runs on compiled code only.", where=str(given))
             self._open(given)  # type: ignore[arg-type]
             return
-        if options.compiles and self._restore():
+        if options.compiles and options.optimization == "all" and self._restore():
             self._compiled.set()
             return
         self._declare()
-        self._interpreter()
+        if self.partitioned is None:
+            self._interpreter()
         if not options.compiles:
             return
-        if options.compile == "wait":
+        if options.compile == "wait" or options.strict:
             self.compile()
+            self._require_what_is_strict()
         else:
             threading.Thread(target=self.compile_quietly, name="sardonyx-compile", daemon=True).start()
 
     @classmethod
-    def edited(cls, model: ir.Model, options: Options) -> Version:
+    def edited(cls, model: ir.Model, options: SessionOptions) -> Version:
         """A version of a model that was checked; it is compiled when somebody calls :meth:`compile`.
 
         Args:
@@ -89,12 +96,13 @@ class Version:
         made._declare()
         return made
 
-    def _begin(self, given: Given, options: Options) -> None:
+    def _begin(self, given: Given, options: SessionOptions) -> None:
         self.options = options
         self.native: NativeModel | None = None
         self.not_compiled = ""
         self.inputs: list[ValueInfo]
         self.outputs: list[ValueInfo]
+        self.partitioned: Partitioned | None = None
         self._source = ModelSource(given)
         self._reference: ReferenceModel | None = None
         self._loading = threading.Lock()
@@ -107,8 +115,10 @@ class Version:
         graph = self.model.graph
         self.inputs = [ValueInfo.of(value) for value in graph.inputs if not value.is_initializer()]
         self.outputs = [ValueInfo.of(value) for value in graph.outputs]
+        if not self.options.is_plain:
+            self.partitioned = Partitioned(self.model, self.options, self._source.name(self.options.threads))
         if not self.options.compiles:
-            self.not_compiled = "not asked for"
+            self.not_compiled = "not asked for" if self.options.is_plain else "providers share it"
             self._compiled.set()
 
     @property
@@ -135,13 +145,38 @@ class Version:
         if native is None:
             return None
         if not native.program.has_graph:
-            native = self.native = NativeModel.compiled(self.model, native.program.pool.threads, self.options.denormals)
+            threads = native.program.pool.threads
+            native = self.native = NativeModel.compiled(
+                self.model, threads, self.options.denormals, self.options.optimization
+            )
         return native.program
+
+    @property
+    def placement(self) -> list[Placement]:
+        """Where each node of the main graph runs, and why, as it is now."""
+        if self.partitioned is not None:
+            return self.partitioned.placement
+        program = self.native.program if self.native is not None else None
+        return placed(self.model, program, self.not_compiled or "compiling is under way")
+
+    def _require_what_is_strict(self) -> None:
+        """Raise if numpy computes something, and nobody named it."""
+        if not self.options.strict or "reference" in self.options.provider_names:
+            return
+        left = [each for each in self.placement if each.provider == "reference"]
+        if left:
+            more = f" and {len(left) - 1} more" if left[1:] else ""
+            raise UnsupportedError(
+                f"native code does not take {left[0].node}{more}: {left[0].reason}.",
+                remedy="Name `reference` among the providers, or leave out `strict`.",
+            )
 
     # Running.
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
         """Run once; see :meth:`Session.run`."""
+        if self.partitioned is not None and self.partitioned.takes(output_names, feeds):
+            return self.partitioned.run(output_names, feeds, context)
         native = self.native
         if native is not None and native.takes(output_names, feeds):
             # Of a fault the interpreter says what it is.
@@ -266,13 +301,16 @@ class Version:
         """
         threads = self.options.threads
         try:
-            found = None if like is None else like.reweighted(self.model)
-            native = found or NativeModel.compiled(self.model, threads, self.options.denormals)
+            found = None if like is None else like.reweighted(self.model, self.options.optimization)
+            native = found or NativeModel.compiled(
+                self.model, threads, self.options.denormals, self.options.optimization
+            )
             self.native = native
-            keep(native.program, self._source, threads, self._noted(native))
+            if self.options.optimization == "all":
+                keep(native.program, self._source, threads, self._noted(native))
         except UnsupportedError as error:
             self.not_compiled = str(error)
-            _log.warning("the model is not compiled, numpy computes it: %s", error)
+            self.options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", error)
         finally:
             self._compiled.set()
 
@@ -282,4 +320,4 @@ class Version:
             self.compile()
         except Exception as error:
             self.not_compiled = f"{type(error).__name__}: {error}"
-            _log.warning("the model is not compiled, numpy computes it: %s", self.not_compiled)
+            self.options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", self.not_compiled)

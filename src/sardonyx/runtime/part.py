@@ -1,0 +1,99 @@
+"""A part of a model that is ready to run, and what is checked of what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.core.run_context import RunContext
+from sardonyx.core.types import TensorType, Type, numpy_dtype
+from sardonyx.errors import ExecutionError, SardonyxError
+from sardonyx.ops.graph import declared_type, node_label
+from sardonyx.runtime.parts import is_constant_node
+from sardonyx.runtime.providers.protocol import Runner
+
+
+class Part:
+    """A part that is ready to run.
+
+    Args:
+        provider: Its name.
+        runner: What runs it.
+        model: The part.
+
+    Attributes:
+        inputs: Names of what it is given, in order.
+        outputs: Names of what it gives, in order.
+        types: Their types, None where they are not known.
+        last: Names of what no later part reads.
+    """
+
+    def __init__(self, provider: str, runner: Runner, model: ir.Model) -> None:
+        self.provider = provider
+        self.runner = runner
+        self.model = model
+        self.inputs = [str(value.name) for value in model.graph.inputs]
+        self.outputs = [str(value.name) for value in model.graph.outputs]
+        self.types = [declared_type(value) for value in model.graph.outputs]
+        self._expected = [_expected(each) for each in self.types]
+        self.last: list[str] = []
+
+    @property
+    def label(self) -> str:
+        """How errors call it."""
+        nodes = [node_label(node) for node in self.model.graph if not is_constant_node(node)]
+        return f"{', '.join(nodes[:3])}{f' and {len(nodes) - 3} more' if len(nodes) > 3 else ''}"
+
+    def run(self, values: Mapping[str, Any], context: RunContext) -> Sequence[Any]:
+        """What it gives for the values that are there by now.
+
+        Raises:
+            SardonyxError: What the provider raises, or it gives something else than it must.
+        """
+        try:
+            found = self.runner.run([values[name] for name in self.inputs], context)
+        except SardonyxError as error:
+            if not error.where:
+                raise type(error)(error.problem, where=f"{self.provider}: {self.label}", remedy=error.remedy) from error
+            raise
+        except Exception as error:
+            raise ExecutionError(
+                f"the provider raised {type(error).__name__}: {error}", where=f"{self.provider}: {self.label}"
+            ) from error
+        if len(found) != len(self.outputs):
+            raise self._wrong(f"{len(found)} results, and {len(self.outputs)} are needed")
+        for array, name, expected in zip(found, self.outputs, self._expected, strict=True):
+            if expected is None:
+                continue
+            dtype, shape = expected
+            if not isinstance(array, np.ndarray):
+                raise self._wrong(f"{type(array).__name__} for {name!r}, which is a tensor")
+            if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OSU"):
+                raise self._wrong(f"{array.dtype} for {name!r}, which is {dtype}")
+            if shape is not None and array.shape != shape and not _fits(array.shape, shape):
+                raise self._wrong(f"the shape {array.shape} for {name!r}, which is {_told(shape)}")
+        return found
+
+    def _wrong(self, what: str) -> ExecutionError:
+        return ExecutionError(f"the provider gave {what}.", where=f"{self.provider}: {self.label}")
+
+
+Expected = tuple[np.dtype[Any], tuple[int | None, ...] | None]
+
+
+def _expected(type: Type | None) -> Expected | None:
+    if not isinstance(type, TensorType):
+        return None
+    shape = None if type.shape is None else tuple(d if isinstance(d, int) else None for d in type.shape)
+    return numpy_dtype(type.dtype), shape
+
+
+def _fits(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(declared) and all(d is None or d == s for s, d in zip(shape, declared, strict=True))
+
+
+def _told(shape: tuple[int | None, ...]) -> str:
+    return f"({', '.join('?' if size is None else str(size) for size in shape)})"

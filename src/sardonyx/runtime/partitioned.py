@@ -1,0 +1,156 @@
+"""A model that several providers run, each the parts that fall to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.core.interpreter import match_type
+from sardonyx.core.run_context import RunContext
+from sardonyx.core.types import TensorType, Type, numpy_dtype
+from sardonyx.errors import OptionError, SizeLimitError
+from sardonyx.ops.feeds import as_value
+from sardonyx.ops.graph import declared_type
+from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.opset.convert import copy_of
+from sardonyx.runtime import auto
+from sardonyx.runtime.cut import Cut
+from sardonyx.runtime.options import SessionOptions
+from sardonyx.runtime.providers import Provider, Settings, installed, make
+
+_FALLBACK = "reference"
+
+_REMEMBERED = 1000
+"""Sets of sizes of inputs that were found right."""
+
+
+class Partitioned:
+    """A model cut into parts, each compiled by its provider.
+
+    Args:
+        model: The model; it is left as it is.
+        options: Who may run it, and what is pinned.
+        name: What names the model's contents and this machine, to remember measured times by; None for nothing.
+
+    Attributes:
+        parts: In the order in which they run.
+        placement: Where each node of the main graph runs, in the order of the graph.
+
+    Raises:
+        OptionError: There is no such provider, or one cannot take what is pinned to it.
+        UnsupportedError: Nobody takes a node, or nobody but numpy does and the session is strict.
+        MissingDependencyError: The package of a provider is not installed.
+    """
+
+    def __init__(self, model: ir.Model, options: SessionOptions, name: str | None = None) -> None:
+        self._model = copy_of(model)
+        try:
+            infer_shapes(self._model, strict=False)
+        except SizeLimitError as error:
+            options.log(logging.INFO, "sizes inside of the model are not known: %s", error)
+        graph = self._model.graph
+        self._outputs = [str(value.name) for value in graph.outputs]
+        self._fed = [value for value in graph.inputs if not value.is_initializer()]
+        self._types: dict[str, Type | None] = {str(value.name): declared_type(value) for value in self._fed}
+        self._dtypes = {name: numpy_dtype(t.dtype) for name, t in self._types.items() if isinstance(t, TensorType)}
+        self._seen: set[tuple[Any, ...]] = set()
+        cut = Cut(self._model, _providers(options), options)
+        cut.decide(auto.choose(self._model, cut, name) if options.is_auto else {})
+        self.parts, self.placement = cut.parts, cut.placement
+        self._known = {
+            str(value.name): value.const_value.numpy()
+            for value in graph.outputs
+            if value.is_initializer() and value.const_value is not None
+        }
+        self._note_last_reads()
+
+    def _note_last_reads(self) -> None:
+        needed = set(self._outputs)
+        for part in reversed(self.parts):
+            here = {*part.inputs, *part.outputs}
+            part.last = sorted(here - needed)
+            needed |= here
+
+    def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
+        """Whether a call asks for no more than the parts give: other values are the interpreter's."""
+        if output_names is not None and not set(output_names) <= set(self._outputs):
+            return False
+        return feeds.keys() == self._types.keys()
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
+        """Run once.
+
+        Args:
+            output_names: What is asked for; None for all outputs.
+            feeds: All inputs, see :meth:`takes`.
+            context: The limits of this run.
+
+        Raises:
+            FeedError: An input is of another type or rank.
+            ShapeError: A size does not fit what is declared, or two inputs contradict each other.
+            ExecutionError: A provider fails, or gives something else than it must; names it and its nodes.
+            ResourceError: A limit is passed.
+        """
+        values = self._checked(feeds)
+        for part in self.parts:
+            if context.limited:
+                context.check_time()
+            values.update(zip(part.outputs, part.run(values, context), strict=True))
+            for name in part.last:
+                del values[name]
+        return [self._result(name, values, feeds) for name in (self._outputs if output_names is None else output_names)]
+
+    def _result(self, name: str, values: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
+        if name in self._known:
+            return self._known[name].copy()
+        found = values[name]
+        # What is passed through is the caller's to keep all the same.
+        return found.copy() if name in feeds and isinstance(found, np.ndarray) else found
+
+    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The feeds, as arrays in one piece of the declared types."""
+        values = {}
+        for name in self._types:
+            fed = feeds[name]
+            dtype = self._dtypes.get(name)
+            if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
+                value = as_value(fed, self._types[name], name)
+                fed = value.known
+            values[name] = fed
+        sizes = tuple([each.shape if isinstance(each, np.ndarray) else None for each in values.values()])
+        if sizes not in self._seen:
+            self._check_sizes(values)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.clear()
+            self._seen.add(sizes)
+        return values
+
+    def _check_sizes(self, values: Mapping[str, Any]) -> None:
+        sizes: dict[str, int] = {}
+        for name, declared in self._types.items():
+            if declared is not None:
+                match_type(declared, as_value(values[name], declared, name).type, sizes, name)
+
+
+def _providers(options: SessionOptions) -> list[Provider]:
+    """The providers in order of preference; numpy behind them, unless that is to fail."""
+    made: list[Provider] = []
+    named: Sequence[Any] = [n for n in installed() if n != _FALLBACK] if options.is_auto else options.providers
+    for each in named:
+        if isinstance(each, (str, tuple)):
+            name, own = (each, {}) if isinstance(each, str) else each
+            settings = Settings(
+                "", own, options.threads, options.optimization, options.deterministic, options.denormals
+            )  # fmt: skip
+            each = make(name, settings)
+        made.append(each)
+    names = [each.name for each in made]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise OptionError(f"{twice!r} is named twice.", where="providers")
+    if _FALLBACK not in names and not options.strict:
+        made.append(make(_FALLBACK, Settings()))
+    return made

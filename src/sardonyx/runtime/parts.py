@@ -1,0 +1,109 @@
+"""Parts of a model as models of their own, cut so that they can be run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.surgery.interface import drop_unused_functions, symbols_in
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """The values of the graph around it that a node reads, those that its bodies capture among them."""
+    inside = {output for body in facts.bodies(node) for each in facts.nodes_of(body) for output in each.outputs}
+    for body in facts.bodies(node):
+        for graph in facts.graphs_of(body):
+            inside.update((*graph.inputs, *graph.initializers.values()))
+    yield from (value for value in node.inputs if value is not None)
+    for body in facts.bodies(node):
+        for graph in facts.graphs_of(body):
+            yield from (value for value in graph.outputs if value not in inside)
+        for each in facts.nodes_of(body):
+            yield from (value for value in each.inputs if value is not None and value not in inside)
+
+
+def is_constant_node(node: ir.Node) -> bool:
+    """Whether a node gives a constant that costs nothing to give again, wherever it is read."""
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+
+
+def boundary(
+    nodes: Sequence[ir.Node], constants: Collection[ir.Node], wanted: Collection[ir.Value]
+) -> tuple[list[ir.Value], list[ir.Value], list[ir.Node]]:
+    """What goes into a set of nodes and what comes out.
+
+    Args:
+        nodes: The nodes.
+        constants: Nodes that are repeated wherever they are read.
+        wanted: Values that are read outside of the nodes.
+
+    Returns:
+        Inputs, outputs, and the constant nodes that belong to it.
+    """
+    own = {output for node in nodes for output in node.outputs}
+    inputs: dict[ir.Value, None] = {}
+    repeated: dict[ir.Node, None] = {}
+    for node in nodes:
+        for value in reads(node):
+            producer = value.producer()
+            if producer in constants and value not in own and producer is not None:
+                repeated[producer] = None
+            elif value not in own and not value.is_initializer():
+                inputs[value] = None
+    outputs = [output for node in nodes for output in node.outputs if output in wanted]
+    return list(inputs), outputs, list(repeated)
+
+
+def part_of(
+    model: ir.Model, nodes: Iterable[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str = ""
+) -> ir.Model:
+    """A model of some nodes of another's main graph, which is left as it is; weights are shared.
+
+    Args:
+        model: The model.
+        nodes: The nodes, in an order in which they can run.
+        inputs: What they read and neither they nor weights give.
+        outputs: What is wanted of what they give.
+        name: Of the new graph.
+    """
+    ordered = list(nodes)
+    weights = dict.fromkeys(
+        value for node in ordered for value in reads(node) if value.is_initializer() and value not in set(inputs)
+    )
+    graph = ir.GraphView(
+        inputs, outputs, nodes=ordered, initializers=tuple(weights), opset_imports=model.graph.opset_imports,
+        name=name or model.graph.name,
+    ).clone()  # fmt: skip
+    part = ir.Model(graph, ir_version=model.ir_version, functions=list(model.functions.values()))
+    drop_unused_functions(part)
+    _name_sizes(part)
+    return part
+
+
+def _name_sizes(part: ir.Model) -> None:
+    """Give names to sizes that are told by names which none of the part's inputs tells.
+
+    The model knows that a size is ``floor(N/2)``; what is given of it does not tell ``N``.
+    """
+    inputs = [dim for value in part.graph.inputs for dim in value.shape or ()]
+    told = {str(dim.value) for dim in inputs if not isinstance(dim, int) and symbols_in(dim) == {dim.value}}
+    values = dict.fromkeys((*part.graph.inputs, *part.graph.outputs))
+    for graph in facts.graphs_of(part.graph):
+        values.update(dict.fromkeys((*graph.inputs, *graph.outputs)))
+        values.update(dict.fromkeys(output for node in graph for output in node.outputs))
+    names: dict[str, str] = {}
+    for value in values:
+        if value.shape is None or all(isinstance(dim, int) or symbols_in(dim) <= told for dim in value.shape):
+            continue
+        value.shape = ir.Shape(
+            [
+                dim
+                if isinstance(dim, int)
+                else dim.value
+                if dim.value is None or symbols_in(dim) <= told
+                else names.setdefault(dim.value, f"size_{len(names)}_of_{part.graph.name or 'part'}")
+                for dim in value.shape
+            ]
+        )

@@ -1,0 +1,91 @@
+"""The native engine as a provider of parts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.compiler.program import Fault
+from sardonyx.core.run_context import RunContext
+from sardonyx.errors import OptionError
+from sardonyx.ops.reference import ReferenceModel
+from sardonyx.ops.registry import canonical, find
+from sardonyx.runtime.kept import ModelSource, keep, restored
+from sardonyx.runtime.native import NativeModel
+from sardonyx.runtime.providers.estimates import node_seconds
+from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings
+from sardonyx.runtime.providers.reference import SLOWER, without_definition
+
+
+class NativeRunner:
+    """A part as compiled code; of data without a result, numpy says what is wrong.
+
+    Args:
+        part: The part.
+        settings: Threads, rewriting, denormal numbers.
+    """
+
+    def __init__(self, part: ir.Model, settings: Settings) -> None:
+        self._names = [str(value.name) for value in part.graph.inputs]
+        self._part = part
+        outputs = [str(value.name) for value in part.graph.outputs]
+        source = ModelSource(model_io.to_proto(part).SerializeToString(deterministic=True))
+        whole = settings.optimization == "all"
+        found = restored(source, settings.threads, settings.denormals) if whole else None
+        if found is not None:
+            self._native = NativeModel(found[0], found[1]["fed"], outputs)
+            return
+        self._native = NativeModel.compiled(part, settings.threads, settings.denormals, settings.optimization)
+        if whole:
+            keep(self._native.program, source, settings.threads, {"fed": self._native.input_names})
+
+    @functools.cached_property
+    def _reference(self) -> ReferenceModel:
+        return ReferenceModel(self._part)
+
+    def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
+        """Run once; see :class:`~sardonyx.runtime.providers.protocol.Runner`."""
+        feeds = dict(zip(self._names, values, strict=True))
+        if not context.limited and (call := self._native.call) is not None and (found := call(feeds)) is not None:
+            return found
+        try:
+            return self._native.run(None, feeds, context)
+        except Fault:
+            return self._reference.run(None, feeds, context)
+
+
+class NativeProvider:
+    """Code compiled for this machine.
+
+    Args:
+        settings: A device or options are refused.
+    """
+
+    name = "native"
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.device or settings.options:
+            raise OptionError("native code has no devices and no options.", where="providers")
+        self._settings = settings
+
+    def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
+        """All nodes of operators with a definition; host functions cost what they cost on numpy."""
+        answers: dict[ir.Node, Answer] = {}
+        for node, seconds in node_seconds(model).items():
+            imports = model.graph.opset_imports
+            operator = find(node.domain, node.op_type, imports.get(node.domain, imports.get(canonical(node.domain), 1)))
+            if missing := without_definition(node, model):
+                answers[node] = Refusal(f"{missing} has no definition")
+            elif operator is not None and operator.host_reason:
+                answers[node] = Claim(SLOWER * seconds, f"a host function: {operator.host_reason}")
+            else:
+                answers[node] = Claim(seconds, "it is compiled")
+        return answers
+
+    def compile(self, part: ir.Model) -> NativeRunner:
+        """Compile the part; raises as :meth:`NativeModel.compiled` does."""
+        return NativeRunner(part, self._settings)

@@ -1,0 +1,219 @@
+"""OpenVINO as a provider, on any of its devices: ``openvino``, ``openvino:GPU``."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.core.run_context import RunContext
+from sardonyx.core.types import TensorType, numpy_dtype
+from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
+from sardonyx.ops.graph import declared_type
+from sardonyx.ops.registry import canonical
+from sardonyx.rewrite import facts
+from sardonyx.runtime.parts import boundary, is_constant_node, part_of
+from sardonyx.runtime.providers.estimates import node_seconds
+from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings
+
+_TAKEN = frozenset({"FLOAT", "INT8", "UINT8", "INT32", "INT64", "BOOL"})
+"""Element types that it computes as they are: it makes float32 of float64."""
+
+_UNCONVERTED = re.compile(r"No conversion rule found for operations: ([^\n]*)")
+_MOST_IDLE = 16
+
+
+class OpenVinoRunner:
+    """A part, compiled by OpenVINO.
+
+    Args:
+        part: The part.
+        provider: Made it.
+    """
+
+    def __init__(self, part: ir.Model, provider: OpenVinoProvider) -> None:
+        try:
+            read = provider.core.read_model(model_io.to_proto(part).SerializeToString())
+            self._compiled = provider.core.compile_model(read, provider.device, provider.config)
+        except Exception as error:  # The binding raises RuntimeError for all that can be.
+            raise UnsupportedError(f"OpenVINO does not load it: {error}") from error
+        if len(self._compiled.inputs) != len(part.graph.inputs):
+            raise UnsupportedError("OpenVINO removes an input that nothing reads.")
+        self._tensor = provider.tensor
+        self._places = [_place(self._compiled.inputs, str(value.name)) for value in part.graph.inputs]
+        types = [declared_type(value) for value in part.graph.outputs]
+        self._dtypes = [numpy_dtype(each.dtype) if isinstance(each, TensorType) else None for each in types]
+        self._shapes = [tuple(port.shape) if port.partial_shape.is_static else None for port in self._compiled.outputs]
+        self._idle: list[Any] = []
+        self._lock = threading.Lock()
+
+    def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
+        """Run once; see :class:`~sardonyx.runtime.providers.protocol.Runner`."""
+        with self._lock:
+            request = self._idle.pop() if self._idle else None
+        if request is None:
+            request = self._compiled.create_infer_request()
+        try:
+            for place, value in zip(self._places, values, strict=True):
+                # `ascontiguousarray` would make a vector of a scalar; of numpy's equal types OpenVINO knows one.
+                array = value if value.flags.c_contiguous else value.copy()
+                array = array.view(np.dtype(array.dtype.str))
+                request.set_input_tensor(place, self._tensor(array, shared_memory=True))
+            fresh = self._outputs(request)
+            if context.limited:
+                request.start_async()
+                with context.on_end(request.cancel):
+                    request.wait()
+            else:
+                request.infer()
+            # The memory of a request is written again by its next run.
+            found = [
+                request.get_output_tensor(i).data.copy() if given is None else given for i, given in enumerate(fresh)
+            ]
+        except Exception as error:  # As above.
+            context.check_time()
+            if "was canceled" in str(error):
+                raise ResourceError("the run was ended.") from error
+            raise ExecutionError(f"OpenVINO: {error}") from error
+        with self._lock:
+            if len(self._idle) < _MOST_IDLE:
+                self._idle.append(request)
+        return [
+            array if dtype is None or array.dtype == dtype else array.astype(dtype)
+            for array, dtype in zip(found, self._dtypes, strict=True)
+        ]
+
+    def _outputs(self, request: Any) -> list[np.ndarray | None]:
+        """Arrays of the caller's for the outputs of known sizes, given to the request; None for the others."""
+        fresh: list[np.ndarray | None] = []
+        for place, (shape, dtype) in enumerate(zip(self._shapes, self._dtypes, strict=True)):
+            if shape is None or dtype is None or 0 in shape:
+                fresh.append(None)
+                continue
+            array = np.empty(shape, dtype)
+            request.set_output_tensor(place, self._tensor(array, shared_memory=True))
+            fresh.append(array)
+        return fresh
+
+
+def _place(ports: Sequence[Any], name: str) -> int:
+    for i, port in enumerate(ports):
+        if name in port.get_names():
+            return i
+    raise UnsupportedError(f"OpenVINO gives the input {name!r} another name.")
+
+
+class OpenVinoProvider:
+    """One device of OpenVINO.
+
+    Args:
+        settings: The device is one of OpenVINO's, the CPU without; the options are its properties.
+
+    Raises:
+        MissingDependencyError: The package is not installed.
+        OptionError: There is no such device.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        try:
+            import openvino
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                "the provider is not installed", where="openvino", remedy="Install it: pip install openvino"
+            ) from error
+        self.core = openvino.Core()
+        self.tensor = openvino.Tensor
+        self.device = settings.device or "CPU"
+        self.name = f"openvino:{settings.device}" if settings.device else "openvino"
+        there = self.core.available_devices
+        if self.device.split(":")[0] not in {*(name.split(".")[0] for name in there), "AUTO", "HETERO", "MULTI"}:
+            raise OptionError(
+                f"OpenVINO has no device {self.device}.", where="providers", remedy=f"It has: {', '.join(there)}."
+            )
+        self.config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        if settings.threads is not None:
+            self.config["INFERENCE_NUM_THREADS"] = settings.threads
+        self.config |= settings.options
+        self._unconverted: dict[tuple[str, str, int], str] = {}
+
+    def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
+        """The nodes of types that it keeps, whose operators it can convert."""
+        return {node: self._answer(node, model, seconds) for node, seconds in node_seconds(model).items()}
+
+    def _answer(self, node: ir.Node, model: ir.Model, seconds: float) -> Answer:
+        inside = [node, *(each for body in facts.bodies(node) for each in facts.nodes_of(body))]
+        for each in inside:
+            for value in (*each.inputs, *each.outputs):
+                declared = declared_type(value) if value is not None and (value.name or value.uses()) else None
+                if declared is None:
+                    continue
+                if not isinstance(declared, TensorType):
+                    return Refusal(f"{declared} is no tensor")
+                if declared.dtype.name not in _TAKEN:
+                    return Refusal(f"it does not keep {declared.dtype.name.lower()}")
+            if different := _difference(each):
+                return Refusal(different)
+        missing = self._not_converted(node, model)
+        return Refusal(missing) if missing else Claim(seconds, "it converts the operator")
+
+    def _not_converted(self, node: ir.Node, model: ir.Model) -> str:
+        """What of a node has no conversion; asked once for an operator of a version."""
+        version = model.graph.opset_imports.get(node.domain, 1)
+        key = (node.domain, node.op_type, version)
+        if key not in self._unconverted or facts.bodies(node):
+            constants = {each for each in model.graph if is_constant_node(each)} - {node}
+            inputs, outputs, repeated = boundary([node], constants, node.outputs)
+            part = part_of(model, [*repeated, node], inputs, [value for value in outputs if value.name])
+            self._unconverted[key] = ""
+            try:
+                self.core.read_model(model_io.to_proto(part).SerializeToString())
+            except Exception as error:  # As above; anything else than a missing conversion shows when it is compiled.
+                if match := _UNCONVERTED.search(str(error)):
+                    self._unconverted[key] = f"{match[1].strip()} has no conversion"
+        return self._unconverted[key]
+
+    def compile(self, part: ir.Model) -> OpenVinoRunner:
+        """Compile the part.
+
+        Raises:
+            UnsupportedError: OpenVINO refuses it.
+        """
+        return OpenVinoRunner(part, self)
+
+
+_DIFFERENT: Mapping[str, str] = {
+    "Attention": "its scores are given before the mask, and rows that are masked whole are not numbers",
+    "BitShift": "it saturates, and fills with zeros from the left",
+    "DFT": "its sizes are others where one axis is left",
+    **dict.fromkeys(
+        (
+            "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+        ),
+        "it draws other numbers in every run",
+    ),
+}  # fmt: skip
+"""Operators of the standard whose results are others than the standard says, with the reason."""
+
+
+def _number(node: ir.Node, name: str) -> int:
+    return int(node.attributes[name].value) if name in node.attributes else 0
+
+
+def _difference(node: ir.Node) -> str:
+    """Why a node has other results there than the standard says; empty if it has not."""
+    if canonical(node.domain):
+        return ""
+    if node.op_type in ("GRU", "LSTM", "RNN") and _number(node, "layout"):
+        return "it takes the batch for the second axis"
+    if node.op_type in ("AveragePool", "LpPool", "MaxPool") and _number(node, "ceil_mode"):
+        return "it counts a last window that begins in the padding"
+    if node.op_type in ("Max", "Min") and len(node.inputs) == 1:
+        return "it leaves the memory of a single input to be written over"
+    if node.op_type == "Dropout" and len(node.inputs) > 2:
+        return "it leaves out nothing"
+    return _DIFFERENT.get(node.op_type, "")

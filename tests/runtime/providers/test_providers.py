@@ -1,0 +1,386 @@
+"""Providers that share a model: who gets what and why, equal results, and what happens when one fails."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import sardonyx
+from sardonyx.core.run_context import RunContext
+from sardonyx.errors import ExecutionError, FeedError, OptionError, ResourceError, ShapeError, UnsupportedError
+from sardonyx.runtime import providers
+from sardonyx.runtime.providers import Answer, Claim, Refusal, Settings
+from sardonyx.runtime.providers.reference import ReferenceProvider
+
+RNG = np.random.default_rng(0)
+
+
+def net() -> onnx.ModelProto:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        net (float[N, 8] x) => (float[N, 4] y, float[N, 4] z) {
+            two = Constant<value_float=2.0>()
+            h = MatMul(x, w)
+            s = Add(h, b)
+            t = Mul(s, two)
+            y = Softmax(t)
+            z = Div(t, two)
+        }"""
+    )
+    for node in model.graph.node:
+        node.name = f"the_{node.op_type}"
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w", (8, 4)), ("b", (4,)))
+    )
+    return model
+
+
+NET = net()
+X = RNG.standard_normal((3, 8)).astype(np.float32)
+WANTED = sardonyx.Session(NET, providers=["reference"]).run(None, {"x": X})
+
+
+def engines() -> list[str]:
+    return providers.installed()
+
+
+def assert_equal(session: sardonyx.Session) -> None:
+    for found, wanted in zip(session.run(None, {"x": X}), WANTED, strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def where(session: sardonyx.Session) -> dict[str, str]:
+    return {each.operator: each.provider for each in session.placement}
+
+
+@pytest.mark.parametrize("name", engines())
+def test_alone_each_computes_the_model(name: str) -> None:
+    session = sardonyx.Session(NET, providers=[name], compile="wait")
+    assert session.providers == (name,)
+    assert_equal(session)
+    assert {each.provider for each in session.placement} == {name, ""}
+    assert session.run(["z"], {"x": X})[0].shape == (3, 4)
+
+
+@pytest.mark.parametrize(("first", "second"), itertools.permutations(engines(), 2))
+def test_any_two_share_it(first: str, second: str) -> None:
+    session = sardonyx.Session(NET, providers=[first, second], pins=[("the_Add", second), ("the_MatMul", first)])
+    assert_equal(session)
+    assert where(session)["Add"] == second and where(session)["MatMul"] == first
+
+
+def test_pins_are_names_outputs_or_predicates_and_the_last_one_decides() -> None:
+    pins = [(lambda node: True, "native"), ("s", "reference"), ("the_Div", "reference")]
+    session = sardonyx.Session(NET, providers=["native"], pins=pins)
+    assert where(session) == {
+        "Constant": "", "MatMul": "native", "Add": "reference", "Mul": "native", "Softmax": "native",
+        "Div": "reference",
+    }  # fmt: skip
+    assert_equal(session)
+    assert {each.reason for each in session.placement if each.provider} == {"it is pinned"}
+
+
+def test_pins_that_cannot_be_are_refused() -> None:
+    with pytest.raises(OptionError, match="no such node"):
+        sardonyx.Session(NET, pins=[("nowhere", "native")])
+    with pytest.raises(OptionError, match="no provider 'openvinho'"):
+        sardonyx.Session(NET, pins=[("the_Add", "openvinho")])
+
+
+def test_unknown_providers_and_options_are_refused() -> None:
+    with pytest.raises(OptionError, match="there is no provider 'cuda'"):
+        sardonyx.Session(NET, providers=["cuda"])
+    with pytest.raises(OptionError, match="named twice"):
+        sardonyx.Session(NET, providers=["native", "native"], pins=[("the_Add", "native")])
+    with pytest.raises(OptionError, match="no devices"):
+        sardonyx.Session(NET, providers=["native:gpu"])
+    with pytest.raises(OptionError, match="no such option"):
+        sardonyx.Session(NET, colour="red")
+
+
+def test_devices_of_onnx_runtime_are_named_after_a_colon() -> None:
+    pytest.importorskip("onnxruntime")
+    session = sardonyx.Session(NET, providers=[("onnxruntime:CPUExecutionProvider", {"use_arena": "0"})])
+    assert_equal(session)
+    assert session.providers == ("onnxruntime:CPUExecutionProvider",)
+    with pytest.raises(OptionError, match="has no CUDAExecutionProvider"):
+        sardonyx.Session(NET, providers=["onnxruntime:CUDAExecutionProvider"])
+
+
+def test_any_tensor_inside_can_be_asked_for() -> None:
+    session = sardonyx.Session(NET, providers=["native"], pins=[("the_Add", "reference")])
+    (h,) = session.run(["h"], {"x": X})
+    assert h.shape == (3, 4)
+
+
+def test_wrong_feeds_are_refused() -> None:
+    session = sardonyx.Session(NET, providers=["native"], pins=[("the_Add", "reference")])
+    with pytest.raises(FeedError, match="not fed"):
+        session.run(None, {})
+    with pytest.raises(FeedError, match="double"):
+        session.run(None, {"x": X.astype(np.float64)})
+    with pytest.raises(ShapeError, match="axis 1 has size 7"):
+        session.run(None, {"x": X[:, :7]})
+    assert_equal(session)
+
+
+def test_what_is_passed_through_is_the_callers_own() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> n (float[2] x) => (float[2] x, float[2] w, float[2] y) { y = Neg(x) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    session = sardonyx.Session(model, providers=["native"], pins=[("y", "reference")])
+    x = np.array([1, 2], np.float32)
+    same, w, y = session.run(None, {"x": x})
+    same[:] = w[:] = 7
+    assert x.tolist() == [1, 2] and y.tolist() == [-1, -2]
+    assert session.run(["w"], {"x": x})[0].tolist() == [1, 1]
+
+
+def test_what_is_not_worth_the_crossing_stays() -> None:
+    session = sardonyx.Session(NET, providers=[Mine(), "native"])
+    told = next(each for each in session.placement if each.operator == "Add")
+    assert (told.provider, told.reason) == ("native", "it is compiled, and its neighbours are there")
+
+
+def test_a_budget_of_weights_is_kept() -> None:
+    session = sardonyx.Session(NET, providers=["native", "reference"], budgets={"native": 64})
+    assert where(session)["MatMul"] == "reference"
+    assert_equal(session)
+    assert where(sardonyx.Session(NET, providers=["native"], budgets={"native": 1 << 20}))["MatMul"] == "native"
+
+
+def test_bodies_are_cut_with_what_they_capture() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        n (float[N] x, bool c) => (float[N] y) {
+            one = Constant<value_float=1.0>()
+            a = Exp(x)
+            i = If(c)<
+                then_branch = t () => (float[N] p) { p = Add(a, one) },
+                else_branch = e () => (float[N] q) { q = Neg(a) }
+            >
+            y = Sqrt(i)
+        }"""
+    )
+    session = sardonyx.Session(model, providers=["native"], pins=[("i", "reference")])
+    assert [where(session)[each] for each in ("Exp", "If", "Sqrt")] == ["native", "reference", "native"]
+    (y,) = session.run(None, {"x": np.zeros(2, np.float32), "c": np.array(True)})
+    np.testing.assert_allclose(y, np.sqrt([2, 2]), rtol=1e-6)
+
+
+# Providers of users.
+
+
+class Mine:
+    """Takes `Add` and `Mul`, and computes them as it is told."""
+
+    name = "mine"
+
+    def __init__(self, settings: Settings = Settings(), compute: Any = None) -> None:  # noqa: B008
+        self._compute = compute
+        self.parts: list[ir.Model] = []
+
+    def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
+        return {
+            node: Claim(1e-9, "it adds") if node.op_type in ("Add", "Mul") else Refusal("it only adds")
+            for node in model.graph
+        }
+
+    def compile(self, part: ir.Model) -> Mine:
+        self.parts.append(part)
+        self._numpy = ReferenceProvider(Settings()).compile(part)
+        return self
+
+    def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
+        if self._compute is not None:
+            return self._compute(values, context)  # type: ignore[no-any-return]
+        return self._numpy.run(values, context)
+
+
+def test_a_package_registers_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("mine", f"{__name__}:Mine", providers.GROUP)
+    monkeypatch.setattr(providers, "entry_points", lambda group: [entry] if group == providers.GROUP else [])
+    monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda self: Mine)
+    assert "mine" in providers.known()
+    session = sardonyx.Session(NET, providers=["mine", "reference"])
+    assert_equal(session)
+    told = {each.operator: each for each in session.placement}
+    assert (told["Add"].provider, told["Add"].reason) == ("mine", "it adds")
+    assert told["MatMul"].provider == "reference" and "mine: it only adds" in told["MatMul"].reason
+
+
+def test_neighbours_that_one_provider_takes_are_one_part() -> None:
+    mine = Mine()
+    assert_equal(sardonyx.Session(NET, providers=[mine, "reference"]))
+    (part,) = mine.parts
+    assert [node.op_type for node in part.graph] == ["Constant", "Add", "Mul"]
+    assert [value.name for value in part.graph.inputs] == ["h"]
+
+
+def test_hand_over_copies_nothing() -> None:
+    seen: list[np.ndarray] = []
+
+    def compute(values: Sequence[Any], context: RunContext) -> Sequence[Any]:
+        seen.append(values[0])
+        return [values[0] * 2]
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> n (float[N] x) => (float[N] y) { y = Add(x, x) }'
+    )
+    session = sardonyx.Session(model, providers=[Mine(compute=compute)])
+    x = np.ones(3, np.float32)
+    assert session.run(None, {"x": x})[0].tolist() == [2, 2, 2]
+    assert seen[0] is x
+
+
+def test_a_part_that_does_not_compile_is_taken_apart() -> None:
+    class Picky(Mine):
+        def compile(self, part: ir.Model) -> Mine:
+            if any(node.op_type == "Mul" for node in part.graph):
+                raise UnsupportedError("it cannot multiply after all.")
+            return super().compile(part)
+
+    session = sardonyx.Session(NET, providers=[Picky(), "reference"])
+    assert where(session)["Add"] == "mine" and where(session)["Mul"] == "reference"
+    assert "it cannot multiply after all" in next(e.reason for e in session.placement if e.operator == "Mul")
+    assert_equal(session)
+
+
+def test_strict_sessions_do_not_fall_back() -> None:
+    with pytest.raises(UnsupportedError, match=r"no provider takes .*MatMul.*it only adds"):
+        sardonyx.Session(NET, providers=[Mine()], strict=True)
+    assert_equal(sardonyx.Session(NET, providers=[Mine()]))
+    words = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]> n (string[N] x) => (string[N] y) {
+            y = StringNormalizer<case_change_action="UPPER">(x)
+        }"""
+    )
+    with pytest.raises(UnsupportedError, match="StringNormalizer"):
+        sardonyx.Session(words, providers=["native"], compile="wait", strict=True)
+    assert sardonyx.Session(words, providers=["native"]).run(None, {"x": np.array(["a"])})[0].tolist() == ["A"]
+
+
+# Faults.
+
+
+def fails(values: Sequence[Any], context: RunContext) -> Sequence[Any]:
+    raise RuntimeError("the cable is loose")
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        (fails, "raised RuntimeError: the cable is loose"),
+        (lambda values, context: [], "0 results, and 1 are needed"),
+        (lambda values, context: [values[0].astype(np.float64)], "float64 for 't', which is float32"),
+        (lambda values, context: [values[0][0]], "the shape"),
+        (lambda values, context: [values[0][:, :3]], "the shape"),
+        (lambda values, context: ["text"], "str for 't'"),
+    ],
+)
+def test_a_provider_that_fails_fails_the_call_alone(gives: Any, message: str) -> None:
+    mine = Mine(compute=gives)
+    session = sardonyx.Session(NET, providers=[mine, "reference"])
+    with pytest.raises(ExecutionError, match=message) as caught:
+        session.run(None, {"x": X})
+    assert "mine" in str(caught.value) and "the_Add" in str(caught.value)
+    mine._compute = None
+    assert_equal(session)
+
+
+def test_ctrl_c_ends_the_call_alone() -> None:
+    def interrupted(values: Sequence[Any], context: RunContext) -> Sequence[Any]:
+        raise KeyboardInterrupt
+
+    mine = Mine(compute=interrupted)
+    session = sardonyx.Session(NET, providers=[mine, "reference"])
+    with pytest.raises(KeyboardInterrupt):
+        session.run(None, {"x": X})
+    mine._compute = None
+    assert_equal(session)
+
+
+def test_what_cannot_look_is_told_that_the_run_is_over() -> None:
+    begun = threading.Event()
+
+    def waits(values: Sequence[Any], context: RunContext) -> Sequence[Any]:
+        told = threading.Event()
+        with context.on_end(told.set):
+            begun.set()
+            assert told.wait(30)
+        context.check_time()
+        raise AssertionError("the run goes on")
+
+    session = sardonyx.Session(NET, providers=[Mine(compute=waits), "reference"])
+    with pytest.raises(ResourceError, match=r"longer than 0\.05 s"):
+        session.run(None, {"x": X}, sardonyx.RunOptions(timeout=0.05))
+    options = sardonyx.RunOptions()
+    begun.clear()
+    future = session.run_async(None, {"x": X}, options)
+    assert begun.wait(30)
+    options.terminate()
+    with pytest.raises(ResourceError, match="terminated"):
+        future.result(30)
+
+
+LONG = onnx.parser.parse_model(
+    """<ir_version: 9, opset_import: ["": 18]>
+    n (float[2] x, int64 count) => (float[2] y) {
+        yes = Constant<value = bool {1}>()
+        y = Loop(count, yes, x)<body = b (int64 i, bool go, float[2] a) => (bool on, float[2] c) {
+            on = Identity(go)
+            c = Sin(a)
+        }>
+    }"""
+)
+
+
+@pytest.mark.parametrize("name", [name for name in engines() if name in ("onnxruntime", "reference")])
+def test_loops_inside_of_a_provider_end_in_time(name: str) -> None:
+    session = sardonyx.Session(LONG, providers=[name])
+    feeds = {"x": np.ones(2, np.float32), "count": np.array(1 << 50)}
+    begin = time.perf_counter()
+    with pytest.raises(ResourceError):
+        session.run(None, feeds, sardonyx.RunOptions(timeout=0.2))
+    options = sardonyx.RunOptions()
+    threading.Timer(0.2, options.terminate).start()
+    with pytest.raises(ResourceError):
+        session.run(None, feeds, options)
+    assert time.perf_counter() - begin < 60
+    assert session.run(None, feeds | {"count": np.array(0)})[0].tolist() == [1, 1]
+
+
+# Measured choice.
+
+
+def test_auto_measures_once_and_remembers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.runtime import auto
+
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "store"))
+    path = tmp_path / "net.onnx"
+    onnx.save(NET, path)
+    measured: list[float] = []
+    median = auto._median
+    monkeypatch.setattr(auto, "_median", lambda run: measured.append(found := median(run)) or found)
+    monkeypatch.setattr(auto, "SECONDS", 0.01)
+    first = sardonyx.Session(path, providers="auto")
+    assert measured
+    assert_equal(first)
+    assert all("measured" in each.reason for each in first.placement if each.provider)
+    count = len(measured)
+    again = sardonyx.Session(path, providers="auto")
+    assert len(measured) == count
+    assert again.placement == first.placement
+    assert_equal(again)
