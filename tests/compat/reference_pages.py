@@ -13,6 +13,7 @@ from sardonyx.ops.support import support_table
 from sardonyx.rewrite.language import REGISTRY, Rule
 from sardonyx.rewrite.pipeline import available_passes
 from sardonyx.rewrite.sweep import SWEEPS
+from tests.compat.onnxruntime.reference_page import page as onnxruntime_page
 from tests.ops.disagreements import DISAGREEMENTS
 from tests.ops.test_differential import WITHOUT_GENERATOR
 from tests.suites import left_out
@@ -211,6 +212,7 @@ PAGES = {
     "compat.md": compat_page,
     "operators.md": operators_page,
     "differences.md": differences_page,
+    "onnxruntime.md": onnxruntime_page,
 }
 
 

@@ -1,0 +1,156 @@
+"""ONNX Runtime's interface for inference, answered by Sardonyx.
+
+``sardonyx.compat.install("onnxruntime")``, before anything imports it, lets ``import onnxruntime`` find this package;
+``python -m sardonyx.compat.onnxruntime program.py …`` does so for a whole program. ``docs/reference/onnxruntime.md``
+lists every name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sardonyx.compat.onnxruntime import capi as capi
+from sardonyx.compat.onnxruntime.binding import IOBinding as IOBinding
+from sardonyx.compat.onnxruntime.devices import OrtArenaCfg as OrtArenaCfg
+from sardonyx.compat.onnxruntime.devices import OrtDevice as OrtDevice
+from sardonyx.compat.onnxruntime.devices import OrtEpAssignedNode as OrtEpAssignedNode
+from sardonyx.compat.onnxruntime.devices import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
+from sardonyx.compat.onnxruntime.devices import OrtEpDevice as OrtEpDevice
+from sardonyx.compat.onnxruntime.devices import OrtHardwareDevice as OrtHardwareDevice
+from sardonyx.compat.onnxruntime.devices import OrtMemoryInfo as OrtMemoryInfo
+from sardonyx.compat.onnxruntime.enums import ExecutionMode as ExecutionMode
+from sardonyx.compat.onnxruntime.enums import ExecutionOrder as ExecutionOrder
+from sardonyx.compat.onnxruntime.enums import GraphOptimizationLevel as GraphOptimizationLevel
+from sardonyx.compat.onnxruntime.enums import OrtAllocatorType as OrtAllocatorType
+from sardonyx.compat.onnxruntime.enums import OrtCompileApiFlags as OrtCompileApiFlags
+from sardonyx.compat.onnxruntime.enums import OrtDeviceMemoryType as OrtDeviceMemoryType
+from sardonyx.compat.onnxruntime.enums import OrtDeviceVendorId as OrtDeviceVendorId
+from sardonyx.compat.onnxruntime.enums import OrtExecutionProviderDevicePolicy as OrtExecutionProviderDevicePolicy
+from sardonyx.compat.onnxruntime.enums import OrtHardwareDeviceType as OrtHardwareDeviceType
+from sardonyx.compat.onnxruntime.enums import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
+from sardonyx.compat.onnxruntime.enums import OrtMemType as OrtMemType
+from sardonyx.compat.onnxruntime.enums import OrtSparseFormat as OrtSparseFormat
+from sardonyx.compat.onnxruntime.errors import Fail
+from sardonyx.compat.onnxruntime.options import RunOptions as RunOptions
+from sardonyx.compat.onnxruntime.options import SessionOptions as SessionOptions
+from sardonyx.compat.onnxruntime.options import defaults
+from sardonyx.compat.onnxruntime.providers import ALL, available_providers
+from sardonyx.compat.onnxruntime.session import InferenceSession as InferenceSession
+from sardonyx.compat.onnxruntime.session import ModelMetadata as ModelMetadata
+from sardonyx.compat.onnxruntime.session import NodeArg as NodeArg
+from sardonyx.compat.onnxruntime.unsupported import AdapterFormat as AdapterFormat
+from sardonyx.compat.onnxruntime.unsupported import LoraAdapter as LoraAdapter
+from sardonyx.compat.onnxruntime.unsupported import ModelCompiler as ModelCompiler
+from sardonyx.compat.onnxruntime.unsupported import OrtEpContextData as OrtEpContextData
+from sardonyx.compat.onnxruntime.unsupported import OrtEpContextDataBuffer as OrtEpContextDataBuffer
+from sardonyx.compat.onnxruntime.unsupported import OrtExternalInitializerInfo as OrtExternalInitializerInfo
+from sardonyx.compat.onnxruntime.unsupported import OrtSyncStream as OrtSyncStream
+from sardonyx.compat.onnxruntime.unsupported import (
+    register_execution_provider_library as register_execution_provider_library,
+)
+from sardonyx.compat.onnxruntime.unsupported import (
+    unregister_execution_provider_library as unregister_execution_provider_library,
+)
+from sardonyx.compat.onnxruntime.values import OrtValue as OrtValue
+from sardonyx.compat.onnxruntime.values import SparseTensor as SparseTensor
+from sardonyx.compat.onnxruntime.values import copy_tensors as copy_tensors
+from sardonyx.runtime import Node as Node
+
+SessionIOBinding = IOBinding
+
+__version__ = "1.31.1"
+__author__ = "Sardonyx"
+
+package_name = "onnxruntime"
+version = __version__
+cuda_version = ""
+import_capi_exception = None
+
+
+def get_version_string() -> str:
+    """The version of ONNX Runtime whose names these are."""
+    return __version__
+
+
+def get_build_info() -> str:
+    """What this is."""
+    from sardonyx import __version__ as ours
+
+    return f"Sardonyx {ours}, with the interface of ONNX Runtime {__version__}"
+
+
+def get_device() -> str:
+    """The device that computes."""
+    return "CPU"
+
+
+def get_all_providers() -> list[str]:
+    """The names of all execution providers, those among them that are not there."""
+    return list(ALL)
+
+
+def get_available_providers() -> list[str]:
+    """The names of the execution providers that can be asked for."""
+    return available_providers()
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """The processor."""
+    return [OrtEpDevice()]
+
+
+def has_collective_ops() -> bool:
+    """Whether there are operators over several devices."""
+    return False
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Let sessions log from this severity on, unless they say otherwise: 0 all, 2 warnings, 4 fatal.
+
+    Raises:
+        Fail: It is none of 0 to 4.
+    """
+    if severity not in range(5):
+        raise Fail(f"Invalid severity level {severity}: 0 to 4 are there.")
+    defaults.severity = int(severity)
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Kept for its callers: there is one verbosity."""
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
+    """Let sessions compute with so many threads, unless they say otherwise; 0 for what the process may use."""
+    defaults.threads = int(intra_op_num_threads) or None
+
+
+def set_seed(seed: int) -> None:
+    """Kept for its callers: random numbers follow from the node and the number of the run."""
+
+
+def enable_telemetry_events() -> None:
+    """Kept for its callers: nothing is ever told to anybody."""
+
+
+def disable_telemetry_events() -> None:
+    """Kept for its callers: nothing is ever told to anybody."""
+
+
+def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None) -> None:
+    """Kept for its callers: memory is planned."""
+
+
+def create_and_register_allocator_v2(
+    provider_type: str, memory_info: OrtMemoryInfo, options: dict[str, str], arena_cfg: OrtArenaCfg | None
+) -> None:
+    """Kept for its callers: memory is planned."""
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: Any = None) -> None:
+    """Kept for its callers: there are no libraries to load."""
+
+
+def print_debug_info() -> None:
+    """Print what this is, and what it stands on."""
+    print(f"{get_build_info()}\nPython {sys.version}\nproviders: {', '.join(get_available_providers())}")

@@ -1,0 +1,11 @@
+"""The classes of the interface, by the module in which ONNX Runtime has them."""
+
+from __future__ import annotations
+
+from sardonyx.compat.onnxruntime.binding import IOBinding as IOBinding
+from sardonyx.compat.onnxruntime.devices import OrtDevice as OrtDevice
+from sardonyx.compat.onnxruntime.session import InferenceSession as InferenceSession
+from sardonyx.compat.onnxruntime.values import OrtValue as OrtValue
+from sardonyx.compat.onnxruntime.values import SparseTensor as SparseTensor
+
+Session = InferenceSession

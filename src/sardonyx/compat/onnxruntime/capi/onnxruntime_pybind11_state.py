@@ -1,0 +1,30 @@
+"""The names of the binding, exceptions above all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.compat.onnxruntime.errors import DeviceReset as DeviceReset
+from sardonyx.compat.onnxruntime.errors import EngineError as EngineError
+from sardonyx.compat.onnxruntime.errors import EPFail as EPFail
+from sardonyx.compat.onnxruntime.errors import Fail as Fail
+from sardonyx.compat.onnxruntime.errors import InvalidArgument as InvalidArgument
+from sardonyx.compat.onnxruntime.errors import InvalidGraph as InvalidGraph
+from sardonyx.compat.onnxruntime.errors import InvalidProtobuf as InvalidProtobuf
+from sardonyx.compat.onnxruntime.errors import ModelLoadCanceled as ModelLoadCanceled
+from sardonyx.compat.onnxruntime.errors import ModelLoaded as ModelLoaded
+from sardonyx.compat.onnxruntime.errors import ModelRequiresCompilation as ModelRequiresCompilation
+from sardonyx.compat.onnxruntime.errors import NoModel as NoModel
+from sardonyx.compat.onnxruntime.errors import NoSuchFile as NoSuchFile
+from sardonyx.compat.onnxruntime.errors import NotFound as NotFound
+from sardonyx.compat.onnxruntime.errors import NotImplemented as NotImplemented
+from sardonyx.compat.onnxruntime.errors import RuntimeException as RuntimeException
+
+
+def __getattr__(name: str) -> Any:
+    # All else is a name of the package, which imports this module while it is being made.
+    from sardonyx.compat import onnxruntime
+
+    if name.startswith("__") or not hasattr(onnxruntime, name):
+        raise AttributeError(f"there is no {name!r} here; `docs/reference/onnxruntime.md` lists what is.")
+    return getattr(onnxruntime, name)

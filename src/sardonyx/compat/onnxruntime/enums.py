@@ -1,0 +1,120 @@
+"""ONNX Runtime's enumerations, with its names and numbers."""
+
+from __future__ import annotations
+
+import enum
+
+
+class _Named(enum.IntEnum):
+    """Numbers that are shown by their names."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class GraphOptimizationLevel(_Named):
+    """How much a model is rewritten before it runs."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(_Named):
+    """Whether nodes may run beside each other; here they always share all threads."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(_Named):
+    """In what order nodes run; here the schedule decides."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class OrtAllocatorType(_Named):
+    """Kinds of allocators."""
+
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+
+
+class OrtMemType(_Named):
+    """What memory is for."""
+
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
+
+
+class OrtDeviceMemoryType(_Named):
+    """Who can reach memory."""
+
+    DEFAULT = 0
+    HOST_ACCESSIBLE = 5
+
+
+class OrtMemoryInfoDeviceType(_Named):
+    """Kinds of devices that have memory."""
+
+    CPU = 0
+    GPU = 1
+    FPGA = 2
+    NPU = 3
+
+
+class OrtHardwareDeviceType(_Named):
+    """Kinds of devices that compute."""
+
+    CPU = 0
+    GPU = 1
+    NPU = 2
+
+
+class OrtSparseFormat(_Named):
+    """Forms of sparse tensors."""
+
+    ORT_SPARSE_UNDEFINED = 0
+    ORT_SPARSE_COO = 1
+    ORT_SPARSE_CSRC = 2
+    ORT_SPARSE_BLOCK_SPARSE = 4
+
+
+class OrtExecutionProviderDevicePolicy(_Named):
+    """What devices are chosen by."""
+
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
+
+
+class OrtCompileApiFlags(_Named):
+    """What compiling to a file insists on."""
+
+    NONE = 0
+    ERROR_IF_NO_NODES_COMPILED = 1
+    ERROR_IF_OUTPUT_FILE_EXISTS = 2
+
+
+class OrtDeviceVendorId(enum.IntEnum):
+    """Makers of devices, by PCI identifier."""
+
+    NONE = 0x0000
+    AMD = 0x1002
+    NVIDIA = 0x10DE
+    ARM = 0x13B5
+    MICROSOFT = 0x1414
+    HUAWEI = 0x19E5
+    QUALCOMM = 0x5143
+    INTEL = 0x8086
