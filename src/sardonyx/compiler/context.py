@@ -33,6 +33,9 @@ class Linked:
 
     Attributes:
         free: Contexts that no call uses.
+        makes: The values that it makes outside of the arena, and their element types.
+        sources: The values that lie outside of the arena.
+        whose: Whose address each of the words is that are such addresses, by number.
         peak: Most bytes that the values of one call took, of those that were prepared here.
     """
 
@@ -62,6 +65,10 @@ class Linked:
         self.peak = 0
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self.makes = [(value, dtype_of(value).numpy()) for value in plan.makes]
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(plan.outside[1]))}
+        self.sources = list(numbers)
+        self.whose = np.array([numbers[value] for value in plan.outside[1]], np.intp)
         self.words = plan.words.copy()
         self.words[[word for word, _ in plan.links]] = [address(link) for _, link in plan.links]
 
@@ -120,6 +127,7 @@ class Context:
         self.offsets = np.zeros(len(plan.buffers), np.int64)
         self._symbols = list(plan.symbols.values())
         self._numbers: list[int] | None = None
+        self._shapes: dict[Value, tuple[int, ...]] = {}
         self._needed = 0
         self._memory = np.empty(0, np.uint8)
         order = np.arange(len(plan.buffers))
@@ -157,6 +165,7 @@ class Context:
             self._require_memory()
             return
         self._numbers = None
+        self._shapes.clear()
         self.registers[self._symbols] = numbers
         if self._measure(self.table.ctypes.data) == FAULT:
             raise self._refusal(sizes)
@@ -216,7 +225,10 @@ class Context:
 
     def shape(self, value: Value) -> tuple[int, ...]:
         """The sizes of an input, or of a value that is made elsewhere than in the arena."""
-        return tuple(self.registers[self.plan.shapes[value]].tolist())
+        found = self._shapes.get(value)
+        if found is None:
+            found = self._shapes[value] = tuple(self.registers[self.plan.shapes[value]].tolist())
+        return found
 
     def _refusal(self, sizes: Mapping[str, int]) -> ShapeError:
         for dim in self.plan.dims:

@@ -24,7 +24,7 @@ from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.context import Context, Linked
-from sardonyx.compiler.control import counted, is_of_tensors
+from sardonyx.compiler.control import is_of_tensors
 from sardonyx.compiler.counted import most_results
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.entry import Entry, Input, Output, Word, again_entry, call_entry
@@ -43,7 +43,6 @@ from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
 from sardonyx.compiler.views import shape_of
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, evaluate, symbols
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.interpreter import Sizes, called, compute, match_type
@@ -197,6 +196,7 @@ class Program:
         self._repeats = any(launch.bodies for launch in self.launches)
         self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
+        self._rows: dict[tuple[int, ...], int] = {}
         self._settlings: dict[tuple[int, ...], Sizes | None] = {}
 
     # Making.
@@ -411,12 +411,11 @@ class Program:
     def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None) -> None:
         linked = self._plan(number)
         context = linked.prepared(sizes)
-        for value in linked.plan.makes:
-            env[value] = np.empty(context.shape(value), dtype_of(value).numpy())
-        words, values = linked.plan.outside
-        if values:
-            addresses = {value: self._address(value, env, sizes) for value in dict.fromkeys(values)}
-            context.tape[words] = [addresses[value] for value in values]
+        for value, dtype in linked.makes:
+            env[value] = np.empty(context.shape(value), dtype)
+        if linked.sources:
+            addresses = np.array([self._address(value, env, sizes) for value in linked.sources])
+            context.tape[linked.plan.outside[0]] = addresses[linked.whose]
         if self._repeats:
             context.limit.value = UNLIMITED if limit is None else limit
         self.play_tape(context.address, linked.plan.kernels)
@@ -436,15 +435,17 @@ class Program:
         if loop.op == "host":
             self._play_picked(number, segment, loop, sizes, env)
             return
-        symbol = counted(loop)
-        assert symbol is not None
+        symbol = segment.symbol
         collected = [value for value in segment.launches[0].makes if value.params["index"] >= loop.params["carried"]]
         most = max(int(self._known(loop.operands[0], env, sizes).known), 0)
         allowed = most if limit is None else min(most, limit)
-        one = sum(
-            math.prod(stored_shape(value, self.blocks, {**sizes, symbol: 1})) * t.numpy_dtype(dtype_of(value)).itemsize
-            for value in collected
-        )
+        key = id(segment), *sizes.values()
+        one = self._rows.get(key)
+        if one is None:
+            if len(self._rows) >= _REMEMBERED:
+                self._rows.clear()
+            shapes = [(stored_shape(value, self.blocks, {**sizes, symbol: 1}), dtype_of(value)) for value in collected]
+            one = self._rows[key] = sum(math.prod(shape) * dtype.numpy().itemsize for shape, dtype in shapes)
         room = 1 << min(max(_FIRST_ROOM // max(int(one), 1), 16).bit_length(), max(most - 1, 0).bit_length())
         run = current_run()
         while True:
@@ -465,10 +466,9 @@ class Program:
 
     def _play_picked(self, number: int, segment: Segment, picking: Value, sizes: Sizes, env: dict[Value, Any]) -> None:
         """Play a host function that has kernels: its results are one behind the other."""
-        (symbol,) = picking.params["symbols"]
         (result,) = segment.launches[-1].makes
-        self._play(number, segment, {**sizes, symbol: evaluate(most_results(picking), sizes)}, env, None)
-        sizes[symbol] = env.pop(picking)
+        self._play(number, segment, {**sizes, segment.symbol: evaluate(most_results(picking), sizes)}, env, None)
+        sizes[segment.symbol] = env.pop(picking)
         room = env[result].reshape(-1)
         shape = stored_shape(result, self.blocks, sizes)
         found = room[: math.prod(shape)].reshape(shape)
@@ -499,7 +499,8 @@ class Program:
         found = env.get(value)
         if found is None:
             found = env[value] = self._known(value, env, sizes).known
-        return int(found.ctypes.data)
+        address: int = found.__array_interface__["data"][0]
+        return address
 
     def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
         """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""

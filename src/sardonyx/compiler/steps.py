@@ -20,11 +20,13 @@ class Segment:
         launches: The kernels.
         counted: What is all of it and counts a size of what follows: a loop its iterations, a host its results.
         settling: What must hold for the loop that is all of it to be native; else the interpreter has it.
+        symbol: The symbol of the size that is counted.
     """
 
     launches: list[Launch] = field(default_factory=list)
     counted: Value | None = None
     settling: Settling | None = None
+    symbol: str = ""
 
     @property
     def is_alone(self) -> bool:
@@ -55,7 +57,8 @@ def steps_of(function: Function, launches: Sequence[Launch], host: Container[Val
             counts = counting.op == "host" or counted(counting) is not None
             settles = settling(value) if value.op == "loop" else None
             if counts or settles is not None:
-                steps.append(Segment(by_root[value], counting if counts else None, settles))
+                symbol = counting.params["symbols"][0] if counting.op == "host" else counted(counting) or ""
+                steps.append(Segment(by_root[value], counting if counts else None, settles, symbol))
             elif isinstance(last, Segment) and not last.is_alone:
                 last.launches += by_root[value]
             else:

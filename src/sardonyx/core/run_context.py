@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from types import TracebackType
 
 import numpy as np
 
@@ -154,15 +155,30 @@ def current_run() -> RunContext | None:
     return _current.get()
 
 
-@contextlib.contextmanager
-def running(context: RunContext) -> Iterator[RunContext]:
+class _Running:
+    """See :func:`running`: a class, since a generator takes as long as what is done here."""
+
+    __slots__ = ("_context", "_errors", "_token")
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._errors = np.errstate(all="ignore")
+
+    def __enter__(self) -> RunContext:
+        self._token = _current.set(self._context)
+        self._errors.__enter__()
+        return self._context
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._errors.__exit__(kind, error, trace)
+        _current.reset(self._token)
+
+
+def running(context: RunContext) -> contextlib.AbstractContextManager[RunContext]:
     """Compute every value at once, within the limits of ``context``; numpy gives infinities and NaN in silence."""
-    token = _current.set(context)
-    try:
-        with np.errstate(all="ignore"):
-            yield context
-    finally:
-        _current.reset(token)
+    return _Running(context)
 
 
 @contextlib.contextmanager

@@ -32,19 +32,20 @@ def zip_map(
 ) -> tuple[list[dict[Any, float]]]:
     """A dict for each row, with Python's own numbers; keys are in order, and of equal labels the last one counts."""
     labels: Sequence[int] | Sequence[str] = classlabels_strings or classlabels_int64s
-    rows = np.atleast_2d(x)
+    rows = x if x.ndim == 2 else np.atleast_2d(x)
     if rows.shape[1] != len(labels):
         raise InvalidModelError(f"ZipMap has {len(labels)} labels for rows of {rows.shape[1]}.")
     keys, columns = _keys(tuple(labels))
-    return ([dict(zip(keys, row, strict=True)) for row in rows[:, columns].tolist()],)
+    ordered = rows if columns is None else rows[:, columns]
+    return ([dict(zip(keys, row, strict=True)) for row in ordered.tolist()],)
 
 
 @functools.lru_cache(maxsize=64)
-def _keys(labels: tuple[int, ...] | tuple[str, ...]) -> tuple[list[int] | list[str], np.ndarray]:
-    """The keys of the maps, and the columns of their values."""
+def _keys(labels: tuple[int, ...] | tuple[str, ...]) -> tuple[list[int] | list[str], np.ndarray | None]:
+    """The keys of the maps, and the columns of their values; None for all as they are."""
     columns: dict[Any, int] = {label: column for column, label in enumerate(labels)}
     keys = sorted(columns)
-    return keys, np.array([columns[key] for key in keys], np.intp)
+    return keys, None if keys == list(labels) else np.array([columns[key] for key in keys], np.intp)
 
 
 _CASTS = {"TO_FLOAT": t.FLOAT, "TO_STRING": t.STRING, "TO_INT64": t.INT64}
