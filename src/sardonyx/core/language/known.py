@@ -1,0 +1,129 @@
+"""What must be known while a function is traced: numbers among operands, axes, ranks, sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sardonyx.core import types as t
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.language.elementwise import cast
+from sardonyx.core.tensor import (
+    Tensor,
+    bind,
+    size_tensor,
+    sizes_of,
+)
+from sardonyx.core.types import DType
+from sardonyx.errors import NeedsValueError, ShapeError
+
+
+def static(x: Tensor, what: str = "a value") -> list[int]:
+    """The elements of a small integer tensor as ints.
+
+    Raises:
+        NeedsValueError: They are only known at run time.
+    """
+    found = sizes_of(x)
+    if found is None or any(isinstance(size, Dim) for size in found):
+        raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
+    return [int(size) for size in found]  # type: ignore[arg-type]
+
+
+def static_scalar(x: Tensor, what: str = "a value") -> float | int | bool | str:
+    """The one element of a tensor as a Python number.
+
+    Raises:
+        NeedsValueError: It is only known at run time.
+        ShapeError: There are more elements than one.
+    """
+    if not x.is_constant:
+        raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
+    if x.known.size != 1:
+        raise ShapeError(f"{what} is one number, and {x.known.size} were given.")
+    return x.known.reshape(()).item()  # type: ignore[no-any-return]
+
+
+def elements(x: Tensor) -> tuple[Size, ...] | None:
+    """The elements of a small integer tensor as sizes (any sign), where known or expressions; else None."""
+    return sizes_of(x)
+
+
+def sizes(x: Tensor, what: str = "a size") -> tuple[Size, ...]:
+    """The elements of an integer tensor of rank 0 or 1 as sizes; those computed from data become fresh symbols.
+
+    Raises:
+        NeedsValueError: Their number is only known at run time.
+        ShapeError: One is negative.
+    """
+    found = sizes_of(x)
+    if found is None:
+        count = x.shape[0] if x.rank else 1
+        if not isinstance(count, int):
+            raise NeedsValueError(f"the number of elements of {what} is computed from data.", value=x, where=x.origin)
+        found = tuple(bind(x, (i,) if x.rank else ()) for i in range(count))
+    for size in found:
+        if isinstance(size, int) and size < 0:
+            raise ShapeError(f"{what} is {size}.", remedy="Sizes are not negative.")
+    return found
+
+
+def one_size(x: Tensor, what: str) -> Size:
+    """The one element of an integer tensor as a size.
+
+    Raises:
+        ShapeError: There is another number of elements, or it is negative.
+    """
+    found = sizes(x, what)
+    if len(found) != 1:
+        raise ShapeError(f"{what} is one number, and {len(found)} are given.")
+    return found[0]
+
+
+def normalized_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        ShapeError: There is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is out of range for rank {rank}.", remedy=f"Axes are {-rank} to {rank - 1}.")
+    return axis + rank if axis < 0 else axis
+
+
+def normalized_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The axes counted from the front.
+
+    Raises:
+        ShapeError: There is no such axis, or one occurs twice.
+    """
+    found = tuple(normalized_axis(axis, rank) for axis in axes)
+    if len(set(found)) != len(found):
+        raise ShapeError(f"an axis occurs twice in {list(axes)}.")
+    return found
+
+
+def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
+    """The tensor itself, which must have so many axes.
+
+    Raises:
+        ShapeError: It has another rank.
+    """
+    if x.rank != rank:
+        raise ShapeError(f"{what} has {rank} axes, and {x.type} was given.")
+    return x
+
+
+def product(values: Sequence[Size]) -> Size:
+    """The product of sizes."""
+    return math.prod(values)
+
+
+def number(size: Size, dtype: DType = t.INT64) -> Tensor:
+    """A size as a scalar."""
+    return cast(size_tensor([size], ()), dtype)
+
+
+def shape_tensor(x: Tensor) -> Tensor:
+    """The shape as an int64 tensor."""
+    return size_tensor(x.shape)

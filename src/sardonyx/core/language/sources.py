@@ -1,0 +1,63 @@
+"""Tensors that are made of numbers and sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.core import types as t
+from sardonyx.core.dim import Size
+from sardonyx.core.language.known import normalized_axis
+from sardonyx.core.tensor import (
+    Operand,
+    Tensor,
+    apply,
+    broadcast_to,
+    constant,
+)
+from sardonyx.core.types import DType
+
+
+def full(shape: Sequence[Size], value: Operand, dtype: DType) -> Tensor:
+    """A tensor of one value."""
+    one = value if isinstance(value, Tensor) else constant(value, dtype)
+    return broadcast_to(one, tuple(shape))
+
+
+def full_like(x: Tensor, value: Operand) -> Tensor:
+    """A tensor of one value, of the shape and element type of another."""
+    return full(x.shape, value, x.dtype)
+
+
+def zero(dtype: DType) -> Tensor:
+    """A scalar 0; of strings, the empty one."""
+    return constant("" if dtype == t.STRING else 0, dtype)
+
+
+def zeros_like(x: Tensor) -> Tensor:
+    """Zeros, of the shape and element type of another."""
+    return full_like(x, 0)
+
+
+def ones_like(x: Tensor) -> Tensor:
+    """Ones, of the shape and element type of another."""
+    return full_like(x, 1)
+
+
+def iota(shape: Sequence[Size], axis: int, dtype: DType = t.INT64) -> Tensor:
+    """0, 1, 2 … along an axis."""
+    return apply("iota", shape=tuple(shape), axis=normalized_axis(axis, len(shape)), dtype=dtype)
+
+
+def arange(count: Size, dtype: DType = t.INT64) -> Tensor:
+    """0, 1, 2 … of one axis."""
+    return iota((count,), 0, dtype)
+
+
+def uniform(shape: Sequence[Size], dtype: DType, *, seed: float | None, identity: str) -> Tensor:
+    """Random numbers in [0, 1)."""
+    return apply("random", kind="uniform", shape=tuple(shape), dtype=dtype, seed=seed, identity=identity)
+
+
+def normal(shape: Sequence[Size], dtype: DType, *, seed: float | None, identity: str) -> Tensor:
+    """Random numbers of mean 0 and standard deviation 1."""
+    return apply("random", kind="normal", shape=tuple(shape), dtype=dtype, seed=seed, identity=identity)
