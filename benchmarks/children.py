@@ -162,13 +162,14 @@ def start(engine: str, path: str, feeds: str, threads: int, compile: str = "wait
 
 def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
     """Every engine on inputs of many sizes, each new size and then the same again; the engines take turns."""
-    from isolated import resident_bytes
+    import sardonyx.compiler.build as build
     from judge import difference
     from sardonyx.report.alternation import REST_SECONDS, timed
 
     runs = {name: engines.load(name, Path(path), threads) for name in (engines.SUBJECT, *engines.PEERS)}
     new: dict[str, list[float]] = {name: [] for name in runs}
     again: dict[str, list[float]] = {name: [] for name in runs}
+    compiled = counting(build, "compiled")
     worst, faults = 0.0, 0
     for number, stored in enumerate(sizes):
         given = read_feeds(stored)
@@ -176,23 +177,46 @@ def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
         for name in sorted(runs, key=lambda name: (list(runs).index(name) + number) % len(runs)):
             time.sleep(REST_SECONDS)
             new[name].append(timed(lambda: outputs.update({name: runs[name](given)})))  # noqa: B023
-            again[name].append(statistics.median(timed(lambda: runs[name](given)) for _ in range(3)))  # noqa: B023
+            again[name].append(statistics.median(timed(lambda: runs[name](given)) for _ in range(5)))  # noqa: B023
         for ours, theirs in zip(outputs[engines.SUBJECT], outputs["onnxruntime"], strict=True):
             error, fault = difference(ours, theirs)
             worst, faults = max(worst, error), faults + (fault is not None)
-    largest = read_feeds(sizes[-1])
-    runs[engines.SUBJECT](largest)
-    before = resident_bytes("VmRSS")
-    for stored in sizes:
-        runs[engines.SUBJECT](read_feeds(stored))
+        if not number:
+            compiled.clear()
     # The first size of all compiles in some engines: it is no size like others.
-    ours = zip(new[engines.SUBJECT][1:], again[engines.SUBJECT][1:], strict=True)
+    ratios = sorted(a / b for a, b in zip(new[engines.SUBJECT][1:], again[engines.SUBJECT][1:], strict=True))
     return {
         "new": {name: sum(each[1:]) for name, each in new.items()},
         "again": {name: sum(each[1:]) for name, each in again.items()},
-        "ratio": statistics.median(a / b for a, b in ours),
-        "growth": resident_bytes("VmRSS") - before, "worst": worst, "faults": faults,
+        "ratio": statistics.median(ratios), "ratios": ratios, "compilations": len(compiled),
+        "worst": worst, "faults": faults, "growth": growth_after_the_largest(path, sizes, threads),
     }  # fmt: skip
+
+
+def growth_after_the_largest(path: str, sizes: list[str], threads: int) -> int:
+    """Resident bytes that a new session gains over calls of all sizes, once it has had the largest."""
+    from isolated import resident_bytes
+
+    run = engines.load(engines.SUBJECT, Path(path), threads)
+    largest = max(sizes, key=lambda stored: sum(each.size for each in read_feeds(stored).values()))
+    for _ in range(2):
+        run(read_feeds(largest))
+    before = resident_bytes("VmRSS")
+    for stored in sizes:
+        run(read_feeds(stored))
+    return resident_bytes("VmRSS") - before
+
+
+def counting(module: Any, name: str) -> list[None]:
+    """A list that grows with every call of a function of a module."""
+    function, calls = getattr(module, name), []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(None)
+        return function(*arguments)
+
+    setattr(module, name, counted)
+    return calls
 
 
 if __name__ == "__main__":

@@ -85,6 +85,25 @@ def test_a_model_is_measured_on_all_engines(modules: dict[str, ModuleType], tmp_
     assert found["kernels"] >= 1
 
 
+def test_many_sizes_are_measured_on_all_engines(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[N, 4] x) => (float[N, 4] y) { h = Exp(x) y = Softmax(h) }'
+    )
+    onnx.save(model, tmp_path / "net.onnx")
+    sizes = []
+    for n in (3, 200, 7):
+        sizes.append(str(tmp_path / f"{n}.npz"))
+        np.savez(sizes[-1], x=np.ones((n, 4), np.float32))
+    found = modules["children"].call("dynamic", path=str(tmp_path / "net.onnx"), sizes=sizes, threads=2)
+    assert found["faults"] == found["compilations"] == 0
+    assert len(found["ratios"]) == 2
+    assert set(found["new"]) == set(found["again"]) == {"sardonyx", "onnxruntime", "openvino"}
+    table, lines = modules["tables"].of_many_sizes([{"name": "net", "count": 3, **found}])
+    assert len(table.rows) == 3
+    assert {asked: held for _, asked, _, held in lines}["no compilation"] == "yes"
+
+
 def test_a_crash_is_a_row(modules: dict[str, ModuleType], tmp_path: Path) -> None:
     arguments = {"path": str(tmp_path / "none.onnx"), "optimized": None, "feeds": "none.npz", "threads": 1}
     assert "failure" in modules["children"].call("latency", seconds=0.1, **arguments)
