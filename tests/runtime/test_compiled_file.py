@@ -131,11 +131,17 @@ def test_a_lesser_processor_is_refused(path: Path, monkeypatch: pytest.MonkeyPat
         opened(path)
 
 
-def test_what_is_not_compiled_as_a_whole_is_not_written(tmp_path: Path) -> None:
-    text = '<ir_version: 9, opset_import: ["": 18]> net (float[N] x) => (float[K] y) { y = Unique(x) }'
+def test_what_the_interpreter_computes_a_part_of_is_written(tmp_path: Path) -> None:
+    text = '<ir_version: 9, opset_import: ["": 18]> net (float[N] x) => (float[K] y) { z = Exp(x) y = Unique(z) }'
     session = sardonyx.Session(onnx.parser.parse_model(text), compile="wait")
-    with pytest.raises(UnsupportedError, match="not compiled as a whole: host"):
-        session.save_compiled(tmp_path / "net.sdx")
+    session.save_compiled(tmp_path / "net.sdx")
+    for x in ([1.0, 0.0, 1.0, 2.0], [], [3.0]):
+        feeds = {"x": np.array(x, np.float32)}
+        found = sardonyx.Session(tmp_path / "net.sdx", compile="wait").run(None, feeds)[0]
+        np.testing.assert_array_equal(found, session.run(None, feeds)[0])
+
+
+def test_what_is_not_compiled_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="not asked for"):
         sardonyx.Session(MODEL, compile="off").save_compiled(tmp_path / "net.sdx")
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,7 @@
 
 An image has a head, which is text (what is computed from what, launches, sizes), object code, and arrays (what kernels
 read of constants). Values are in it as far as running needs them: those in memory, with their types, and not what they
-were computed by. A program with steps for the interpreter has no image: it needs the graph.
+were computed by; whole only those that the interpreter computes. Host functions are in it by name.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ import functools
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler.control import CONTROL
-from sardonyx.compiler.launch import FAULT, Body, Buffer, Launch, Prepared, Relaid, Scratch, Stage
+from sardonyx.compiler.launch import FAULT, Body, Buffer, Count, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.linking import Code
 from sardonyx.compiler.planning import ALIGNMENT
 from sardonyx.compiler.schedule import Group
+from sardonyx.compiler.steps import Outline, Segment, Step
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.dim_expression import expression
-from sardonyx.core.graph import Function, Value
-from sardonyx.core.types import TensorType, TupleType, Type
+from sardonyx.core.graph import Function, Value, dependencies
+from sardonyx.core.host import HostFunction
+from sardonyx.core.tensor import Tensor
+from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
 
 _LENGTH = struct.Struct("<Q")
 
@@ -104,23 +107,43 @@ class Writer:
     def __init__(self, prepared: Mapping[Any, np.ndarray], names: Mapping[str, str]) -> None:
         self._prepared = prepared
         self._names = names
+        self._inner: set[Value] = set()
+        self._nesting = 0
         self._values: dict[Value, int] = {}
         self._table: list[list[Any]] = []
         self._numbers: dict[Any, int] = {}
         self.arrays: list[np.ndarray] = []
 
-    def head(self, program: Body) -> dict[str, Any]:
+    def head(self, program: Outline) -> dict[str, Any]:
         """The head of the image.
 
         Args:
-            program: The function and its kernels.
+            program: What is written.
 
         Raises:
-            NoImage: A value is no tensor in memory.
+            NoImage: There is no text for a value.
         """
-        body = self._body(program)
+        written = self._outline(program)
         arrays = [[t.dtype_of(array).name, list(array.shape)] for array in self.arrays]
-        return {"body": body, "values": self._table, "arrays": arrays}
+        return {"program": written, "values": self._table, "arrays": arrays}
+
+    def _outline(self, program: Outline) -> list[Any]:
+        function = program.function
+        self._inner |= program.inner
+        inputs = [*map(self._value, function.inputs)]
+        steps = [self._step(step, program) for step in program.steps]
+        return [
+            function.name, function.level, sorted(program.around), inputs, [*map(self._value, function.results)],
+            steps, [[self._value(value), block] for value, block in program.blocks.items()],
+        ]  # fmt: skip
+
+    def _step(self, step: Step, program: Outline) -> list[Any]:
+        if isinstance(step, Segment):
+            counted = None if step.counted is None else self._value(step.counted)
+            return ["kernels", [*map(self._launch, step.launches)], counted, step.symbol, _size(step.most)]
+        loop = program.loops.get(step)
+        body = None if loop is None else self._outline(loop)
+        return ["value", self._value(step), program.host[step], [*map(self._value, program.reads[step])], body]
 
     def _body(self, body: Body) -> list[Any]:
         function = body.function
@@ -145,6 +168,8 @@ class Writer:
                 return ["relaid", self._value(buffer.source), buffer.block, buffer.dtype.name]
             case Stage():
                 return ["stage", self._value(buffer.source), _size(buffer.bytes)]
+            case Count():
+                return ["count", self._value(buffer.source)]
             case Value():
                 return ["value", self._value(buffer)]
         return ["fault"]
@@ -157,18 +182,71 @@ class Writer:
 
     def _value(self, value: Value) -> int:
         if value not in self._values:
-            operands = [*map(self._value, value.operands)] if value.op in CONTROL else []
-            written = [value.op, *self._type(value), self._params(value), operands, value.origin]
+            written = self._whole(value) if self._is_whole(value) else self._outside(value)
             self._values[value] = len(self._table)
             self._table.append(written)
         return self._values[value]
 
-    def _type(self, value: Value) -> tuple[str, list[int | str]]:
-        if value.op in CONTROL:
-            return "", []
-        if not isinstance(value.type, TensorType) or value.type.shape is None or value.type.dtype == t.STRING:
-            raise NoImage(f"{value.op} is {value.type}")
-        return value.type.dtype.name, [*map(_size, value.type.shape)]
+    def _is_whole(self, value: Value) -> bool:
+        if value.op in ("constant", "dims"):
+            return not _is_plain(value.type)
+        return value in self._inner or self._nesting > 0 or (value.op == "input" and not _is_plain(value.type))
+
+    def _outside(self, value: Value) -> list[Any]:
+        """A value that is in memory, or control flow that kernels compute."""
+        operands = [*map(self._value, value.operands)] if value.op in CONTROL else []
+        several = isinstance(value.type, TupleType)
+        type = [None, []] if several else [value.type.dtype.name, [*map(_size, value.type.shape)]]  # type: ignore
+        return [value.op, *type, self._params(value), operands, value.origin]
+
+    def _whole(self, value: Value) -> list[Any]:
+        """A value that the interpreter computes."""
+        needed = dependencies(value, self._nesting) if self._nesting else value.operands
+        operands = [*map(self._value, value.operands)]
+        definers = [self._value(each) for each in needed if each not in value.operands]
+        params = {name: self._encoded(param) for name, param in value.params.items()}
+        return [value.op, "", [self._encoded(value.type), definers, value.level], params, operands, value.origin]
+
+    def _encoded(self, part: Any) -> Any:
+        """A parameter as JSON has it.
+
+        Raises:
+            NoImage: There is no text for it.
+        """
+        match part:
+            case t.DType():
+                return {"dtype": part.name}
+            case None | bool() | int() | float() | str():
+                return part
+            case Dim():
+                return {"size": expression(part)}
+            case TensorType(dtype, shape):
+                return {"tensor": [dtype.name, self._encoded(shape)]}
+            case SequenceType(element):
+                return {"sequence": self._encoded(element)}
+            case OptionalType(element):
+                return {"optional": self._encoded(element)}
+            case MapType(key, value):
+                return {"map": [key.name, self._encoded(value)]}
+            case TupleType(results):
+                return {"results": self._encoded(results)}
+            case tuple():
+                return {"tuple": [*map(self._encoded, part)]}
+            case HostFunction():
+                return {"host": [part.domain, part.name, part.since, part.present and list(part.present)]}
+            case Function():
+                return {"function": self._function(part)}
+            case np.ndarray() if part.dtype == object and all(isinstance(each, str) for each in part.flat):
+                return {"texts": [part.ravel().tolist(), list(part.shape)]}
+            case np.ndarray() if part.dtype != object:
+                return {"array": self._array(id(part), np.asarray(part, order="C"))}
+        raise NoImage(f"there is no text for {type(part).__name__}")
+
+    def _function(self, function: Function) -> list[Any]:
+        before, self._nesting = self._nesting, function.level
+        inputs, results = ([*map(self._value, values)] for values in (function.inputs, function.results))
+        self._nesting = before
+        return [function.name, inputs, results, function.level]
 
     def _params(self, value: Value) -> Any:
         match value.op:
@@ -182,7 +260,13 @@ class Writer:
                 return value.params["position"]
             case "loop":
                 return value.params["carried"]
+            case "get":
+                return value.params["index"]
         return None
+
+
+Hosts = Callable[[str, str, int, "tuple[bool, ...] | None"], HostFunction]
+"""Finds a host function by its domain, name, version, and which inputs of the operator it is given."""
 
 
 class Reader:
@@ -190,28 +274,103 @@ class Reader:
 
     Args:
         image: The image.
+        hosts: Finds host functions.
 
     Attributes:
-        body: The function and its kernels, whose text is the name of a function in the object code.
+        program: The program; the text of its kernels is the name of a function in the object code.
         prepared: What kernels read of constants.
     """
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: Image, hosts: Hosts) -> None:
         self._arrays = image.arrays
+        self._hosts = hosts
+        self._inner: set[Value] = set()
         self.prepared: dict[Any, np.ndarray] = {}
         self._constants: dict[int, Value] = {}
         self._values: list[Value] = []
         for each in image.head["values"]:
             self._values.append(self._value(*each))
-        self.body = self._body(*image.head["body"])
+        self.program = self._outline(*image.head["program"])
 
-    def _value(self, op: str, dtype: str, shape: list[Any], params: Any, operands: list[int], origin: str) -> Value:
-        type = TensorType(_dtype(dtype), tuple(map(_read, shape))) if dtype else TupleType(())
-        if op == "constant":
-            return self._constant(params, type)
-        made = Value(op, self._chosen(operands), _params(op, params), type)
+    def _outline(
+        self,
+        name: str,
+        level: int,
+        around: list[str],
+        inputs: list[int],
+        results: list[int],
+        steps: list[list[Any]],
+        blocks: list[Any],
+    ) -> Outline:
+        made: list[Step] = []
+        host: dict[Value, str] = {}
+        reads: dict[Value, Sequence[Value]] = {}
+        loops: dict[Value, Outline] = {}
+        for kind, *step in steps:
+            if kind == "kernels":
+                launches, counted, symbol, most = step
+                value = None if counted is None else self._values[counted]
+                made.append(Segment([self._launch(*each) for each in launches], value, symbol, _read(most)))
+            else:
+                number, reason, read, body = step
+                value = self._values[number]
+                host[value], reads[value] = reason, self._chosen(read)
+                made.append(value)
+                if body is not None:
+                    loops[value] = self._outline(*body)
+        function = Function(name, self._chosen(inputs), self._chosen(results), level)
+        blocked = {self._values[number]: block for number, block in blocks}
+        return Outline(function, frozenset(around), made, blocked, host, reads, frozenset(self._inner), loops)
+
+    def _value(self, op: str, dtype: str | None, shape: Any, params: Any, operands: list[int], origin: str) -> Value:
+        if dtype == "":
+            made = self._whole(op, shape, params, operands)
+        else:
+            type = TensorType(_dtype(dtype), tuple(map(_read, shape))) if dtype else TupleType(())
+            if op == "constant":
+                return self._constant(params, type)
+            made = Value(op, self._chosen(operands), _params(op, params), type)
         made.origin = origin
         return made
+
+    def _whole(self, op: str, type: Any, params: dict[str, Any], operands: list[int]) -> Value:
+        """A value that the interpreter computes."""
+        read, definers, level = type
+        known = {name: self._decoded(param) for name, param in params.items()}
+        made = Value(op, self._chosen(operands), known, self._decoded(read), level, self._chosen(definers))
+        self._inner.add(made)
+        return made
+
+    def _decoded(self, part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        ((kind, what),) = part.items()
+        match kind:
+            case "dtype":
+                return _dtype(what)
+            case "size":
+                return Dim.parse(what)
+            case "tensor":
+                return TensorType(_dtype(what[0]), self._decoded(what[1]))
+            case "sequence":
+                return SequenceType(self._decoded(what))
+            case "optional":
+                return OptionalType(self._decoded(what))
+            case "map":
+                return MapType(_dtype(what[0]), self._decoded(what[1]))
+            case "results":
+                return TupleType(self._decoded(what))
+            case "tuple":
+                return tuple(map(self._decoded, what))
+            case "host":
+                domain, name, since, present = what
+                return self._hosts(domain, name, since, present and tuple(present))
+            case "function":
+                name, inputs, results, level = what
+                return Function(name, self._chosen(inputs), self._chosen(results), level)
+            case "texts":
+                return np.array(what[0], object).reshape(what[1])
+        return self._arrays[what]
 
     def _chosen(self, numbers: list[int]) -> tuple[Value, ...]:
         return tuple([self._values[number] for number in numbers])
@@ -220,7 +379,7 @@ class Reader:
         found = self._constants.get(number)
         if found is None:
             array = self._arrays[number]
-            found = self._constants[number] = Value("constant", (), {"value": array}, type)
+            found = self._constants[number] = Tensor("constant", (), {"value": array}, type)
             self.prepared[found] = array
         return found
 
@@ -258,6 +417,8 @@ class Reader:
                 return Relaid(self._values[rest[0]], rest[1], getattr(t.DType, rest[2]))
             case "stage":
                 return Stage(self._values[rest[0]], _read(rest[1]))
+            case "count":
+                return Count(self._values[rest[0]])
             case "value":
                 value: Value = self._values[rest[0]]
                 return value
@@ -278,7 +439,14 @@ def _params(op: str, params: Any) -> dict[str, Any]:
             return {"position": params}
         case "loop":
             return {"carried": params}
+        case "get":
+            return {"index": params}
     return {}
+
+
+def _is_plain(type: Type) -> bool:
+    """Whether values are arrays of numbers."""
+    return isinstance(type, TensorType) and type.shape is not None and type.dtype != t.STRING
 
 
 def _size(size: Size) -> int | str:

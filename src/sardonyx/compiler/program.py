@@ -12,24 +12,23 @@ import ctypes
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler import image as image_module
-from sardonyx.compiler import storage
+from sardonyx.compiler import interpreted
 from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.context import Context, Linked
 from sardonyx.compiler.control import is_of_tensors
-from sardonyx.compiler.counted import most_results
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.entry import Entry, Input, Output, Word, again_entry, call_entry
 from sardonyx.compiler.image import Image, NoImage
-from sardonyx.compiler.launch import NAME, Body, Prepared, every
+from sardonyx.compiler.launch import NAME, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
 from sardonyx.compiler.plan import UNLIMITED, Planner, stored_shape
@@ -38,17 +37,18 @@ from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.reweighting import Meaning, matched, remade
 from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.sharing import aligned, prepared
-from sardonyx.compiler.steps import Segment, Step, is_of_constants, last_readers, not_native, steps_of
+from sardonyx.compiler.steps import Outline, Segment, Step, beneath, is_of_constants, last_readers, not_native, steps_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.dim import Dim, evaluate, symbols
 from sardonyx.core.graph import Function, Value
-from sardonyx.core.interpreter import Sizes, called, compute, match_type
+from sardonyx.core.host import HostFunction
+from sardonyx.core.interpreter import Sizes, match_type
 from sardonyx.core.run_context import RunContext, current_run, running
-from sardonyx.core.tensor import constant, known
-from sardonyx.core.types import TensorType, TupleType
+from sardonyx.core.tensor import constant
+from sardonyx.core.types import TensorType
 from sardonyx.errors import UnsupportedError
 
 _REMEMBERED = 256
@@ -60,6 +60,10 @@ _FIRST_ROOM = 1 << 20
 
 class Fault(Exception):
     """A kernel met data that have no result; the interpreter says what is wrong."""
+
+
+def _no_host(domain: str, name: str, since: int, present: tuple[bool, ...] | None) -> HostFunction:
+    raise UnsupportedError(f"the host function {name} is not known.")
 
 
 class Program:
@@ -98,6 +102,8 @@ class Program:
         self._has_denormals = holds_denormals(self._prepared.values())
         self.flushes = flushes(denormals, self._has_denormals)
         self._denormals = denormals
+        self._reads, self._inner = beneath(self.host, self.function.results, self.lowering.in_memory)
+        self.around = self.function.free_symbols
         self._begin(steps_of(self.function, self.launches, self.host))
         self.loops = {value: self._of_body(value) for value in self.host if value.op == "loop" and is_of_tensors(value)}
 
@@ -114,6 +120,7 @@ class Program:
         target: Target | None = None,
         threads: int | None = None,
         denormals: Denormals = "auto",
+        hosts: image_module.Hosts = _no_host,
     ) -> Program:
         """A program from its image; it computes what the one did that gave the image.
 
@@ -122,36 +129,57 @@ class Program:
             target: What it was compiled for.
             threads: How many threads it was compiled for.
             denormals: What becomes of denormal numbers.
+            hosts: Finds the host functions that are called in it.
         """
-        made = cls.__new__(cls)
-        reader = image_module.Reader(image)
-        made.function = reader.body.function
-        made.target = target or host_target()
-        made.pool = pool(threads)
-        made.has_graph = False
-        made.host = {}
-        made.loops = {}
-        made.blocks = reader.body.blocks
-        made.launches = list(reader.body.launches)
-        made._prepared = reader.prepared
-        made._has_denormals = image.head["denormals"]
-        made.flushes = flushes(denormals, made._has_denormals)
-        made._load(image.code, {launch.text: launch.text for launch in every(made.launches) if not launch.bodies})
-        made._begin([Segment(made.launches)] if made.launches else [])
-        return made
+        reader = image_module.Reader(image, hosts)
+        code = loaded(image.code, target or host_target())
+        has_denormals = image.head["denormals"]
+
+        def made(outline: Outline) -> Program:
+            program = cls.__new__(cls)
+            program.function, program.blocks, program.host = outline.function, outline.blocks, outline.host
+            program.target = target or host_target()
+            program.pool = pool(threads)
+            program.has_graph = False
+            program._has_denormals, program.flushes = has_denormals, flushes(denormals, has_denormals)
+            program._prepared = reader.prepared
+            program.launches = [each for step in outline.steps if isinstance(step, Segment) for each in step.launches]
+            program._names = {each.text: each.text for each in every(program.launches) if not each.bodies}
+            program._code, program._loaded = image.code, code
+            program._addresses = {name: code.address(name) for name in program._names}
+            program.loops = {value: made(body) for value, body in outline.loops.items()}
+            program._reads, program._inner, program.around = outline.reads, outline.inner, outline.around
+            program._begin(list(outline.steps))
+            return program
+
+        return made(reader.program)
 
     def image(self) -> Image:
         """The program as data.
 
         Raises:
-            NoImage: It needs the graph while it runs.
+            NoImage: There is no text for what the interpreter computes.
         """
-        if self.needs_graph:
-            raise NoImage("; ".join(self.needs_graph))
-        writer = image_module.Writer(self._prepared, self._names)
-        played = [launch for step in self.steps if isinstance(step, Segment) for launch in step.launches]
-        head = {**writer.head(Body(self.function, tuple(played), self.blocks)), "denormals": self._has_denormals}
-        return Image(head, self._code if self._code.functions else linked(self._code.parts), writer.arrays)
+        programs = [*self._programs()]
+        if any(isinstance(step, Segment) and step.settling is not None for each in programs for step in each.steps):
+            raise NoImage("a loop may change the sizes of its state: the interpreter needs its body")
+        prepared = {key: array for each in programs for key, array in each._prepared.items()}
+        writer = image_module.Writer(prepared, {text: name for each in programs for text, name in each._names.items()})
+        head = {**writer.head(self._outline()), "denormals": any(each._has_denormals for each in programs)}
+        parts = dict.fromkeys(part for each in programs for part in each._code.parts)
+        return Image(head, self._code if self._code.functions else linked([*parts]), writer.arrays)
+
+    def _programs(self) -> Iterator[Program]:
+        """This one, and those of loops' bodies."""
+        yield self
+        for body in self.loops.values():
+            yield from body._programs()
+
+    def _outline(self) -> Outline:
+        loops = {value: body._outline() for value, body in self.loops.items()}
+        return Outline(
+            self.function, self.around, self.steps, self.blocks, self.host, self._reads, self._inner, loops
+        )  # fmt: skip
 
     @property
     def needs_graph(self) -> list[str]:
@@ -187,12 +215,12 @@ class Program:
 
     def known_result(self, value: Value) -> np.ndarray:
         """A result that depends on no input."""
-        return np.asarray(self._result(value, {}, {}))
+        return np.asarray(interpreted.result(value, {}, {}))
 
     def _begin(self, steps: list[Step]) -> None:
         self.steps = steps
         self._in_one = len(steps) == 1 and isinstance(steps[0], Segment) and not steps[0].is_alone
-        self._last = last_readers(steps, self.function.results, lambda value: self.lowering.in_memory(value))
+        self._last = last_readers(steps, self.function.results, self._reads)
         self._repeats = any(launch.bodies for launch in self.launches)
         self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
@@ -270,7 +298,7 @@ class Program:
     @functools.cached_property
     def _symbols(self) -> frozenset[str] | None:
         """The symbols that inputs have as a size; None where there are sizes of inputs that these do not tell."""
-        sizes = [size for value in self.function.inputs if _is_tensor(value) for size in shape_of(value)]
+        sizes = [size for value in self.function.inputs if interpreted.is_tensor(value) for size in shape_of(value)]
         atoms = [size.atom for size in sizes if isinstance(size, Dim)]
         names = frozenset(atom.name for atom in atoms if atom is not None and atom.kind == "symbol")
         return names if all(symbols(size) <= names for size in sizes) else None
@@ -318,7 +346,7 @@ class Program:
                     self.play_settled(number, step, step.settling, sizes, env, limit)
                 else:
                     self._play_segment(number, step, sizes, env, limit)
-            return [self._result(value, env, sizes) for value in self.function.results]
+            return [interpreted.result(value, env, sizes) for value in self.function.results]
 
     def entry(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | None:
         """A function of a dict of arrays; None where calls need more than native code.
@@ -367,7 +395,11 @@ class Program:
         """A context that nobody else has, for arrays like these, where one native call computes all."""
         known = {*self.function.inputs, *self.function.results}
         results = self.function.results
-        if not self._in_one or not all(_is_tensor(value) for value in known) or len(set(results)) != len(results):
+        if (
+            not self._in_one
+            or not all(interpreted.is_tensor(value) for value in known)
+            or len(set(results)) != len(results)
+        ):
             return None
         plan = self._plan(0).plan
         outside = plan.outside[1]
@@ -437,7 +469,7 @@ class Program:
             return
         symbol = segment.symbol
         collected = [value for value in segment.launches[0].makes if value.params["index"] >= loop.params["carried"]]
-        most = max(int(self._known(loop.operands[0], env, sizes).known), 0)
+        most = max(int(interpreted.as_value(loop.operands[0], env, sizes).known), 0)
         allowed = most if limit is None else min(most, limit)
         key = id(segment), *sizes.values()
         one = self._rows.get(key)
@@ -467,7 +499,7 @@ class Program:
     def _play_picked(self, number: int, segment: Segment, picking: Value, sizes: Sizes, env: dict[Value, Any]) -> None:
         """Play a host function that has kernels: its results are one behind the other."""
         (result,) = segment.launches[-1].makes
-        self._play(number, segment, {**sizes, segment.symbol: evaluate(most_results(picking), sizes)}, env, None)
+        self._play(number, segment, {**sizes, segment.symbol: evaluate(segment.most, sizes)}, env, None)
         sizes[segment.symbol] = env.pop(picking)
         room = env[result].reshape(-1)
         shape = stored_shape(result, self.blocks, sizes)
@@ -498,23 +530,13 @@ class Program:
     def _address(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> int:
         found = env.get(value)
         if found is None:
-            found = env[value] = self._known(value, env, sizes).known
+            found = env[value] = interpreted.as_value(value, env, sizes).known
         address: int = found.__array_interface__["data"][0]
         return address
 
     def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
         """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""
-        if value.op == "bind" and value.operands[0] in env and _bound(value, env, sizes):
-            return
-        if value.op == "get" and value.operands[0].op == "host":
-            env[value] = env[value.operands[0]][value.params["index"]]
-            return
-        if value.op == "host":
-            env[value] = called(value, [self._given(operand, env, sizes) for operand in value.operands], sizes)
-            return
-        operands = [self._known(operand, env, sizes) for operand in value.operands]
-        found = compute(value, operands, sizes, self._body(value, sizes))
-        env[value] = np.asarray(found.known, order="C") if _is_tensor(value) else found
+        interpreted.interpret(value, env, sizes, self._body(value, sizes))
 
     def play_settled(
         self, number: int, segment: Segment, settling: Settling, sizes: Sizes, env: dict[Value, Any], limit: int | None
@@ -549,7 +571,7 @@ class Program:
             program = self.loops[value] = self._of_body(value)
         if program is None:
             return None
-        around = {symbol: sizes[symbol] for symbol in sorted(program.function.free_symbols & sizes.keys())}
+        around = {symbol: sizes[symbol] for symbol in sorted(program.around & sizes.keys())}
         dtypes = [dtype_of(result) for result in program.function.results]
 
         def body(arguments: Sequence[Value]) -> Sequence[Value]:
@@ -559,40 +581,3 @@ class Program:
             return [constant(array, dtype) for array, dtype in zip(found, dtypes, strict=True)]
 
         return body
-
-    def _given(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> Any:
-        """A value as host functions take it."""
-        found = env.get(value)
-        if found is None or isinstance(found, Value):
-            return self._known(value, env, sizes).known
-        return found
-
-    def _known(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> Any:
-        """A value as the interpreter has it."""
-        if value.is_constant:
-            return value
-        found = env.get(value)
-        if found is None and value not in env:
-            return compute(value, [self._known(operand, env, sizes) for operand in value.operands], sizes)
-        if isinstance(found, Value) or isinstance(value.type, TupleType):
-            return found
-        return constant(found, value.type.dtype) if isinstance(value.type, TensorType) else known(found, value.type)
-
-    def _result(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> Any:
-        if value.op == "input" and isinstance(value.type, TensorType):
-            return np.array(env[value])
-        found = self._given(value, env, sizes)
-        return np.array(found) if value.is_constant else found
-
-
-def _bound(value: Value, env: dict[Value, Any], sizes: Sizes) -> bool:
-    """Read a size from a tensor in memory; False where it is none."""
-    number = int(env[value.operands[0]][value.params["element"]])
-    if number < 0:
-        return False
-    sizes[value.params["symbol"]], env[value] = number, env[value.operands[0]]
-    return True
-
-
-def _is_tensor(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype in storage.MOVED_DTYPES

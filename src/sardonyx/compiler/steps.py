@@ -6,9 +6,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.control import counted
-from sardonyx.compiler.counted import has_kernel
+from sardonyx.compiler.counted import has_kernel, most_results
 from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.settled import Settling, settling
+from sardonyx.core.dim import Size
 from sardonyx.core.graph import Function, Value
 
 
@@ -19,14 +20,16 @@ class Segment:
     Attributes:
         launches: The kernels.
         counted: What is all of it and counts a size of what follows: a loop its iterations, a host its results.
+        symbol: That size.
+        most: The most results that a host may give.
         settling: What must hold for the loop that is all of it to be native; else the interpreter has it.
-        symbol: The symbol of the size that is counted.
     """
 
     launches: list[Launch] = field(default_factory=list)
     counted: Value | None = None
-    settling: Settling | None = None
     symbol: str = ""
+    most: Size = 0
+    settling: Settling | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -54,11 +57,14 @@ def steps_of(function: Function, launches: Sequence[Launch], host: Container[Val
         if value in by_root:
             last = steps[-1] if steps else None
             counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
-            counts = counting.op == "host" or counted(counting) is not None
             settles = settling(value) if value.op == "loop" else None
-            if counts or settles is not None:
-                symbol = counting.params["symbols"][0] if counting.op == "host" else counted(counting) or ""
-                steps.append(Segment(by_root[value], counting if counts else None, settles, symbol))
+            if counting.op == "host":
+                (symbol,) = counting.params["symbols"]
+                steps.append(Segment(by_root[value], counting, symbol, most_results(counting), settles))
+            elif (symbol := counted(counting)) is not None:
+                steps.append(Segment(by_root[value], counting, symbol, settling=settles))
+            elif settles is not None:
+                steps.append(Segment(by_root[value], settling=settles))
             elif isinstance(last, Segment) and not last.is_alone:
                 last.launches += by_root[value]
             else:
@@ -68,32 +74,76 @@ def steps_of(function: Function, launches: Sequence[Launch], host: Container[Val
     return steps
 
 
+def beneath(
+    host: Iterable[Value], results: Iterable[Value], in_memory: Callable[[Value], bool]
+) -> tuple[Mapping[Value, Sequence[Value]], frozenset[Value]]:
+    """What the interpreter reads from memory for each of its values, and all that it computes on its way.
+
+    Args:
+        host: The values that the interpreter computes.
+        results: What is read after all steps.
+        in_memory: Whether a value is in memory when the interpreter reads it.
+    """
+    inner = set(host)
+
+    def found(value: Value) -> list[Value]:
+        if value.is_constant:
+            return []
+        if in_memory(value):
+            return [value]
+        inner.add(value)
+        return [each for operand in value.operands for each in found(operand)]
+
+    reads = {value: [each for operand in value.operands for each in found(operand)] for value in host}
+    for result in results:
+        found(result)
+    return reads, frozenset(inner)
+
+
 def last_readers(
-    steps: Sequence[Step], results: Iterable[Value], in_memory: Callable[[Value], bool]
+    steps: Sequence[Step], results: Iterable[Value], reads: Mapping[Value, Sequence[Value]]
 ) -> dict[Value, int]:
     """The step after which a value in memory is not read any more.
 
     Args:
         steps: The steps.
         results: What is read after all of them.
-        in_memory: Whether a value is in memory when the interpreter reads it.
+        reads: What the interpreter reads for its values, see :func:`beneath`.
     """
-
-    def beneath(value: Value) -> list[Value]:
-        """The values in memory that the interpreter needs to have a value."""
-        if value.is_constant:
-            return []
-        return [value] if in_memory(value) else [each for operand in value.operands for each in beneath(operand)]
-
     last: dict[Value, int] = {}
     for number, step in enumerate(steps):
         if isinstance(step, Segment):
             for launch in step.launches:
                 last.update((buffer, number) for buffer in launch.buffers if isinstance(buffer, Value))
         else:
-            last.update((value, number) for operand in step.operands for value in beneath(operand))
+            last.update(dict.fromkeys(reads[step], number))
     last.update(dict.fromkeys(results, len(steps)))
     return last
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A program but for its code and its constants.
+
+    Attributes:
+        function: What it computes: inputs and results.
+        around: The symbols from outside of the function.
+        steps: What it does.
+        blocks: Channels in a block, of values that are images in blocked layout.
+        host: The values that the interpreter computes, and why.
+        reads: The values in memory that it needs for them.
+        inner: All that the interpreter computes on its way, with these.
+        loops: The programs of the bodies of loops among them.
+    """
+
+    function: Function
+    around: frozenset[str]
+    steps: Sequence[Step]
+    blocks: Mapping[Value, int]
+    host: Mapping[Value, str]
+    reads: Mapping[Value, Sequence[Value]]
+    inner: frozenset[Value]
+    loops: Mapping[Value, Outline]
 
 
 def is_of_constants(step: Step) -> bool:

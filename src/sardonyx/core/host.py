@@ -6,6 +6,7 @@ compiler; the interpreter runs it, and its type rule tells the rest what comes o
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -52,9 +53,19 @@ class HostFunction:
         self.since = since
         self.present = present
         self.given = given
+        _known[domain, name, since, present] = self
 
     def __repr__(self) -> str:
         return f"<host function {self.name}>"
+
+
+_known: weakref.WeakValueDictionary[tuple[str, str, int, tuple[bool, ...] | None], HostFunction]
+_known = weakref.WeakValueDictionary()
+
+
+def known_function(domain: str, name: str, since: int, present: tuple[bool, ...] | None) -> HostFunction | None:
+    """The host function that was made with these, if there is one; the last of several."""
+    return _known.get((domain, name, since, present))
 
 
 def unknown_size() -> Dim:

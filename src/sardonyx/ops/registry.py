@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sardonyx.core.graph import Value
-from sardonyx.core.host import HostFunction, host
+from sardonyx.core.host import HostFunction, host, known_function
 from sardonyx.core.types import Type
-from sardonyx.errors import InvalidModelError, RuleError
+from sardonyx.errors import InvalidModelError, RuleError, UnsupportedError
 
 Definition = Callable[..., Any]
 F = TypeVar("F", bound=Definition)
@@ -148,6 +148,7 @@ _IGNORED = frozenset({"consumed_inputs"})
 
 _operators: dict[tuple[str, str], list[Operator]] = {}
 _of_users: dict[tuple[str, str], list[Operator]] = {}
+_host_functions: dict[tuple[str, str, int], Callable[[tuple[bool, ...]], HostFunction]] = {}
 _loading = threading.RLock()
 _loaded = False
 
@@ -198,8 +199,7 @@ def host_operator(
     def register(definition: F) -> F:
         functions: dict[tuple[bool, ...], HostFunction] = {}
 
-        def over_values(*inputs: Value | None, **attributes: Any) -> tuple[Value, ...]:
-            present = tuple(value is not None for value in inputs)
+        def function_of(present: tuple[bool, ...]) -> HostFunction:
             function = functions.get(present)
             if function is None:
                 function = functions[present] = HostFunction(
@@ -211,9 +211,14 @@ def host_operator(
                     present=present,
                     given=described.given,
                 )
+            return function
+
+        def over_values(*inputs: Value | None, **attributes: Any) -> tuple[Value, ...]:
+            function = function_of(tuple(value is not None for value in inputs))
             return host(function, *[value for value in inputs if value is not None], **attributes)
 
         described = _described(definition, name, since, domain)
+        _host_functions[described.domain, name, since] = function_of
         _add(Operator(**{**described.__dict__, "definition": over_values, "host_reason": reason}))
         return definition
 
@@ -316,6 +321,26 @@ def load() -> None:
     """Import the library's own definitions, once."""
     if not _loaded:
         _load()
+
+
+def host_function(domain: str, name: str, since: int, present: tuple[bool, ...] | None) -> HostFunction:
+    """The host function of an operator, as a kept program names it.
+
+    Args:
+        domain: The operator's domain.
+        name: Its name.
+        since: The version of the domain.
+        present: Which inputs it is given; None where it is given all.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    load()
+    make = _host_functions.get((domain, name, since))
+    found = known_function(domain, name, since, present) if make is None or present is None else make(present)
+    if found is None:
+        raise UnsupportedError("there is no such host function.", where=f"{name} of {domain or 'ai.onnx'} {since}")
+    return found
 
 
 def _load() -> None:

@@ -33,7 +33,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.compiler.target import host
 from sardonyx.errors import ModelFileError, UnsupportedError
 from sardonyx.model import load
-from sardonyx.ops.registry import defined_by_users
+from sardonyx.ops.registry import defined_by_users, host_function
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
 from sardonyx.runtime.compiled_file import is_compiled_file
@@ -165,7 +165,7 @@ def _restored(
     noted: dict[str, Any] = image.head["noted"]
     if any(contents(source.folder / name) != sum for name, sum in noted["external"].items()):
         return None
-    return Program.restored(image, threads=threads, denormals=denormals), noted
+    return Program.restored(image, threads=threads, denormals=denormals, hosts=host_function), noted
 
 
 def keep(program: Program, source: ModelSource, threads: int | None, noted: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import load
 from sardonyx.ops.reference import ReferenceModel
+from sardonyx.ops.registry import host_function
 from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.free_dimensions import with_sizes
 from sardonyx.runtime.kept import Given, ModelSource, keep, restored
@@ -270,7 +271,9 @@ class Version:
     def _open(self, path: str | os.PathLike[str]) -> None:
         """Take the compiled model from a compiled file."""
         image = read_compiled(path)
-        program = Program.restored(image, threads=self.options.threads, denormals=self.options.denormals)
+        program = Program.restored(
+            image, threads=self.options.threads, denormals=self.options.denormals, hosts=host_function
+        )
         self._take(program, image.head["noted"])
         self._compiled.set()
 

@@ -1,0 +1,84 @@
+"""Values of a program that the interpreter computes: from what a run has, an array or a plain value for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler import storage
+from sardonyx.core.graph import Value
+from sardonyx.core.interpreter import Sizes, called, compute
+from sardonyx.core.tensor import constant, known
+from sardonyx.core.types import TensorType, TupleType
+
+Values = dict[Value, Any]
+"""What a run has: arrays; of other types what host functions take and give, or a known value."""
+
+Body = Callable[[Sequence[Value]], Sequence[Value]]
+"""Computes the results of a loop's body."""
+
+
+def interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> None:
+    """Compute a value, and the sizes that it tells, from the values that there are; it joins them.
+
+    Args:
+        value: What to compute.
+        env: The values that there are.
+        sizes: Numbers for the symbols.
+        body: Of a loop: its compiled body; None where the interpreter computes that too.
+    """
+    if value.op == "bind" and value.operands[0] in env and _bound(value, env, sizes):
+        return
+    if value.op == "get" and value.operands[0].op == "host":
+        env[value] = env[value.operands[0]][value.params["index"]]
+        return
+    if value.op == "host":
+        env[value] = called(value, [as_given(operand, env, sizes) for operand in value.operands], sizes)
+        return
+    operands = [as_value(operand, env, sizes) for operand in value.operands]
+    found = compute(value, operands, sizes, body)
+    env[value] = np.asarray(found.known, order="C") if is_tensor(value) else found
+
+
+def _bound(value: Value, env: Values, sizes: Sizes) -> bool:
+    """Read a size from a tensor in memory; False where it is none."""
+    number = int(env[value.operands[0]][value.params["element"]])
+    if number < 0:
+        return False
+    sizes[value.params["symbol"]], env[value] = number, env[value.operands[0]]
+    return True
+
+
+def as_given(value: Value, env: Values, sizes: Sizes) -> Any:
+    """A value as host functions take it."""
+    found = env.get(value)
+    if found is None or isinstance(found, Value):
+        return as_value(value, env, sizes).known
+    return found
+
+
+def as_value(value: Value, env: Values, sizes: Sizes) -> Any:
+    """A value as the interpreter has it."""
+    if value.is_constant:
+        return value
+    found = env.get(value)
+    if found is None and value not in env:
+        return compute(value, [as_value(operand, env, sizes) for operand in value.operands], sizes)
+    if isinstance(found, Value) or isinstance(value.type, TupleType):
+        return found
+    return constant(found, value.type.dtype) if isinstance(value.type, TensorType) else known(found, value.type)
+
+
+def result(value: Value, env: Values, sizes: Sizes) -> Any:
+    """A value as a run gives it; nobody else has its memory."""
+    if value.op == "input" and isinstance(value.type, TensorType):
+        return np.array(env[value])
+    found = as_given(value, env, sizes)
+    return np.array(found) if value.is_constant else found
+
+
+def is_tensor(value: Value) -> bool:
+    """Whether kernels can read and write the value."""
+    return isinstance(value.type, TensorType) and value.type.dtype in storage.MOVED_DTYPES
