@@ -12,6 +12,7 @@ from sardonyx.compiler import storage
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.emitter import Emitter, vector
 from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm_tile import tile_for
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.launch import Prepared, Read, Scratch
 from sardonyx.compiler.loops import bound_at, masked, stored
@@ -78,7 +79,7 @@ class Contraction:
         matrix_b: Matrix | Packed
         scratch = None
         if constant:
-            matrix_b = Packed(w.pointer(self._packed(k, n, together)), t.INT32 if together > 1 else dtype_of(b.base))
+            matrix_b = Packed(w.pointer(self._packed(m, n, k, together)), t.INT32 if together > 1 else dtype_of(b.base))
         else:
             matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
             scratch = w.pointer(Scratch(scratch_bytes(self.lowering.target, k, result)))
@@ -129,7 +130,7 @@ class Contraction:
         steps = [step for step in distances if step != 1]
         return form.together if all(equal(step % form.together, 0) for step in steps) else 1
 
-    def _packed(self, k: Size, n: Size, together: int) -> Prepared:
+    def _packed(self, m: Size, n: Size, k: Size, together: int) -> Prepared:
         b, right, columns = self.b, self.right, self.columns
         assert isinstance(k, int)
         assert isinstance(n, int)
@@ -140,9 +141,12 @@ class Contraction:
             if together > 1:
                 words = array.reshape(k, together, n).swapaxes(1, 2)
                 array = np.ascontiguousarray(words).view(np.int32)[..., 0]
-            return pack(array, target, result)
+            return pack(array, target, result, m=m)
 
-        form = f"panels {together} {right} {columns} {b.shape} {b.strides} {b.offset} {result.name} {target.name}"
+        width = tile_for(target, result, n, together, m).columns
+        form = (
+            f"panels {width} {together} {right} {columns} {b.shape} {b.strides} {b.offset} {result.name} {target.name}"
+        )
         return Prepared(b.base, form, make)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]

@@ -29,7 +29,7 @@ from sardonyx.compiler.picking import picked
 from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
 from sardonyx.compiler.scattering import updated
-from sardonyx.compiler.schedule import ORDERED, Group, Schedule
+from sardonyx.compiler.schedule import ORDERED, Group, Schedule, operations
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.trees import TABLES, tree_sum
 from sardonyx.compiler.views import View, shape_of, view
@@ -38,6 +38,9 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.graph import Function, Value
 from sardonyx.errors import UnsupportedError
+
+_CHEAP_MAP = 4
+"""Operations of a map whose elements count as one element's work; more make work items of fewer elements."""
 
 
 class Writing:
@@ -259,12 +262,12 @@ class Lowering:
         def body(place: list[Index]) -> None:
             stored(w.reader, root, memory, tuple(place))
 
-        items = self._over(w, root, memory, shape, body)
+        items = self._over(w, root, memory, shape, body, work=max(1, operations(group.members) // _CHEAP_MAP))
         return w.launch(items, "map")
 
     def _over(
         self, w: Writing, value: Value, memory: Memory, shape: Sequence[Size], body: Callable[[list[Index]], None],
-        whole: Callable[[int], bool] = lambda axis: True, alike: Callable[[int], bool] | None = None,
+        whole: Callable[[int], bool] = lambda axis: True, alike: Callable[[int], bool] | None = None, work: int = 1,
     ) -> Size:  # fmt: skip
         """Write the nest over a value's elements, or some of them, in the order of where they are written."""
         rank = len(shape)
@@ -277,10 +280,10 @@ class Lowering:
             loops = [axis for axis in loops if axis.block or axis.size != 1]
             spatial = nest_axes(shape, range(2, rank), lambda a, b: walk(a) and whole(b))
             return work_items(
-                w.reader, [*loops, *spatial], rank, memory.block, False, self._channels(w, shape[1], body)
+                w.reader, [*loops, *spatial], rank, memory.block * work, False, self._channels(w, shape[1], body)
             )
         loops = nest_axes(shape, range(rank), lambda a, b: walk(a) and whole(b))
-        return work_items(w.reader, loops, rank, 1, True, body)
+        return work_items(w.reader, loops, rank, work, True, body)
 
     def _channels(
         self, w: Writing, channels: Size, body: Callable[[list[Index]], None]

@@ -48,6 +48,11 @@ _CHEAP = 6
 """Operations that a value may take to be computed again for each element that it is broadcast to."""
 
 
+def operations(values: Iterable[Value]) -> int:
+    """What an element of elementwise values costs together, in additions."""
+    return sum(_COSTS.get(value.op, 1) for value in values if value.op in ELEMENTWISE)
+
+
 @dataclass
 class Rows:
     """What the reductions of a group share.

@@ -161,10 +161,23 @@ def test_batches_in_any_split(target: Target, layout: Layout) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("layout", ["packed", "rows"])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 10, 33), (5, 1, 8), (13, 33, 5), (26, 81, 12), (3, 128, 7), (9, 40, 1)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        (1, 10, 33),
+        (5, 1, 8),
+        (13, 33, 5),
+        (26, 81, 12),
+        (3, 128, 7),
+        (9, 40, 1),
+        (8, 700, 100),
+        (16, 100, 9),
+        (29, 65, 3),
+    ],
+)
 def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> None:
     kernel, rng = Kernel(target), np.random.default_rng(0)
-    e, tile = kernel.emitter, tile_for(target, FLOAT, n)
+    e, tile = kernel.emitter, tile_for(target, FLOAT, n, m=m)
     a, b, c, scratch = (kernel.buffer() for _ in range(4))
 
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
@@ -177,8 +190,17 @@ def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> 
     assert kernel.sizes == ()
     left, weights = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
     result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, k, FLOAT), {}), np.uint8)
-    CompiledKernel(kernel, items)(left, pack(weights, target) if layout == "packed" else weights, result, room)
+    CompiledKernel(kernel, items)(left, pack(weights, target, m=m) if layout == "packed" else weights, result, room)
     np.testing.assert_allclose(result, left.astype(float) @ weights.astype(float), rtol=1e-5, atol=1e-5)
+
+
+def test_few_rows_are_one_tile() -> None:
+    """Weights that come from the second-level cache are read once or twice, as rows have room in registers."""
+    found = {m: tile_for(NAMED["avx512"], FLOAT, 256, m=m) for m in (1, 6, 7, 9, 10, 14, 16, 20, 28, 29)}
+    assert {m: -(-m // tile.rows) for m, tile in found.items()} == {
+        1: 1, 6: 1, 7: 1, 9: 1, 10: 1, 14: 1, 16: 2, 20: 2, 28: 2, 29: 5
+    }  # fmt: skip
+    assert all(tile.rows * tile.vectors + tile.vectors + 1 <= 32 for tile in found.values())
 
 
 @functools.cache

@@ -29,6 +29,9 @@ __all__ = ["Matrix", "Packed", "Place", "gemm", "pack", "scratch_bytes"]
 TILES_IN_ITEM = 4
 """Register tiles of rows in one work item."""
 
+_AHEAD = 4096
+"""How far ahead of what is read weights are asked for that pass once, in bytes."""
+
 LINE = 64
 """Bytes of a cache line."""
 
@@ -78,7 +81,7 @@ def gemm(
         The number of work items.
     """
     product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch)
-    tile = tile_for(kernel.target, product.result, n, together)
+    tile = tile_for(kernel.target, product.result, n, together, m if isinstance(b, Packed) else None)
     along = isinstance(b, Matrix) and b.row == 1 and a.column == 1
     if is_narrow(tile, n) and (along or isinstance(b, Packed)):
         return of_few_columns(kernel, tile, product)
@@ -274,6 +277,8 @@ class _Gemm:
 
         unroll = tile.unroll if vectors == tile.vectors else 1
         beside = self._prefetching(row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
+        if beside is None and rows == tile.rows and unroll == tile.unroll and self._streams(rows):
+            beside = self._streaming(panel)
         computed = accumulate(e, tile, rows, vectors, self.depth, unroll, load_a, load_b, beside=beside)
         for number, sums in enumerate(computed):
             for offset, value in enumerate(sums):
@@ -302,6 +307,27 @@ class _Gemm:
 
         def prefetch(place: str) -> None:
             e.prefetch(e.address(start, "i8", e.mul(place, step)), level=2)
+
+        return prefetch
+
+    def _streams(self, rows: int) -> bool:
+        """Whether weights pass once for a tile that has all rows, from beyond the second-level cache."""
+        product, tile = self.product, self.tile
+        if not (isinstance(product.m, int) and isinstance(product.n, int) and isinstance(product.k, int)):
+            return False
+        large = product.k * product.n * tile.bytes > self.target.l2 // 2
+        return isinstance(self.b, Packed) and large and rows >= 4 and product.m <= 2 * rows
+
+    def _streaming(self, panel: _Panel) -> Callable[[str], None]:
+        """What asks for the lines of B that are read some rounds later."""
+        e, tile = self.e, self.tile
+        row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
+
+        def prefetch(place: str) -> None:
+            ahead = e.add(e.mul(place, row_bytes), _AHEAD)
+            line = e.address(panel.pointer, "i8", ahead)
+            for offset in range(0, tile.unroll * row_bytes, LINE):
+                e.prefetch(e.address(line, "i8", offset))
 
         return prefetch
 

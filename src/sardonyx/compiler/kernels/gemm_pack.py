@@ -15,7 +15,9 @@ from sardonyx.core.dim import Size
 from sardonyx.core.types import DType, dtype_of
 
 
-def pack(array: np.ndarray, target: Target, result: DType | None = None, n: Size | None = None) -> np.ndarray:
+def pack(
+    array: np.ndarray, target: Target, result: DType | None = None, n: Size | None = None, m: Size | None = None
+) -> np.ndarray:
     """Return a matrix [..., K, N] in panels [..., ceil(N / columns), K, columns], zeros past N.
 
     One of very few columns is only transposed: [..., N, K].
@@ -25,9 +27,10 @@ def pack(array: np.ndarray, target: Target, result: DType | None = None, n: Size
         target: What the kernel is for.
         result: The element type of the sums; the array's own by default.
         n: The number of columns as the kernel is told it; the array's own by default.
+        m: The number of rows of the other operand, as the kernel is told it; None where it is not.
     """
     *batch, k, width = array.shape
-    tile = tile_for(target, result or dtype_of(array), width if n is None else n)
+    tile = tile_for(target, result or dtype_of(array), width if n is None else n, m=m)
     if is_narrow(tile, width if n is None else n):
         return np.ascontiguousarray(array.swapaxes(-1, -2))
     columns = tile.columns

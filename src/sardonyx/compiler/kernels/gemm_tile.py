@@ -64,7 +64,7 @@ class Tile:
         return vector(self.lanes, self.element)
 
 
-def tile_for(target: Target, result: DType, n: Size | None = None, together: int = 1) -> Tile:
+def tile_for(target: Target, result: DType, n: Size | None = None, together: int = 1, m: Size | None = None) -> Tile:
     """The tile for products of so many columns: as many sums as leave registers for a row of B and elements of A.
 
     Args:
@@ -72,6 +72,8 @@ def tile_for(target: Target, result: DType, n: Size | None = None, together: int
         result: The element type of the sums; those of 16-bit floating-point numbers are taken in float32.
         n: Columns of the product; where it is known that they are few, the tile is narrow and has more rows.
         together: Products of small integers that are added up within a lane.
+        m: Rows of the product, where B is packed beforehand; where it is known that they are few, the tile has all of
+            them, if that saves reading B again.
     """
     if result in (FLOAT16, BFLOAT16):
         result = FLOAT
@@ -79,9 +81,23 @@ def tile_for(target: Target, result: DType, n: Size | None = None, together: int
     rows, vectors = 6, 2 if target.vector_registers < 32 else 4
     if isinstance(n, int) and n <= lanes * (vectors - 1):
         rows, vectors = 8, max(1, -(-n // lanes))
+    elif isinstance(m, int) and isinstance(n, int) and target.vector_bits == 512 and is_float(result):
+        rows, vectors = _of_few_rows(m, rows, vectors)
     fused = is_float(result) and ("+fma" in target.features or target.name == "neon")
     # With four steps on NEON LLVM loads more of A ahead than there are registers for.
     return Tile(result, lanes, rows, vectors, fused, 2 if target.name == "neon" else 4, together)
+
+
+def _of_few_rows(m: int, rows: int, vectors: int) -> tuple[int, int]:
+    """Rows and vectors of a tile, of 32 registers that are cache lines.
+
+    A vector of B takes the second-level cache as long as five multiply-adds take the core: with few rows B decides.
+    """
+    most = {4: 6, 3: 9, 2: 14}
+    if not most[4] < m <= 2 * most[2]:
+        return rows, vectors
+    vectors = min(most, key=lambda count: (-(-m // most[count]), -count))
+    return -(-m // -(-m // most[vectors])), vectors
 
 
 def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes: int, mask: str | None = None) -> str:
