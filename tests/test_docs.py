@@ -110,7 +110,7 @@ def run(line: str, allowed: tuple[int, ...] = (0,)) -> None:
         Path(target).write_text(written.getvalue(), encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["optimize_model", "own_rule", "half_precision", "cut_and_join"])
+@pytest.mark.parametrize("name", ["optimize_model", "own_rule", "half_precision", "cut_and_join", "swap_heads"])
 def test_examples_run(name: str) -> None:
     module = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     main = module["main"]

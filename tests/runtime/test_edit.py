@@ -238,6 +238,14 @@ def test_a_head_is_swapped(session: Session) -> None:
     same(run(session), np.exp(H + B).sum(1))
 
 
+def test_a_head_is_cut_off_before_the_next_is_there(session: Session) -> None:
+    with session.edit() as g:
+        g.detach("s")
+        g.attach(parsed(HEAD), at="s", name="y")
+    assert len(session.get_outputs()) == 1
+    same(run(session), np.exp(H + B).sum(1))
+
+
 def test_all_that_is_computed_from_a_tensor_is_cut_off(session: Session) -> None:
     with session.edit() as g:
         g.add_output("h")
@@ -284,7 +292,7 @@ REFUSED: list[tuple[Change, type[SardonyxError], str]] = [
     (lambda s: s.insert_after("nothing", "Neg"), EditError, "nothing"),
     (lambda s: s.add_output("nothing"), EditError, "nothing"),
     (lambda s: s.add_output("y"), EditError, "already"),
-    (lambda s: s.remove_output("y"), EditError, "only"),
+    (lambda s: s.remove_output("y"), EditError, "left"),
     (lambda s: s.remove_output("h"), EditError, "y"),
     (lambda s: s.add_input("x"), EditError, "taken"),
     (lambda s: s.add_input("z", "complex7"), EditError, "complex7"),
@@ -298,7 +306,7 @@ REFUSED: list[tuple[Change, type[SardonyxError], str]] = [
     (lambda s: s.attach(parsed(HEAD), at={"wrong": "s"}), EditError, "wrong"),
     (lambda s: s.attach(parsed(HEAD), at="x"), SardonyxError, "declares"),
     (lambda s: s.detach("nothing"), EditError, "nothing"),
-    (lambda s: s.detach("x"), EditError, "output"),
+    (lambda s: s.detach("x"), EditError, "left"),
     (lambda s: s.reload("nothing.onnx"), ModelFileError, "nothing.onnx"),
     (lambda s: s.undo(), EditError, "none"),
 ]

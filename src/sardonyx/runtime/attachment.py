@@ -85,8 +85,6 @@ def detach(model: ir.Model, name: str, tensor: ir.Value | None) -> None:
         if node not in gone and (read := made.intersection(read_by(node))):
             raise EditError(f"its tensor {read.pop().name} is read by {node_label(node)}.", where=name)
     left = [value for value in graph.outputs if value not in made]
-    if not left:
-        raise EditError("no output would be left.", where=name, remedy="Add another in the same edit before.")
     graph.outputs.clear()
     graph.outputs.extend(left)
     read = {value for node in nodes for value in read_by(node)}

@@ -39,12 +39,12 @@ class Draft:
     def __init__(self, model: ir.Model) -> None:
         with collector_paused():
             self.model = copy_of(model)
+            self._refresh()
         self.said: list[str] = []
         self.structural = False
         self._wanted: dict[str, ir.Value] = {}
         self._touched: set[ir.Value] = set()
         self._added: list[ir.Node] = []
-        self._refresh()
 
     def _refresh(self) -> None:
         graph = self.model.graph
@@ -236,15 +236,13 @@ class Draft:
         """Give an output no more.
 
         Raises:
-            EditError: There is no such output, or it is the only one.
+            EditError: There is no such output.
         """
         outputs = self.model.graph.outputs
         found = next((value for value in outputs if value.name == name), None)
         if found is None:
             known = ", ".join(str(value.name) for value in outputs)
             raise EditError("the model has no such output.", where=name, remedy=f"It has: {known}.")
-        if len(outputs) == 1:
-            raise EditError("is the only output.", where=name)
         outputs.remove(found)
         self._did(f"remove_output {name}", structural=True)
 
@@ -371,7 +369,7 @@ class Draft:
             name: An attachment's, or a tensor's.
 
         Raises:
-            EditError: There is no such thing, something else reads it, or no output would be left.
+            EditError: There is no such thing, or something else reads it.
         """
         attachment.detach(self.model, name, self._values.get(name))
         self._refresh()
@@ -383,17 +381,19 @@ class Draft:
         """Order nodes, and infer the types of what was changed.
 
         Raises:
+            EditError: No output is left.
             InvalidModelError: Something is read that nothing computes, or nodes wait for each other.
             UnsupportedError: An operator has no definition.
             SardonyxError: A node does not take its inputs.
         """
         if not self.structural:
             return
+        if not self.model.graph.outputs:
+            raise EditError("no output is left.", remedy="Add another in the same edit.")
         for name, value in self._wanted.items():
             for use in value.uses():
                 raise InvalidModelError(f"reads {name!r}, and nothing computes it.", where=node_label(use.node))
-        with collector_paused():
-            settle(self.model, self._touched, self._added)
+        settle(self.model, self._touched, self._added)
 
     # Finding and moving.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -41,7 +40,7 @@ class History:
 
     def __init__(self) -> None:
         self._commits: deque[Commit] = deque(maxlen=_COMMITS)
-        self._before: deque[ir.Model] = deque()
+        self._before: deque[_Before] = deque()
         self._made = 0
 
     @property
@@ -62,14 +61,13 @@ class History:
         if before is None or after is None:
             self._before.clear()
             return
-        self._before.append(before)
-        held = {id(tensor): 0 for tensor in _weights(after)}
-        own = sum(tensor.nbytes for tensor in _weights(after))
-        most, kept, total = _SPARE_BYTES + 2 * own, 0, 0
-        for model in reversed(self._before):
-            total += sum(tensor.nbytes for tensor in _weights(model) if held.setdefault(id(tensor), 1))
-            held.update((id(tensor), 0) for tensor in _weights(model))
-            if total > most or kept == _MODELS:
+        self._before.append(_Before(before))
+        now = _bytes_of_weights(after)
+        held, most, kept = set(now), _SPARE_BYTES + 2 * sum(now.values()), 0
+        for each in reversed(self._before):
+            most -= sum(size for tensor, size in each.weights.items() if tensor not in held)
+            held.update(each.weights)
+            if most < 0 or kept == _MODELS:
                 break
             kept += 1
         while len(self._before) > kept:
@@ -84,8 +82,17 @@ class History:
         if not self._before:
             why = "it is too long ago" if self._commits else "there is none"
             raise EditError(f"no edit can be undone: {why}.", where="undo")
-        return self._before.pop(), self._commits.pop()
+        return self._before.pop().model, self._commits.pop()
 
 
-def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    return (value.const_value for value in model.graph.initializers.values() if value.const_value is not None)
+class _Before:
+    """A model before an edit, and the bytes of its weights by the identity of their tensors."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.weights = _bytes_of_weights(model)
+
+
+def _bytes_of_weights(model: ir.Model) -> dict[int, int]:
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return {id(tensor): tensor.nbytes for tensor in tensors if tensor is not None}

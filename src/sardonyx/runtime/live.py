@@ -8,6 +8,7 @@ import threading
 import onnx_ir as ir
 
 from sardonyx.errors import EditError, UnsupportedError
+from sardonyx.model.reader import collector_paused
 from sardonyx.runtime.draft import Draft
 from sardonyx.runtime.history import Commit, History
 from sardonyx.runtime.kept import Given
@@ -68,10 +69,11 @@ class Live:
         """
         if not draft.said:
             return
-        draft.settle()
-        before = self.version
-        self._answer(draft.model, None if draft.structural else before.native)
-        self.history.add(before.model, draft.model, tuple(draft.said))
+        with collector_paused():
+            draft.settle()
+            before = self.version
+            self._answer(draft.model, None if draft.structural else before.native)
+            self.history.add(before.model, draft.model, tuple(draft.said))
 
     def reload(self, given: Given) -> None:
         """Let another model answer; the one before does until it is ready.

@@ -40,7 +40,9 @@ def structure(model: ir.Model) -> Structure | None:
     needed = _needed(graph)
     numbers: dict[ir.Value | None, int] = {None: -1}
     count = itertools.count()
-    form: list[Hashable] = [tuple(sorted(graph.opset_imports.items()))]
+    opsets = dict(graph.opset_imports)
+    operators: dict[tuple[str, str], registry.Operator | None] = {}
+    form: list[Hashable] = [tuple(sorted(opsets.items()))]
     weights: list[ir.TensorProtocol] = []
     for value in graph.inputs:
         numbers[value] = next(count)
@@ -51,7 +53,10 @@ def structure(model: ir.Model) -> Structure | None:
         weights.append(value.const_value)
         form.append((numbers[value], value.const_value.dtype, tuple(value.const_value.shape.numpy())))
     for node in needed:
-        operator = registry.find(registry.canonical(node.domain), node.op_type, graph.opset_imports.get(node.domain, 1))
+        kind = node.domain, node.op_type
+        if kind not in operators:
+            operators[kind] = registry.find(registry.canonical(node.domain), node.op_type, opsets.get(node.domain, 1))
+        operator = operators[kind]
         if operator is None or "between" in operator.given or next(bodies_of(node), None) is not None:
             return None
         attributes = _attributes(node, weights)

@@ -1,0 +1,83 @@
+"""Live edits: how long they take, beside how long compiling does, and what calls wait meanwhile.
+
+    python benchmarks/edits.py model.onnx [--threads 2] [--edits 20]
+
+Times of edits are processor seconds of the thread that edits, and of all threads by the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sardonyx import Node, Session
+from sardonyx.compiler.program import Program
+
+
+def seconds(call: Callable[[], object]) -> tuple[float, float]:
+    """By the clock, and of this thread."""
+    clock, own = time.perf_counter(), time.thread_time()
+    call()
+    return time.perf_counter() - clock, time.thread_time() - own
+
+
+def shown(name: str, times: list[tuple[float, float]]) -> None:
+    clock, own = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
+    print(f"{name:<44} {clock:10.1f} ms by the clock {own:10.1f} ms of the processor")
+
+
+def feeds_of(session: Session) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    shapes = {
+        each.name: [size if isinstance(size, int) else 1 for size in each.shape or ()] for each in session.get_inputs()
+    }
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--edits", type=int, default=20)
+    options = parser.parse_args()
+    prepared: list[tuple[float, float]] = []
+    prepare = Program._prepare
+
+    def timed(program: Program) -> None:
+        prepared.append(seconds(lambda: prepare(program)))
+
+    Program._prepare = timed  # type: ignore[method-assign]
+    from_bytes = open(options.model, "rb").read()  # noqa: SIM115, PTH123
+    session = Session(from_bytes, compile="wait", threads=options.threads)
+    if session.program is None:
+        raise SystemExit(f"it is not compiled: {session.not_compiled}")
+    feeds = feeds_of(session)
+    session.run(None, feeds)
+    shown("preparing its weights, at load", prepared[:1])
+    tensors = [str(value.name) for node in session.model.graph for value in node.outputs if value.name]
+    middle = tensors[len(tensors) // 2]
+    session.add_node(Node("Relu", inputs=[middle]))
+    shown(
+        "adding a node",
+        [seconds(lambda: session.add_node(Node("Relu", inputs=[middle]))) for _ in range(options.edits)],
+    )
+    inserted = [seconds(lambda: session.insert_after(middle, "Identity", name="between"))]
+    inserted += [seconds(lambda: session.remove_node("between"))]
+    shown("inserting a node and removing it", inserted)
+    weights = {
+        name: value.const_value.numpy() * np.float32(1.01)
+        for name, value in session.model.graph.initializers.items()
+        if value.const_value is not None and value.const_value.dtype.name == "FLOAT" and value.const_value.size > 1
+    }
+    session.wait()
+    shown("updating all weights", [seconds(lambda: session.update_weights(weights)) for _ in range(3)])
+    shown("a call after that", [seconds(lambda: session.run(None, feeds)) for _ in range(5)])
+
+
+if __name__ == "__main__":
+    main()
