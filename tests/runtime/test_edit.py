@@ -439,3 +439,21 @@ def test_values_that_nobody_named_are_not_written(session: Session, tmp_path: Pa
         d.dim_param for info in (*saved.graph.value_info, *saved.graph.output) for d in info.type.tensor_type.shape.dim
     ]
     assert not [name for name in dims if "?" in name]
+
+
+def test_an_edit_that_native_code_does_not_take_is_refused_where_that_is_strict() -> None:
+    session = Session(net(), providers=["native"], strict=True, compile="wait")
+    with pytest.raises(UnsupportedError, match="does not take"), session.edit() as g:
+        g.add_node(Node("Unique", inputs=["y"], outputs=["u"]))
+        g.add_output("u")
+    same(run(session), relu(H + B))
+    session.insert_after("h", "Neg")
+    same(run(session), relu(-H + B))
+
+
+def test_providers_that_share_a_model_share_the_edited_one() -> None:
+    session = Session(net(), providers=["reference", "native"], pins=[("mm", "reference")], compile="wait")
+    session.insert_after("h", "Neg", name="minus")
+    session.set_weight("b", np.zeros(3, np.float32))
+    same(run(session), relu(-H))
+    assert any("minus" in each.node for each in session.placement)

@@ -137,8 +137,9 @@ class Live:
         self._known.add(self.version)
         if self._known.compile(version):
             return
-        if like is not None or len(version.model.graph) <= _AT_ONCE:
+        if like is not None or version.options.strict or len(version.model.graph) <= _AT_ONCE:
             version.compile(like)
+            version.require_what_is_strict()
 
 
 def _model_of(version: Version) -> ir.Model | None:

@@ -119,7 +119,7 @@ class NativeModel:
 
     def shrink(self) -> None:
         """Let go of memory that no call uses."""
-        self._entry, self._shapes = None, None
+        self._entry, self._ran = None, False
         self._may_have_entry = all(isinstance(type, TensorType) for type in self._types)
         shrink(self.program)
 

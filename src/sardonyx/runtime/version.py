@@ -80,7 +80,7 @@ class Version:
             return
         if options.compile == "wait" or options.strict:
             self.compile()
-            self._require_what_is_strict()
+            self.require_what_is_strict()
         else:
             threading.Thread(target=self.compile_quietly, name="sardonyx-compile", daemon=True).start()
 
@@ -160,8 +160,12 @@ class Version:
         program = self.native.program if self.native is not None else None
         return placed(self.model, program, self.not_compiled or "compiling is under way")
 
-    def _require_what_is_strict(self) -> None:
-        """Raise if numpy computes something, and nobody named it."""
+    def require_what_is_strict(self) -> None:
+        """Refuse that numpy computes something, where nobody named it and that is asked for.
+
+        Raises:
+            UnsupportedError: It does.
+        """
         if not self.options.strict or "reference" in self.options.provider_names:
             return
         left = [each for each in self.placement if each.provider == "reference"]
