@@ -34,6 +34,22 @@ g (float[N, 64] x) => (float[N] s) {
 """
 
 
+@pytest.mark.parametrize("options", [{"compile": "off"}, {"compile": "wait"}, {"pins": [("y", "reference")]}])
+def test_question_marks_name_no_size(options: dict[str, object]) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[A, B] x) => (float[A, B] y) { h = Neg(x)  y = Exp(h) }'
+    )
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_param = "?"
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    for _ in range(2):
+        model.graph.output[0].type.tensor_type.shape.dim.add(dim_param="?")
+    session = Session(model, **options)  # type: ignore[arg-type]
+    assert session.get_inputs()[0].shape == ["?", "?"]
+    for sizes in ((2, 3), (3, 2), (3, 2)):
+        np.testing.assert_allclose(session.run(None, {"x": np.zeros(sizes, np.float32)})[0], np.ones(sizes))
+
+
 def test_sizes_come_and_go() -> None:
     session = Session(onnx.parser.parse_model(MODEL), compile="wait")
     rng = np.random.default_rng(0)

@@ -495,6 +495,11 @@ def array_constant(array: np.ndarray, dtype: DType, where: str) -> Value:
     return constant(array, dtype)
 
 
+def is_unnamed(size: ir.SymbolicDim) -> bool:
+    """Whether an open size has no name: some exporters write ``?`` for each that they do not know."""
+    return size.value in (None, "", "?")
+
+
 def declared_type(value: ir.Value) -> Type | None:
     """The type that the file declares for a value; None without one."""
     return None if value.type is None else core_type(value.type, value.shape)
@@ -513,7 +518,9 @@ def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
     if isinstance(type, ir.TensorType):
         if shape is None:
             return TensorType(type.dtype, None)
-        sizes = [size if isinstance(size, int) else as_dim(size.value) if size.value else -1 for size in shape]
+        sizes = [
+            size if isinstance(size, int) else -1 if is_unnamed(size) else as_dim(str(size.value)) for size in shape
+        ]
         # Some exporters write -1 for a size that is open.
         open_sizes = [unknown_size() if isinstance(size, int) and size < 0 else size for size in sizes]
         return TensorType(type.dtype, tuple(open_sizes))

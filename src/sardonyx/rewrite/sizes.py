@@ -16,6 +16,7 @@ import onnx_ir as ir
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import ShapeError
+from sardonyx.ops.graph import is_unnamed
 from sardonyx.rewrite import facts
 
 MADE_UP = ("?", "unk__")
@@ -71,10 +72,10 @@ class Sizes:
     def _size(self, dim: int | ir.SymbolicDim) -> Size:
         if isinstance(dim, int):
             return dim
-        if dim.value is None:
+        if is_unnamed(dim):
             self._anonymous += 1
             return Dim.symbol(f"?{self._anonymous}")
-        return parsed(dim.value)
+        return parsed(str(dim.value))
 
     def elements(self, value: ir.Value | None) -> Elements | None:
         """The elements of a small integer or boolean tensor of rank 0 or 1, or None."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.ops.graph import is_unnamed
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.surgery.interface import drop_unused_functions, symbols_in
 
@@ -97,12 +98,13 @@ def _name_sizes(part: ir.Model) -> None:
     for value in values:
         if value.shape is None or all(isinstance(dim, int) or symbols_in(dim) <= told for dim in value.shape):
             continue
+        # What has no name stays without one.
         value.shape = ir.Shape(
             [
                 dim
                 if isinstance(dim, int)
                 else dim.value
-                if dim.value is None or symbols_in(dim) <= told
+                if dim.value is None or is_unnamed(dim) or symbols_in(dim) <= told
                 else names.setdefault(dim.value, f"size_{len(names)}_of_{part.graph.name or 'part'}")
                 for dim in value.shape
             ]

@@ -18,6 +18,7 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import EvaluationError, ShapeError
 from sardonyx.model import MapType
+from sardonyx.ops.graph import is_unnamed
 from sardonyx.rewrite.sizes import parsed
 from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted
 
@@ -49,7 +50,7 @@ def declared_sizes(value: ir.Value) -> tuple[Size, ...] | None:
         if isinstance(dim, int) and dim >= 0:
             found.append(dim)
         else:
-            name = None if isinstance(dim, int) else dim.value
+            name = None if isinstance(dim, int) or is_unnamed(dim) else dim.value
             found.append(parsed(name) if name else Dim.symbol(f"{value.name}[{axis}]"))
     return tuple(found)
 
