@@ -126,6 +126,14 @@ def test_what_host_functions_hold_on_to_is_the_callers() -> None:
     (first,) = session.run(None, {"x": x})
     session.run(None, {"x": x + 5})
     assert [each.tolist() for each in first] == [[0, 2, 4], [0, 1, 2]]
+    for count in (3, 3, 1, 0, 4):
+        x = np.arange(count, dtype=np.float32)
+        (found,) = session.run(None, {"x": x})
+        assert [each.tolist() for each in found] == [(x + x).tolist(), x.tolist()]
+    assert session.native is not None
+    assert session.native.call is not None
+    with pytest.raises(FeedError):
+        session.run(None, {"x": np.arange(3)})
 
 
 def test_there_are_three_times_to_compile() -> None:

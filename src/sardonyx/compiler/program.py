@@ -38,6 +38,7 @@ from sardonyx.compiler.reweighting import Meaning, matched, remade
 from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.sharing import aligned, prepared
 from sardonyx.compiler.steps import Outline, Segment, Step, beneath, is_of_constants, last_readers, not_native, steps_of
+from sardonyx.compiler.tail import Tailed, tail_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
@@ -289,7 +290,7 @@ class Program:
                 segment.launches,
                 self.blocks,
                 lambda value: self._is_outside(value, number, segment),
-                self.function.inputs if self._in_one and self._symbols is not None else (),
+                self.function.inputs if number == 0 and self._symbols is not None else (),
             )
             found = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
             self._plans[number] = found
@@ -348,15 +349,19 @@ class Program:
                     self._play_segment(number, step, sizes, env, limit)
             return [interpreted.result(value, env, sizes) for value in self.function.results]
 
-    def entry(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | None:
-        """A function of a dict of arrays; None where calls need more than native code.
+    def entry(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | Tailed | None:
+        """A function of a dict of arrays; None where calls need more than native code and host functions behind it.
 
         Args:
             names: What the inputs are called.
             arrays: Those of a call.
         """
-        context = self._alone(arrays)
-        if context is None:
+        made = self.function.results
+        if not self._in_one and self._starts_native:
+            made = tuple(self._plan(0).plan.makes)
+        tail = tail_of(self.steps, self.function.results, (*self.function.inputs, *made))
+        context = None if tail is None else self._alone(arrays, made)
+        if tail is None or context is None:
             return None
         plan = context.plan
         places: dict[Value, list[int]] = {}
@@ -366,10 +371,10 @@ class Program:
             Input(name, dtype_of(value).numpy(), plan.shapes[value], array.shape, places.get(value, []))
             for name, value, array in zip(names, self.function.inputs, arrays, strict=True)
         ]
-        outputs = [
-            Output(dtype_of(value).numpy(), plan.shapes[value], places[value]) for value in self.function.results
-        ]
-        return call_entry(self.target, self._entry_words(context), inputs, outputs, context, [self])
+        outputs = [Output(dtype_of(value).numpy(), plan.shapes[value], places[value]) for value in made]
+        entry = call_entry(self.target, self._entry_words(context), inputs, outputs, context, [self])
+        given = dict(zip(names, self.function.inputs, strict=True))
+        return Tailed(entry, made, given, tail, self.function.results, self.interpret) if tail else entry
 
     def binding(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None]) -> tuple[Entry, list[Any]]:
         """A function that computes from and into arrays that stay where they are, and the results.
@@ -382,7 +387,7 @@ class Program:
             UnsupportedError: Calls need more than native code.
         """
         first = self.run(arrays)
-        context = self._alone(arrays)
+        context = self._alone(arrays, self.function.results) if self._in_one else None
         if context is None:
             raise UnsupportedError("what the interpreter computes a part of cannot be bound.")
         given = [array if kept is None else kept for array, kept in zip(first, results, strict=True)]
@@ -391,12 +396,15 @@ class Program:
         context.tape[words] = [env[value].ctypes.data for value in values]
         return again_entry(self.target, self._entry_words(context), [self, context, env]), given
 
-    def _alone(self, arrays: Sequence[np.ndarray]) -> Context | None:
-        """A context that nobody else has, for arrays like these, where one native call computes all."""
-        known = {*self.function.inputs, *self.function.results}
-        results = self.function.results
+    @property
+    def _starts_native(self) -> bool:
+        return bool(self.steps) and isinstance(self.steps[0], Segment) and not self.steps[0].is_alone
+
+    def _alone(self, arrays: Sequence[np.ndarray], results: Sequence[Value]) -> Context | None:
+        """A context that nobody else has, for arrays like these, where one native call computes some values."""
+        known = {*self.function.inputs, *results}
         if (
-            not self._in_one
+            not self._starts_native
             or not all(interpreted.is_tensor(value) for value in known)
             or len(set(results)) != len(results)
         ):

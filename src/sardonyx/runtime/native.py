@@ -11,6 +11,7 @@ import onnx_ir as ir
 from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.tail import Tailed
 from sardonyx.core.graph import Function
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.simplify import simplify
@@ -69,7 +70,7 @@ class NativeModel:
         self.input_names = list(input_names)
         self.output_names = list(output_names)
         self._types = [value.type for value in program.function.inputs]
-        self._entry: Entry | None = None
+        self._entry: Entry | Tailed | None = None
         self._may_have_entry = all(isinstance(type, TensorType) for type in self._types)
         self._ran = False
         self._plain = [
