@@ -73,7 +73,7 @@ def test_alone_each_computes_the_model(name: str) -> None:
     assert session.run(["z"], {"x": X})[0].shape == (3, 4)
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.permutations(engines(), 2))
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(engines(), 2)])
 def test_any_two_share_it(first: str, second: str) -> None:
     session = sardonyx.Session(NET, providers=[first, second], pins=[("the_Add", second), ("the_MatMul", first)])
     assert_equal(session)
