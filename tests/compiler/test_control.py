@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from tests.compiler.test_image import copied
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
-from sardonyx.compiler.program import Fault, Program
+from sardonyx.compiler.context import Fault
+from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
@@ -254,3 +258,47 @@ def test_a_limit_on_iterations_is_a_fault() -> None:
     with pytest.raises(Fault):
         program.run([np.array(11)], RunContext(max_loop_iterations=10))
     assert_close(program.run([np.array(11)], RunContext()), [np.array(66)])
+
+
+def endless(nested: bool) -> Program:
+    """Counts to a number, in steps of one or of a loop of its own, unless it is ended."""
+
+    def count(most: L.Tensor) -> list[L.Tensor]:
+        def one(i: L.Tensor, x: L.Tensor) -> tuple[None, list[L.Tensor], list[L.Tensor]]:
+            return None, [x + 1], []
+
+        def many(i: L.Tensor, x: L.Tensor) -> tuple[None, list[L.Tensor], list[L.Tensor]]:
+            return None, list(L.loop(most, None, [x], one)[0]), []
+
+        return list(L.loop(most, None, [L.full((), 0, t.INT64)], many if nested else one)[0])
+
+    program = Program(simplify(trace("f", count, [COUNT])))
+    assert not program.schedule.host
+    return program
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_loop_ends_when_its_time_is_over(nested: bool) -> None:
+    program = endless(nested)
+    expected = 36 if nested else 6
+    assert program.run([np.array(6)], RunContext(timeout=1000)) == [expected]
+    for _ in range(2):
+        begin = time.monotonic()
+        with pytest.raises(ResourceError, match=r"longer than 0\.1 s"):
+            program.run([np.array(1 << 62)], RunContext(timeout=0.1))
+        assert time.monotonic() - begin < 20
+        assert program.run([np.array(6)], RunContext(timeout=1000)) == [expected]
+        assert program.run([np.array(6)]) == [expected]
+
+
+def test_a_loop_ends_when_another_thread_says_so() -> None:
+    program = endless(nested=True)
+    run, other = RunContext(), RunContext()
+    timer = threading.Timer(0.1, run.terminate)
+    timer.start()
+    with pytest.raises(ResourceError, match="terminated"):
+        program.run([np.array(1 << 62)], run)
+    timer.join()
+    assert program.run([np.array(6)], other) == [36]
+    with pytest.raises(ResourceError, match="terminated"):
+        program.run([np.array(1 << 62)], run)

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import computed, random_program
 
-from sardonyx.compiler.program import Fault, Program
+from sardonyx.compiler.context import Fault
+from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim

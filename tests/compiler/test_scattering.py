@@ -7,7 +7,8 @@ import pytest
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
-from sardonyx.compiler.program import Fault, Program
+from sardonyx.compiler.context import Fault
+from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim

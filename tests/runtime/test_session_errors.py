@@ -402,3 +402,27 @@ def test_what_host_operators_give_counts() -> None:
     }  # fmt: skip
     assert "TfIdfVectorizer needs 40,000,000,000,004 bytes" in str(refusal("TfIdfVectorizer", [ints(1)], attributes))
     assert Session(model).run(None, {"x": ones(3)})[0].tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_compiled_loops_keep_to_the_limits(bound: bool) -> None:
+    looped = parsed(
+        "g (float[8] x, int64 n) => (float[8] y) { t = Constant<value = bool {1}>() \n"
+        "y = Loop (n, t, x) <body = b (int64 i, bool c, float[8] v) => (bool d, float[8] w) "
+        "{ d = Identity(c) \n w = Sin(v) }> }"
+    )
+    x, few, many = np.ones(8, np.float32), np.array(2), np.array(1 << 60)
+    for limits, message in (
+        ({"timeout": 0.2}, r"longer than 0\.2 s.*timeout"),
+        ({"max_loop_iterations": 100}, r"\(Loop\).*limit of 100 iterations"),
+    ):
+        session = Session(looped, compile="wait", **limits)  # type: ignore[arg-type]
+        assert session.native is not None
+        count = few.copy()
+        call = session.bind({"x": x, "n": count}) if bound else lambda: session.run(None, {"x": x, "n": count})  # noqa: B023
+        call()
+        count[...] = many
+        with pytest.raises(ResourceError, match=message):
+            call()
+        count[...] = few
+        call()

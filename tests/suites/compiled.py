@@ -18,7 +18,8 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase as Case
 
-from sardonyx.compiler.program import Fault, Program
+from sardonyx.compiler.context import Fault
+from sardonyx.compiler.program import Program
 from sardonyx.core import types as t
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.simplify import simplify

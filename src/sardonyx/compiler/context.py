@@ -12,7 +12,7 @@ import numpy as np
 
 from sardonyx.compiler.plan import Kernel, Link, Part, Plan
 from sardonyx.compiler.planning import ALIGNMENT, FAULT, PLACED_WORDS, PlanWord
-from sardonyx.compiler.player import Player
+from sardonyx.compiler.player import Ended, Player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.core.graph import Value
 from sardonyx.core.run_context import current_run
@@ -98,6 +98,10 @@ class Linked:
             return list(self._contexts)
 
 
+class Fault(Exception):
+    """Data have no result, or a loop passes the limit of iterations; the interpreter says what is wrong."""
+
+
 class Context:
     """A tape, an arena, and the numbers of the sizes that they are ready for.
 
@@ -109,7 +113,7 @@ class Context:
         registers: The numbers of sizes.
         offsets: Where in the arena each buffer is.
         address: Of the tape.
-        fault: Whether data had no result.
+        fault: Why the run ended before its end, see :class:`.Ended`; 0 where it did not.
         limit: How many iterations a loop may make.
         table: Where planning reads everything, see :class:`.PlanWord`.
     """
@@ -149,6 +153,10 @@ class Context:
             self.table[word], self.table[count] = array.ctypes.data, len(array)
         for word, array in arrays.items():
             self.table[word] = array.ctypes.data
+
+    def stop(self) -> None:
+        """End the loops that run on the tape, from any thread."""
+        self.fault.value = Ended.STOPPED
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
         """Make tape and arena ready.

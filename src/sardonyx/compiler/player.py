@@ -37,6 +37,13 @@ PATCH_WORDS = 3
 """Words of a patch, a word that changes with each iteration: its address, its first value, how much it grows."""
 
 
+class Ended(IntEnum):
+    """Why a run ended before its end, in the word that loops read after each iteration."""
+
+    FAULT = 1  # data have no result, or a loop would pass the limit of iterations
+    STOPPED = 2  # another thread said so
+
+
 class LoopWord(IntEnum):
     """The arguments of a loop. Those of an iteration are there twice, for even and for odd ones."""
 
@@ -44,7 +51,7 @@ class LoopWord(IntEnum):
     COUNT = 1  # ptr to i64: most iterations
     GO = 2  # ptr to i8: whether to begin
     NUMBER = 3  # ptr to i64: where the body reads the iteration's number; after the loop, how many there were
-    FAULT = 4  # ptr to i32
+    FAULT = 4  # ptr to i32, see Ended; read after each iteration
     LIMIT = 5  # ptr to i64: iterations that are allowed; more are a fault
     BEFORE = 6  # ptr: copies before the first iteration
     ITERATION = 7

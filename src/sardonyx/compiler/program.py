@@ -7,6 +7,7 @@ code; the addresses of inputs and results change from call to call. Nothing of t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import functools
@@ -23,7 +24,7 @@ from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.canonical import canonical
-from sardonyx.compiler.context import Context, Linked
+from sardonyx.compiler.context import Context, Fault, Linked
 from sardonyx.compiler.control import is_of_tensors
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.entry import Entry, Input, Output, Word, again_entry, call_entry
@@ -32,7 +33,7 @@ from sardonyx.compiler.launch import NAME, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
 from sardonyx.compiler.plan import UNLIMITED, Planner, stored_shape
-from sardonyx.compiler.player import player
+from sardonyx.compiler.player import Ended, player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.reweighting import Meaning, matched, remade
 from sardonyx.compiler.settled import Settling
@@ -57,10 +58,6 @@ _REMEMBERED = 256
 
 _FIRST_ROOM = 1 << 20
 """Bytes that a loop may collect before it is begun again with more room, where its length is not known before."""
-
-
-class Fault(Exception):
-    """A kernel met data that have no result; the interpreter says what is wrong."""
 
 
 def _no_host(domain: str, name: str, since: int, present: tuple[bool, ...] | None) -> HostFunction:
@@ -325,6 +322,7 @@ class Program:
         Raises:
             Fault: Data have no result: ask the interpreter what is wrong.
             ShapeError: Sizes do not fit.
+            ResourceError: A limit of the context is passed.
         """
         env: dict[Value, Any] = dict(zip(self.function.inputs, arrays, strict=True))
         key = tuple([array.shape if isinstance(array, np.ndarray) else None for array in arrays])
@@ -456,14 +454,17 @@ class Program:
         if linked.sources:
             addresses = np.array([self._address(value, env, sizes) for value in linked.sources])
             context.tape[linked.plan.outside[0]] = addresses[linked.whose]
-        if self._repeats:
-            context.limit.value = UNLIMITED if limit is None else limit
-        self.play_tape(context.address, linked.plan.kernels)
+        context.limit.value = UNLIMITED if limit is None else limit
+        run = current_run()
+        with run.on_end(context.stop) if self._repeats and run is not None else contextlib.nullcontext():
+            self.play_tape(context.address, linked.plan.kernels)
         if segment.counted is not None and linked.plan.count is not None:
             env[segment.counted] = ctypes.c_int64.from_address(context.place(linked.plan.count)).value
-        fault, context.fault.value = context.fault.value, 0
+        ended, context.fault.value = context.fault.value, 0
         linked.free.append(context)
-        if fault:
+        if ended == Ended.STOPPED and run is not None:
+            run.check_time()
+        if ended:
             raise Fault
 
     def play_counted(

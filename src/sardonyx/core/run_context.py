@@ -17,6 +17,7 @@ from types import TracebackType
 
 import numpy as np
 
+from sardonyx.core.deadlines import DEADLINES
 from sardonyx.errors import ResourceError
 
 COUNTED = 4096
@@ -80,7 +81,7 @@ class RunContext:
         """
         if self.terminated:
             raise ResourceError("the run was terminated.")
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
             raise ResourceError(f"the run took longer than {self.timeout} s.", remedy="Raise `timeout`.")
 
     @property
@@ -90,34 +91,34 @@ class RunContext:
 
     def terminate(self) -> None:
         """End the run, from any thread: it raises where it next looks."""
+        self.terminated = True
+        self._tell()
+
+    def _tell(self) -> None:
         with self._lock:
-            self.terminated = True
-            told = list(self._on_end)
-        for tell in told:
-            tell()
+            for tell in self._on_end:
+                tell()
 
     @contextlib.contextmanager
     def on_end(self, tell: Callable[[], None]) -> Iterator[None]:
         """Call ``tell`` when the run is terminated or its time is over, for code that cannot look by itself.
 
         Args:
-            tell: Called from another thread, at most twice; at once, if the run is over already.
+            tell: Called from another thread, at most three times, and not any more when this is left; at once, if the
+                run is over already.
         """
-        left = self.seconds_left
-        timer = None if left is None else threading.Timer(left, tell)
+        due = functools.partial(self._tell)
         with self._lock:
             self._on_end.append(tell)
-            over = self.terminated
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
+        if self._deadline is not None:
+            DEADLINES.add(self._deadline, due)
         try:
-            if over:
+            if self.terminated:
                 tell()
             yield
         finally:
-            if timer is not None:
-                timer.cancel()
+            if self._deadline is not None:
+                DEADLINES.remove(due)
             with self._lock:
                 self._on_end.remove(tell)
 

@@ -52,7 +52,10 @@ class Binding:
             if name not in results or (array.shape, array.dtype) != (results[name].shape, results[name].dtype):
                 raise FeedError("the model gives no such array.", where=name)
         kept = {name: self.outputs.get(name, array) for name, array in results.items()}
-        bound = version.bind(self.inputs, kept)
+        # The sizes are those of the run before, which kept to the limit on memory; others go on while loops run.
+        options = self._live.options
+        endless = options.timeout is None and options.max_loop_iterations is None
+        bound = version.bind(self.inputs, kept) if endless else None
         self._call: Callable[[], bool | None] = lambda: None
         if bound is not None:
             entry, kept = bound

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.context import Fault
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.image import NoImage
 from sardonyx.compiler.library.writer import write_library
-from sardonyx.compiler.program import Fault, Program
+from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import load

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.compiler.program import Fault
+from sardonyx.compiler.context import Fault
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError
 from sardonyx.ops.reference import ReferenceModel
