@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
+from sardonyx.core.dim import product
 from sardonyx.rewrite import evaluate, inference
-from sardonyx.rewrite.sizes import Sizes, at_least, equal, parsed, product, quotient
+from sardonyx.rewrite.sizes import Sizes, at_least, equal, parsed, quotient
 from tests.rewrite.models import INT64, info, model, node
 
 BINARY = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")

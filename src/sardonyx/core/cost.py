@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim, Size, ceil_div, dim_max
+from sardonyx.core.dim import Dim, Size, ceil_div, dim_max, product
 from sardonyx.core.graph import Function, Value, fresh_symbol
 from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.tensor import sizes_of
-from sardonyx.core.type_rules import product
 from sardonyx.core.types import Shape, TensorType, TupleType, Type
 
 CostRule = Callable[..., Size]

@@ -15,7 +15,8 @@ known not to be negative (``at_least(a, 0)``), and only there may one stand for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 from sardonyx.core import dim_forms as forms
@@ -44,6 +45,7 @@ __all__ = [
     "evaluate",
     "floor_div",
     "is_constant",
+    "product",
     "simplify",
     "substitute",
     "symbols",
@@ -95,6 +97,11 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
 def bounds(size: Size, assumptions: Assumptions = None) -> Interval:
     """Return proven bounds on the size; see :meth:`Dim.bounds`."""
     return size.bounds(assumptions) if isinstance(size, Dim) else (size, size)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """Return the product of the sizes; 1 for none."""
+    return math.prod(sizes)
 
 
 def floor_div(numerator: Size, divisor: Size, assumptions: Assumptions = None) -> Size:

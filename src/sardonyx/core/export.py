@@ -15,13 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
 from sardonyx.core.export_complex import PAIRED, paired_params
 from sardonyx.core.export_windows import arg_window, convolution, extremum_window, spread, sum_window
 from sardonyx.core.export_writer import GraphWriter, Writer, shape_of
 from sardonyx.core.graph import Function, Value, defined_by, symbols_in
 from sardonyx.core.numpy_rules import identity_of
-from sardonyx.core.type_rules import product
 from sardonyx.core.types import DType, Shape, TensorType, TupleType, numpy_dtype
 from sardonyx.errors import UnsupportedError
 

@@ -10,10 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size, dim_max
+from sardonyx.core.dim import Size, dim_max, product
 from sardonyx.core.export_writer import GraphWriter
 from sardonyx.core.numpy_rules import identity_of
-from sardonyx.core.type_rules import product
 from sardonyx.core.types import DType, Shape, numpy_dtype
 from sardonyx.errors import UnsupportedError
 

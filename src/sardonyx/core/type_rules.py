@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size, at_least, broadcast, equal, floor_div
+from sardonyx.core.dim import Size, at_least, broadcast, equal, floor_div, product
 from sardonyx.core.graph import Function
 from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.types import DType, MapType, Shape, TensorType, TupleType, Type
@@ -277,11 +277,6 @@ def _reshape(x: Type, *, shape: Shape) -> Type:
     if not same_size(product(old), product(shape)):
         raise ShapeError(f"{shape_text(old)} has other elements than {shape_text(shape)}: they cannot be reshaped.")
     return TensorType(dtype, shape)
-
-
-def product(sizes: Sequence[Size]) -> Size:
-    """The number of elements of a shape."""
-    return math.prod(sizes)
 
 
 @type_rule("permute")

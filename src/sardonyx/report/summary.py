@@ -14,10 +14,11 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
+from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.arithmetic import MACS
-from sardonyx.rewrite.sizes import MADE_UP, Sizes, product
+from sardonyx.rewrite.sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ def _tensor_bytes(value: ir.Value, sizes: Sizes, taken: dict[str, int]) -> int |
     count = product(dims)
     if not isinstance(count, int):
         for name in algebra.symbols(count):
-            if not name.startswith(MADE_UP):
+            if not name.startswith(UNNAMED):
                 taken.setdefault(name, 1)
         count = algebra.evaluate(count, {name: taken.get(name, 1) for name in algebra.symbols(count)})
     return -(-count * value.dtype.bitwidth // 8)

@@ -9,11 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sardonyx.ops.inference import UNNAMED
 from sardonyx.report.latency import Latency
 from sardonyx.report.summary import Summary
 from sardonyx.rewrite.pipeline import available_passes, describe
 from sardonyx.rewrite.record import Report
-from sardonyx.rewrite.sizes import MADE_UP
 
 MOST_OPERATORS = 24
 """Operator types with a line of their own."""
@@ -27,7 +27,7 @@ def count(number: int | str | None) -> str:
     if number is None:
         return "—"
     if isinstance(number, str):
-        return number if len(number) <= 40 and not any(mark in number for mark in MADE_UP) else "depends on sizes"
+        return number if len(number) <= 40 and not any(mark in number for mark in UNNAMED) else "depends on sizes"
     for bound, suffix in ((10**9, "G"), (10**6, "M")):
         if number >= 10 * bound:
             return f"{number / bound:,.1f} {suffix}"

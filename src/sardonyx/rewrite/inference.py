@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.core.dim import Dim, Size, dim_min
+from sardonyx.core.dim import Dim, Size, dim_min, product
 from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.core.graph import DEFINED
 from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError
 from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference
+from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import MADE_UP, Sizes, at_least, equal, parsed, product, quotient
+from sardonyx.rewrite.sizes import Sizes, at_least, equal, parsed, quotient
 from sardonyx.rewrite.structure import plainly_sound, require_structure
 
 FAR = 1 << 30
@@ -162,7 +163,7 @@ def _is_tensor(value: ir.Value) -> bool:
 def all_told(shape: ir.Shape | None) -> bool:
     """Whether every size is a number or a name of the file's own."""
     return shape is not None and all(
-        isinstance(dim, int) or (dim.value is not None and not dim.value.startswith(MADE_UP)) for dim in shape
+        isinstance(dim, int) or (dim.value is not None and not dim.value.startswith(UNNAMED)) for dim in shape
     )
 
 
@@ -302,9 +303,9 @@ def _without_made_up(shape: ir.Shape, declared: set[str]) -> ir.Shape:
 
 def _is_made_up(name: str, declared: set[str]) -> bool:
     # A file's own name holds no mark of ours; only then is it worth parsing.
-    if not any(mark in name for mark in MADE_UP):
+    if not any(mark in name for mark in UNNAMED):
         return False
-    return any(s.startswith(MADE_UP) and s not in declared for s in algebra_symbols(parsed(name)))
+    return any(s.startswith(UNNAMED) and s not in declared for s in algebra_symbols(parsed(name)))
 
 
 def override_input_shapes(model: ir.Model, input_shapes: InputShapes) -> None:

@@ -14,13 +14,11 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import POSITIVE, Dim, Size, product
 from sardonyx.errors import ShapeError
 from sardonyx.ops.graph import is_unnamed
+from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts
-
-MADE_UP = ("?", "unk__")
-"""How names begin that inference (ours, and that of ``onnx``) gives to sizes which nothing tells."""
 
 LONGEST = 64
 """Elements up to which a tensor is followed as shape arithmetic."""
@@ -130,10 +128,9 @@ class Sizes:
 
 
 def _told(sizes: Sequence[Size]) -> bool:
-    return not any(name.startswith(MADE_UP) for size in sizes for name in algebra.symbols(size))
+    return not any(name.startswith(UNNAMED) for size in sizes for name in algebra.symbols(size))
 
 
-@functools.lru_cache(maxsize=65536)
 def parsed(text: str) -> Size:
     """The Dim that a dimension name stands for; a name that is no expression is a symbol."""
     try:
@@ -179,14 +176,6 @@ def _shape(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
 def _size_of(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     dims = s.dims(node.inputs[0])
     return None if dims is None else (0, (product(dims),))
-
-
-def product(sizes: Sequence[Size]) -> Size:
-    """The product of sizes; 1 for none."""
-    total: Size = 1
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def _gather(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
@@ -305,26 +294,19 @@ def at_least(a: Size, b: Size) -> bool | None:
     """Whether ``a >= b`` for all sizes; sizes with names are at least 1."""
     if isinstance(a, int) and isinstance(b, int):
         return a >= b
-    assumptions = dict.fromkeys(algebra.symbols(a) | algebra.symbols(b), (1, None))
-    return algebra.at_least(a, b, assumptions)
+    return algebra.at_least(a, b, POSITIVE)
 
 
 def equal(a: Size, b: Size) -> bool | None:
     """Whether two sizes are equal: surely, surely not, or unknown."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
-    if a is b:
-        return True
-    assumptions = dict.fromkeys(algebra.symbols(a) | algebra.symbols(b), (1, None))
-    return algebra.equal(a, b, assumptions)
+    return a is b or algebra.equal(a, b, POSITIVE)
 
 
 def quotient(a: Size, b: Size) -> Size:
     """``a // b``; names are taken as at least 1, so that common factors cancel."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b
-    assumptions = dict.fromkeys(algebra.symbols(a) | algebra.symbols(b), (1, None))
-    return algebra.floor_div(a, b, assumptions)
+    return algebra.floor_div(a, b, POSITIVE)
 
 
 def _divide(a: Size, b: Size) -> Size | None:

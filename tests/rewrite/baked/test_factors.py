@@ -5,9 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Dim, Size, product
 from sardonyx.rewrite.baked.factors import Factor, distribute, merged, product_of_old, split
-from sardonyx.rewrite.sizes import product
 
 N, H, W = (Dim.symbol(name) for name in "NHW")
 

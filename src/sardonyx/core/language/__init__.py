@@ -5,7 +5,7 @@ Axes may be negative. Sizes are ints or Dims. Numbers among operands take the el
 
 from __future__ import annotations
 
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
 from sardonyx.core.language.elementwise import (
     abs_,
     acos,
@@ -55,7 +55,6 @@ from sardonyx.core.language.known import (
     number,
     of_rank,
     one_size,
-    product,
     shape_tensor,
     sizes,
     static,

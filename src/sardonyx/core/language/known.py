@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from sardonyx.core import types as t
@@ -112,11 +111,6 @@ def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
     if x.rank != rank:
         raise ShapeError(f"{what} has {rank} axes, and {x.type} was given.")
     return x
-
-
-def product(values: Sequence[Size]) -> Size:
-    """The product of sizes."""
-    return math.prod(values)
 
 
 def number(size: Size, dtype: DType = t.INT64) -> Tensor:

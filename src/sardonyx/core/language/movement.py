@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
 from sardonyx.core.dim import equal as same
 from sardonyx.core.language.elementwise import where
-from sardonyx.core.language.known import normalized_axes, normalized_axis, of_rank, product
+from sardonyx.core.language.known import normalized_axes, normalized_axis, of_rank
 from sardonyx.core.language.sources import iota
 from sardonyx.core.tensor import (
     Operand,

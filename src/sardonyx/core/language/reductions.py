@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
 from sardonyx.core.language.elementwise import cast, exp, log, stop_gradient
-from sardonyx.core.language.known import normalized_axes, normalized_axis, product
+from sardonyx.core.language.known import normalized_axes, normalized_axis
 from sardonyx.core.language.movement import reshape
 from sardonyx.core.tensor import (
     Tensor,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sardonyx.core.dim import Size
-from sardonyx.rewrite.sizes import product, quotient
+from sardonyx.core.dim import Size, product
+from sardonyx.rewrite.sizes import quotient
 
 
 @dataclass(frozen=True)

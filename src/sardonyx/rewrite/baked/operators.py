@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.baked.demand import demand
 from sardonyx.rewrite.baked.factors import distribute, merged, split
 from sardonyx.rewrite.baked.walk import Repairs, Walk
-from sardonyx.rewrite.sizes import product
 
 END = (1 << 63) - 1
 """The end of any axis."""

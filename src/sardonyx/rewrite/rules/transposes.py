@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape, Transpose
 from sardonyx.rewrite.rules.reshapes import FAMILY
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
-from sardonyx.rewrite.sizes import equal, product
+from sardonyx.rewrite.sizes import equal
 
 
 def merged_axes(before: Sequence[Size], after: Sequence[Size]) -> list[list[int]] | None:

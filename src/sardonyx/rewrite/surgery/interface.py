@@ -9,8 +9,9 @@ import onnx_ir as ir
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Size
 from sardonyx.model.carry import QUANTIZATION_KEY
+from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import MADE_UP, parsed
+from sardonyx.rewrite.sizes import parsed
 
 
 def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
@@ -38,7 +39,7 @@ def forget_made_up_sizes(values: Iterable[ir.Value]) -> None:
         if value.shape is None:
             continue
         dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-        told = [None if isinstance(dim, str) and any(mark in dim for mark in MADE_UP) else dim for dim in dims]
+        told = [None if isinstance(dim, str) and any(mark in dim for mark in UNNAMED) else dim for dim in dims]
         if told != dims:
             value.shape = ir.Shape(told)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, product
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.arithmetic import MACS
-from sardonyx.rewrite.sizes import Sizes, product
+from sardonyx.rewrite.sizes import Sizes
 
 MACS_PER_SECOND = 2e10
 BYTES_PER_SECOND = 1e10
