@@ -80,6 +80,8 @@ def notes(row: Result) -> list[str]:
     """What keeps a row from being whole."""
     said = [f"{row['name']}: {row['failure']}"] if "failure" in row else []
     said += [f"{row['name']}: {name}: {reason}" for name, reason in row.get("failures", {}).items()]
+    if "within" in row.get("judge", ""):
+        said.append(f"{row['name']}: compared with {row['judge']}")
     left = row.get("interpreted")
     return [*said, *([f"{row['name']}: {len(left)} values on the interpreter: {', '.join(left[:3])}"] if left else [])]
 

@@ -197,16 +197,16 @@ def output_faults(path: Path, samples: Sequence[suites.Sample]) -> tuple[float |
     return worst, []
 
 
-def difference(new: Any, old: Any) -> tuple[float, str | None]:
-    """Relative error of one output, and the fault if it is not the same value."""
+def difference(new: Any, old: Any, tolerance: float = TOLERANCE) -> tuple[float, str | None]:
+    """Relative error of one output, and the fault if it is not the same value up to the tolerance."""
     if isinstance(old, (list, tuple)):
         if len(new) != len(old):
             return 0.0, f"{len(new)} elements instead of {len(old)}"
-        return worst_of(zip(new, old, strict=True))
+        return worst_of(zip(new, old, strict=True), tolerance)
     if isinstance(old, dict):
         if list(new) != list(old):
             return 0.0, "other keys"
-        return worst_of((new[key], old[key]) for key in old)
+        return worst_of(((new[key], old[key]) for key in old), tolerance)
     new, old = np.asarray(new), np.asarray(old)
     if new.shape != old.shape or new.dtype != old.dtype:
         return 0.0, f"{new.dtype}{list(new.shape)} instead of {old.dtype}{list(old.shape)}"
@@ -219,13 +219,13 @@ def difference(new: Any, old: Any) -> tuple[float, str | None]:
         return 0.0, None
     largest = float(np.abs(old[finite]).max())
     error = float(np.abs(new[finite].astype(np.float64) - old[finite]).max()) / (largest or 1.0)
-    return error, None if error <= TOLERANCE else f"differs by {error:.1e} of the largest value"
+    return error, None if error <= tolerance else f"differs by {error:.1e} of the largest value"
 
 
-def worst_of(pairs: Iterable[tuple[Any, Any]]) -> tuple[float, str | None]:
+def worst_of(pairs: Iterable[tuple[Any, Any]], tolerance: float) -> tuple[float, str | None]:
     worst = 0.0
     for new, old in pairs:
-        error, fault = difference(new, old)
+        error, fault = difference(new, old, tolerance)
         if fault:
             return error, fault
         worst = max(worst, error)
