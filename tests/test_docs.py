@@ -42,13 +42,17 @@ def test_every_page_is_reached_from_the_index() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the examples speak of: model.onnx, head.onnx, better.onnx, real.npz and the shipped models."""
+    """A folder with what the examples speak of: model.onnx, head.onnx, better.onnx, real.npz, check.py (a program that
+    cannot run Sigmoid) and the shipped models."""
     monkeypatch.chdir(tmp_path)
     for name in demo.names():
         shutil.copy(demo.path(name), tmp_path)
     onnx.save(convolution("N"), "model.onnx")
     onnx.save(convolution("N"), "better.onnx")
     onnx.save(parsed("head (float[M, 4, 1, 1] x) => (float[M, 4, 1, 1] z) { z = Relu(x) }"), "head.onnx")
+    Path("check.py").write_text(
+        "import sys, onnx\nsys.exit(any(n.op_type == 'Sigmoid' for n in onnx.load(sys.argv[1]).graph.node))\n"
+    )
     np.savez("real.npz", image=np.random.default_rng(0).random((2, 3, 8, 8), np.float32))
     return tmp_path
 
@@ -91,10 +95,17 @@ def test_commands_in_the_documents_run(page: Path, folder: Path) -> None:
         run(line)
 
 
+EARLIER = {
+    "merge": "sardonyx extract model.onnx --outputs features -o backbone.onnx",
+    "compare": "sardonyx fp16 model.onnx -o half.onnx",
+}
+"""What makes the other files of a verb's example."""
+
+
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {"view", "demo"}))
 def test_the_example_of_every_verb_runs(verb: str, folder: Path) -> None:
-    for earlier in ["sardonyx extract model.onnx --outputs features -o backbone.onnx"] if verb == "merge" else []:
-        run(earlier)
+    if verb in EARLIER:
+        run(EARLIER[verb])
     example = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}").EXAMPLE
     run(example, allowed=(0, 1) if verb == "check" else (0,))
 

@@ -13,7 +13,7 @@ from sardonyx.cli.output import AsJson, ModelPath, console, names_in, parse_size
 from sardonyx.errors import MissingDependencyError, OptionError
 from sardonyx.report.bench import PERCENTILES, Figures, bench
 
-EXAMPLE = "sardonyx bench model.onnx --against onnxruntime,openvino --sizes N=1 --sizes N=8,S=128"
+EXAMPLE = "sardonyx bench model.onnx --against onnxruntime --sizes N=1 --sizes N=8 --seconds 1"
 
 
 def command(

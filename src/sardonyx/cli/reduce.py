@@ -14,7 +14,7 @@ from sardonyx.errors import OptionError
 from sardonyx.report.accuracy import TOLERANCE, Side, drawn
 from sardonyx.report.reduction import differing, reduce, refused_by
 
-EXAMPLE = "sardonyx reduce model.onnx -o small.onnx --providers reference,native"
+EXAMPLE = "sardonyx reduce model.onnx -o small.onnx --command 'python check.py {model} {inputs}'"
 
 
 def command(
