@@ -66,7 +66,8 @@ def assert_agrees(found: Any, wanted: Any, rtol: float, atol: float) -> None:
     elif isinstance(wanted, Mapping):
         assert list(found) == list(wanted)
         for key in wanted:
-            assert_agrees(np.asarray(found[key]), np.asarray(wanted[key], np.float32), rtol, atol)
+            assert type(found[key]) is type(wanted[key])
+            assert_agrees(np.asarray(found[key]), np.asarray(wanted[key]), rtol, atol)
     elif wanted.dtype.kind in "OSUbiu":
         assert found.shape == wanted.shape and found.tolist() == wanted.tolist()
     else:

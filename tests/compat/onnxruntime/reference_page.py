@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import ModuleType
 from typing import Any
 
 from sardonyx.compat import onnxruntime as ours
@@ -21,8 +22,6 @@ _CLASSES = (
     "SparseTensor", "OrtDevice", "OrtMemoryInfo",
 )  # fmt: skip
 
-_NOT_ITS_OWN = frozenset({"contextlib", "onnxruntime_validation"})
-"""Modules that it imports for itself."""
 
 _WITHOUT_EFFECT = frozenset(
     {
@@ -46,7 +45,7 @@ def page() -> str:
     import onnxruntime as real
 
     lines = [_HEAD.format(version=real.__version__), "## The module\n", "| name | here | note |", "| --- | --- | --- |"]
-    for name in (each for each in dir(real) if not each.startswith("_") and each not in _NOT_ITS_OWN):
+    for name in names_of_package(real):
         lines.append(_row(name, hasattr(ours, name), name, name in _WITHOUT_EFFECT, getattr(ours, name, None)))
     for kind in _CLASSES:
         lines += [f"\n## {kind}\n", "| name | here | note |", "| --- | --- | --- |"]
@@ -61,6 +60,12 @@ def page() -> str:
             found = getattr(ours.capi.onnxruntime_pybind11_state, name, None)
             lines.append(_row(name, found is not None, name, False, found))
     return "\n".join(lines) + "\n"
+
+
+def names_of_package(package: ModuleType) -> list[str]:
+    """Its public names; of the modules in it ``capi`` alone is its own, others are there once somebody imports them."""
+    names = [name for name in dir(package) if not name.startswith("_")]
+    return [name for name in names if name == "capi" or not inspect.ismodule(getattr(package, name))]
 
 
 def _made(kind: str) -> Any:
