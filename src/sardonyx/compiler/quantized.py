@@ -188,7 +188,7 @@ def _weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
     return _Weights(whole, scale) if np.array_equal(whole, numbers) else None
 
 
-def _form(found: Quantized, weights: _Weights, depth: int, target: Target) -> Form | None:
+def _form(weights: _Weights, depth: int, target: Target) -> Form | None:
     """How a product of so many terms is taken; None where no form holds it."""
     if depth * _WIDEST * weights.largest >= 1 << 31:
         return None
@@ -228,7 +228,7 @@ def product(value: Value, x: Value, y: Value, target: Target) -> Tensor | None:
         return None
     depth = math.prod(int(size) for size in sizes)
     weights = None if params["batch"] else _weights(y, right)
-    form = None if weights is None else _form(found, weights, depth, target)
+    form = None if weights is None else _form(weights, depth, target)
     if weights is None or form is None:
         return _as_floats(value, x, y, depth)
     operand, zero = _operand(found, form)
@@ -279,7 +279,7 @@ def image_operands(
         return None
     groups, filters, channels, *_ = known.numbers.shape
     depth = math.prod(known.numbers.shape[2:])
-    form = _form(found, known, depth, target)
+    form = _form(known, depth, target)
     if groups > 1 and channels == filters == 1:
         # Depthwise: a lane is a channel, and all is computed in floats, which are exact.
         if depth * _WIDEST * known.largest >= 1 << 24:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -59,12 +60,12 @@ class Edit(Draft):
             self._live.end()
 
 
-class Edits:
+class Edits(ABC):
     """The changes of an edit, each as an edit of its own."""
 
+    @abstractmethod
     def edit(self) -> Edit:
         """Begin an edit; see :class:`Edit`."""
-        raise NotImplementedError
 
     @staticmethod
     def _alone(change: Callable[Concatenate[Draft, P], R]) -> Callable[Concatenate[Edits, P], R]:
