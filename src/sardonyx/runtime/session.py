@@ -25,6 +25,7 @@ from sardonyx.runtime.history import Commit
 from sardonyx.runtime.kept import Given
 from sardonyx.runtime.live import Live
 from sardonyx.runtime.memory import Memory
+from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import Compile, Named, SessionOptions
 from sardonyx.runtime.placement import Placement
@@ -113,6 +114,11 @@ class Session(Edits):
     def model(self) -> ir.Model:
         """The model; it is not to be changed."""
         return self._live.version.model
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the model says of itself: names, versions, who made it, and what the maker added."""
+        return Metadata.of(self.model)
 
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
         """Write what the model is compiled to, and its weights, as one file that ``Session(path)`` maps.
@@ -269,6 +275,10 @@ class Session(Edits):
     def get_outputs(self) -> list[ValueInfo]:
         """The outputs."""
         return list(self._live.version.outputs)
+
+    def get_overridable_initializers(self) -> list[ValueInfo]:
+        """The inputs that may be fed, and have a value where they are not."""
+        return [ValueInfo.of(value) for value in self.model.graph.inputs if value.is_initializer()]
 
     def __call__(self, **feeds: Any) -> Any:
         """Run on feeds by keyword; one output comes alone, several as a tuple."""

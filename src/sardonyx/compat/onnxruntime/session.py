@@ -42,6 +42,7 @@ from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.runtime.edit import Edit, Edits
+from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.providers.reference import without_definition
 from sardonyx.runtime.value_info import ValueInfo
 
@@ -75,17 +76,17 @@ class ModelMetadata:
     """What a model says of itself.
 
     Args:
-        model: The model.
+        said: The same, as our sessions give it.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self.custom_metadata_map = dict(model.metadata_props)
-        self.description = model.doc_string or ""
-        self.domain = model.domain or ""
-        self.graph_description = model.graph.doc_string or ""
-        self.graph_name = model.graph.name or ""
-        self.producer_name = model.producer_name or ""
-        self.version = _NO_VERSION if model.model_version is None else model.model_version
+    def __init__(self, said: Metadata) -> None:
+        self.custom_metadata_map = dict(said.custom)
+        self.description = said.description
+        self.domain = said.domain
+        self.graph_description = said.graph_description
+        self.graph_name = said.graph_name
+        self.producer_name = said.producer_name
+        self.version = _NO_VERSION if said.version is None else said.version
 
 
 def _blame(source: Any, error: Exception) -> None:
@@ -205,14 +206,13 @@ class InferenceSession(Edits):
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Inputs that need not be fed."""
-        model = self._session.model
-        if model.ir_version < _FIRST_OVERRIDABLE:
+        if self._session.model.ir_version < _FIRST_OVERRIDABLE:
             return []
-        return [NodeArg(ValueInfo.of(value)) for value in model.graph.inputs if value.is_initializer()]
+        return [NodeArg(each) for each in self._session.get_overridable_initializers()]
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model says of itself."""
-        return ModelMetadata(self._session.model)
+        return ModelMetadata(self._session.metadata)
 
     def get_session_options(self) -> SessionOptions:
         """What the session was told."""
