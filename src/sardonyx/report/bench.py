@@ -27,7 +27,6 @@ from sardonyx.runtime import Session
 
 SUBJECT = "sardonyx"
 PERCENTILES = (50, 90, 99)
-CONFIDENCE = 0.95
 
 RAPL = Path("/sys/class/powercap")
 """Where Linux tells the energy that processors took."""
@@ -163,7 +162,7 @@ def _measured(
             {percent: _percentile(all_runs, percent) for percent in PERCENTILES},
             len(all_runs),
             statistics.median(ratios),
-            median_interval(ratios),
+            measure.median_interval(ratios),
             {count: throughput(call, count, seconds) for count in streams},
             energy(call, seconds),
         )
@@ -172,28 +171,6 @@ def _measured(
 def _percentile(ordered: Sequence[float], percent: int) -> float:
     """The least value that so many percent do not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-
-
-def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The narrowest pair of order statistics, even to both sides, between which the true median lies.
-
-    Args:
-        ordered: The sample, ascending.
-        confidence: The probability with which it does.
-
-    Returns:
-        The interval; None where the sample is too small for it.
-    """
-    n = len(ordered)
-    below = 0.0
-    found = None
-    for k in range((n + 1) // 2):
-        # The median is outside with the probability that at most k of n fall to one side of it.
-        below += math.comb(n, k) / 2**n
-        if 1 - 2 * below < confidence:
-            break
-        found = ordered[k], ordered[n - 1 - k]
-    return found
 
 
 def throughput(call: Callable[[], object], streams: int, seconds: float) -> float:

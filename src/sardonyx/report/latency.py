@@ -27,8 +27,7 @@ def measure_apart(
             stored.write_bytes(pickle.dumps(dict(feeds)))
         names = [os.fspath(path) for path in paths]
         answer = ask({"do": "measure", "paths": names, "engine": "onnxruntime", "feeds": str(stored), "budget": budget})
-    seconds, times = tuple(answer.pop("seconds")), tuple(map(tuple, answer.pop("times")))
-    return Latency(seconds=seconds, times=times, **answer)
+    return Latency.read(answer)
 
 
 __all__ = ["Latency", "measure", "measure_apart"]

@@ -1,10 +1,10 @@
 """The gate of a target: never slower, never larger, and no fusion lost where nothing can be measured.
 
 Where the engine of the target is installed, the result runs there beside the original, in turn, in a child process;
-it is slower when its median is more than ``SLOWER`` times the original's, in a short measurement and again in a longer
-one. Where it is absent the fusions that engines make are counted in both. ``portable`` has no engine and promises
-size alone. A result that does not pass is made again without the passes that did it, found by bisection; if
-that does not help either, the original is given back.
+it is slower when the median of the pairs is more than ``SLOWER`` times the original's in a short measurement, and in a
+longer one by all that chance leaves open: noise slows no result. Where it is absent the fusions that engines make are
+counted in both. ``portable`` has no engine and promises size alone. A result that does not pass is made again without
+the passes that did it, found by bisection; if that does not help either, the original is given back.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite.census import census, lost
 from sardonyx.rewrite.engine import Applied
-from sardonyx.rewrite.measure import ENGINES
+from sardonyx.rewrite.measure import ENGINES, Latency
 from sardonyx.rewrite.record import Count
 from sardonyx.rewrite.targets import Profile
 
 SLOWER = 1.02
-"""Ratio of latencies above which a result is slower: what paired medians of equal models stay below."""
+"""Ratio of latencies above which a result is slower: where memory happens to lie is worth as much."""
 
 SHORT, LONG = 1.0, 4.0
 """Seconds of counted runs in the first measurement, and in the one that must confirm it."""
@@ -235,24 +235,21 @@ class Gate:
         paths = [self._original_path(), self._place / "result.onnx"]
         model_io.save(result, paths[1])
         try:
-            ratio, text = self._measured(engine, paths, SHORT)
-            if ratio > SLOWER:
-                ratio, text = self._measured(engine, paths, LONG)
+            found = self._measured(engine, paths, SHORT)
+            if confirm := found.ratio > SLOWER:
+                found = self._measured(engine, paths, LONG)
         except EvaluationError as error:
             self.only_counts, self._reason = True, str(error)
             return None
-        self.text = text
-        return f"slower: {text}" if ratio > SLOWER else None
+        self.text = _sentence(found)
+        return f"slower: {self.text}" if confirm and is_slower(found) else None
 
-    def _measured(self, engine: str, paths: Sequence[Path], budget: float) -> tuple[float, str]:
+    def _measured(self, engine: str, paths: Sequence[Path], budget: float) -> Latency:
         feeds = self._place / "feeds.pickle"
         if self._inputs is not None and not feeds.exists():
             feeds.write_bytes(pickle.dumps(dict(self._inputs)))
         request = {"do": "measure", "paths": list(map(str, paths)), "engine": engine, "feeds": str(feeds)}
-        answer = ask({**request, "budget": budget})
-        ratio, (before, after) = float(answer["ratio"]), answer["seconds"]
-        times = f"{before * 1e3:.3f} → {after * 1e3:.3f} ms"
-        return ratio, f"{ratio:.3f} × the original's latency in {answer['engine']} ({times}, {answer['runs']} pairs)"
+        return Latency.read(ask({**request, "budget": budget}))
 
     def _original_path(self) -> Path:
         if isinstance(self._original, Path):
@@ -296,6 +293,19 @@ class Gate:
         return Counter({name: n for name, n in answer["operators"].items() if name in self._profile.protected})
 
 
+def is_slower(found: Latency) -> bool:
+    """Whether the last model is slower than the first by more than chance: the lower end of the interval tells."""
+    interval = found.interval
+    return interval is not None and interval[0] > SLOWER
+
+
+def _sentence(found: Latency) -> str:
+    before, after = found.seconds
+    sure = "" if (interval := found.interval) is None else f", {interval[0]:.3f} to {interval[1]:.3f} with 95 %"
+    times = f"{before * 1e3:.3f} → {after * 1e3:.3f} ms, {found.runs} pairs"
+    return f"{found.ratio:.3f} × the original's latency in {found.engine} ({times}{sure})"
+
+
 def _told(before: Counter[str], after: Counter[str]) -> str:
     names = sorted({*before, *after})
     return ", ".join(f"{name} {before[name]} → {after[name]}" for name in names) or "none"
@@ -332,4 +342,4 @@ def ask(request: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-__all__ = ["Attempt", "Gate", "Outcome", "hold", "stored_bytes"]
+__all__ = ["Attempt", "Gate", "Outcome", "hold", "is_slower", "stored_bytes"]

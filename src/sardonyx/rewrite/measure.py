@@ -7,6 +7,7 @@ standard output. An engine that crashes over a model then takes nothing with it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import statistics
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import onnx_ir as ir
 
@@ -27,7 +28,10 @@ from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.search import Feeds, Search
 
 MOST_PAIRS = 500
-FEWEST_PAIRS = 5
+FEWEST_PAIRS = 6
+"""The least sample whose order statistics hold the median with the confidence below."""
+
+CONFIDENCE = 0.95
 
 TYPICAL_SIZES = (128, 224, 64)
 """Open sizes tried first, with a batch of 1: what is tiny measures the engine's overhead, not the model."""
@@ -55,9 +59,50 @@ class Latency:
     sizes: Mapping[str, int]
     times: tuple[tuple[float, ...], ...] = ()
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the true median of the ratio lies, with a confidence of 95 %; None of too few pairs."""
+        return median_interval(sorted(pair_ratios(self.times))) if self.times else None
+
     def as_dict(self) -> dict[str, Any]:
-        """The medians as plain data."""
-        return {name: value for name, value in asdict(self).items() if name != "times"}
+        """The medians and the interval as plain data."""
+        known = {name: value for name, value in asdict(self).items() if name != "times"}
+        return {**known, "interval": self.interval}
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> Self:
+        """That of a child process, from its JSON."""
+        times = tuple(map(tuple, answer["times"]))
+        return cls(**{**answer, "seconds": tuple(answer["seconds"]), "times": times})
+
+
+def pair_ratios(times: Sequence[Sequence[float]]) -> list[float]:
+    """The last model's time over the first's, of each pair."""
+    return [last / first for first, last in zip(times[0], times[-1], strict=True)]
+
+
+def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """The narrowest pair of order statistics, even to both sides, between which the true median lies.
+
+    It is the interval of the sign test, and asks nothing of the distribution.
+
+    Args:
+        ordered: The sample, ascending.
+        confidence: The probability with which it does.
+
+    Returns:
+        The interval; None where the sample is too small for it.
+    """
+    n = len(ordered)
+    below = 0.0
+    found = None
+    for k in range((n + 1) // 2):
+        # The median is outside with the probability that at most k of n fall to one side of it.
+        below += math.comb(n, k) / 2**n
+        if 1 - 2 * below < confidence:
+            break
+        found = ordered[k], ordered[n - 1 - k]
+    return found
 
 
 def _onnxruntime(path: str | os.PathLike[str], threads: int, spinning: bool) -> Run:
@@ -134,7 +179,7 @@ def measure(
             record.append(time.perf_counter() - started)
         # Whoever comes second finds the caches in another state.
         order.reverse()
-    ratios = [last / first for first, last in zip(times[0], times[-1], strict=True)]
+    ratios = pair_ratios(times)
     return Latency(
         seconds=tuple(statistics.median(record) for record in times),
         ratio=statistics.median(ratios),

@@ -1,0 +1,38 @@
+"""Runs are paired, and intervals hold the true median as often as they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import parser
+
+from sardonyx.rewrite import measure
+from sardonyx.rewrite.measure import median_interval
+
+
+def test_intervals_hold_the_median_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+    assert median_interval(list(range(6))) == (0, 5)
+    samples = np.sort(rng.lognormal(size=(4000, 25)), axis=1)
+    held = 0
+    for sample in samples:
+        interval = median_interval(list(sample))
+        assert interval is not None
+        held += interval[0] <= 1.0 <= interval[1]
+    assert 0.95 <= held / len(samples) < 0.98
+
+
+def test_runs_are_paired_and_on_the_inputs_given(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }'
+    )
+    onnx.save(model, path)
+    found = measure.measure([path, path], feeds={"x": np.ones((3, 2), np.float32)}, budget=0.05)
+    assert found.sizes == {"n": 3}
+    assert len(found.times) == 2 and len(found.times[0]) == len(found.times[1]) == found.runs >= measure.FEWEST_PAIRS
+    assert found.interval is not None and found.interval[0] <= found.ratio <= found.interval[1]
+    assert measure.Latency.read(found.__dict__) == found
