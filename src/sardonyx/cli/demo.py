@@ -17,9 +17,9 @@ from sardonyx.errors import EvaluationError, MissingDependencyError
 from sardonyx.report import latency, tables
 from sardonyx.report.scene import Box, draw
 from sardonyx.report.summary import Summary, summary
-from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Report
+from sardonyx.rewrite.verify.child import Apart
 
 EXAMPLE = "sardonyx demo"
 
@@ -86,12 +86,14 @@ def _run(name: str) -> _Run:
         timing = _latency([demo.path(name), path], feeds)
         sizes = None if isinstance(timing, str) else timing.sizes
         before, after = (summary(each, sizes=sizes) for each in (demo.path(name), path))
-        return _Run(name, result.report, before, after, timing, evaluate(path, feeds))
+        with Apart() as apart:
+            answers = apart.run(path, feeds)
+        return _Run(name, result.report, before, after, timing, answers)
 
 
 def _latency(paths: list[Path], feeds: dict[str, Any]) -> latency.Latency | str:
     try:
-        return latency.measure(paths, feeds=feeds)
+        return latency.measure_apart(paths, feeds=feeds)
     except (EvaluationError, MissingDependencyError) as error:
         return str(error)
 

@@ -1,4 +1,4 @@
-"""Nodes computed on known tensors, without a model around them: what constant folding asks for."""
+"""Nodes computed on known tensors, without a model around them: what constant folding and conversion ask for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from sardonyx.core.types import STRING, DType, dtype_of
 from sardonyx.errors import UnsupportedError
 from sardonyx.ops.graph import Frame, Preparer, array_constant, call_step, node_label
 
+MEMORY = 1 << 30
+"""Most bytes alive at a time while constants are computed."""
+
+SECONDS = 60.0
+"""Most seconds that one group of constants may take."""
+
 
 def evaluate_nodes(
     nodes: Sequence[ir.Node],
@@ -20,8 +26,8 @@ def evaluate_nodes(
     known: Callable[[ir.Value], np.ndarray | None],
     imports: Mapping[str, int],
     *,
-    max_memory: int | None = None,
-    timeout: float | None = None,
+    max_memory: int | None = MEMORY,
+    timeout: float | None = SECONDS,
 ) -> dict[ir.Value, np.ndarray]:
     """Compute nodes, each of which reads known tensors and results of earlier ones.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from sardonyx.errors import EvaluationError
-from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.errors import SardonyxError
+from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite.opset.schemas import canonical
 
 _NODES = 256
@@ -81,34 +80,25 @@ def folded(value: ir.Value, ir_version: int, imports: Mapping[str, int]) -> np.n
         imports: Operator set of every domain in which the nodes that make ``value`` are written.
     """
     nodes: list[ir.Node] = []
-    leaves: dict[ir.Value, onnx.TensorProto] = {}
+    leaves: dict[ir.Value, np.ndarray] = {}
     try:
         _collect(value, ir_version, nodes, leaves, set())
     except _NotConstant:
         return None
     if not nodes:
-        return onnx.numpy_helper.to_array(leaves[value]) if value in leaves else None
-    graph = onnx.helper.make_graph(
-        [ir.serde.serialize_node(node) for node in nodes],
-        "constant",
-        [],
-        [onnx.helper.make_value_info(str(value.name), onnx.TypeProto())],
-        list(leaves.values()),
-    )
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
+        return leaves.get(value)
     try:
-        answer = evaluate(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(4, ir_version)), {})
-    except EvaluationError:
+        array = evaluate_nodes(nodes, [value], leaves.get, imports)[value]
+    except SardonyxError:
         return None
-    array = answer[str(value.name)]
-    return array if isinstance(array, np.ndarray) and array.size <= _ELEMENTS else None
+    return array if array.size <= _ELEMENTS else None
 
 
 def _collect(
     value: ir.Value,
     ir_version: int,
     nodes: list[ir.Node],
-    leaves: dict[ir.Value, onnx.TensorProto],
+    leaves: dict[ir.Value, np.ndarray],
     seen: set[ir.Node],
 ) -> None:
     if value in leaves:
@@ -120,8 +110,7 @@ def _collect(
     if tensor is not None:
         if tensor.size > _ELEMENTS:
             raise _NotConstant
-        leaves[value] = ir.serde.serialize_tensor(tensor)
-        leaves[value].name = str(value.name)
+        leaves[value] = tensor.numpy()
         return
     if node is None or not is_deterministic(node) or len(nodes) >= _NODES:
         raise _NotConstant

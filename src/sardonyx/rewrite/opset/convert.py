@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from sardonyx.errors import EvaluationError, InvalidModelError, OpsetConversionError, OptionError
+from sardonyx.errors import InvalidModelError, OpsetConversionError, OptionError, SardonyxError
 from sardonyx.model import lower_ir_version
-from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.alignment import align, illegality
 from sardonyx.rewrite.opset.decompose import expand
@@ -296,22 +294,15 @@ class Walk:
     def _fold(self, site: Site) -> bool:
         """Replaces a node whose inputs are all constant by its value."""
         node = site.node
-        contents = {v.name: site.known(v) for v in node.inputs if v is not None and v.name}
-        proto = ir.serde.serialize_node(node)
-        graph = onnx.helper.make_graph(
-            [proto],
-            "constant",
-            [ir.serde.serialize_value(v) for v in dict.fromkeys(node.inputs) if v is not None],
-            [onnx.helper.make_value_info(str(v.name), onnx.TypeProto()) for v in node.outputs],
-        )
-        imports = [onnx.helper.make_opsetid(d, v) for d, v in (site.scope.imports | {self.domain: site.source}).items()]
-        lone = onnx.helper.make_model(graph, opset_imports=imports, ir_version=max(self.model.ir_version, 4))
-        try:
-            answers = evaluate(lone, contents)
-        except EvaluationError:
+        imports = site.scope.imports | {self.domain: site.source}
+        if not all(v.name for v in node.outputs):
             return False
-        arrays = [answers[str(v.name)] for v in node.outputs]
-        if not all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" and a.size <= _FOLD_LIMIT for a in arrays):
+        try:
+            answers = evaluate_nodes([node], node.outputs, site.known, imports)
+        except SardonyxError:
+            return False
+        arrays = [answers[v] for v in node.outputs]
+        if not all(a.dtype.kind in "fiub" and a.size <= _FOLD_LIMIT for a in arrays):
             return False
         site.replace(*(site.constant(array) for array in arrays))
         return True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from sardonyx.errors import EvaluationError
-from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.errors import SardonyxError
+from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite.opset.site import Site
 from sardonyx.rewrite.opset.table import down, up
 
@@ -238,38 +237,28 @@ def _probe(
 
 
 def _run_probe(site: Site, attributes: dict[str, ir.Attr], parameters: list[np.ndarray | None], old: int) -> np.ndarray:
-    unit = np.eye(old, dtype=np.float32)[None, None]
-    names = ["x"]
-    initializers = []
+    unit, image = ir.Value(name="unit"), ir.Value(name="image")
+    contents = {unit: np.eye(old, dtype=np.float32)[None, None]}
+    inputs: list[ir.Value | None] = [unit]
     if site.source < 11:
         parameters = [parameters[1]]
     for i, parameter in enumerate(parameters):
+        if parameter is not None:
+            parameter = np.concatenate([np.ones(2, parameter.dtype), parameter])
+        elif site.source < 13 and i < 2:
+            # These may be empty before they may be left out.
+            parameter = np.zeros(0, np.float32)
         if parameter is None:
-            empty = site.source < 13 and i < 2
-            names.append(f"p{i}" if empty else "")
-            if empty:
-                initializers.append(onnx.numpy_helper.from_array(np.zeros(0, np.float32), f"p{i}"))
+            inputs.append(None)
             continue
-        full = np.concatenate([np.ones(2, parameter.dtype), parameter])
-        names.append(f"p{i}")
-        initializers.append(onnx.numpy_helper.from_array(full, f"p{i}"))
-    while names[-1] == "":
-        names.pop()
-    node = onnx.helper.make_node("Resize", names, ["y"])
-    node.attribute.extend(ir.serde.serialize_attribute(attribute) for attribute in attributes.values())
-    graph = onnx.helper.make_graph(
-        [node],
-        "resize",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, unit.shape)],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        initializers,
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", site.source)], ir_version=8)
+        inputs.append(given := ir.Value(name=f"parameter{i}"))
+        contents[given] = parameter
+    node = ir.Node("", "Resize", inputs, attributes.values(), outputs=[image])
     try:
-        answer: np.ndarray = evaluate(model, {"x": unit})["y"][0, 0]
-    except EvaluationError as error:
+        found = evaluate_nodes([node], [image], contents.get, {"": site.source})[image]
+    except SardonyxError as error:
         site.refuse(f"its matrix cannot be computed: {error}")
-    return answer
+    return np.asarray(found[0, 0])
 
 
 @up("GridSample", version=20)
