@@ -154,7 +154,7 @@ def multiply_add_peak(target: Target) -> Callable[[], float]:
     factor = e.load(type, e.address(result, "float", 12 * lanes), 4)
     with e.loop(0, count):
         for each in sums:
-            each.set(e.fma(type, factor, factor, each.get()))
+            each.set(e.multiply_add(type, factor, factor, each.get()))
     for i, each in enumerate(sums):
         e.store(type, each.get(), e.address(result, "float", i * lanes), 4)
     run, _ = function(kernel, target)

@@ -20,8 +20,8 @@ Body = Callable[[Emitter, list[str], int, "str | None", str], str]
 HERE = {
     "sse": ["sse"],
     "avx2": ["avx2", "sse"],
-    "avx512": ["avx512", "avx2"],
-    "avx512vnni": ["avx512vnni", "avx512", "avx2"],
+    "avx512": ["avx512", "avx2", "sse"],
+    "avx512vnni": ["avx512vnni", "avx512", "avx2", "sse"],
     "neon": ["neon"],
 }
 TARGETS = HERE[host().name]

@@ -59,12 +59,18 @@ class Variable:
 class Emitter:
     """Writes the body of one LLVM function.
 
+    Args:
+        converts_halves: Whether the processor converts between ``half`` and ``float``. Where it does not, LLVM calls
+            functions that nobody defines.
+
     Attributes:
+        converts_halves: As given.
         declarations: Outside functions that the body calls, as ``declare`` lines.
         globals: Module-level constants that the body reads, as definitions by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, converts_halves: bool = True) -> None:
+        self.converts_halves = converts_halves
         self._lines: list[str] = []
         self._slots: list[str] = []
         self._count = 0
@@ -248,9 +254,9 @@ class Emitter:
             return ""
         return self.let(f"call {result} @{name}({given})")
 
-    def fma(self, type: str, a: str, b: str, c: str) -> str:
-        """``a * b + c``, rounded once."""
-        return self.call(type, f"llvm.fma.{suffix(type)}", [(type, a), (type, b), (type, c)])
+    def multiply_add(self, type: str, a: str, b: str, c: str) -> str:
+        """``a * b + c``, rounded once where the processor does that in one instruction: else it is a function call."""
+        return self.call(type, f"llvm.fmuladd.{suffix(type)}", [(type, a), (type, b), (type, c)])
 
     def spread(self, value: str, lanes: int, element: str) -> str:
         """A scalar in every lane."""

@@ -1,7 +1,9 @@
-"""Floats of 8 bits and less: between their codes, a byte each, and ``float`` vectors.
+"""Short floats in integer arithmetic: between their codes and ``float`` vectors.
 
-Their formats are data. Source: the ONNX documents on float8, float4 and float6; codes for what a format does not hold
-(overflow, NaN) are those of ``ml_dtypes``.
+Those of 8 bits and less, a byte each, and the halves of processors that do not convert them. Their formats are data.
+Source: IEEE 754 (halves), the ONNX documents on float8, float4 and float6; codes for what a format does not hold
+(overflow, NaN) are those of ``ml_dtypes``. A short number that is denormal is a normal ``float``: it is there also
+where denormal numbers are flushed.
 """
 
 from __future__ import annotations
@@ -37,7 +39,17 @@ class Format(NamedTuple):
     @property
     def has_nan(self) -> bool:
         """Whether some code is NaN."""
-        return self.sign == 0x80
+        return self.sign in (0x80, 0x8000)
+
+    @property
+    def has_infinity(self) -> bool:
+        """Whether what is too great becomes infinity."""
+        return self.overflow not in (self.most, self.nan)
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code in memory."""
+        return max(8, self.sign.bit_length())
 
     @property
     def greatest(self) -> float:
@@ -56,6 +68,8 @@ FORMATS: dict[DType, Format] = {
     DType.FLOAT4E2M1: Format(1, 1, 0x7, 0x7, 0x8, sign=0x8),
 }
 """The formats with a sign. Without NaN, it becomes the zero of the other sign."""
+HALF = Format(10, 15, 0x7BFF, 0x7C00, 0x7E00, sign=0x8000)
+"""``float16``."""
 
 
 def decoded(format: Format, code: Vector) -> Vector:
@@ -63,14 +77,17 @@ def decoded(format: Format, code: Vector) -> Vector:
 
     Args:
         format: What they are in.
-        code: Bytes, ``i8``.
+        code: Bytes, ``i8``, or ``i16`` of those with 16 bits.
     """
     bits = code.to("zext", "i32")
     size = bits & (format.sign - 1)
-    # As the bits of a float of another bias, denormals too; the product sets the bias right and is exact.
-    found = (size << (23 - format.fraction)).number() * 2.0 ** (127 - format.bias)
-    if format.overflow == 0x7C:
-        found = size.equals(0x7C).where(found.like(math.inf), found)
+    # With the exponent of the least normal number a denormal one has a leading 1 too many, which is exact to take off.
+    same = size << (23 - format.fraction)
+    normal = (same + ((127 - format.bias) << 23)).number()
+    denormal = (same + ((128 - format.bias) << 23)).number() - 2.0 ** (1 - format.bias)
+    found = (size < 1 << format.fraction).where(denormal, normal)
+    if format.has_infinity:
+        found = size.equals(format.overflow).where(found.like(math.inf), found)
     sign = bits & format.sign
     found = (found.bits() | (sign << (31 - (format.sign.bit_length() - 1)))).number()
     if not format.has_nan:
@@ -80,7 +97,7 @@ def decoded(format: Format, code: Vector) -> Vector:
 
 
 def encoded(format: Format, x: Vector) -> Vector:
-    """The codes of numbers rounded to nearest, ties to even; bytes, ``i8``.
+    """The codes of numbers rounded to nearest, ties to even; as many bits as they have in memory.
 
     Args:
         format: What they shall be in.
@@ -101,7 +118,7 @@ def encoded(format: Format, x: Vector) -> Vector:
     else:
         code = x.is_nan().where(code.like(format.nan), code)
         code = code | sign if format.has_nan else code ^ sign
-    return code.to("trunc", "i8")
+    return code.to("trunc", f"i{format.bits}")
 
 
 # Powers of two alone: 8 bits of exponent, bias 127, 255 is NaN.

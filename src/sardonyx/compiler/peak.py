@@ -53,7 +53,7 @@ def _operations(target: Target, pool: Pool, times: int) -> float:
     factor = e.load(type, e.address(room, "float", _SUMS * lanes), 4)
     with e.loop("%first", "%last"), e.loop(0, _ROUNDS):
         for each in sums:
-            each.set(e.fma(type, factor, factor, each.get()))
+            each.set(e.multiply_add(type, factor, factor, each.get()))
     # The threads write the same: what is not used is not computed.
     for i, each in enumerate(sums):
         e.store(type, each.get(), e.address(room, "float", i * lanes), 4)

@@ -28,7 +28,7 @@ _REGISTER = {
     **dict.fromkeys(_NARROW, "i8"), **dict.fromkeys((*minifloats.FORMATS, DType.FLOAT8E8M0), "float"),
 }  # fmt: skip
 _MEMORY = {
-    **_REGISTER, t.FLOAT16: "half", t.BFLOAT16: "i16", t.BOOL: "i8",
+    **_REGISTER, t.FLOAT16: "i16", t.BFLOAT16: "i16", t.BOOL: "i8",
     **dict.fromkeys((*minifloats.FORMATS, DType.FLOAT8E8M0), "i8"),
 }  # fmt: skip
 
@@ -166,7 +166,9 @@ def from_memory(emitter: Emitter, dtype: DType, raw: str, lanes: int) -> str:
             f"icmp ne {vector(lanes, 'i8')} {raw}, zeroinitializer" if lanes > 1 else f"icmp ne i8 {raw}, 0"
         )
     if dtype == t.FLOAT16:
-        return emitter.let(f"fpext {vector(lanes, 'half')} {raw} to {vector(lanes, 'float')}")
+        codes = Vector(emitter, raw, "i16", lanes)
+        known = emitter.converts_halves
+        return (codes.number().to("fpext", "float") if known else minifloats.decoded(minifloats.HALF, codes)).name
     if dtype == t.BFLOAT16:
         wide = vector(lanes, "i32")
         bits = emitter.let(f"zext {vector(lanes, 'i16')} {raw} to {wide}")
@@ -184,7 +186,8 @@ def to_memory(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
     if dtype == t.BOOL:
         return emitter.let(f"zext {vector(lanes, 'i1')} {value} to {vector(lanes, 'i8')}")
     if dtype == t.FLOAT16:
-        return emitter.let(f"fptrunc {vector(lanes, 'float')} {value} to {vector(lanes, 'half')}")
+        x, known = Vector(emitter, value, "float", lanes), emitter.converts_halves
+        return (x.to("fptrunc", "half").bits() if known else minifloats.encoded(minifloats.HALF, x)).name
     if dtype == t.BFLOAT16:
         return _bfloat16_bits(emitter, value, lanes)
     if dtype in minifloats.FORMATS:
@@ -235,7 +238,7 @@ def round_to(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
 
 
 def _align(element: str) -> int:
-    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}[element]
+    return {"i8": 1, "i16": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}[element]
 
 
 def _load_one(emitter: Emitter, dtype: DType, pointer: str, index: Index) -> str:

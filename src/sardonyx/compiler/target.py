@@ -47,6 +47,11 @@ class Target:
         """Whether loads and stores of some lanes cost what whole ones do."""
         return "+avx512vl" in self.features
 
+    @property
+    def converts_halves(self) -> bool:
+        """Whether it has instructions between ``float16`` and ``float``."""
+        return "+f16c" in self.features or not self.triple.startswith("x86_64")
+
     def together(self, bits: int) -> int:
         """How many products of integers of so many bits one instruction adds up in each lane of 32 bits; 1 for none.
 

@@ -17,7 +17,7 @@ from sardonyx.core.dim import Dim, evaluate
 from sardonyx.core.types import FLOAT
 
 B, H, S, L, D, W, OFFSET = (Dim.symbol(name) for name in ("b", "h", "s", "t", "d", "w", "offset"))
-TARGETS = [target for target in (NAMED["avx2"], NAMED["avx512"]) if target.vector_bits <= host().vector_bits]
+TARGETS = [each for each in (NAMED["avx2"], NAMED["avx512"]) if each.vector_bits <= host().vector_bits] or [host()]
 SCALE = 0.37
 SHIFT = 3
 """A size is never negative, the difference of sizes that causality has may be."""

@@ -35,7 +35,7 @@ from sardonyx.core.types import (
 )  # fmt: skip
 
 B, M, N, K = (Dim.symbol(name) for name in "bmnk")
-TARGETS = [target for target in (NAMED["avx2"], NAMED["avx512"]) if target.vector_bits <= host().vector_bits]
+TARGETS = [each for each in (NAMED["avx2"], NAMED["avx512"]) if each.vector_bits <= host().vector_bits] or [host()]
 ROWS = [0, 1, 2, 3, 4, 5, 6, 7, 23, 24, 25, 59]
 COLUMNS = [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 131]
 DEPTHS = [0, 1, 2, 3, 4, 5, 7, 64, 67]

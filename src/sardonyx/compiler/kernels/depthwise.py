@@ -138,7 +138,7 @@ class _Grouped(Channelwise):
 
     def combined(self, result: str, values: list[str], factors: list[str]) -> str:
         for value, factor in zip(values, factors, strict=True):
-            result = self.emitter.fma(self.type, value, factor, result)
+            result = self.emitter.multiply_add(self.type, value, factor, result)
         return result
 
     def merged(self, first: str, second: str) -> str:

@@ -243,7 +243,7 @@ class DirectConvolution:
     def _multiply_add(self, lanes: int, a: str, b: str, c: str) -> str:
         if self.tile.together > 1:
             return dot_add(self.emitter, lanes, self.tile.together, a, b, c)
-        return self.emitter.fma(vector(lanes, self.element), a, b, c)
+        return self.emitter.multiply_add(vector(lanes, self.element), a, b, c)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class DotConvolution:
                 source = e.let(f"select i1 {here}, ptr {source}, ptr {block_of(e, 'float', '0.0', lanes)}")
             value = e.load(self.type, source, 4)
             for each, factor in zip(of_output, factors, strict=True):
-                each.set(e.fma(self.type, value, factor, each.get()))
+                each.set(e.multiply_add(self.type, value, factor, each.get()))
 
     def _added_up(self, sums: list[str]) -> str:
         """A block of results of which each is the sum of the lanes of a vector."""

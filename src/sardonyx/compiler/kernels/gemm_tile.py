@@ -30,7 +30,6 @@ class Tile:
         lanes: Elements of a vector.
         rows: Rows of a full tile.
         vectors: Vectors of columns.
-        fused: Whether a product is added without rounding in between.
         unroll: Steps of K that are written out in the inner loop of whole tiles.
         together: Products of small integers that are added up within a lane: so many along K are one of 32 bits.
     """
@@ -39,7 +38,6 @@ class Tile:
     lanes: int
     rows: int
     vectors: int
-    fused: bool
     unroll: int
     together: int = 1
 
@@ -83,9 +81,8 @@ def tile_for(target: Target, result: DType, n: Size | None = None, together: int
         rows, vectors = 8, max(1, -(-n // lanes))
     elif isinstance(m, int) and isinstance(n, int) and target.vector_bits == 512 and is_float(result):
         rows, vectors = _of_few_rows(m, rows, vectors)
-    fused = is_float(result) and ("+fma" in target.features or target.name == "neon")
     # With four steps on NEON LLVM loads more of A ahead than there are registers for.
-    return Tile(result, lanes, rows, vectors, fused, 2 if target.name == "neon" else 4, together)
+    return Tile(result, lanes, rows, vectors, 2 if target.name == "neon" else 4, together)
 
 
 def _of_few_rows(m: int, rows: int, vectors: int) -> tuple[int, int]:
@@ -113,10 +110,9 @@ def multiply_add(e: Emitter, tile: Tile, a: str, b: str, c: str) -> str:
     """``a * b + c`` of vectors: rounded once where the target can, modulo 2**bits for integers."""
     if tile.together > 1:
         return dot_add(e, tile.lanes, tile.together, a, b, c)
-    if tile.fused:
-        return e.fma(tile.type, a, b, c)
-    kind = "f" if is_float(tile.result) else ""
-    return e.let(f"{kind}add {tile.type} {e.let(f'{kind}mul {tile.type} {a}, {b}')}, {c}")
+    if is_float(tile.result):
+        return e.multiply_add(tile.type, a, b, c)
+    return e.let(f"add {tile.type} {e.let(f'mul {tile.type} {a}, {b}')}, {c}")
 
 
 def accumulate(

@@ -56,7 +56,7 @@ class Kernel:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.emitter = Emitter()
+        self.emitter = Emitter(converts_halves=target.converts_halves)
         self._buffers: list[bool] = []
         self._sizes: dict[Size, str] = {}
 

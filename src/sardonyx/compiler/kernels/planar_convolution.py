@@ -213,7 +213,7 @@ class _Planar:
                     at = e.address(weights, "float", e.add(e.mul(tap, filters), filter))
                     factor = e.spread(e.load("float", at, 4), self.lanes, "float")
                     values[filter] = [
-                        e.fma(self.type, factor, input, value)
+                        e.multiply_add(self.type, factor, input, value)
                         for input, value in zip(inputs, values[filter], strict=True)
                     ]
             for of_filter, found in zip(sums, values, strict=True):

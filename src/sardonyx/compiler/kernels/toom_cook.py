@@ -169,5 +169,5 @@ def combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], v
         if abs(c) == 1:
             total = e.let(f"{'fadd' if c > 0 else 'fsub'} {type} {total}, {value}")
         else:
-            total = e.fma(type, value, constant(c), total)
+            total = e.multiply_add(type, value, constant(c), total)
     return total

@@ -266,7 +266,7 @@ class _Code:
                     for i, row in enumerate(sums):
                         spread = e.spread(e.load("float", self.at(values, i * lanes + step), 4), lanes, "float")
                         for total, weight in zip(row, loaded, strict=True):
-                            total.set(e.fma(self.type, spread, weight, total.get()))
+                            total.set(e.multiply_add(self.type, spread, weight, total.get()))
                 factor.set(self.at(here, _UNROLL * plan.vectors * lanes))
         for i, row in enumerate(sums):
             for v, total in enumerate(row):
