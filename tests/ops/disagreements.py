@@ -116,6 +116,16 @@ def _nearly_constant_batch(case: Case) -> bool:
     return bool((channels.std(-1) < 0.05 * np.abs(channels.mean(-1))).any())
 
 
+def _halves_are_large(case: Case) -> bool:
+    """The sum in front of an activation has terms so large that one step of 16 bits between them shows behind it."""
+    x, w, r, b, _, h = (None if array is None else np.abs(np.asarray(array, np.float64)) for array in case.inputs[:6])
+    if case.inputs[0].dtype.itemsize != 2:
+        return False
+    state = max(1.0, 0.0 if h is None else h.max(initial=0.0))
+    terms = x.max((0, 1)) @ w.max((0, 1)) + state * r.sum(-1).max() + (0.0 if b is None else 2 * b.max())
+    return bool(terms > 4)
+
+
 def _gates_without_bound(case: Case) -> bool:
     """The gates of a direction are opened by Relu."""
     return "Relu" in case.attributes.get("activations", ())[:: {"LSTM": 3, "GRU": 2}[case.name]]
@@ -264,6 +274,11 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     Disagreement(
         ("GRU", "LSTM"), ONNX, lambda case: case.attributes["direction"] != "forward" or _has("input_forget")(case),
         "onnx's evaluator goes forward only, and couples no gates",
+    ),
+    Disagreement(
+        ("RNN", "GRU", "LSTM"), ONNX, _halves_are_large,
+        "the sum in front of an activation is of float32 and rounded once; onnx's evaluator rounds each of its "
+        "products and partial sums to 16 bits, and is a step of the largest off where they cancel",
     ),
     Disagreement(
         ("RNN", "GRU", "LSTM"), RUNTIME, _has("clip"),
