@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sardonyx.compiler import storage
 from sardonyx.compiler.anchors import Attention
 from sardonyx.compiler.kernels.attention import Heads, attention, scratch_bytes
@@ -12,13 +10,11 @@ from sardonyx.compiler.launch import Scratch
 from sardonyx.compiler.loops import bound_at, masked, stored
 from sardonyx.compiler.reader import Element, dtype_of
 from sardonyx.compiler.views import View, shape_of
+from sardonyx.compiler.writing import Writing
 from sardonyx.core.dim import Size
 
-if TYPE_CHECKING:
-    from sardonyx.compiler.lowering import Lowering, Writing
 
-
-def write_attention(lowering: Lowering, writing: Writing, found: Attention) -> Size:
+def write_attention(writing: Writing, found: Attention) -> Size:
     """Write an attention and what is fused behind it; returns the work items.
 
     Raises:
@@ -26,7 +22,7 @@ def write_attention(lowering: Lowering, writing: Writing, found: Attention) -> S
     """
     w, reader, kernel = writing, writing.reader, writing.kernel
     queries, keys = found.scores.operands
-    q, k, v = (lowering.operand(each) for each in (queries, keys, found.result.operands[1]))
+    q, k, v = (w.whole.operand(each) for each in (queries, keys, found.result.operands[1]))
     params = found.scores.params
     batch_axes = len(shape_of(found.scores)) - 2
     (depth_q,), (depth_k,) = params["left"], params["right"]
@@ -34,7 +30,7 @@ def write_attention(lowering: Lowering, writing: Writing, found: Attention) -> S
     row_q, row_k = (free_axis(view, batch_axes, taken) for view, taken in ((q, depth_q), (k, depth_k)))
     column_v = free_axis(v, batch_axes, key_v)
     *leading, rows, key_count = shape_of(found.scores)
-    scratch = w.pointer(Scratch(scratch_bytes(lowering.target, key_count, q.shape[depth_q], v.shape[column_v])))
+    scratch = w.pointer(Scratch(scratch_bytes(w.whole.target, key_count, q.shape[depth_q], v.shape[column_v])))
     root, memory = w.group.root, w.located(w.group.root)
 
     def heads(operand: View, row: int, column: int) -> Heads:

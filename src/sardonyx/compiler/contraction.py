@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,35 +19,33 @@ from sardonyx.compiler.quantized import form_of
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.views import View, contiguous, merged, shape_of
 from sardonyx.compiler.walks import walked_alike
+from sardonyx.compiler.writing import Writing
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal, floor_div
 from sardonyx.core.graph import Value
 from sardonyx.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.lowering import Lowering, Writing
 
 
 class Contraction:
     """One contraction while its kernel is written.
 
     Args:
-        lowering: What is known of the whole function.
         writing: The kernel.
         value: The ``contract``.
     """
 
-    def __init__(self, lowering: Lowering, writing: Writing, value: Value) -> None:
-        self.lowering = lowering
+    def __init__(self, writing: Writing, value: Value) -> None:
         self.writing = writing
         self.value = value
         x, y = value.operands
         params = value.params
         self.pairs = params["batch"]
         self.left, self.right = params["left"], params["right"]
-        self.a = lowering.operand(x)
+        self.a = writing.whole.operand(x)
         self.b = (
-            View(y, 0, shape_of(y), contiguous(shape_of(y))) if is_closed(y) and not self.pairs else lowering.operand(y)
+            View(y, 0, shape_of(y), contiguous(shape_of(y)))
+            if is_closed(y) and not self.pairs
+            else writing.whole.operand(y)
         )
         taken = [a for a, _ in self.pairs], [b for _, b in self.pairs]
         self.rows = [axis for axis in range(len(shape_of(x))) if axis not in taken[0] and axis not in self.left]
@@ -82,7 +79,7 @@ class Contraction:
             matrix_b = Packed(w.pointer(self._packed(m, n, k, together)), t.INT32 if together > 1 else dtype_of(b.base))
         else:
             matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
-            scratch = w.pointer(Scratch(scratch_bytes(self.lowering.target, k, result)))
+            scratch = w.pointer(Scratch(scratch_bytes(self.writing.whole.target, k, result)))
         leading: list[tuple[Size, Size, Size]] = [(a.shape[i], a.strides[i], b.strides[j]) for i, j in self.pairs]
         leading += [(a.shape[axis], a.strides[axis], 0) for axis in batch_rows]
         leading += [(b.shape[axis], 0, b.strides[axis]) for axis in batch_columns]
@@ -123,7 +120,7 @@ class Contraction:
     def _together(self, k: Size, distances: Sequence[Size]) -> int:
         """How many elements along K are multiplied as one of 32 bits."""
         x, y = self.value.operands
-        form = form_of(x, y, self.lowering.target) if dtype_of(self.value) == t.INT32 else None
+        form = form_of(x, y, self.writing.whole.target) if dtype_of(self.value) == t.INT32 else None
         if form is None or not isinstance(k, int) or k % form.together:
             return 1
         # Any step that is not along K leads from one group to another.
@@ -134,7 +131,7 @@ class Contraction:
         b, right, columns = self.b, self.right, self.columns
         assert isinstance(k, int)
         assert isinstance(n, int)
-        target, result = self.lowering.target, dtype_of(self.value)
+        target, result = self.writing.whole.target, dtype_of(self.value)
 
         def make(read: Read) -> np.ndarray:
             array = strided(b, read).transpose(*right, *columns).reshape(k * together, n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +27,11 @@ from sardonyx.compiler.quantized import form_of
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import shape_of
+from sardonyx.compiler.writing import Writing
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
 from sardonyx.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.lowering import Lowering, Writing
 
 NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
 """Integers of which images are convolved."""
@@ -172,26 +170,25 @@ class ImageKernel:
     """A convolution or a pooling while its kernel is written.
 
     Args:
-        lowering: What is known of the whole function.
         writing: The kernel.
     """
 
-    def __init__(self, lowering: Lowering, writing: Writing) -> None:
-        self.lowering = lowering
+    def __init__(self, writing: Writing) -> None:
+        self.whole = writing.whole
         self.writing = writing
-        self.target = lowering.target
+        self.target = writing.whole.target
 
     def convolve(self, found: Convolution) -> tuple[Size, str]:
         """Write a convolution; returns its work items and what to call it."""
         w, kernel = self.writing, self.writing.kernel
-        chosen = choice(found, self.target, self.lowering.threads)
+        chosen = choice(found, self.target, self.whole.threads)
         params = found.core.params
         shape, out = shape_of(found.image), shape_of(found.result)
         channels, filters = shape[1], out[1]
         assert isinstance(channels, int)
         assert isinstance(filters, int)
         dtype = dtype_of(found.image) if params["dtype"] == t.INT32 else t.FLOAT
-        pointer = "" if chosen.staged else w.pointer(self.lowering.image(found.image, chosen.blocked, dtype))
+        pointer = "" if chosen.staged else w.pointer(self.whole.image(found.image, chosen.blocked, dtype))
         wide = wide_axes(found)
         image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), chosen.blocked, dtype)
         sizes = fixed(shape_of(found.weights)[3:])
@@ -291,7 +288,7 @@ class ImageKernel:
         channels, filters = fixed((shape[1], out[1]))
         return tiles.Winograd(
             self.target, chosen.tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
-            self.lowering.threads, chosen.staged,
+            self.whole.threads, chosen.staged,
         )  # fmt: skip
 
     def transform(self, found: Convolution, chosen: Choice) -> Size:
@@ -299,7 +296,7 @@ class ImageKernel:
         w = self.writing
         plan = self.plan(found, chosen)
         shape = shape_of(found.image)
-        image = Image(w.pointer(self.lowering.image(found.image, True)), plan.channels, shape[2:], True)
+        image = Image(w.pointer(self.whole.image(found.image, True)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
 
     def _epilogue(self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False) -> Epilogue:
@@ -346,7 +343,7 @@ class ImageKernel:
         dtype = dtype_of(source)
         if dtype not in (t.FLOAT, t.DOUBLE, t.INT32, t.INT64, t.INT8, t.UINT8):
             raise UnsupportedError(f"reduce_window of {dtype.name.lower()} has no kernel.")
-        blocked = source in self.lowering.blocks
+        blocked = source in self.whole.blocks
         windows = Windows.of(
             params["window"], params["strides"], tuple(low for low, _ in params["padding"]), params["dilation"]
         )
@@ -357,7 +354,7 @@ class ImageKernel:
             epilogue = self._plain_epilogue(value, leading)
             batch, channels = math.prod(shape[:leading]), 1
         assert isinstance(channels, int)
-        pointer = w.pointer(self.lowering.image(source, blocked))
+        pointer = w.pointer(self.whole.image(source, blocked))
         element = {"float": "float", "double": "double"}.get(str(dtype.name).lower(), f"i{dtype.bitwidth}")
         return pooling(
             w.kernel, params["kind"], x=Image(pointer, channels, shape[leading:], blocked), batch=batch,

@@ -10,9 +10,9 @@ from sardonyx.compiler.boxes import box
 from sardonyx.compiler.contraction import Contraction
 from sardonyx.compiler.control import CONTROL, bodies_of, results_of
 from sardonyx.compiler.images import ImageKernel, choice
-from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
-from sardonyx.compiler.launch import FAULT, NAME, Body, Buffer, Launch, Prepared, Relaid, Scratch, Stage
+from sardonyx.compiler.launch import Body, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.loops import (
     Axis,
     RowNest,
@@ -27,61 +27,20 @@ from sardonyx.compiler.loops import (
 from sardonyx.compiler.ordered import fourier_tables, lanes_for, ordered
 from sardonyx.compiler.picking import picked
 from sardonyx.compiler.plain import plain
-from sardonyx.compiler.reader import Element, Memory, Reader, dtype_of, is_splat
+from sardonyx.compiler.reader import Element, Memory, dtype_of
 from sardonyx.compiler.scattering import updated
 from sardonyx.compiler.schedule import ORDERED, Group, Schedule, operations
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.trees import TABLES, tree_sum
-from sardonyx.compiler.views import View, shape_of, view
+from sardonyx.compiler.views import shape_of
 from sardonyx.compiler.walks import walked_alike
-from sardonyx.core import types as t
+from sardonyx.compiler.writing import Whole, Writing
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.graph import Function, Value
 from sardonyx.errors import UnsupportedError
 
 _CHEAP_MAP = 4
 """Operations of a map whose elements count as one element's work; more make work items of fewer elements."""
-
-
-class Writing:
-    """One kernel while its group is lowered.
-
-    Args:
-        lowering: What is known of the whole function.
-        group: The group.
-        lanes: Lanes of the kernel's vectors; by default what the target has for 32 bits.
-    """
-
-    def __init__(self, lowering: Lowering, group: Group, lanes: int | None = None) -> None:
-        self.lowering = lowering
-        self.group = group
-        self.kernel = Kernel(lowering.target)
-        self._buffers: dict[Buffer, str] = {}
-        self.reader = Reader(self.kernel, lanes or lowering.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
-
-    def pointer(self, buffer: Buffer) -> str:
-        """The argument that points to a buffer."""
-        if buffer not in self._buffers:
-            self._buffers[buffer] = self.kernel.buffer()
-        return self._buffers[buffer]
-
-    def memory(self, value: Value) -> Memory | None:
-        """Where a value is, for those that are in memory before the kernel runs."""
-        if value in self.group.members or not self.lowering.in_memory(value):
-            return None
-        return self.located(value)
-
-    def located(self, value: Value) -> Memory:
-        """Where a value is or goes."""
-        block = self.lowering.blocks.get(value, 0)
-        return Memory(self.pointer(value), dtype_of(value), shape_of(value), block)
-
-    def launch(self, items: Size, title: str, writes: Value | None = None) -> Launch:
-        """The finished kernel with its arguments."""
-        return Launch(
-            self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
-            self.kernel.sizes, items, writes or self.group.root, title, self.group,
-        )  # fmt: skip
 
 
 class Lowering:
@@ -95,6 +54,7 @@ class Lowering:
         body: Lowers the body of a loop, or a branch.
 
     Attributes:
+        whole: What is known of the whole function.
         launches: The kernels, in order.
         unfusable: Values that have to be in memory, other than the schedule has it.
         refused: Values that there is no kernel for.
@@ -108,13 +68,13 @@ class Lowering:
         threads: int,
         body: Callable[[Function], Body],
     ) -> None:
+        self.whole = Whole(schedule, target, blocks, threads)
         self.schedule = schedule
         self.target = target
         self.blocks = blocks
         self.threads = threads
         self._body = body
         self.launches: list[Launch] = []
-        self._relaid: dict[Value, Relaid] = {}
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
         for group in schedule.groups:
@@ -125,19 +85,6 @@ class Lowering:
             except UnsupportedError as error:
                 self.refused[group.anchor or group.root] = error.problem
 
-    def in_memory(self, value: Value) -> bool:
-        """Whether a value is in memory when a kernel outside of its group runs."""
-        if value.op == "constant":
-            return not is_splat(value)
-        if value.op == "dims":
-            return len(value.params["sizes"]) > 1
-        if value.op == "input" or value in self.schedule.host:
-            return True
-        if value.op == "get":
-            return self.schedule.is_native(value.operands[0])
-        group = self.schedule.group(value)
-        return group is not None and group.root is value
-
     def lowered(self, group: Group) -> list[Launch]:
         """The kernels of a group.
 
@@ -147,8 +94,8 @@ class Lowering:
         """
         if group.anchor is not None:
             if group.anchor in self.schedule.attentions:
-                w = Writing(self, group)
-                items = write_attention(self, w, self.schedule.attentions[group.anchor])
+                w = Writing(self.whole, group)
+                items = write_attention(w, self.schedule.attentions[group.anchor])
                 return [w.launch(items, "attention")]
             if group.anchor.op in ORDERED:
                 return self._ordered(group, group.anchor)
@@ -177,7 +124,7 @@ class Lowering:
 
     def _plain(self, group: Group, anchor: Value) -> Launch:
         """A contraction for which there is no template."""
-        w = Writing(self, group)
+        w = Writing(self.whole, group)
         reader, root, memory = w.reader, group.root, w.located(group.root)
         compute = plain(w, anchor)
         image = next((each for each in self.schedule.convolutions.values() if each.core is anchor), None)
@@ -198,9 +145,9 @@ class Lowering:
     def _ordered(self, group: Group, anchor: Value) -> list[Launch]:
         found = []
         if anchor.op == "fft":
-            w = Writing(self, group, 1)
+            w = Writing(self.whole, group, 1)
             found.append(w.launch(fourier_tables(w, anchor), "fft tables"))
-        w = Writing(self, group, lanes_for(anchor, self.target.lanes(32)))
+        w = Writing(self.whole, group, lanes_for(anchor, self.target.lanes(32)))
         return [*found, w.launch(ordered(w, anchor), anchor.op)]
 
     def _control(self, group: Group) -> Launch:
@@ -208,29 +155,29 @@ class Lowering:
         root = group.root
         for operand in root.operands:
             if operand.op not in ("constant", "dims"):
-                self._require_memory(operand)
+                self.whole.require_memory(operand)
         bodies = tuple(self._body(each) for each in bodies_of(root))
         return Launch("", (), (*root.operands, *results_of(root)), (), 1, root, root.op, group, bodies)
 
     def _counted(self, group: Group) -> list[Launch]:
         for operand in group.root.operands:
             if not operand.is_constant:
-                self._require_memory(operand)
-        return picked(group.root, lambda: Writing(self, group, 1), self.target.lanes(32))
+                self.whole.require_memory(operand)
+        return picked(group.root, lambda: Writing(self.whole, group, 1), self.target.lanes(32))
 
     def _trees(self, group: Group) -> list[Launch]:
         x = group.root.operands[0]
-        self._require_memory(x)
+        self.whole.require_memory(x)
         (total,) = results_of(group.root)
         rows, found = shape_of(x)[0], []
-        w = Writing(self, group, 1)
+        w = Writing(self.whole, group, 1)
         forest = self._forest(w, group.root)
         leaves = Stage(group.root, leaves_bytes(forest, rows)) if forest.is_shared else None
         if leaves is not None:
             scratch = w.pointer(Scratch(forest.row_stride))
             items = leaves_of_few(w.kernel, forest, w.pointer(x), w.pointer(leaves), scratch, rows)
             found.append(w.launch(items, "leaves", total))
-            w = Writing(self, group, 1)
+            w = Writing(self.whole, group, 1)
             forest = self._forest(w, group.root)
         scratch = w.pointer(Scratch(scratch_bytes(w.kernel, forest, rows, self.threads)))
         items = tree_sums(
@@ -255,7 +202,7 @@ class Lowering:
     # Maps.
 
     def _map(self, group: Group) -> Launch:
-        w = Writing(self, group)
+        w = Writing(self.whole, group)
         root, memory = group.root, w.located(group.root)
         shape = shape_of(root)
 
@@ -337,7 +284,7 @@ class Lowering:
             sizes.append(size)
             if start != 0 or step != 1:
                 to[axis] = (start, step)
-        w = Writing(self, group)
+        w = Writing(self.whole, group)
         memory = w.located(root)
 
         def fill(place: list[Index]) -> None:
@@ -360,7 +307,7 @@ class Lowering:
                 updates = value.operands[2]
                 found.append(self._region(group, updates, shape_of(updates), to, {}))
                 continue
-            w = Writing(self, group)
+            w = Writing(self.whole, group)
             found.append(w.launch(updated(w, value), "scatter"))
         return found
 
@@ -373,7 +320,7 @@ class Lowering:
         since: Mapping[int, Size],
     ) -> Launch:
         """Write a part of the root: elements of a value, from ``since`` on, to ``start + step * place``."""
-        w = Writing(self, group)
+        w = Writing(self.whole, group)
         memory = w.located(group.root)
         reader = w.reader
 
@@ -396,7 +343,7 @@ class Lowering:
     def _rows(self, group: Group) -> Launch:
         assert group.rows is not None
         rows = group.rows
-        w = Writing(self, group)
+        w = Writing(self.whole, group)
         reader, root = w.reader, group.root
         memory = w.located(root)
         reductions = [value for value in self.schedule.order if value in group.members and value.op == "reduce"]
@@ -466,45 +413,31 @@ class Lowering:
     def _image(self, group: Group, anchor: Value) -> list[Launch]:
         source = anchor.operands[0]
         if anchor.op == "reduce_window":
-            self._require_memory(source)
-            w = Writing(self, group, None if source in self.blocks else 1)
-            return [w.launch(ImageKernel(self, w).pool(anchor), "pooling")]
+            self.whole.require_memory(source)
+            w = Writing(self.whole, group, None if source in self.blocks else 1)
+            return [w.launch(ImageKernel(w).pool(anchor), "pooling")]
         found = next((each for each in self.schedule.convolutions.values() if each.core is anchor), None)
         if found is None:
             raise UnsupportedError("convolve among other movements has no kernel.")
-        self._require_memory(found.image)
-        before = len(self._relaid)
+        self.whole.require_memory(found.image)
+        before = len(self.whole.relaid)
         chosen = choice(found, self.target, self.threads)
         stages = []
         if chosen.staged:
-            w = Writing(self, group)
-            stages.append(w.launch(ImageKernel(self, w).transform(found, chosen), "winograd inputs"))
+            w = Writing(self.whole, group)
+            stages.append(w.launch(ImageKernel(w).transform(found, chosen), "winograd inputs"))
         if chosen.packed:
-            w = Writing(self, group, 1)
-            stages.append(w.launch(ImageKernel(self, w).pack(found, chosen), "weights"))
-        w = Writing(self, group)
-        items, title = ImageKernel(self, w).convolve(found)
-        relaid = [self._relay(group, self._relaid[found.image])] if len(self._relaid) > before else []
+            w = Writing(self.whole, group, 1)
+            stages.append(w.launch(ImageKernel(w).pack(found, chosen), "weights"))
+        w = Writing(self.whole, group)
+        items, title = ImageKernel(w).convolve(found)
+        relaid = [self._relay(group, self.whole.relaid[found.image])] if len(self.whole.relaid) > before else []
         return [*relaid, *stages, w.launch(items, title)]
-
-    def _require_memory(self, value: Value) -> None:
-        if not self.in_memory(value):
-            raise Unfusable(value)
-
-    def image(self, value: Value, blocked: bool, dtype: t.DType = t.FLOAT) -> Value | Relaid:
-        """An image in the layout and of the type that a kernel needs: as it is in memory, or written once more."""
-        if (value in self.blocks) == blocked and dtype_of(value) == dtype:
-            return value
-        if not blocked:
-            raise UnsupportedError("an image in blocks or of few bits is read plane by plane.")
-        if value not in self._relaid:
-            self._relaid[value] = Relaid(value, self.target.lanes(32), dtype)
-        return self._relaid[value]
 
     def _relay(self, group: Group, relaid: Relaid) -> Launch:
         """Write an image once more, in blocks."""
         value = relaid.source
-        w = Writing(self, group)
+        w = Writing(self.whole, group)
         memory = Memory(w.pointer(relaid), relaid.dtype, shape_of(value), relaid.block)
 
         def body(place: list[Index]) -> None:
@@ -516,23 +449,9 @@ class Lowering:
 
     # Contractions.
 
-    def operand(self, value: Value) -> View:
-        """An operand of a template as a view of memory.
-
-        Raises:
-            Unfusable: It has to be moved first.
-        """
-        found = view(value, dict.fromkeys(self._roots()))
-        if (not self.in_memory(found.base) and not found.base.is_constant) or found.base in self.blocks:
-            raise Unfusable(value if found.base in self.blocks else found.base)
-        return found
-
-    def _roots(self) -> list[Value]:
-        return [group.root for group in self.schedule.groups]
-
     def _contract(self, group: Group, anchor: Value) -> Launch:
-        w = Writing(self, group, self.target.lanes(storage_bits(anchor)))
-        items = Contraction(self, w, anchor).write()
+        w = Writing(self.whole, group, self.target.lanes(storage_bits(anchor)))
+        items = Contraction(w, anchor).write()
         return w.launch(items, "contract")
 
 

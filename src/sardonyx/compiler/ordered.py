@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.emitter import vector
@@ -16,12 +15,10 @@ from sardonyx.compiler.loops import bound_at, combining, identity, nest_axes, st
 from sardonyx.compiler.reader import Element, dtype_of
 from sardonyx.compiler.vectors import Vector
 from sardonyx.compiler.views import shape_of
+from sardonyx.compiler.writing import Writing
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.lowering import Writing
 
 FEW = 32
 """Most elements that are chosen one by one; for more of them the row is sorted."""

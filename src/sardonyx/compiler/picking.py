@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.control import results_of
@@ -15,12 +14,10 @@ from sardonyx.compiler.kernels.suppression import Boxes, heap_bytes, scratch_byt
 from sardonyx.compiler.launch import Count, Launch, Scratch, Stage
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.views import shape_of
+from sardonyx.compiler.writing import Writing
 from sardonyx.core import types as t
 from sardonyx.core.dim import ceil_div
 from sardonyx.core.graph import Value
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.lowering import Writing
 
 
 def picked(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:

@@ -7,7 +7,6 @@ left out by masks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.emitter import vector
@@ -17,12 +16,10 @@ from sardonyx.compiler.loops import combining, identity, masked
 from sardonyx.compiler.reader import Element, Reader, dtype_of
 from sardonyx.compiler.schedule import EXTREMA
 from sardonyx.compiler.views import shape_of
+from sardonyx.compiler.writing import Writing
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.lowering import Writing
 
 Places = Sequence[Index]
 Compute = Callable[[Places], Element]

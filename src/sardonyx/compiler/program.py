@@ -100,7 +100,7 @@ class Program:
         self._has_denormals = holds_denormals(self._prepared.values())
         self.flushes = flushes(denormals, self._has_denormals)
         self._denormals = denormals
-        self._reads, self._inner = beneath(self.host, self.function.results, self.lowering.in_memory)
+        self._reads, self._inner = beneath(self.host, self.function.results, self.lowering.whole.in_memory)
         self.around = self.function.free_symbols
         self._begin(steps_of(self.function, self.launches, self.host))
         self.loops = {value: self._of_body(value) for value in self.host if value.op == "loop" and is_of_tensors(value)}

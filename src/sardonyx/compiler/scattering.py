@@ -7,19 +7,16 @@ others, so that results are the same however many threads there are.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.loops import combining, masked, nest_axes, work_items
 from sardonyx.compiler.reader import Element, dtype_of
 from sardonyx.compiler.views import shape_of
+from sardonyx.compiler.writing import Writing
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.lowering import Writing
 
 
 def updated(writing: Writing, value: Value) -> Size:

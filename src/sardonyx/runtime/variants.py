@@ -1,37 +1,43 @@
-"""Variants of a version: the same model with other outputs, for calls that ask for tensors inside of it."""
+"""Variants of a model: the same model with other outputs, for calls that ask for tensors inside of it."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
 
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.draft import Draft
-
-if TYPE_CHECKING:
-    from sardonyx.runtime.version import Version
+from sardonyx.runtime.native import NativeModel
 
 _KEPT = 4
-"""Variants of a version; weights that they have in common are once in memory."""
+"""Variants of a model; weights that they have in common are once in memory."""
 
 
 class Variants:
-    """The variants of a version that calls have asked for.
+    """The variants of a model that calls have asked for.
 
     Args:
-        version: What they are variants of.
+        make: Compiles the variant with these outputs; None where there is no compiled code for it.
+        at_once: Whether the first call for a variant waits until it is made.
     """
 
-    def __init__(self, version: Version) -> None:
-        self._version = version
-        self._made: OrderedDict[tuple[str, ...], Version | None] = OrderedDict()
+    def __init__(self, make: Callable[[Sequence[str]], NativeModel | None], *, at_once: bool) -> None:
+        self._compiled = make
+        self._at_once = at_once
+        self._made: OrderedDict[tuple[str, ...], NativeModel | None] = OrderedDict()
         self._lock = threading.Lock()
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], context: RunContext) -> list[Any] | None:
-        """Run on compiled code; None where there is none for these outputs, or not yet."""
+        """Run on compiled code; None where there is none for these outputs, or not yet.
+
+        Raises:
+            Fault: Compiled code found something that it does not compute.
+        """
         key = tuple(dict.fromkeys(names))
         with self._lock:
             begun = key in self._made
@@ -41,30 +47,34 @@ class Variants:
             while len(self._made) > _KEPT:
                 self._made.popitem(last=False)
         if not begun:
-            if self._version.options.compile == "wait":
+            if self._at_once:
                 self._make(key)
             else:
                 threading.Thread(target=self._make, args=(key,), name="sardonyx-compile", daemon=True).start()
             variant = self._made.get(key)
-        if variant is None or variant.native is None or not variant.native.takes(None, feeds):
+        if variant is None or not variant.takes(None, feeds):
             return None
         found = dict(zip(key, variant.run(None, feeds, context), strict=True))
         return [found[name] for name in names]
 
     def _make(self, names: tuple[str, ...]) -> None:
-        draft = Draft(self._version.model)
-        outputs = {str(value.name) for value in draft.model.graph.outputs}
-        try:
-            for name in names:
-                if name not in outputs:
-                    draft.add_output(name)
-            draft.settle()
-        except SardonyxError:  # The interpreter says what is wrong with the names.
-            return
-        by_name = {str(value.name): value for value in draft.model.graph.outputs}
-        draft.model.graph.outputs[:] = [by_name[name] for name in names]
-        variant = type(self._version).edited(draft.model, self._version.options)
-        variant.compile_quietly()
+        variant = self._compiled(names)
         with self._lock:
             if names in self._made:
                 self._made[names] = variant
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model | None:
+    """The model with these tensors as its outputs; None where it has no such tensors."""
+    draft = Draft(model)
+    outputs = {str(value.name) for value in draft.model.graph.outputs}
+    try:
+        for name in names:
+            if name not in outputs:
+                draft.add_output(name)
+        draft.settle()
+    except SardonyxError:
+        return None
+    by_name = {str(value.name): value for value in draft.model.graph.outputs}
+    draft.model.graph.outputs[:] = [by_name[name] for name in names]
+    return draft.model

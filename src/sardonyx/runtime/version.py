@@ -38,7 +38,7 @@ from sardonyx.runtime.partitioned import Partitioned
 from sardonyx.runtime.placement import Placement, placed
 from sardonyx.runtime.structure import Structure, structure
 from sardonyx.runtime.value_info import ValueInfo
-from sardonyx.runtime.variants import Variants
+from sardonyx.runtime.variants import Variants, with_outputs
 
 
 class Version:
@@ -110,7 +110,7 @@ class Version:
         self._loading = threading.Lock()
         self._compiled = threading.Event()
         self._is_compiled_file = is_compiled_file(given)
-        self._variants = Variants(self)
+        self._variants = self._no_variants()
         self._peak = 0
 
     def _declare(self) -> None:
@@ -221,7 +221,7 @@ class Version:
 
     def shrink(self) -> None:
         """Let go of memory that no call uses, and of what can be made again."""
-        self._variants = Variants(self)
+        self._variants = self._no_variants()
         if self.native is not None:
             self._reference = None
             self.native.shrink()
@@ -230,6 +230,18 @@ class Version:
         """Wait until compiling is over; whether compiled code answers from now on."""
         self._compiled.wait(timeout)
         return self.native is not None
+
+    def _no_variants(self) -> Variants:
+        return Variants(self._variant, at_once=self.options.compile == "wait")
+
+    def _variant(self, output_names: Sequence[str]) -> NativeModel | None:
+        """Compile the model with other outputs; None where it is not compiled."""
+        model = with_outputs(self.model, output_names)
+        if model is None:
+            return None
+        variant = Version.edited(model, self.options)
+        variant.compile_quietly()
+        return variant.native
 
     def _interpreter(self) -> ReferenceModel:
         """The model on numpy; made when it is first needed."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from sardonyx.compat.onnxruntime.devices import require_cpu
 from sardonyx.compat.onnxruntime.values import OrtValue, at_address, dtype_of, numpy_of
 
-if TYPE_CHECKING:
-    from sardonyx.compat.onnxruntime.session import InferenceSession
+
+class Bindable(Protocol):
+    """A session, as far as a binding knows it."""
+
+    def get_inputs(self) -> Sequence[Any]:
+        """What must be fed, each with a ``name``."""
+
+    def get_overridable_initializers(self) -> Sequence[Any]:
+        """What may be fed, each with a ``name``."""
 
 
 class IOBinding:
@@ -21,7 +28,7 @@ class IOBinding:
         session: The session that runs.
     """
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: Bindable) -> None:
         self._session = session
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, np.ndarray | None] = {}

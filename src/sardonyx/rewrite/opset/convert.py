@@ -12,7 +12,7 @@ from sardonyx.model import lower_ir_version
 from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.alignment import align, illegality
-from sardonyx.rewrite.opset.decompose import expand
+from sardonyx.rewrite.opset.expansion import expand
 from sardonyx.rewrite.opset.experimental import EXPERIMENTAL, replace_experimental
 from sardonyx.rewrite.opset.ir_version import at_least, set_ir_version
 from sardonyx.rewrite.opset.schemas import canonical, changed_in, newest, schema_at, since_version

@@ -1,158 +1,12 @@
-"""Operators written as other operators: by the function body that the standard itself gives them."""
+"""``decompose``: a model without some operators, at its own operator set."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-import onnx
 import onnx_ir as ir
-from onnx import inliner
-from onnx.defs import OpSchema
-from onnx_ir import serde
 
-from sardonyx.rewrite import inference
-from sardonyx.rewrite.opset.constants import tensor_of_constant
-from sardonyx.rewrite.opset.schemas import canonical, default_of, schema_at
-from sardonyx.rewrite.opset.scope import Scope, forget_new_symbols, is_read, symbols_of
-from sardonyx.rewrite.opset.site import Site
-
-_DOMAIN = "decomposition"
-
-
-def expand(site: Site) -> tuple[list[ir.Node], int] | None:
-    """Replaces a node by the function body that its schema gives.
-
-    Args:
-        site: The node, in the operator set ``site.source``.
-
-    Returns:
-        The new nodes in order and the operator set they are written in; None where the schema has no body.
-    """
-    schema = schema_at(site.domain, site.node.op_type, site.source)
-    if schema is None:
-        return None
-    found = _function(schema, site)
-    if found is None:
-        return None
-    function, version = found
-    return _splice(_inlined(function, schema, site, version), site), version
-
-
-def _function(schema: OpSchema, site: Site) -> tuple[onnx.FunctionProto, int] | None:
-    """The body written for the newest set not above the node's own; else the oldest one above it."""
-    bodies: Any = schema  # the stubs of onnx leave the functions out
-    versions = sorted(bodies.context_dependent_function_opset_versions or bodies.function_opset_versions)
-    if not versions:
-        return None
-    version = max((v for v in versions if v <= site.source), default=versions[0])
-    if not bodies.has_context_dependent_function:
-        content = bodies.get_function_with_opset_version(version)
-    else:
-        types = [b"" if v is None else _type(v).SerializeToString() for v in site.node.inputs]
-        node = serde.serialize_node(site.node)
-        content = bodies.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
-    if not content:
-        return None
-    return onnx.FunctionProto.FromString(content), version
-
-
-def _type(value: ir.Value) -> onnx.TypeProto:
-    return serde.serialize_value(value).type
-
-
-def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version: int) -> ir.Model:
-    """The body as a graph of its own, attributes put in, every value annotated."""
-    function.domain = _DOMAIN
-    imports = {entry.domain: entry.version for entry in function.opset_import} | {"": version}
-    del function.opset_import[:]
-    function.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in imports.items())
-    call = serde.serialize_node(site.node)
-    call.domain = _DOMAIN
-    del call.input[:], call.output[:]
-    call.input.extend("" if v is None else f"in{i}" for i, v in enumerate(site.node.inputs))
-    call.output.extend(f"out{i}" if is_read(value) else "" for i, value in enumerate(site.node.outputs))
-    given = {attribute.name for attribute in call.attribute}
-    call.attribute.extend(
-        schema.attributes[name].default_value
-        for name in function.attribute
-        if name not in given and default_of(schema, name) is not None
-    )
-    graph = onnx.helper.make_graph(
-        [call],
-        schema.name,
-        [
-            onnx.helper.make_value_info(f"in{i}", _type(v))
-            for i, v in enumerate(site.node.inputs)
-            if v is not None and f"in{i}" in call.input
-        ],
-        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in call.output if name],
-    )
-    wrapper = onnx.helper.make_model(
-        graph,
-        functions=[function],
-        opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in (imports | {_DOMAIN: 1}).items()],
-        ir_version=max(8, site.scope.model.ir_version),
-    )
-    body = serde.deserialize_model(inliner.inline_local_functions(wrapper))
-    inference.infer_shapes(body, strict=False)
-    known = symbols_of(site.node.inputs)
-    for node in ir.traversal.RecursiveGraphIterator(body.graph):
-        forget_new_symbols(node.outputs, known)
-    return body
-
-
-def _splice(body: ir.Model, site: Site) -> list[ir.Node]:
-    """Moves the nodes of ``body`` before the site, wired to its inputs; drops what nothing reads."""
-    graph, scope = site.node.graph, site.scope
-    assert graph is not None
-    results = iter(list(body.graph.outputs))
-    outputs = [next(results) if is_read(value) else None for value in site.node.outputs]
-    body.graph.outputs.clear()
-    live = set(outputs)
-    for node in reversed(list(body.graph)):
-        if not any(value.uses() or value in live for value in node.outputs):
-            body.graph.remove(node, safe=True)
-    for formal, actual in zip(body.graph.inputs, (v for v in site.node.inputs if v is not None), strict=True):
-        formal.replace_all_uses_with(actual)
-        outputs = [actual if value is formal else value for value in outputs]
-    nodes = list(body.graph)
-    body.graph.remove(nodes)
-    stem = site.node.name or site.node.op_type
-    for node in nodes:
-        node.name = scope.fresh(f"{stem}/{node.name or node.op_type}")
-        for value in node.outputs:
-            value.name = scope.fresh(f"{stem}/{value.name}")
-    kept = [node for node in nodes if not _lift(node, scope, outputs)]
-    graph.insert_before(site.node, kept)
-    site.emitted.extend(kept)
-    site.replace(*outputs)
-    return _without_identities([node for node in site.emitted if node.graph is graph])
-
-
-def _without_identities(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Bodies name their values by ``Identity``; readers read the original."""
-    kept: list[ir.Node] = []
-    for node in nodes:
-        passed = node.inputs[0] if node.op_type == "Identity" else None
-        if passed is None or node.outputs[0].is_graph_output():
-            kept.append(node)
-            continue
-        node.outputs[0].replace_all_uses_with(passed)
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
-    return kept
-
-
-def _lift(node: ir.Node, scope: Scope, outputs: list[ir.Value | None]) -> bool:
-    """Turns a ``Constant`` node into an initializer of the main graph, where that is possible."""
-    if node.op_type != "Constant" or canonical(node.domain) or scope.in_function or node.outputs[0] in outputs:
-        return False
-    tensor = tensor_of_constant(node)
-    if tensor is None:
-        return False
-    node.outputs[0].replace_all_uses_with(scope.initializer(tensor, str(node.outputs[0].name)))
-    return True
+from sardonyx.rewrite.opset.convert import Walk
 
 
 def decompose(model: ir.Model, op_types: Collection[str]) -> ir.Model:
@@ -168,6 +22,4 @@ def decompose(model: ir.Model, op_types: Collection[str]) -> ir.Model:
     Raises:
         OpsetConversionError: A node has no decomposition; names it.
     """
-    from sardonyx.rewrite.opset.convert import Walk
-
     return Walk(model, "").decompose(frozenset(op_types))
