@@ -30,11 +30,18 @@ RUN_SECONDS = 300.0
 """Time that one run of a model may take."""
 
 
+KEPT_BYTES = 512 << 20
+"""A process that ever had more memory than this ends with its use."""
+
+
 class Child:
     """One process that answers requests (see :mod:`sardonyx.rewrite.verify.worker`), from its start to its end."""
 
     def __init__(self) -> None:
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+        self._path = _import_path()
+        self._is_asked = False
+        self._peak = 0
+        environment = dict(os.environ, PYTHONPATH=self._path)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sardonyx.rewrite.verify.worker"],
             stdin=subprocess.PIPE,
@@ -43,6 +50,23 @@ class Child:
             text=True,
             env=environment,
         )
+
+    @classmethod
+    def taken(cls) -> Child:
+        """The process that waits for its next use, if there is one; else a new one, which takes a second to start."""
+        child = _idle.pop(os.getpid(), None)
+        if child is None:
+            return cls()
+        if child.process.poll() is None and child._path == _import_path():
+            return child
+        child.stop()
+        return cls()
+
+    def leave(self) -> None:
+        """Keep it for the next use in this process; end it where it is busy, large, or one waits already."""
+        kept = not self._is_asked and self._peak <= KEPT_BYTES
+        if not kept or _idle.setdefault(os.getpid(), self) is not self:
+            self.stop()
 
     def stop(self) -> None:
         """End it, whatever it does."""
@@ -53,6 +77,7 @@ class Child:
         """Its answer; status ``ended`` where it ended over the request, or was stopped for taking longer than told."""
         process = self.process
         assert process.stdin is not None and process.stdout is not None
+        self._is_asked = True  # An exception on the way to the answer, as an interrupt, leaves the answer to come.
         try:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
@@ -66,7 +91,10 @@ class Child:
         line = process.stdout.readline()
         if not line:
             return self._ended()
-        return {"status": "ready", **json.loads(line)}
+        self._is_asked = False
+        answer = json.loads(line)
+        self._peak = int(answer["peak_bytes"])
+        return {"status": "ready", **answer}
 
     def _ended(self) -> dict[str, Any]:
         code = self.process.wait()
@@ -82,7 +110,12 @@ def uses_own_operators(model: ir.Model) -> bool:
 
 
 _idle: dict[int, Child] = {}
-"""The child that waits for its next use, by the process that started it: starting one takes a second."""
+"""The child that waits for its next use, by the process that started it."""
+
+
+def _import_path() -> str:
+    """Where this process imports from, as a child is told."""
+    return os.pathsep.join(path for path in sys.path if path)
 
 
 @atexit.register
@@ -113,9 +146,7 @@ class Apart:
     ) -> None:
         """Leave the child to whoever needs one next, and remove the files."""
         if self._child is not None:
-            beside = _idle.setdefault(os.getpid(), self._child)
-            if beside is not self._child:
-                self._child.stop()
+            self._child.leave()
             self._child = None
         self._folder.cleanup()
 
@@ -123,7 +154,7 @@ class Apart:
     def file_of(self, model: ir.Model | onnx.ModelProto | str | Path) -> Iterator[Path]:
         """A file with the model, which is there as long as it is wanted; its own where it is one."""
         if isinstance(model, (str, Path)):
-            yield Path(model)
+            yield Path(model).absolute()
             return
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
             path = Path(folder) / "model.onnx"
@@ -157,7 +188,7 @@ class Apart:
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._child is None:
-            self._child = _idle.pop(os.getpid(), None) or Child()
+            self._child = Child.taken()
         answer = self._child.ask(request, RUN_SECONDS)
         if answer["status"] == "ended":
             self._child = None

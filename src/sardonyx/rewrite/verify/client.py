@@ -29,7 +29,7 @@ IN_THIS_PROCESS = "operators of your own ran by their definitions, in this proce
 class Verifier:
     """Judges candidates against one original model.
 
-    Use as a context manager; the child process and its files go with it.
+    Use as a context manager; its files go with it, and the child process is left to whoever needs one next.
 
     Args:
         original: The model as it was, or the path of the file that holds it unchanged.
@@ -59,14 +59,14 @@ class Verifier:
         self.samples = 0
 
     def __enter__(self) -> Self:
-        """Start the child and let it prepare the original's answers."""
+        """Let a child prepare the original's answers."""
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-verify-")
         folder = Path(self._folder.name)
         if isinstance(self._original, ir.Model):
             model, self._path = self._original, folder / "original.onnx"
             model_io.save(model, self._path)
         else:
-            model, self._path = model_io.load(self._original), self._original
+            model, self._path = model_io.load(self._original), self._original.absolute()
         # Where every weight is listed as an input, as files up to IR version 3 must, nothing is meant by it.
         self._overridable = not all(v.is_graph_input() for v in model.graph.initializers.values())
         self._interface = _interface(model, self._overridable)
@@ -80,8 +80,10 @@ class Verifier:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the child and remove its files."""
-        self._stop()
+        """Leave the child to whoever needs one next, and remove the files."""
+        if self._child is not None:
+            self._child.leave()
+            self._child = None
         self._folder.cleanup()
 
     def judge(self, candidate: ir.Model, *, exact: bool) -> Verdict:
@@ -123,14 +125,15 @@ class Verifier:
         )
 
     def _prepare(self) -> None:
-        """Start a child and let it answer for the original; another seed where it ends over what was drawn."""
+        """Have a child answer for the original; another seed where it ends over what was drawn."""
         folder = Path(self._folder.name)
         request: dict[str, Any] = {"do": "reference", "path": str(self._path), "folder": str(folder)}
         if self._inputs is not None:
             request["inputs"] = str(folder / "inputs.pickle")
         self.samples = 0
         for seed in (self._seed,) if self._inputs is not None else (self._seed, self._seed + 1001):
-            self._start()
+            if self._here is None and self._child is None:
+                self._child = Child.taken()
             answer = self._ask({**request, "seed": seed}, self._timeout)
             self.samples = int(answer.get("samples", 0))
             self._seconds = float(answer.get("seconds", 0.0))
@@ -138,16 +141,6 @@ class Verifier:
             self._reason = "; ".join(dict.fromkeys(reasons))[:800] or "no inputs were found on which the original runs"
             if answer["status"] != "ended":
                 return
-
-    def _start(self) -> None:
-        if self._here is None:
-            self._stop()
-            self._child = Child()
-
-    def _stop(self) -> None:
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
 
     def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """The child's answer; status ``ended`` where there is no child any more to give one."""

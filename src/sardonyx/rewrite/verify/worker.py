@@ -6,6 +6,7 @@ It is a process of its own so that an engine that crashes or eats memory takes n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import resource
@@ -40,6 +41,9 @@ class Judge:
         """The answer to one request."""
         try:
             if request["do"] == "reference":
+                self._reference = None
+                self._prepared.clear()
+                forget_peak()
                 place, folder = Path(request["path"]), Path(request["folder"])
                 self._reference = Reference(place, folder, request.get("inputs"), request["seed"], self._prepare)
                 return self._reference.as_dict()
@@ -64,8 +68,14 @@ class Judge:
         return {}
 
 
+def forget_peak() -> None:
+    """Begin to count anew what :func:`peak_bytes` tells, where the system can; elsewhere it is of all models so far."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_bytes() -> int:
-    """The most memory that this process had resident."""
+    """The most memory that this process had resident since it was asked about another original."""
     status = Path("/proc/self/status")
     if status.exists():
         # What getrusage tells on Linux counts in the process that this one was forked from.

@@ -1,0 +1,84 @@
+"""One child process serves one use after the other, and none that could answer wrongly is used again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from sardonyx import model as model_io
+from sardonyx.rewrite.verify import Verifier, child
+from sardonyx.rewrite.verify.child import Apart, Child
+from tests.rewrite.models import info, model, node
+
+TANH = model([node("Tanh", ["x"], ["y"])], [info("x", ["n", 4])], [info("y", ["n", 4])])
+
+
+@pytest.fixture(autouse=True)
+def none_waits() -> Iterator[None]:
+    """Each test begins and ends without a process that waits."""
+    child._stop_idle()
+    yield
+    child._stop_idle()
+
+
+def waiting() -> int | None:
+    """The number of the process that waits for its next use."""
+    found = child._idle.get(os.getpid())
+    return None if found is None else found.process.pid
+
+
+def test_one_process_serves_all() -> None:
+    with Verifier(model_io.from_proto(TANH)) as verifier:
+        assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
+    first = waiting()
+    assert first is not None
+    relu = model([node("Relu", ["x"], ["y"])], [info("x", [3])], [info("y", [3])])
+    with Verifier(model_io.from_proto(relu)) as verifier:
+        assert waiting() is None
+        assert verifier.judge(model_io.from_proto(relu), exact=True).status == "proved"
+        other = model([node("Abs", ["x"], ["y"])], [info("x", [3])], [info("y", [3])])
+        assert verifier.judge(model_io.from_proto(other), exact=True).status == "different"
+    assert waiting() == first
+
+
+def test_a_process_that_owes_an_answer_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> object:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Verifier(model_io.from_proto(TANH)) as verifier:
+        monkeypatch.setattr(child.select, "select", interrupted)
+        verifier.judge(model_io.from_proto(TANH), exact=True)
+    assert waiting() is None
+
+
+def test_a_process_that_ended_while_it_waited_is_not_used_again() -> None:
+    first = Child()
+    first.leave()
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    with Verifier(model_io.from_proto(TANH)) as verifier:
+        assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
+
+
+def test_a_process_that_took_much_memory_ends_with_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "KEPT_BYTES", 1 << 20)
+    with Verifier(model_io.from_proto(TANH)) as verifier:
+        assert verifier.samples
+    assert waiting() is None
+
+
+def test_files_are_those_of_the_folder_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process began in another one."""
+    with Verifier(model_io.from_proto(TANH)):
+        pass
+    monkeypatch.chdir(tmp_path)
+    onnx.save(TANH, "tanh.onnx")
+    with Verifier(Path("tanh.onnx")) as verifier:
+        assert verifier.samples
+    with Apart() as apart, apart.file_of("tanh.onnx") as path:
+        assert path == tmp_path / "tanh.onnx"
