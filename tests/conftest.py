@@ -19,13 +19,14 @@ from sardonyx.rewrite.sweep import SWEEPS
 assert rules.__name__  # importing the package registers every rule of the library
 
 
-@pytest.fixture(autouse=True, scope="session")
-def cache() -> Iterator[None]:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SARDONYX_CACHE", os.environ.get("SARDONYX_CACHE", folder))
-        # Tests that mean compiled code ask for it.
-        patch.setenv("SARDONYX_COMPILE", os.environ.get("SARDONYX_COMPILE", "off"))
-        yield
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes that share the tests inherit these from the one that shares them out: what one compiles, all have."""
+    if not hasattr(config, "workerinput") and "SARDONYX_CACHE" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="sardonyx-tests-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["SARDONYX_CACHE"] = folder.name
+    # Tests that mean compiled code ask for it.
+    os.environ.setdefault("SARDONYX_COMPILE", "off")
 
 
 @pytest.fixture(autouse=True)
