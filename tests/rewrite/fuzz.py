@@ -30,8 +30,9 @@ from onnx import helper
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, InvalidModelError
 from sardonyx.rewrite import evaluate, pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT
+from sardonyx.rewrite.workspace import Settings
 
 Generator = Callable[["GraphMaker"], None]
 GENERATORS: dict[str, list[Generator]] = {}

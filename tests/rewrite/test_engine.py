@@ -14,8 +14,10 @@ from onnx import helper
 import sardonyx
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, LimitReached, RulesUndoEachOther, Settings, Site
+from sardonyx.rewrite.engine import Engine, LimitReached, RulesUndoEachOther
 from sardonyx.rewrite.language import EXACT, REGISTRY, Op, Refusal, Result, Rule
+from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.workspace import Settings
 from tests.rewrite.models import BOOL, info, model, node
 
 

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import evaluate, pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.workspace import Settings
 from tests.rewrite.models import INT64, STRING, info, model, node
 
 

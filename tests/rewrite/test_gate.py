@@ -14,11 +14,12 @@ from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import gate, measure, targets
 from sardonyx.rewrite.census import census, lost
-from sardonyx.rewrite.engine import Applied, Site
+from sardonyx.rewrite.engine import Applied
 from sardonyx.rewrite.language import APPROXIMATES, EXACT, REGISTRY, Expr, Result, Rule, rule
 from sardonyx.rewrite.notation import Exp, Log, Mul, Relu
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Count
+from sardonyx.rewrite.site import Site
 from tests.rewrite.conftest import Clock
 
 

@@ -15,8 +15,8 @@ from onnx import helper
 
 import sardonyx
 from sardonyx.errors import InvalidModelError, OptionError
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REGISTRY, Op, Result, Rewrite, Rule, V
+from sardonyx.rewrite.site import Site
 from tests.rewrite.models import BOOL, info, model, node
 
 

@@ -12,10 +12,10 @@ from onnx import parser
 
 from sardonyx.errors import OptionError
 from sardonyx.rewrite import pipeline, targets
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, REGISTRY, Expr, Result, rule
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Report
+from sardonyx.rewrite.site import Site
 from tests.rewrite.conftest import Clock
 
 SWISH = """<ir_version: 11, opset_import: ["" : 24]>

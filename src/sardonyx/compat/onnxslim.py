@@ -24,7 +24,8 @@ from sardonyx.compress import float16
 from sardonyx.errors import OptionError
 from sardonyx.report.summary import Port, Summary, summary
 from sardonyx.rewrite import inference, pipeline
-from sardonyx.rewrite.engine import Applied, Settings
+from sardonyx.rewrite.engine import Applied
+from sardonyx.rewrite.workspace import Settings
 
 __all__ = ["OnnxSlimKwargs", "slim"]
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, PatchFailed, RulesUndoEachOther, Settings
+from sardonyx.rewrite.engine import Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
+from sardonyx.rewrite.workspace import Settings
 
 
 def rewritten(

@@ -8,21 +8,20 @@ and forbid just that one (``limit``, ``banned``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.building import Building, arrays_of, leaves, operators_of
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
-from sardonyx.rewrite.names import Names, node_label, value_names
+from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rule_index import RuleIndex
-from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.worklist import Worklist
+from sardonyx.rewrite.workspace import Settings, Workspace
 
 
 @dataclass(frozen=True)
@@ -44,30 +43,6 @@ class Applied:
     removed: tuple[str, ...]
     added: tuple[str, ...]
     exactness: str
-
-
-@dataclass
-class Settings:
-    """What bounds a run of the engine.
-
-    Attributes:
-        target: The target whose profile chose the rules.
-        limit: Stop after this many patches (for bisection).
-        banned: ``(rule label, site)`` pairs that must not fire.
-        off: Labels of rules that must not fire anywhere.
-        growth: Bytes of new weights that one patch may add, net of those it frees. A bound for each and none
-            for all, so that a second run decides as the first did.
-        protected: Values that callers want to keep by name although they are no graph outputs.
-        operators: Operators of the default domain that may be made; None for all.
-    """
-
-    target: str = "portable"
-    limit: int | None = None
-    banned: frozenset[tuple[str, str]] = frozenset()
-    off: frozenset[str] = frozenset()
-    growth: int = 64 << 10
-    protected: frozenset[str] = frozenset()
-    operators: frozenset[str] | None = None
 
 
 class LimitReached(Exception):
@@ -103,120 +78,18 @@ class RulesUndoEachOther(RuleError):
         )
 
 
-class Site:
-    """A node at which a rule is tried, and what the rule may ask about it."""
-
-    __slots__ = ("engine", "node")
-
-    def __init__(self, engine: Engine, node: ir.Node) -> None:
-        self.engine = engine
-        self.node = node
-
-    @property
-    def opset(self) -> int:
-        """Version of the default operator set in force here (a function has its own)."""
-        return self.engine.opset
-
-    @property
-    def target(self) -> str:
-        """Name of the target in force."""
-        return self.engine.settings.target
-
-    @property
-    def graph(self) -> ir.Graph:
-        """The graph (or body, or function body) that holds the node."""
-        graph = self.node.graph
-        assert graph is not None
-        return graph
-
-    @property
-    def output(self) -> ir.Value:
-        """The first output."""
-        return self.node.outputs[0]
-
-    def input(self, index: int) -> ir.Value | None:
-        """Input ``index``, or None where it is absent or left out."""
-        inputs = self.node.inputs
-        return inputs[index] if index < len(inputs) else None
-
-    def attr(self, name: str, default: Any = None, *, node: ir.Node | None = None) -> Any:
-        """Attribute value as written, else the schema's default at this opset, else ``default``."""
-        return facts.attribute(node or self.node, name, self.opset, default)
-
-    def producer(self, index: int, *op_types: str) -> ir.Node | None:
-        """The node of the same graph that produces input ``index``, if it is one of these standard operators."""
-        value = self.input(index)
-        node = None if value is None else value.producer()
-        if node is None or node.graph is not self.node.graph or not facts.is_op(node, *op_types):
-            return None
-        return node
-
-    def rank(self, index: int) -> int | None:
-        """Rank of input ``index``."""
-        return facts.rank(self.input(index))
-
-    @property
-    def sizes(self) -> Sizes:
-        """Shapes and shape arithmetic, as expressions of the open sizes."""
-        return self.engine.sizes
-
-    def unused_outputs_from(self, first: int) -> bool:
-        """Whether nothing reads the outputs from ``first`` on."""
-        return all(facts.unused(v) for v in self.node.outputs[first:])
-
-    def in_function(self) -> bool:
-        """Whether the node is in a model-local function (where attributes may refer to the caller's)."""
-        return self.engine.in_function
-
-
-@dataclass
-class _Building:
-    """Nodes being made for one patch."""
-
-    site: Site
-    nodes: list[ir.Node] = field(default_factory=list)
-    made: dict[Expr, ir.Node] = field(default_factory=dict)
-    constants: dict[int, ir.Value] = field(default_factory=dict)
-
-
-class Engine:
+class Engine(Workspace):
     """Runs rules over one model to a fixed point, in place."""
 
     def __init__(self, model: ir.Model, settings: Settings | None = None) -> None:
-        self.model = model
-        self.settings = settings or Settings()
+        super().__init__(model, settings)
         self.applied: list[Applied] = []
         self.refused: dict[tuple[str, str], str] = {}
         self.failed: dict[tuple[str, str], str] = {}
         """What rules raised, by rule and place; each such match is left alone."""
         self.origin: dict[ir.Node, tuple[str, ...]] = {}
-        self.names = Names(value_names(model))
-        self.opset_imports: dict[str, int]
-        self._imports: MutableMapping[str, int]
-        self.in_function: bool
-        self.opset: int
-        """Version of the default operator set in force."""
-        self.sizes: Sizes
-        """Value propagation at that operator set."""
-        self.memo: dict[Any, Any] = {}
-        """For rules: facts worth computing once. A fact about a value object stays true."""
-        self.refinements = 0
-        """How often more became known of values than patches say."""
-        self.learned: set[ir.Value] = set()
-        """Values that replaced ones of which less was known: what reads them may be inferred anew."""
-        self.interface_changed = False
-        """Whether a pass whose purpose it is has changed the types that the file declared of inputs or outputs."""
-        self._sizes: dict[int, Sizes] = {}
-        self._dead_graphs: set[ir.Graph] = set()
-        self._unread: list[ir.Value] = []
         self._worklists: dict[ir.Graph, Worklist] = {}
-        self._worklist = self._of_root(model.graph)
-        nodes = [node for root in self.roots() for node in facts.nodes_of(root)]
-        self.node_names = Names([node.name for node in nodes if node.name])
-        self.operators = {node.op_type for node in nodes}
-        """Types of all operators that the model has, or had: what is not here is nowhere in it."""
-        self._flat = not any(facts.bodies(node) for node in nodes)
-        self._budget = 20_000 + 100 * len(nodes)
+        self._budget = 20_000 + 100 * sum(1 for root in self.roots() for _ in facts.nodes_of(root))
         self._indexed: tuple[Sequence[Rule], RuleIndex] | None = None
 
     # -- running -------------------------------------------------------------------------------
@@ -236,9 +109,9 @@ class Engine:
         index = self._index_of(rules)
         start = len(self.applied)
         for graph in self.roots():
-            if not (on_changes and self._worklist.complete):
-                self._worklist.restart(facts.nodes_of(graph))
-            self._run_graph(index)
+            if not (on_changes and self._worklist_of(graph).complete):
+                self._worklist_of(graph).restart(facts.nodes_of(graph))
+            self._run_graph(graph, index)
         return len(self.applied) > start
 
     def _index_of(self, rules: Sequence[Rule]) -> RuleIndex:
@@ -249,27 +122,11 @@ class Engine:
             self._indexed = rules, RuleIndex(allowed, self.operators)
         return self._indexed[1]
 
-    def roots(self) -> Iterator[ir.Graph]:
-        """The main graph, then each model-local function's body, with its operator sets in force."""
-        yield self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
-        for function in self.model.functions.values():
-            yield self._enter(function.graph, function.opset_imports, in_function=True)
-        self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
-
-    def _enter(self, graph: ir.Graph, imports: MutableMapping[str, int], *, in_function: bool) -> ir.Graph:
-        self._imports, self.opset_imports, self.in_function = imports, _normal_imports(imports), in_function
-        self._worklist = self._of_root(graph)
-        self.opset = self.opset_imports.get("", 1)
-        if self.opset not in self._sizes:
-            self._sizes[self.opset] = Sizes(self.opset)
-        self.sizes = self._sizes[self.opset]
-        return graph
-
-    def _of_root(self, graph: ir.Graph) -> Worklist:
+    def _worklist_of(self, graph: ir.Graph) -> Worklist:
         return self._worklists.setdefault(graph, Worklist(self.alive))
 
-    def _run_graph(self, index: RuleIndex) -> None:
-        for node in self._worklist.drain():
+    def _run_graph(self, graph: ir.Graph, index: RuleIndex) -> None:
+        for node in self._worklist_of(graph).drain():
             site = Site(self, node)
             for rule in index.rules_for(node):
                 try:
@@ -282,27 +139,11 @@ class Engine:
                 if result is not None and self._fire(rule, site, result) and not self.alive(node):
                     break
 
-    def graphs(self, root: ir.Graph) -> list[ir.Graph]:
-        """A graph and all bodies in it, outer before inner."""
-        return [root] if self._flat else list(facts.graphs_of(root))
-
-    def _note_operators(self, nodes: Iterable[ir.Node]) -> None:
-        for node in nodes:
-            self.operators.add(node.op_type)
-            for body in facts.bodies(node):
-                self._flat = False
-                self.operators.update(inner.op_type for inner in facts.nodes_of(body))
-
     def tell(self, values: Sequence[ir.Value]) -> None:
         """Have rules tried again around values of the main graph of which more has become known."""
         self.refinements += 1
         around = [value.producer() for value in values] + [use.node for value in values for use in value.uses()]
-        self._of_root(self.model.graph).touch(dict.fromkeys(node for node in around if node is not None))
-
-    def alive(self, node: ir.Node) -> bool:
-        """Whether the node is still part of the model."""
-        graph = node.graph
-        return graph is not None and graph not in self._dead_graphs
+        self._worklist_of(self.model.graph).touch(dict.fromkeys(node for node in around if node is not None))
 
     def _fire(self, rule: Rule, site: Site, result: Result) -> bool:
         """Apply what a rule answered, where the operator set allows."""
@@ -367,10 +208,10 @@ class Engine:
                 if producer is not None and facts.is_op(producer, "Identity"):
                     return f"'{old.name}' is an output of its graph and must keep its name"
         if self.settings.operators is not None:
-            for name in _operators(patch):
+            for name in operators_of(patch):
                 if name not in self.settings.operators:
                     return f"{self.settings.target} does not take {name}"
-        added = sum(array.nbytes for array in _arrays(patch.replace.values()))
+        added = sum(array.nbytes for array in arrays_of(patch.replace.values()))
         if added > 256:
             added -= self._freed(patch)
             if added > self.settings.growth:
@@ -392,7 +233,7 @@ class Engine:
                 continue
             dying[node] = None
             stack.extend(v.producer() for v in node.inputs if v is not None)
-        kept = {id(v) for e in patch.replace.values() for v in _leaves(e)}
+        kept = {id(v) for e in patch.replace.values() for v in leaves(e)}
         constants: dict[ir.Value, None] = {}
         for node in dying:
             for value in node.inputs:
@@ -403,11 +244,11 @@ class Engine:
     def _commit(self, rule: Rule, site: Site, patch: Patch, label: str) -> None:
         if patch.build is not None:
             patch = patch.build()
-        building = _Building(site)
+        building = Building(site)
         graph = site.graph
         replacements: dict[ir.Value, ir.Value] = {}
         for old, new in patch.replace.items():
-            replacements[old] = self._build(new, building) if isinstance(new, Expr) else new
+            replacements[old] = building.value(new) if isinstance(new, Expr) else new
         nodes = [*building.nodes, *patch.nodes]
         self._insert(graph, nodes, patch, site.node)
         told = {new: old for old, new in replacements.items() if inference.all_told(old.shape)}
@@ -420,8 +261,8 @@ class Engine:
         for old, new in replacements.items():
             touched.update((use.node, None) for use in old.uses())
             self._replace(old, new, fresh=new in made_values, nodes=nodes, graph=graph)
-        removed = [self._discard(node) for node in patch.remove if node.graph is not None]
-        removed += self._remove_dead([v.producer() for v in patch.replace] + [site.node])
+        removed = [self.discard(node) for node in patch.remove if node.graph is not None]
+        removed += self.remove_dead([v.producer() for v in patch.replace] + [site.node])
         if patch.edit is not None:
             touched.update(dict.fromkeys(patch.edit()))
         self._settle_names(replacements, made_values)
@@ -440,10 +281,9 @@ class Engine:
                 exactness=(patch.exactness or rule.exactness).value,
             )
         )
-        touched.update((p, None) for v in self._unread if (p := v.producer()) is not None)
-        self._unread.clear()
-        self._note_operators(touched)
-        self._worklist.touch(touched)
+        touched.update(dict.fromkeys(self.unread()))
+        self.note_operators(touched)
+        self._worklist_of(self.root).touch(touched)
 
     def _insert(self, graph: ir.Graph, nodes: Sequence[ir.Node], patch: Patch, root: ir.Node) -> None:
         if not nodes:
@@ -501,140 +341,9 @@ class Engine:
                 name, old.name = old.name, self.names.fresh(f"{old.name}_replaced")
                 new.name = name
 
-    def _build(self, expr: Expr, building: _Building) -> ir.Value:
-        source = expr.source
-        node = building.made.get(source)
-        if node is None:
-            inputs = self._operands(source, building)
-            attributes = [_attribute(k, v) for k, v in source.attrs.items() if v is not None]
-            base = building.site.node.name or building.site.output.name or "node"
-            node = ir.Node(
-                source.domain,
-                source.op_types[0],
-                inputs,
-                attributes,
-                num_outputs=source.n_outputs,
-                name=self.node_names.fresh(f"{base}/{source.op_types[0]}"),
-            )
-            for i, output in enumerate(node.outputs):
-                output.name = self.names.fresh(f"{node.name}_{i}" if i else str(node.name))
-            if source.domain and source.domain not in self.opset_imports:
-                self._imports[source.domain] = self.opset_imports[source.domain] = 1
-            building.made[source] = node
-            building.nodes.append(node)
-        return node.outputs[expr.index]
-
-    def _operands(self, expr: Expr, building: _Building) -> list[ir.Value | None]:
-        inputs: list[ir.Value | None] = []
-        like = next((facts.dtype(a) for a in expr.args if isinstance(a, ir.Value)), None)
-        for arg in expr.args:
-            if arg is None or isinstance(arg, ir.Value):
-                inputs.append(arg)
-            elif isinstance(arg, Expr):
-                inputs.append(self._build(arg, building))
-            elif isinstance(arg, (np.ndarray, np.generic)):
-                inputs.append(self._constant(np.asarray(arg), building))
-            elif isinstance(arg, (bool, int, float)) and like is not None:
-                inputs.append(self._constant(np.array(arg).astype(like.numpy()), building))
-            else:
-                raise RuleError(f"operand {arg!r} cannot become an input", where="|".join(expr.op_types))
-        return inputs
-
-    def _constant(self, array: np.ndarray, building: _Building) -> ir.Value:
-        known = building.constants.get(id(array))
-        if known is not None:
-            return known
-        base = building.site.node.name or building.site.output.name or "node"
-        value = self.new_constant(array, building.site.graph, f"{base}/constant", building.nodes)
-        building.constants[id(array)] = value
-        return value
-
-    def new_constant(
-        self, array: np.ndarray | ir.TensorProtocol, graph: ir.Graph, base: str, nodes: list[ir.Node]
-    ) -> ir.Value:
-        """A new constant value usable in ``graph``: an initializer; in a function a ``Constant`` in ``nodes``."""
-        name = self.names.fresh(base)
-        tensor = (
-            ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
-            if isinstance(array, np.ndarray)
-            else array
-        )
-        if self.in_function:
-            attribute = ir.AttrTensor("value", tensor)
-            node = ir.Node("", "Constant", [], [attribute], name=self.node_names.fresh(name))
-            node.outputs[0].name = name
-            node.outputs[0].type = ir.TensorType(tensor.dtype)
-            node.outputs[0].shape = ir.Shape([int(dim) for dim in tensor.shape.numpy()])
-            nodes.append(node)
-            return node.outputs[0]
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape([int(dim) for dim in tensor.shape.numpy()]),
-            const_value=tensor,
-        )
-        graph.register_initializer(value)
-        return value
-
-    # -- removing ------------------------------------------------------------------------------
-
-    def _discard(self, node: ir.Node) -> ir.Node:
-        """Take a node out, with the bodies it holds, and stop it from reading anything."""
-        self._unread.extend(v for v in node.inputs if v is not None)
-        for body in facts.bodies(node):
-            self.discard_body(body)
-        graph = node.graph
-        assert graph is not None
-        graph.remove(node)
-        for i in range(len(node.inputs)):
-            node.replace_input_with(i, None)
-        return node
-
-    def discard_body(self, body: ir.Graph) -> None:
-        """Forget a body: its nodes read nothing any more and are never visited again."""
-        self._dead_graphs.add(body)
-        for inner in body:
-            for nested in facts.bodies(inner):
-                self.discard_body(nested)
-            for i in range(len(inner.inputs)):
-                inner.replace_input_with(i, None)
-
-    def _remove_dead(self, candidates: Iterable[ir.Node | None]) -> list[ir.Node]:
-        """Remove the candidates that nothing reads, and then what only they read."""
-        removed: list[ir.Node] = []
-        stack = [n for n in candidates if n is not None]
-        while stack:
-            node = stack.pop()
-            if node.graph is None or not all(facts.unused(v) for v in node.outputs):
-                continue
-            inputs = [v for v in node.inputs if v is not None]
-            captured = [v for body in facts.bodies(node) for v in captured_values(body)]
-            removed.append(self._discard(node))
-            stack.extend(p for v in (*inputs, *captured) if (p := v.producer()) is not None)
-        return removed
-
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
-
-
-def captured_values(body: ir.Graph) -> list[ir.Value]:
-    """Values of outer graphs that a body (or a body in it) reads."""
-    inside: set[ir.Value] = set(body.inputs) | set(body.initializers.values())
-    nodes = list(facts.nodes_of(body))
-    for node in nodes:
-        inside.update(node.outputs)
-        for nested in facts.bodies(node):
-            inside.update(nested.inputs)
-            inside.update(nested.initializers.values())
-    found: dict[ir.Value, None] = {}
-    for node in nodes:
-        found.update((v, None) for v in node.inputs if v is not None and v not in inside)
-    return list(found)
-
-
-def _normal_imports(imports: Mapping[str, int]) -> dict[str, int]:
-    return {("" if domain == "ai.onnx" else domain): version for domain, version in imports.items()}
 
 
 def _can_take_name(old: ir.Value, new: ir.Value) -> bool:
@@ -655,60 +364,6 @@ def _better_shape(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None
             for a, b in zip(old, new, strict=True)
         ]
     )
-
-
-def _leaves(expr: Replacement | Any) -> Iterator[Any]:
-    stack = [expr]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Expr):
-            stack.extend(item.source.args)
-        else:
-            yield item
-
-
-def _operators(patch: Patch) -> Iterator[str]:
-    """The operators of the default domain that a patch makes."""
-    stack: list[Any] = list(patch.replace.values())
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Expr):
-            if item.domain in STANDARD:
-                yield item.op_types[0]
-            stack.extend(item.source.args)
-    yield from (node.op_type for node in patch.nodes if node.domain in STANDARD)
-
-
-def _arrays(exprs: Iterable[Replacement]) -> list[np.ndarray]:
-    found = {id(leaf): leaf for expr in exprs for leaf in _leaves(expr) if isinstance(leaf, np.ndarray)}
-    return list(found.values())
-
-
-_ATTRIBUTES: Mapping[type, Callable[[str, Any], ir.Attr]] = {
-    int: ir.AttrInt64,
-    float: ir.AttrFloat32,
-    str: ir.AttrString,
-}
-_LISTS: Mapping[frozenset[type], Callable[[str, Any], ir.Attr]] = {
-    frozenset(): ir.AttrInt64s,
-    frozenset({int}): ir.AttrInt64s,
-    frozenset({float}): ir.AttrFloat32s,
-    frozenset({str}): ir.AttrStrings,
-}
-
-
-def _attribute(name: str, value: Any) -> ir.Attr:
-    if type(value) is ir.Attr:
-        return value
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, (list, tuple)):
-        value = list(value)
-        make = _LISTS.get(frozenset(map(type, value)))
-    else:
-        make = _ATTRIBUTES.get(type(value))
-    # What is none of these is told apart by protocols, member by member.
-    return ir.convenience.convert_attribute(name, value) if make is None else make(name, value)
 
 
 def _site_label(node: ir.Node) -> str:

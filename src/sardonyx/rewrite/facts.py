@@ -270,3 +270,18 @@ def is_pure(node: ir.Node) -> bool:
     if node.op_type == "BatchNormalization" and node.attributes.get("training_mode") is not None:
         return not node.attributes["training_mode"].value
     return all(is_pure(inner) for body in bodies(node) for inner in body)
+
+
+def captured_values(body: ir.Graph) -> list[ir.Value]:
+    """Values of outer graphs that a body (or a body in it) reads."""
+    inside: set[ir.Value] = set(body.inputs) | set(body.initializers.values())
+    nodes = list(nodes_of(body))
+    for node in nodes:
+        inside.update(node.outputs)
+        for nested in bodies(node):
+            inside.update(nested.inputs)
+            inside.update(nested.initializers.values())
+    found: dict[ir.Value, None] = {}
+    for node in nodes:
+        found.update((v, None) for v in node.inputs if v is not None and v not in inside)
+    return list(found)

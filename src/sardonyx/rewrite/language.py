@@ -29,16 +29,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts
-
-if TYPE_CHECKING:
-    from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.site import Site
 
 
 class Exactness(enum.Enum):

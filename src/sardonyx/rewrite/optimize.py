@@ -17,12 +17,13 @@ from sardonyx import model as model_io
 from sardonyx.errors import OptionError
 from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import gate, pipeline, targets
-from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther, Settings
+from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.record import Dropped, Report
 from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
+from sardonyx.rewrite.workspace import Settings
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 

@@ -15,11 +15,11 @@ from sardonyx.errors import ShapeError
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.baked import repair
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
-from sardonyx.rewrite.engine import Settings
 from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform
 from sardonyx.rewrite.surgery.interface import annotated, keep_annotations, shown
+from sardonyx.rewrite.workspace import Settings
 
 FOLDING = ("extract_constant_to_initializer", "fold_constants", "eliminate_deadend", "eliminate_unused_initializer")
 """The passes that make constants of what is computed from constants alone."""

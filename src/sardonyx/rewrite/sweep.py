@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.errors import RuleError
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import Exactness, Result, Rule
+from sardonyx.rewrite.site import Site
 
 Finder = Callable[[Engine, ir.Graph], Iterator[tuple[ir.Node, Result]]]
 

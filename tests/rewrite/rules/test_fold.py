@@ -8,7 +8,8 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.workspace import Settings
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
 from tests.rewrite.rules.body_maker import BodyMaker, choose, condition
 

@@ -11,8 +11,9 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.workspace import Settings
 
 NAMED = {
     "freeze_initializers",

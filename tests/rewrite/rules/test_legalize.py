@@ -8,8 +8,9 @@ from onnx import parser
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.evaluate import evaluate
+from sardonyx.rewrite.workspace import Settings
 from tests.rewrite.fuzz import GENERATORS, GraphMaker, generator, run_many
 
 

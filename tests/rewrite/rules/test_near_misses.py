@@ -11,7 +11,8 @@ from onnx import helper, parser
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.workspace import Settings
 
 
 def transformed(text: str, opset: int = 18, **constants: Any) -> Engine:

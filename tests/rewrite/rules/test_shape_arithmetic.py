@@ -10,7 +10,8 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.workspace import Settings
 from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
 
 FAR = 2**63 - 1

@@ -12,9 +12,10 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.engine import Engine, Settings
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.minimum_cut import Network
 from sardonyx.rewrite.rules import orders
+from sardonyx.rewrite.workspace import Settings
 from tests.rewrite.fuzz import Generator, GraphMaker, Unsuitable, check, generator, run_many
 from tests.rewrite.rules.test_near_misses import transformed
 

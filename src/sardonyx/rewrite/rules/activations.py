@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import (
     APPROXIMATES,
     EXACT,
@@ -53,6 +52,7 @@ from sardonyx.rewrite.notation import (
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.clips import limit
 from sardonyx.rewrite.rules.polynomials import Expansion, arguments, close, expand, inner, number_of, read_outside
+from sardonyx.rewrite.site import Site
 
 BESIDE_ONNXRUNTIME = ("native", "openvino", "tensorrt")
 """Targets for operators whose kernels in ONNX Runtime take longer than the operators that they stand for."""

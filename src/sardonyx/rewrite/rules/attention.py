@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size, dim_min
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.notation import Attention, Concat, Expand, Shape, Transpose
 from sardonyx.rewrite.rules.broadcasting import repeated
@@ -19,6 +18,7 @@ from sardonyx.rewrite.rules.masks import MASKED, leaves_a_key, may_hide_all, tab
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.scales import scaled
 from sardonyx.rewrite.rules.signatures import axis_of
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

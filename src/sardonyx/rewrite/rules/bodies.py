@@ -8,8 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import COMMUTATIVE
+from sardonyx.rewrite.workspace import Workspace
 
 
 def body_of(node: ir.Node, name: str) -> ir.Graph | None:
@@ -26,9 +26,9 @@ def branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph] | None:
     return yes, no
 
 
-def immovable(engine: Engine, body: ir.Graph) -> str | None:
+def immovable(workspace: Workspace, body: ir.Graph) -> str | None:
     """Why the weights of the body cannot move to the graph around it; None where they can."""
-    if engine.in_function and body.initializers:
+    if workspace.in_function and body.initializers:
         return "the body holds weights, and a function can hold none"
     if any(value.const_value is None for value in body.initializers.values()):
         return "the body holds initializers that are no plain tensors"
@@ -51,11 +51,13 @@ def release_outputs(body: ir.Graph) -> list[ir.Value]:
     return outputs
 
 
-def splice(engine: Engine, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value | None], into: ir.Graph) -> list[ir.Node]:
+def splice(
+    workspace: Workspace, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value | None], into: ir.Graph
+) -> list[ir.Node]:
     """Take a body apart: its initializers move to ``into``, and its nodes are returned, to be put there.
 
     Args:
-        engine: Whose names are kept apart.
+        workspace: Whose names are kept apart.
         body: The body; empty afterwards. Its outputs must have been released.
         inputs: What stands for its parameters; None for one that is left out.
         into: The graph that the nodes will be put in.
@@ -64,21 +66,21 @@ def splice(engine: Engine, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value | 
         substitute(old, new)
     for name in list(body.initializers):
         value = body.initializers.pop(name)
-        value.name = engine.names.adopt(name)
+        value.name = workspace.names.adopt(name)
         into.register_initializer(value)
     nodes = list(body)
     body.remove(nodes)
     for node in nodes:
         if node.name:
-            node.name = engine.node_names.adopt(node.name)
+            node.name = workspace.node_names.adopt(node.name)
         for output in node.outputs:
             if output.name:
-                output.name = engine.names.adopt(output.name)
+                output.name = workspace.names.adopt(output.name)
     return nodes
 
 
 def copied(
-    engine: Engine, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value], into: ir.Graph
+    workspace: Workspace, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value], into: ir.Graph
 ) -> tuple[list[ir.Node], list[ir.Value]]:
     """A copy of the body for insertion in ``into``, under names of its own.
 
@@ -86,31 +88,31 @@ def copied(
         The nodes of the copy, and the values that its outputs are.
     """
     clone = body.clone(allow_outer_scope_values=True)
-    renamed(engine, clone)
+    renamed(workspace, clone)
     given = dict(zip(clone.inputs, (inputs[value] for value in body.inputs), strict=True))
     outputs = [given.get(value, value) for value in release_outputs(clone)]
-    return splice(engine, clone, given, into), outputs
+    return splice(workspace, clone, given, into), outputs
 
 
-def renamed(engine: Engine, clone: ir.Graph) -> None:
+def renamed(workspace: Workspace, clone: ir.Graph) -> None:
     """Give the nodes, results and weights of a copy, and of the bodies in it, names that are free."""
     for graph in facts.graphs_of(clone):
         for name in list(graph.initializers):
             value = graph.initializers.pop(name)
-            value.name = engine.names.fresh(name)
+            value.name = workspace.names.fresh(name)
             graph.register_initializer(value)
         for value in graph.inputs if graph is not clone else ():
-            value.name = engine.names.fresh(value.name or "parameter")
+            value.name = workspace.names.fresh(value.name or "parameter")
         for node in graph:
             if node.name:
-                node.name = engine.node_names.fresh(node.name)
+                node.name = workspace.node_names.fresh(node.name)
             for output in node.outputs:
                 if output.name:
-                    output.name = engine.names.fresh(output.name)
+                    output.name = workspace.names.fresh(output.name)
 
 
 def rebuilt(
-    engine: Engine,
+    workspace: Workspace,
     node: ir.Node,
     inputs: Sequence[ir.Value | None],
     kept: Sequence[int],
@@ -119,7 +121,7 @@ def rebuilt(
     """The node anew with other inputs and only the outputs ``kept``; its bodies move over to the new node.
 
     Args:
-        engine: Whose names are kept apart.
+        workspace: Whose names are kept apart.
         node: The node; left without attributes.
         inputs: The inputs of the new one.
         kept: The outputs that the new one has, by index.
@@ -140,48 +142,48 @@ def rebuilt(
         overload=node.overload,
         doc_string=node.doc_string,
         metadata_props=dict(node.metadata_props),
-        name=engine.node_names.fresh(node.name or node.op_type),
+        name=workspace.node_names.fresh(node.name or node.op_type),
     )
     pairs = {node.outputs[index]: output for index, output in zip(kept, made.outputs, strict=True)}
     for old, new in pairs.items():
-        new.name = engine.names.fresh(old.name or "output")
+        new.name = workspace.names.fresh(old.name or "output")
         new.type, new.shape = old.type, old.shape
     return made, pairs
 
 
-def adopted(engine: Engine, node: ir.Node, into: ir.Graph) -> ir.Node:
+def adopted(workspace: Workspace, node: ir.Node, into: ir.Graph) -> ir.Node:
     """The node, taken out of its body for insertion in ``into``; weights of the body that it reads move along."""
     body = node.graph
     assert isinstance(body, ir.Graph)
     body.remove(node)
     if node.name:
-        node.name = engine.node_names.adopt(node.name)
+        node.name = workspace.node_names.adopt(node.name)
     for output in node.outputs:
         if output.name:
-            output.name = engine.names.adopt(output.name)
+            output.name = workspace.names.adopt(output.name)
     for value in node.inputs:
         if value is not None and value.is_initializer() and value.graph is body:
             name = str(value.name)
             del body.initializers[name]
-            value.name = engine.names.adopt(name)
+            value.name = workspace.names.adopt(name)
             into.register_initializer(value)
     return node
 
 
-def prune(engine: Engine, body: ir.Graph) -> None:
+def prune(workspace: Workspace, body: ir.Graph) -> None:
     """Take out the nodes of a body whose outputs nothing reads any more."""
     for node in reversed(list(body)):
         if all(facts.unused(value) for value in node.outputs):
             for inner in facts.bodies(node):
-                engine.discard_body(inner)
+                workspace.discard_body(inner)
             body.remove(node, safe=True)
 
 
-def passed_on(engine: Engine, value: ir.Value, body: ir.Graph) -> ir.Value:
+def passed_on(workspace: Workspace, value: ir.Value, body: ir.Graph) -> ir.Value:
     """An output of the body that is ``value``, which the body itself does not produce or already puts out."""
-    node = ir.Node("", "Identity", [value], name=engine.node_names.fresh(f"{value.name}_passed"))
+    node = ir.Node("", "Identity", [value], name=workspace.node_names.fresh(f"{value.name}_passed"))
     output = node.outputs[0]
-    output.name = engine.names.fresh(f"{value.name}_passed")
+    output.name = workspace.names.fresh(f"{value.name}_passed")
     output.type, output.shape = value.type, value.shape
     body.append(node)
     return output

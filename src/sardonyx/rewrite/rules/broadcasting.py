@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import CONSTANT, EXACT, REASSOCIATES, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import ConstantOfShape
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 BROADCASTING = frozenset(

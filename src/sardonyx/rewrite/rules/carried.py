@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
 from sardonyx.rewrite.rules.bodies import body_of, passed_on, prune, rebuilt, release_outputs, substitute
+from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,6 @@ def without(
 
     Nothing that stays may depend on what is left out.
     """
-    engine: Engine = s.engine
     kept_states = [i for i in range(loop.states) if i not in states]
     kept_sliced = [i for i in range(loop.sliced) if i not in sliced]
     kept_stacked = [i for i in range(len(loop.stacked)) if i not in stacked]
@@ -102,7 +102,7 @@ def without(
     outputs = [*kept_states, *(loop.states + i for i in kept_stacked)]
     old = release_outputs(loop.body)
     loop.body.outputs.extend([*old[: loop.conditions], *(old[loop.conditions + i] for i in outputs)])
-    prune(engine, loop.body)
+    prune(s.workspace, loop.body)
     for i in reversed(range(len(loop.body.inputs))):
         if i not in inputs:
             loop.body.inputs.pop(i)
@@ -115,15 +115,15 @@ def without(
                 if written:
                     key = f"scan_{name}_{what}"
                     attributes[key] = ir.AttrInt64s(key, [written[i] for i in kept])
-    return rebuilt(engine, loop.node, [loop.node.inputs[i] for i in inputs], outputs, attributes)
+    return rebuilt(s.workspace, loop.node, [loop.node.inputs[i] for i in inputs], outputs, attributes)
 
 
-def supplant(engine: Engine, body: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+def supplant(workspace: Workspace, body: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     """Make the body read ``new`` instead of its parameter ``old``, also where it puts that out as it is."""
     substitute(old, new)
     for i, value in enumerate(body.outputs):
         if value is old:
-            body.outputs[i] = passed_on(engine, new, body)
+            body.outputs[i] = passed_on(workspace, new, body)
 
 
 def source_within(value: ir.Value, body: ir.Graph) -> ir.Value:

@@ -7,10 +7,10 @@ from typing import TypeGuard
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.notation import Cast
 from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.site import Site
 
 _INTEGER_BITS = {
     ir.DataType.INT8: (True, 8),

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Add, Div, Mul, Pow, Sqrt, Sub
 from sardonyx.rewrite.rules.ranges import value_range
+from sardonyx.rewrite.site import Site
 
 
 @dataclass(frozen=True)

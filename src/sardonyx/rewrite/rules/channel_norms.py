@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Transpose
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.normalization import centered, divided_by_spread, made_by, trailing
 from sardonyx.rewrite.rules.polynomials import read_outside
+from sardonyx.rewrite.site import Site
 
 INVERSES = ("Sqrt", "Pow", "Reciprocal", "Div")
 """What makes the divisor, or the factor, of a normalization."""

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Refusal, Result, rule
 from sardonyx.rewrite.notation import Clip
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.ranges import value_range
+from sardonyx.rewrite.site import Site
 
 LIMITS = ("Relu", "Clip", "Max", "Min")
 

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.contents import Contents, contents_in
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import COMMUTATIVE, EXACT, Patch, Result, rule
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
 
@@ -22,7 +23,7 @@ def constant_to_initializer(s: Site) -> Result:
     tensor = facts.constant_tensor(s.output)
     if tensor is None or s.in_function():
         return None
-    return Patch({s.output: s.engine.new_constant(tensor, s.graph, s.output.name or "constant", [])})
+    return Patch({s.output: s.workspace.new_constant(tensor, s.graph, s.output.name or "constant", [])})
 
 
 LISTS_WEIGHTS = frozenset({"pytorch", "onnxmltools"})

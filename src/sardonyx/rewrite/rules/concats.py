@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import CONSTANT, EXACT, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Concat
 from sardonyx.rewrite.rules.signatures import axis_of, split, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous
+from sardonyx.rewrite.site import Site
 
 MOST_PARTS = 64
 """Readers of one tensor that are looked at as the parts of a Split."""

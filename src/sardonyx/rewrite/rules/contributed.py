@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.notation import Cast
 from sardonyx.rewrite.rules.activations import gated
 from sardonyx.rewrite.rules.clips import limit
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.signatures import axis_of
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 DOMAIN = "com.microsoft"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.rules.activations import GELU_ARGUMENTS, ROOTS, Gated, gated
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
+from sardonyx.rewrite.site import Site
 
 STANDARD_SINCE = 20
 """The operator set that brought Gelu."""

@@ -7,9 +7,9 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
+from sardonyx.rewrite.site import Site
 
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 """What FusedGemm does to its result, of what FusedConv does too."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Patch, Refusal, Replacement, Result, microsoft, rule
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.signatures import axis_of
+from sardonyx.rewrite.site import Site
 
 SUM = 3
 """The output of either operator that holds what is normalized."""

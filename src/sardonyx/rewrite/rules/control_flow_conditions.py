@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, captured_values
-from sardonyx.rewrite.facts import STANDARD
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.facts import STANDARD, captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Result
 from sardonyx.rewrite.rules.bodies import branches, immovable, passed_on, release_outputs, splice
 from sardonyx.rewrite.sweep import sweep

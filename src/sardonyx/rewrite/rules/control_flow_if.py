@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Operand, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Where
 from sardonyx.rewrite.rules.bodies import (
@@ -20,8 +20,10 @@ from sardonyx.rewrite.rules.bodies import (
     splice,
     substitute,
 )
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
+from sardonyx.rewrite.workspace import Workspace
 
 
 def known_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
@@ -33,19 +35,19 @@ def known_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
     return None if found is None else bool(found)
 
 
-def taken(engine: Engine, node: ir.Node, truth: bool) -> Result:
+def taken(workspace: Workspace, node: ir.Node, truth: bool) -> Result:
     """The If becomes its branch for ``truth``."""
     both = branches(node)
     if both is None:
         return Refusal("its branches are given by the function's caller, or do not give its outputs")
     body = both[0] if truth else both[1]
-    if (reason := immovable(engine, body)) is not None:
+    if (reason := immovable(workspace, body)) is not None:
         return Refusal(reason)
 
     def inline() -> Patch:
         outputs = release_outputs(body)
         assert node.graph is not None
-        nodes = splice(engine, body, {}, node.graph)
+        nodes = splice(workspace, body, {}, node.graph)
         return Patch(dict(zip(node.outputs, outputs, strict=True)), nodes=nodes)
 
     return Patch(build=inline)
@@ -55,7 +57,7 @@ def taken(engine: Engine, node: ir.Node, truth: bool) -> Result:
 def decided_branch(s: Site) -> Result:
     """If whose condition is known becomes the branch that it takes."""
     condition = known_condition(s.sizes, s.input(0))
-    return None if condition is None else taken(s.engine, s.node, condition)
+    return None if condition is None else taken(s.workspace, s.node, condition)
 
 
 @rule("eliminate_unused_if_outputs", on="If", exactness=EXACT)
@@ -70,7 +72,7 @@ def unused_outputs(s: Site) -> Result:
         for body in both:
             outputs = release_outputs(body)
             body.outputs.extend(outputs[i] for i in kept)
-        node, pairs = rebuilt(s.engine, s.node, list(s.node.inputs), kept)
+        node, pairs = rebuilt(s.workspace, s.node, list(s.node.inputs), kept)
         return Patch(pairs, nodes=[node], edit=lambda: [n for body in both for n in body])
 
     return Patch(build=rebuild)

@@ -8,11 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site, captured_values
+from sardonyx.rewrite.facts import captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import Numbers, adopted, copied, immovable, release_outputs, splice
 from sardonyx.rewrite.rules.carried import Carried, carried, source_within, supplant, without
 from sardonyx.rewrite.rules.control_flow_if import known_condition
+from sardonyx.rewrite.site import Site
 
 MOST_UNROLLED = 1024
 """Nodes that unrolling one loop may make."""
@@ -58,7 +59,7 @@ def never_runs(s: Site) -> Result:
         replaced = {output: loop.initial(i) for i, output in enumerate(s.node.outputs[: loop.states])}
         for output, array in zip(s.node.outputs[loop.states :], empty, strict=True):
             if array is not None:
-                replaced[output] = s.engine.new_constant(array, s.graph, f"{output.name}_empty", nodes)
+                replaced[output] = s.workspace.new_constant(array, s.graph, f"{output.name}_empty", nodes)
         return Patch({old: new for old, new in replaced.items() if new is not None}, nodes=nodes)
 
     return Patch(build=end)
@@ -70,7 +71,7 @@ def runs_once(s: Site) -> Result:
     loop = carried(s)
     if loop is None or trips(s, loop) != 1:
         return None
-    if (reason := immovable(s.engine, loop.body)) is not None:
+    if (reason := immovable(s.workspace, loop.body)) is not None:
         return Refusal(reason)
     if sum(not facts.unused(output) for output in s.node.outputs[loop.states :]) > 1:
         return Refusal("each output of slices would need an Unsqueeze of its own")
@@ -84,7 +85,7 @@ def runs_known_number_of_times(s: Site) -> Result:
     count = None if loop is None else trips(s, loop)
     if loop is None or count is None or count < 1:
         return None
-    if (reason := immovable(s.engine, loop.body)) is not None:
+    if (reason := immovable(s.workspace, loop.body)) is not None:
         return Refusal(reason)
     if count * sum(1 for _ in facts.nodes_of(loop.body)) > MOST_UNROLLED:
         return Refusal(f"it runs {count} times, which would be too many nodes")
@@ -94,18 +95,20 @@ def runs_known_number_of_times(s: Site) -> Result:
 def _unrolled(s: Site, loop: Carried, count: int) -> Patch:
     """The body ``count`` times; the last time it is the body itself."""
     nodes: list[ir.Node] = []
-    true = s.engine.new_constant(_shaped(True, loop.body.inputs[1]), s.graph, f"{s.output.name}_true", nodes)
+    true = s.workspace.new_constant(_shaped(True, loop.body.inputs[1]), s.graph, f"{s.output.name}_true", nodes)
     states = [loop.initial(i) for i in range(loop.states)]
     slices: list[list[ir.Value]] = [[] for _ in loop.stacked]
     for run in range(count):
         number = np.array(run, np.int64)
-        iteration = s.engine.new_constant(_shaped(number, loop.body.inputs[0]), s.graph, f"{s.output.name}_run", nodes)
+        iteration = s.workspace.new_constant(
+            _shaped(number, loop.body.inputs[0]), s.graph, f"{s.output.name}_run", nodes
+        )
         given = dict(zip(loop.body.inputs, (iteration, true, *states), strict=True))
         if run < count - 1:
-            made, outputs = copied(s.engine, loop.body, given, s.graph)  # type: ignore[arg-type]
+            made, outputs = copied(s.workspace, loop.body, given, s.graph)  # type: ignore[arg-type]
         else:
             outputs = [given.get(value) or value for value in release_outputs(loop.body)]
-            made = splice(s.engine, loop.body, given, s.graph)
+            made = splice(s.workspace, loop.body, given, s.graph)
         nodes.extend(made)
         states = list(outputs[1 : 1 + loop.states])
         for column, value in zip(slices, outputs[1 + loop.states :], strict=True):
@@ -126,7 +129,7 @@ def _stacked(s: Site, slices: Sequence[ir.Value], nodes: list[ir.Node]) -> ir.Va
     stretched: list[ir.Value] = []
     axes: list[ir.Value] = []
     if s.opset >= 13:
-        axes = [s.engine.new_constant(np.array([0], np.int64), s.graph, f"{s.output.name}_axis", nodes)]
+        axes = [s.workspace.new_constant(np.array([0], np.int64), s.graph, f"{s.output.name}_axis", nodes)]
     for value in slices:
         attributes = [] if axes else [ir.AttrInt64s("axes", [0])]
         stretched.append(_added(s, "Unsqueeze", [value, *axes], attributes, nodes))
@@ -136,8 +139,8 @@ def _stacked(s: Site, slices: Sequence[ir.Value], nodes: list[ir.Node]) -> ir.Va
 
 
 def _added(s: Site, op: str, inputs: list[ir.Value], attributes: list[ir.Attr], nodes: list[ir.Node]) -> ir.Value:
-    node = ir.Node("", op, inputs, attributes, name=s.engine.node_names.fresh(f"{s.output.name}/{op}"))
-    node.outputs[0].name = s.engine.names.fresh(f"{s.output.name}/{op}")
+    node = ir.Node("", op, inputs, attributes, name=s.workspace.node_names.fresh(f"{s.output.name}/{op}"))
+    node.outputs[0].name = s.workspace.names.fresh(f"{s.output.name}/{op}")
     node.outputs[0].type = inputs[0].type
     nodes.append(node)
     return node.outputs[0]
@@ -208,7 +211,7 @@ def state_without_change(s: Site) -> Result:
             value = loop.initial(i)
             assert value is not None
             replaced[s.node.outputs[i]] = value
-            supplant(s.engine, loop.body, loop.parameter(i), value)
+            supplant(s.workspace, loop.body, loop.parameter(i), value)
         node, pairs = without(s, loop, states=still)
         return Patch({**replaced, **pairs}, nodes=[node], edit=lambda: list(loop.body))
 
@@ -242,14 +245,14 @@ def _goes_on_alike(loop: Carried, first: int, again: int) -> bool:
 
 
 def _one_state(s: Site, loop: Carried, first: int, again: int) -> Patch:
-    supplant(s.engine, loop.body, loop.parameter(again), loop.parameter(first))
+    supplant(s.workspace, loop.body, loop.parameter(again), loop.parameter(first))
     old = s.node.outputs[again]
     node, pairs = without(s, loop, states={again})
     return Patch({**pairs, old: pairs[s.node.outputs[first]]}, nodes=[node], edit=lambda: list(loop.body))
 
 
 def _one_slice(s: Site, loop: Carried, first: int, again: int) -> Patch:
-    supplant(s.engine, loop.body, loop.slice_parameter(again), loop.slice_parameter(first))
+    supplant(s.workspace, loop.body, loop.slice_parameter(again), loop.slice_parameter(first))
     node, pairs = without(s, loop, sliced={again})
     return Patch(pairs, nodes=[node], edit=lambda: list(loop.body))
 
@@ -269,7 +272,7 @@ def same_in_every_run(s: Site) -> Result:
     loop = carried(s)
     if loop is None:
         return None
-    if immovable(s.engine, loop.body) is not None:
+    if immovable(s.workspace, loop.body) is not None:
         return None
     runs = _surely_runs(s, loop)
     outputs = set(loop.body.outputs)
@@ -295,7 +298,7 @@ def same_in_every_run(s: Site) -> Result:
         return None
 
     def hoist() -> Patch:
-        return Patch(nodes=[adopted(s.engine, node, s.graph) for node in found], edit=lambda: [s.node])
+        return Patch(nodes=[adopted(s.workspace, node, s.graph) for node in found], edit=lambda: [s.node])
 
     return Patch(build=hoist)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import immovable, release_outputs, splice
 from sardonyx.rewrite.rules.carried import Carried, carried
+from sardonyx.rewrite.site import Site
 
 ROUNDED = frozenset(
     {
@@ -78,7 +78,7 @@ def _objection(s: Site, scan: Carried, operators: frozenset[str]) -> str | None:
     rank = whole.pop()
     if rank is None or whole:
         return "the ranks of its slices are not known, or differ"
-    if (reason := immovable(s.engine, scan.body)) is not None:
+    if (reason := immovable(s.workspace, scan.body)) is not None:
         return reason
     sliced = {scan.slice_parameter(i) for i in range(scan.sliced)}
     for node in scan.body:
@@ -96,10 +96,10 @@ def _objection(s: Site, scan: Carried, operators: frozenset[str]) -> str | None:
 def _at_once(s: Site, scan: Carried) -> Patch:
     given = {scan.slice_parameter(i): value for i in range(scan.sliced) if (value := scan.slice_input(i)) is not None}
     outputs = [given.get(value, value) for value in release_outputs(scan.body)]
-    nodes = splice(s.engine, scan.body, given, s.graph)
+    nodes = splice(s.workspace, scan.body, given, s.graph)
     for node in nodes:
         for output in node.outputs:
             output.shape = None
-        inference.infer_node(node, s.engine.opset_imports, s.engine.model.ir_version)
+        inference.infer_node(node, s.workspace.opset_imports, s.workspace.model.ir_version)
     replaced: dict[ir.Value, ir.Value] = dict(zip(s.node.outputs, outputs, strict=True))
     return Patch(replaced, nodes=nodes)

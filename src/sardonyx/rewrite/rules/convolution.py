@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import with_axes
+from sardonyx.rewrite.site import Site
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 

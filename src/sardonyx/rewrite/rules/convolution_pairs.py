@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Op, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.convolution import attributes_of, bias_of, sole_convolution
 from sardonyx.rewrite.rules.signatures import axis_of, split, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 _UNPADDED = ("NOTSET", "VALID")
@@ -153,7 +153,7 @@ def convs_of_parts(s: Site) -> Result:
     if source is None:
         return None
     shapes = {facts.static_shape(node.inputs[1]) for node in found}
-    if len(shapes) != 1 or None in shapes or not all(_alike(Site(s.engine, found[0]), node) for node in found):
+    if len(shapes) != 1 or None in shapes or not all(_alike(Site(s.workspace, found[0]), node) for node in found):
         return Refusal("the convolutions have other attributes or weights of other shapes")
     parts = _together(found)
     if parts is None:

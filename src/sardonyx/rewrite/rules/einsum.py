@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import MatMul, Transpose
+from sardonyx.rewrite.site import Site
 
 _MULTIPLIED = frozenset({"FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT32", "INT64", "UINT32", "UINT64"})
 """Element types of MatMul at every operator set that has Einsum."""

@@ -9,7 +9,6 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import (
     COMMUTATIVE,
     EXACT,
@@ -26,6 +25,7 @@ from sardonyx.rewrite.language import (
 from sardonyx.rewrite.notation import Abs, Add, Div, Mul, Neg, Not, Reciprocal, Sub
 from sardonyx.rewrite.rules.broadcasting import REPEATING, filled, keeps_shape, repeated
 from sardonyx.rewrite.rules.normalization import LAYER_NORMALIZATION, ends_normalization
+from sardonyx.rewrite.site import Site
 
 UNITS: dict[str, Any] = {
     "Add": 0,
@@ -111,7 +111,7 @@ def absorbing_operand(s: Site) -> Result:
         if isinstance(result, Expr):
             return result
         nodes: list[ir.Node] = []
-        constant = s.engine.new_constant(result, s.graph, f"{s.output.name}_constant", nodes)
+        constant = s.workspace.new_constant(result, s.graph, f"{s.output.name}_constant", nodes)
         return Patch({s.output: constant}, nodes=nodes)
     return None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Exp, LogSoftmax, Softmax
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.polynomials import read_outside
 from sardonyx.rewrite.rules.reductions import reduced_axes
+from sardonyx.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 

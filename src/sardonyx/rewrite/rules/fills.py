@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Concat, ConstantOfShape, Expand
 from sardonyx.rewrite.rules.broadcasting import BROADCASTING
 from sardonyx.rewrite.rules.layouts import PLAIN
 from sardonyx.rewrite.rules.signatures import axis_of, read_only_by, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous
+from sardonyx.rewrite.site import Site
 
 
 def _with_size(shape: ir.Value | None, axis: int, size: int, s: Site) -> Expr | np.ndarray | None:

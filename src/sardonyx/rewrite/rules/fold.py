@@ -15,6 +15,7 @@ from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sweep import sweep
+from sardonyx.rewrite.workspace import Workspace
 
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
 """Never folded: quantization is what engines look for, and a Constant or Identity is the rules' business."""
@@ -167,7 +168,7 @@ def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Va
 
 
 def evaluate_constants(
-    engine: Engine,
+    workspace: Workspace,
     nodes: Sequence[ir.Node],
     outputs: Sequence[ir.Value],
     known: Mapping[ir.Value, np.ndarray] | None = None,
@@ -183,5 +184,5 @@ def evaluate_constants(
     def tensor(value: ir.Value) -> np.ndarray | None:
         return known[value] if known and value in known else facts.constant(value)
 
-    imports = {("" if domain == "ai.onnx" else domain): version for domain, version in engine.opset_imports.items()}
+    imports = {("" if domain == "ai.onnx" else domain): version for domain, version in workspace.opset_imports.items()}
     return evaluate_nodes(nodes, outputs, tensor, imports)

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.notation import Gather, Reshape
 from sardonyx.rewrite.rules.signatures import axes, axis_of, normalized, with_axes
+from sardonyx.rewrite.site import Site
 
 
 @rule("eliminate_nop_gather", on="Gather", exactness=EXACT)

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Match, Patch, Rank, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Add, Concat, Gemm, MatMul, Transpose
 from sardonyx.rewrite.rules.signatures import split
+from sardonyx.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

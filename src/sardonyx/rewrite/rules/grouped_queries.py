@@ -6,13 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, Expr, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.notation import Cast, Expand, Gather, Shape, Sub
 from sardonyx.rewrite.rules.attention import Scores, objection, scores
 from sardonyx.rewrite.rules.heads import HEADS_SECOND, heads_joined_after, joined_heads, parted, repeated_heads
 from sardonyx.rewrite.rules.masks import is_causal
 from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 _WIDTHS = 8

@@ -7,10 +7,10 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.signatures import axes, axis_of, split, split_sizes
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 HEADS_SECOND = (0, 2, 1, 3)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, A, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Transpose
+from sardonyx.rewrite.site import Site
 
 
 @rule("eliminate_identity", on="Identity", exactness=EXACT)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, captured_values
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.facts import captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sweep import sweep

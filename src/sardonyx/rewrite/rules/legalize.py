@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from sardonyx.errors import OpsetConversionError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
 from sardonyx.rewrite.language import (
     EXACT,
     REASSOCIATES,
@@ -26,6 +25,8 @@ from sardonyx.rewrite.language import (
 )
 from sardonyx.rewrite.notation import Add, Div, Erf, MatMul, Mul, Reciprocal, Sigmoid, Transpose
 from sardonyx.rewrite.opset import decompose
+from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.workspace import Workspace
 
 DECOMPOSED = {
     "Attention": "legalize_attention",
@@ -88,7 +89,7 @@ def decomposition(s: Site) -> Result:
     if any(v is not None and (v.dtype is None or v.shape is None) for v in node.inputs):
         return Refusal("types and ranks of its inputs are not all known")
     try:
-        written = decompose(_lone(node, s.opset, s.engine.model.ir_version), {node.op_type})
+        written = decompose(_lone(node, s.opset, s.workspace.model.ir_version), {node.op_type})
     except OpsetConversionError as error:
         return Refusal(error.problem)
     if any(n.op_type == node.op_type for n in written.graph.all_nodes()):
@@ -96,10 +97,10 @@ def decomposition(s: Site) -> Result:
     read = [v for v in node.outputs if not facts.unused(v)]
     if any(facts.rank(new) != facts.rank(old) for old, new in zip(read, written.graph.outputs, strict=True)):
         return Refusal("its decomposition is not known to keep the rank")
-    return Patch(build=lambda: _spliced(s.engine, node, written.graph))
+    return Patch(build=lambda: _spliced(s.workspace, node, written.graph))
 
 
-def _spliced(engine: Engine, node: ir.Node, body: ir.Graph) -> Patch:
+def _spliced(workspace: Workspace, node: ir.Node, body: ir.Graph) -> Patch:
     """The nodes of a decomposition, wired to what the node reads, in place of it."""
     graph = node.graph
     assert graph is not None
@@ -111,7 +112,7 @@ def _spliced(engine: Engine, node: ir.Node, body: ir.Graph) -> Patch:
         stands_for = actual.get(str(value.name))
         if stands_for is None:
             assert value.const_value is not None
-            stands_for = engine.new_constant(value.const_value, graph, str(value.name), nodes)
+            stands_for = workspace.new_constant(value.const_value, graph, str(value.name), nodes)
         for use in tuple(value.uses()):
             use.node.replace_input_with(use.idx, stands_for)
     results = list(body.outputs)
@@ -120,10 +121,10 @@ def _spliced(engine: Engine, node: ir.Node, body: ir.Graph) -> Patch:
     inner = list(body)
     body.remove(inner)
     for each in inner:
-        each.name = engine.node_names.fresh(each.name or each.op_type)
+        each.name = workspace.node_names.fresh(each.name or each.op_type)
         for output in each.outputs:
             if output.name:
-                output.name = engine.names.fresh(f"{output.name}_legal")
+                output.name = workspace.names.fresh(f"{output.name}_legal")
     read = [v for v in node.outputs if not facts.unused(v)]
     return Patch(dict(zip(read, results, strict=True)), nodes=[*nodes, *inner])
 

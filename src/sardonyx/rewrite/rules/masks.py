@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, Match, Op, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import IsNaN, Where
 from sardonyx.rewrite.rules.broadcasting import keeps_shape, repeated
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.scales import scaled
 from sardonyx.rewrite.rules.signatures import axis_of, slice_ranges
+from sardonyx.rewrite.site import Site
 
 MASKED = -1e4
 """What exporters add to a score, or write for it, that shall not count is this or less: e to that power is 0."""

@@ -7,12 +7,12 @@ import math
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, Refusal, Result, rule
 from sardonyx.rewrite.notation import MeanVarianceNormalization
 from sardonyx.rewrite.rules.activations import BESIDE_ONNXRUNTIME
 from sardonyx.rewrite.rules.normalization import Centered, centered, made_by, mean_of, spread, trailing
 from sardonyx.rewrite.rules.polynomials import number_of, read_outside
+from sardonyx.rewrite.site import Site
 
 EPSILON = 1e-9
 """What the operator adds to the standard deviation."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, Refusal, Result, rule
 from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.site import Site
 
 GROWING = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus", "Erf")
 ALONG_AXIS = ("Softmax", "LogSoftmax")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.rules.reshapes import same_dims
+from sardonyx.rewrite.site import Site
 
 _SAME_PLACES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"})
 """Coordinate transformations that map every pixel to itself where no size changes."""

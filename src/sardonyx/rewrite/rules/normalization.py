@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import (
     GroupNormalization,
@@ -23,6 +22,7 @@ from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.polynomials import number_of, read_outside
 from sardonyx.rewrite.rules.reductions import reduced_axes
 from sardonyx.rewrite.rules.reshapes import same_dims
+from sardonyx.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
@@ -118,7 +118,7 @@ def ends_normalization(s: Site, value: ir.Value | None) -> bool:
     scaled = made_by(s, value, "Mul") if s.node.op_type == "Add" else None
     normalized = [value, *(scaled.inputs if scaled is not None else ())]
     quotients = [made_by(s, each, "Div", "Mul") for each in normalized] if s.node.op_type in ("Mul", "Add") else []
-    return any(node is not None and divided_by_spread(Site(s.engine, node)) is not None for node in quotients)
+    return any(node is not None and divided_by_spread(Site(s.workspace, node)) is not None for node in quotients)
 
 
 @dataclass(frozen=True)

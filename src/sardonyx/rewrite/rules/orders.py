@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Exactness, Expr, Op
+from sardonyx.rewrite.site import Site
 
 Order = tuple[int, ...]
 Operand = Expr | ir.Value | np.ndarray | None

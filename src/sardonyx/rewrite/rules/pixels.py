@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Resize, SpaceToDepth
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.signatures import axis_of, slice_ranges
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 _KINDS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

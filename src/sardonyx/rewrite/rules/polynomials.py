@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.site import Site
 
 Polynomial = dict[tuple[int, ...], float]
 """Coefficient by the powers of the atoms, in order."""

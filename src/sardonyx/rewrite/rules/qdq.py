@@ -10,12 +10,13 @@ import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Concat
 from sardonyx.rewrite.rules.fold import evaluate_constants
 from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
 LIMITS = {

@@ -10,7 +10,7 @@ import math
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
+from sardonyx.rewrite.site import Site
 
 Interval = tuple[float | None, float | None]
 """Least and greatest value; None where it is not known."""

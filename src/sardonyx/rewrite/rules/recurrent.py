@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Op, Refusal, Result, rule
+from sardonyx.rewrite.site import Site
 
 MOVEMENT = frozenset(
     {

@@ -7,13 +7,13 @@ import math
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Refusal, Result, rule
 from sardonyx.rewrite.rules.activations import BESIDE_ONNXRUNTIME
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.polynomials import number_of
 from sardonyx.rewrite.rules.reductions import reduced_axes
 from sardonyx.rewrite.rules.signatures import with_axes
+from sardonyx.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 

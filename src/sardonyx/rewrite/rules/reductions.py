@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, EXACT, REASSOCIATES, Expr, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.broadcasting import filled
 from sardonyx.rewrite.rules.reshapes import FAMILY, in_shape_of, same_dims
 from sardonyx.rewrite.rules.signatures import axes, normalized, with_axes
+from sardonyx.rewrite.site import Site
 
 NESTING = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
 """Reductions that give a single element as it is, and may be taken along some axes first and others after."""
@@ -135,7 +135,7 @@ def softmax_of_one(s: Site) -> Result:
     if isinstance(result, Expr):
         return result
     nodes: list[ir.Node] = []
-    return Patch({s.output: s.engine.new_constant(result, s.graph, f"{s.output.name}_ones", nodes)}, nodes=nodes)
+    return Patch({s.output: s.workspace.new_constant(result, s.graph, f"{s.output.name}_ones", nodes)}, nodes=nodes)
 
 
 @rule("eliminate_nop_reduce", on="CumSum", exactness=REASSOCIATES)

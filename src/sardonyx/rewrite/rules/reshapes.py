@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
 from sardonyx.rewrite.rules.signatures import again, checks_sizes, read_only_by
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 FAMILY = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")

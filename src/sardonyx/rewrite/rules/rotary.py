@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
 from sardonyx.rewrite.notation import Expand, RotaryEmbedding, Transpose, Unsqueeze
 from sardonyx.rewrite.rules.attention import FLOATS
@@ -31,6 +30,7 @@ from sardonyx.rewrite.rules.signatures import (
     with_axes,
 )
 from sardonyx.rewrite.rules.slices import contiguous
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 Cache = Expr | ir.Value | np.ndarray

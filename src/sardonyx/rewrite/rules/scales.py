@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Add, MatMul, Mul
 from sardonyx.rewrite.rules.polynomials import number_of
 from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 

@@ -9,16 +9,17 @@ import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
 from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import Concat, Reshape, Slice
 from sardonyx.rewrite.rules.fold import evaluate_constants
+from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.workspace import Workspace
 
 PEEKED_ELEMENTS = 1 << 23
 """Indices looked at, at most, to see what they address."""
 
 
-def peek(engine: Engine, value: ir.Value | None) -> np.ndarray | None:
+def peek(workspace: Workspace, value: ir.Value | None) -> np.ndarray | None:
     """A constant subgraph's value, without making it a weight; None if it is not constant or too large."""
     shape = facts.static_shape(value)
     if value is None or shape is None or int(np.prod(shape, dtype=object)) > PEEKED_ELEMENTS:
@@ -26,11 +27,11 @@ def peek(engine: Engine, value: ir.Value | None) -> np.ndarray | None:
     known = facts.constant(value)
     if known is not None:
         return known
-    memo: dict[ir.Value, np.ndarray | None] = engine.memo.setdefault("peek", {})
+    memo: dict[ir.Value, np.ndarray | None] = workspace.memo.setdefault("peek", {})
     if value not in memo:
         nodes = _constant_subgraph(value)
         try:
-            memo[value] = evaluate_constants(engine, nodes, [value])[value] if nodes else None
+            memo[value] = evaluate_constants(workspace, nodes, [value])[value] if nodes else None
         except SardonyxError:
             memo[value] = None
     return memo[value]
@@ -87,7 +88,7 @@ def assigned_slice(s: Site) -> Result:
     shape, index_shape = facts.static_shape(data), facts.static_shape(indices)
     if data is None or updates is None or shape is None or index_shape is None or not index_shape:
         return None
-    found = peek(s.engine, indices)
+    found = peek(s.workspace, indices)
     if found is None:
         return Refusal("its indices are not constant")
     box = addressed_box(found)

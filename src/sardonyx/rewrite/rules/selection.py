@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import And, Not, Or, Where
 from sardonyx.rewrite.rules.broadcasting import keeps_shape, repeated
+from sardonyx.rewrite.site import Site
 
 
 @rule("eliminate_where", on="Where", exactness=REASSOCIATES)

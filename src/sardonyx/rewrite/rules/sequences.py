@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Concat, Gather, SequenceConstruct, Transpose
 from sardonyx.rewrite.rules.signatures import sliced, split, with_axes
+from sardonyx.rewrite.site import Site
 
 LONGEST = 4096
 """Elements up to which a sequence is followed."""
@@ -86,7 +86,7 @@ def length_of_known_sequence(s: Site) -> Result:
 
 def _number(s: Site, number: int) -> Result:
     nodes: list[ir.Node] = []
-    value = s.engine.new_constant(np.array(number, np.int64), s.graph, f"{s.output.name}_known", nodes)
+    value = s.workspace.new_constant(np.array(number, np.int64), s.graph, f"{s.output.name}_known", nodes)
     return Patch({s.output: value}, nodes=nodes)
 
 
@@ -263,5 +263,5 @@ def known_optional(s: Site) -> Result:
 
 def _truth(s: Site, truth: bool) -> Result:
     nodes: list[ir.Node] = []
-    value = s.engine.new_constant(np.array(truth), s.graph, f"{s.output.name}_known", nodes)
+    value = s.workspace.new_constant(np.array(truth), s.graph, f"{s.output.name}_known", nodes)
     return Patch({s.output: value}, nodes=nodes)

@@ -10,10 +10,11 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape, Shape
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import RULES, Elements, Sizes, at_least, equal
 from sardonyx.rewrite.sweep import sweep
 
@@ -34,7 +35,7 @@ def _as_constant(s: Site) -> Result:
         return None
     array = np.array(elements, np.int64).astype(kind.numpy())
     nodes: list[ir.Node] = []
-    constant = s.engine.new_constant(array if rank else array.reshape(()), s.graph, f"{output.name}_size", nodes)
+    constant = s.workspace.new_constant(array if rank else array.reshape(()), s.graph, f"{output.name}_size", nodes)
     return Patch({output: constant}, nodes=nodes)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import Expr, Op
+from sardonyx.rewrite.site import Site
 
 END = np.iinfo(np.int64).max
 """What exporters write for "to the end" of a Slice."""

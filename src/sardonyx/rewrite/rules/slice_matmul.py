@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES, Refusal, Result, rule
 from sardonyx.rewrite.notation import MatMul, Slice
+from sardonyx.rewrite.site import Site
 
 
 @rule("adjust_slice_and_matmul", on="MatMul", exactness=REASSOCIATES, opset=10, default=False)

@@ -6,10 +6,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.rules.reshapes import same_dims
 from sardonyx.rewrite.rules.signatures import END, Range, read_only_by, slice_ranges, sliced, whole
+from sardonyx.rewrite.site import Site
 
 
 @rule("eliminate_nop_slice", on="Slice", exactness=EXACT)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, Refusal, Result, rule
 from sardonyx.rewrite.notation import LogSoftmax
+from sardonyx.rewrite.site import Site
 
 
 @rule("fuse_consecutive_log_softmax", on="Log", exactness=APPROXIMATES)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.notation import DepthToSpace, SpaceToDepth
+from sardonyx.rewrite.site import Site
 
 _DEPTH_TO_SPACE: dict[tuple[int, ...], str] = {(0, 3, 4, 1, 5, 2): "DCR", (0, 1, 4, 2, 5, 3): "CRD"}
 _SPACE_TO_DEPTH = (0, 3, 5, 1, 2, 4)

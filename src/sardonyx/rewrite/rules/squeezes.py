@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.rules.reshapes import UNCHECKED
 from sardonyx.rewrite.rules.signatures import axes, checks_sizes, normalized, read_only_by, with_axes
+from sardonyx.rewrite.site import Site
 
 
 def _pair(s: Site, inner_type: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

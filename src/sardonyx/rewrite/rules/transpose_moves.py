@@ -18,13 +18,14 @@ import onnx_ir as ir
 from sardonyx.core import dim as algebra
 from sardonyx.errors import ShapeError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Replacement, Result
 from sardonyx.rewrite.minimum_cut import NEVER, Network
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Transpose
 from sardonyx.rewrite.rules.layouts import MANY, in_order
 from sardonyx.rewrite.rules.orders import Operand, Order, Said, composed, inverse
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
 LARGEST = 4096

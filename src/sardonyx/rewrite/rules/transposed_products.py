@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Engine, Site
+from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import REASSOCIATES, Patch, Refusal, Result, microsoft
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.polynomials import number_of
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
 _ON_THE_WAY = ("Add", "Div", "Mul", "Where")

@@ -8,11 +8,11 @@ import numpy as np
 
 from sardonyx.core.dim import Size, product
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape, Transpose
 from sardonyx.rewrite.rules.reshapes import FAMILY
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
+from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 

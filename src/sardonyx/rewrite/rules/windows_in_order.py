@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import REASSOCIATES
 from sardonyx.rewrite.rules.orders import Order, Said, has_rank, inverse, retold
+from sardonyx.rewrite.site import Site
 
 
 def matmul(s: Site, order: Order) -> Said | None:

@@ -1,0 +1,77 @@
+"""A node at which a rule is tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.sizes import Sizes
+from sardonyx.rewrite.workspace import Workspace
+
+
+class Site:
+    """A node at which a rule is tried, and what the rule may ask about it."""
+
+    __slots__ = ("node", "workspace")
+
+    def __init__(self, workspace: Workspace, node: ir.Node) -> None:
+        self.workspace = workspace
+        self.node = node
+
+    @property
+    def opset(self) -> int:
+        """Version of the default operator set in force here (a function has its own)."""
+        return self.workspace.opset
+
+    @property
+    def target(self) -> str:
+        """Name of the target in force."""
+        return self.workspace.settings.target
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The graph (or body, or function body) that holds the node."""
+        graph = self.node.graph
+        assert graph is not None
+        return graph
+
+    @property
+    def output(self) -> ir.Value:
+        """The first output."""
+        return self.node.outputs[0]
+
+    def input(self, index: int) -> ir.Value | None:
+        """Input ``index``, or None where it is absent or left out."""
+        inputs = self.node.inputs
+        return inputs[index] if index < len(inputs) else None
+
+    def attr(self, name: str, default: Any = None, *, node: ir.Node | None = None) -> Any:
+        """Attribute value as written, else the schema's default at this opset, else ``default``."""
+        return facts.attribute(node or self.node, name, self.opset, default)
+
+    def producer(self, index: int, *op_types: str) -> ir.Node | None:
+        """The node of the same graph that produces input ``index``, if it is one of these standard operators."""
+        value = self.input(index)
+        node = None if value is None else value.producer()
+        if node is None or node.graph is not self.node.graph or not facts.is_op(node, *op_types):
+            return None
+        return node
+
+    def rank(self, index: int) -> int | None:
+        """Rank of input ``index``."""
+        return facts.rank(self.input(index))
+
+    @property
+    def sizes(self) -> Sizes:
+        """Shapes and shape arithmetic, as expressions of the open sizes."""
+        return self.workspace.sizes
+
+    def unused_outputs_from(self, first: int) -> bool:
+        """Whether nothing reads the outputs from ``first`` on."""
+        return all(facts.unused(v) for v in self.node.outputs[first:])
+
+    def in_function(self) -> bool:
+        """Whether the node is in a model-local function (where attributes may refer to the caller's)."""
+        return self.workspace.in_function

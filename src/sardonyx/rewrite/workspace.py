@@ -1,0 +1,187 @@
+"""The model while it is rewritten: the operator sets in force, names not yet taken, new constants, what is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.sizes import Sizes
+
+
+@dataclass
+class Settings:
+    """What bounds a run of the engine.
+
+    Attributes:
+        target: The target whose profile chose the rules.
+        limit: Stop after this many patches (for bisection).
+        banned: ``(rule label, site)`` pairs that must not fire.
+        off: Labels of rules that must not fire anywhere.
+        growth: Bytes of new weights that one patch may add, net of those it frees. A bound for each and none
+            for all, so that a second run decides as the first did.
+        protected: Values that callers want to keep by name although they are no graph outputs.
+        operators: Operators of the default domain that may be made; None for all.
+    """
+
+    target: str = "portable"
+    limit: int | None = None
+    banned: frozenset[tuple[str, str]] = frozenset()
+    off: frozenset[str] = frozenset()
+    growth: int = 64 << 10
+    protected: frozenset[str] = frozenset()
+    operators: frozenset[str] | None = None
+
+
+class Workspace:
+    """A model that is rewritten in place, and what is worth knowing of it meanwhile.
+
+    Args:
+        model: The model.
+        settings: What bounds the rewriting.
+    """
+
+    def __init__(self, model: ir.Model, settings: Settings | None = None) -> None:
+        self.model = model
+        self.settings = settings or Settings()
+        self.names = Names(value_names(model))
+        self.root: ir.Graph
+        """The main graph, or the body of a function, of which the rest is told."""
+        self.opset_imports: dict[str, int]
+        self._imports: MutableMapping[str, int]
+        self.in_function: bool
+        self.opset: int
+        """Version of the default operator set in force."""
+        self.sizes: Sizes
+        """Value propagation at that operator set."""
+        self.memo: dict[Any, Any] = {}
+        """For rules: facts worth computing once. A fact about a value object stays true."""
+        self.refinements = 0
+        """How often more became known of values than patches say."""
+        self.learned: set[ir.Value] = set()
+        """Values that replaced ones of which less was known: what reads them may be inferred anew."""
+        self.interface_changed = False
+        """Whether a pass whose purpose it is has changed the types that the file declared of inputs or outputs."""
+        self._sizes: dict[int, Sizes] = {}
+        self._dead_graphs: set[ir.Graph] = set()
+        self._unread: list[ir.Value] = []
+        nodes = [node for root in self.roots() for node in facts.nodes_of(root)]
+        self.node_names = Names([node.name for node in nodes if node.name])
+        self.operators = {node.op_type for node in nodes}
+        """Types of all operators that the model has, or had: what is not here is nowhere in it."""
+        self._flat = not any(facts.bodies(node) for node in nodes)
+
+    def roots(self) -> Iterator[ir.Graph]:
+        """The main graph, then each model-local function's body, with its operator sets in force."""
+        yield self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
+        for function in self.model.functions.values():
+            yield self._enter(function.graph, function.opset_imports, in_function=True)
+        self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
+
+    def _enter(self, graph: ir.Graph, imports: MutableMapping[str, int], *, in_function: bool) -> ir.Graph:
+        self.root = graph
+        self._imports, self.opset_imports, self.in_function = imports, _normal_imports(imports), in_function
+        self.opset = self.opset_imports.get("", 1)
+        if self.opset not in self._sizes:
+            self._sizes[self.opset] = Sizes(self.opset)
+        self.sizes = self._sizes[self.opset]
+        return graph
+
+    def graphs(self, root: ir.Graph) -> list[ir.Graph]:
+        """A graph and all bodies in it, outer before inner."""
+        return [root] if self._flat else list(facts.graphs_of(root))
+
+    def note_operators(self, nodes: Iterable[ir.Node]) -> None:
+        """Have ``operators`` include those of nodes, and of bodies in them."""
+        for node in nodes:
+            self.operators.add(node.op_type)
+            for body in facts.bodies(node):
+                self._flat = False
+                self.operators.update(inner.op_type for inner in facts.nodes_of(body))
+
+    def alive(self, node: ir.Node) -> bool:
+        """Whether the node is still part of the model."""
+        graph = node.graph
+        return graph is not None and graph not in self._dead_graphs
+
+    def imports_domain(self, domain: str) -> None:
+        """Have the operator sets in force include a domain."""
+        if domain and domain not in self.opset_imports:
+            self._imports[domain] = self.opset_imports[domain] = 1
+
+    def new_constant(
+        self, array: np.ndarray | ir.TensorProtocol, graph: ir.Graph, base: str, nodes: list[ir.Node]
+    ) -> ir.Value:
+        """A new constant value usable in ``graph``: an initializer; in a function a ``Constant`` in ``nodes``."""
+        name = self.names.fresh(base)
+        tensor = (
+            ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+            if isinstance(array, np.ndarray)
+            else array
+        )
+        if self.in_function:
+            attribute = ir.AttrTensor("value", tensor)
+            node = ir.Node("", "Constant", [], [attribute], name=self.node_names.fresh(name))
+            node.outputs[0].name = name
+            node.outputs[0].type = ir.TensorType(tensor.dtype)
+            node.outputs[0].shape = ir.Shape([int(dim) for dim in tensor.shape.numpy()])
+            nodes.append(node)
+            return node.outputs[0]
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape([int(dim) for dim in tensor.shape.numpy()]),
+            const_value=tensor,
+        )
+        graph.register_initializer(value)
+        return value
+
+    def discard(self, node: ir.Node) -> ir.Node:
+        """Take a node out, with the bodies it holds, and stop it from reading anything."""
+        self._unread.extend(v for v in node.inputs if v is not None)
+        for body in facts.bodies(node):
+            self.discard_body(body)
+        graph = node.graph
+        assert graph is not None
+        graph.remove(node)
+        for i in range(len(node.inputs)):
+            node.replace_input_with(i, None)
+        return node
+
+    def discard_body(self, body: ir.Graph) -> None:
+        """Forget a body: its nodes read nothing any more and are never visited again."""
+        self._dead_graphs.add(body)
+        for inner in body:
+            for nested in facts.bodies(inner):
+                self.discard_body(nested)
+            for i in range(len(inner.inputs)):
+                inner.replace_input_with(i, None)
+
+    def remove_dead(self, candidates: Iterable[ir.Node | None]) -> list[ir.Node]:
+        """Remove the candidates that nothing reads, and then what only they read."""
+        removed: list[ir.Node] = []
+        stack = [n for n in candidates if n is not None]
+        while stack:
+            node = stack.pop()
+            if node.graph is None or not all(facts.unused(v) for v in node.outputs):
+                continue
+            inputs = [v for v in node.inputs if v is not None]
+            captured = [v for body in facts.bodies(node) for v in facts.captured_values(body)]
+            removed.append(self.discard(node))
+            stack.extend(p for v in (*inputs, *captured) if (p := v.producer()) is not None)
+        return removed
+
+    def unread(self) -> list[ir.Node]:
+        """The nodes of whose outputs discarded ones were readers, each time since the last call."""
+        found = [producer for value in self._unread if (producer := value.producer()) is not None]
+        self._unread.clear()
+        return found
+
+
+def _normal_imports(imports: Mapping[str, int]) -> dict[str, int]:
+    return {("" if domain == "ai.onnx" else domain): version for domain, version in imports.items()}
