@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sardonyx.rewrite.optimize import Optimized, optimize
     from sardonyx.rewrite.reshape_inputs import make_dynamic, set_batch, set_input_shapes
     from sardonyx.rewrite.surgery import extract, merge, rename
-    from sardonyx.runtime import Node, RunOptions, Session, SessionOptions
+    from sardonyx.runtime import Node, RunOptions, Session, SessionOptions, Value
 
 __version__ = "0.1.0"
 
@@ -34,6 +34,7 @@ __all__ = [
     "SardonyxError",
     "Session",
     "SessionOptions",
+    "Value",
     "check",
     "convert_opset",
     "diff",
@@ -61,6 +62,7 @@ _MODULES = {
     "RunOptions": "sardonyx.runtime",
     "Session": "sardonyx.runtime",
     "SessionOptions": "sardonyx.runtime",
+    "Value": "sardonyx.runtime",
     "check": "sardonyx.model.check",
     "convert_opset": "sardonyx.rewrite.opset",
     "diff": "sardonyx.report.diff",

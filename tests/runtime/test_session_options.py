@@ -97,16 +97,15 @@ def test_only_what_is_severe_enough_is_logged(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("compile", ["off", "wait"])
 def test_a_run_ends_in_time_and_the_session_goes_on(compile: str) -> None:
     session = Session(ENDLESS, compile=compile)  # type: ignore[arg-type]
-    if compile == "wait" and session.native is not None:
-        pytest.skip("native loops do not look at the time")
     with pytest.raises(ResourceError, match="took longer"):
         session.run(None, {"x": TWO}, RunOptions(timeout=0.05))
     with pytest.raises(ResourceError, match="took longer"):
         session.run(None, {"x": TWO}, RunOptions(timeout=0.05))
 
 
-def test_runs_are_terminated_from_another_thread() -> None:
-    session, options = Session(ENDLESS, compile="off"), RunOptions()
+@pytest.mark.parametrize("compile", ["off", "wait"])
+def test_runs_are_terminated_from_another_thread(compile: str) -> None:
+    session, options = Session(ENDLESS, compile=compile), RunOptions()  # type: ignore[arg-type]
     futures = [session.run_async(None, {"x": TWO}, options) for _ in range(3)]
     time.sleep(0.1)
     assert not any(future.done() for future in futures)
@@ -136,8 +135,9 @@ def test_a_run_is_awaited_while_others_go_on() -> None:
         asyncio.run(wrong())
 
 
-def test_a_task_that_is_cancelled_ends_its_run() -> None:
-    session = Session(ENDLESS, compile="off")
+@pytest.mark.parametrize("compile", ["off", "wait"])
+def test_a_task_that_is_cancelled_ends_its_run(compile: str) -> None:
+    session = Session(ENDLESS, compile=compile)  # type: ignore[arg-type]
 
     async def cancelled() -> None:
         with pytest.raises(asyncio.TimeoutError):

@@ -12,6 +12,7 @@ from sardonyx.core.graph import Value
 from sardonyx.core.interpreter import Sizes, called, compute
 from sardonyx.core.tensor import constant, known
 from sardonyx.core.types import TensorType, TupleType
+from sardonyx.errors import ResourceError, SardonyxError
 
 Values = dict[Value, Any]
 """What a run has: arrays; of other types what host functions take and give, or a known value."""
@@ -28,7 +29,23 @@ def interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> Non
         env: The values that there are.
         sizes: Numbers for the symbols.
         body: Of a loop: its compiled body; None where the interpreter computes that too.
+
+    Raises:
+        ExecutionError: It has no result for these values.
+        ResourceError: The machine has no memory left for it.
+        SardonyxError: What a host function raises as such.
     """
+    try:
+        _interpret(value, env, sizes, body)
+    except SardonyxError as error:
+        if error.where or not value.origin:
+            raise
+        raise type(error)(error.problem, where=value.origin, remedy=error.remedy) from error
+    except MemoryError as error:
+        raise ResourceError("the machine has no memory left for it.", where=value.origin) from error
+
+
+def _interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> None:
     if value.op == "bind" and value.operands[0] in env and _bound(value, env, sizes):
         return
     if value.op == "get" and value.operands[0].op == "host":

@@ -7,7 +7,6 @@ code; the addresses of inputs and results change from call to call. Nothing of t
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import ctypes
 import functools
@@ -48,6 +47,7 @@ from sardonyx.core.dim import Dim, evaluate, symbols
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.host import HostFunction
 from sardonyx.core.interpreter import Sizes, match_type
+from sardonyx.core.interrupts import INTERRUPTS
 from sardonyx.core.run_context import RunContext, current_run, running
 from sardonyx.core.tensor import constant
 from sardonyx.core.types import TensorType
@@ -370,7 +370,9 @@ class Program:
             for name, value, array in zip(names, self.function.inputs, arrays, strict=True)
         ]
         outputs = [Output(dtype_of(value).numpy(), plan.shapes[value], places[value]) for value in made]
-        entry = call_entry(self.target, self._entry_words(context), inputs, outputs, context, [self])
+        entry = self._heard(
+            call_entry(self.target, self._entry_words(context), inputs, outputs, context, [self]), context
+        )
         given = dict(zip(names, self.function.inputs, strict=True))
         return Tailed(entry, made, given, tail, self.function.results, self.interpret) if tail else entry
 
@@ -392,7 +394,19 @@ class Program:
         env = dict(zip((*self.function.inputs, *self.function.results), (*arrays, *given), strict=True))
         words, values = context.plan.outside
         context.tape[words] = [env[value].ctypes.data for value in values]
-        return again_entry(self.target, self._entry_words(context), [self, context, env]), given
+        return self._heard(again_entry(self.target, self._entry_words(context), [self, context, env]), context), given
+
+    def _heard(self, entry: Entry, context: Context) -> Entry:
+        """An entry of which the loops end with a signal: the call then gives None."""
+        if self._repeats:
+            play = entry.call
+
+            def call(*feeds: Any) -> Any:
+                with INTERRUPTS.listening(context.stop):
+                    return play(*feeds)
+
+            entry.call = call
+        return entry
 
     @property
     def _starts_native(self) -> bool:
@@ -456,16 +470,28 @@ class Program:
             context.tape[linked.plan.outside[0]] = addresses[linked.whose]
         context.limit.value = UNLIMITED if limit is None else limit
         run = current_run()
-        with run.on_end(context.stop) if self._repeats and run is not None else contextlib.nullcontext():
-            self.play_tape(context.address, linked.plan.kernels)
-        if segment.counted is not None and linked.plan.count is not None:
-            env[segment.counted] = ctypes.c_int64.from_address(context.place(linked.plan.count)).value
-        ended, context.fault.value = context.fault.value, 0
-        linked.free.append(context)
-        if ended == Ended.STOPPED and run is not None:
-            run.check_time()
+        try:
+            if self._repeats and run is not None:
+                self._play_until_ended(context, linked.plan.kernels, run)
+            else:
+                self.play_tape(context.address, linked.plan.kernels)
+            if segment.counted is not None and linked.plan.count is not None:
+                env[segment.counted] = ctypes.c_int64.from_address(context.place(linked.plan.count)).value
+        finally:
+            ended, context.fault.value = context.fault.value, 0
+            linked.free.append(context)
         if ended:
             raise Fault
+
+    def _play_until_ended(self, context: Context, kernels: int, run: RunContext) -> None:
+        """Play loops, which who ends the run and signals for the main thread end."""
+        with run.on_end(context.stop), INTERRUPTS.listening(context.stop):
+            self.play_tape(context.address, kernels)
+            while context.fault.value == Ended.STOPPED:
+                run.check_time()
+                # It was a signal, and whoever handles it lets the run go on.
+                context.fault.value = 0
+                self.play_tape(context.address, kernels)
 
     def play_counted(
         self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None

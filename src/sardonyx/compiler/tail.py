@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.steps import Step
-from sardonyx.core.graph import Value
+from sardonyx.compiler.views import shape_of
+from sardonyx.core.dim import Dim
+from sardonyx.core.graph import Value, symbols_in
 from sardonyx.core.run_context import RunContext, running
 
 
@@ -52,6 +54,7 @@ class Tailed:
         results: Sequence[Value], interpret: Callable[[Value, dict[Value, Any], dict[str, int]], None],
     ) -> None:  # fmt: skip
         native = entry.call
+        places = _places(inputs.values(), tail)
 
         def call(feeds: Mapping[str, Any]) -> list[Any] | None:
             found = native(feeds)
@@ -59,9 +62,22 @@ class Tailed:
                 return None
             env: dict[Value, Any] = dict(zip(made, found, strict=True))
             env.update((value, feeds[name]) for name, value in inputs.items())
+            sizes = {symbol: env[value].shape[axis] for symbol, value, axis in places}
             with running(RunContext()):
                 for value in tail:
-                    interpret(value, env, {})
+                    interpret(value, env, sizes)
             return [env[value] for value in results]
 
         self.call = call
+
+
+def _places(inputs: Iterable[Value], tail: Sequence[Value]) -> list[tuple[str, Value, int]]:
+    """The symbols that types of host functions' results speak of, each an axis of an input."""
+    wanted = set(symbols_in(tuple(value.type for value in tail)))
+    found = {
+        size.atom.name: (value, axis)
+        for value in inputs
+        for axis, size in enumerate(shape_of(value))
+        if isinstance(size, Dim) and size.atom is not None and size.atom.name in wanted
+    }
+    return [(symbol, value, axis) for symbol, (value, axis) in found.items()]

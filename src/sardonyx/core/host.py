@@ -7,15 +7,18 @@ compiler; the interpreter runs it, and its type rule tells the rest what comes o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Value, define, fresh_symbol, interned, symbols_in
 from sardonyx.core.run_context import RunContext, current_run
 from sardonyx.core.tensor import get, known, level_of
 from sardonyx.core.type_rules import TYPE_RULES
-from sardonyx.core.types import TensorType, TupleType, Type, dtype_of
+from sardonyx.core.types import TensorType, TupleType, Type, dtype_of, numpy_dtype
+from sardonyx.errors import ExecutionError, SardonyxError
 
 
 class HostFunction:
@@ -55,8 +58,41 @@ class HostFunction:
         self.given = given
         _known[domain, name, since, present] = self
 
+    def results(self, operands: Sequence[Any], attributes: Mapping[str, Any], types: Sequence[Type]) -> tuple[Any, ...]:
+        """What it computes of plain values.
+
+        Raises:
+            SardonyxError: What it raises as such.
+            ExecutionError: It raises anything else, or gives something else than ``types``.
+        """
+        try:
+            found = self.compute(*operands, **attributes)
+        except (SardonyxError, MemoryError):
+            raise
+        except Exception as error:
+            raise ExecutionError(f"{self.name} raised {type(error).__name__}: {error}") from error
+        if not isinstance(found, tuple) or len(found) != len(types):
+            given = f"{len(found)} results" if isinstance(found, tuple) else f"a {type(found).__name__}"
+            raise ExecutionError(f"{self.name} gave {given}, and a tuple of {len(types)} is needed.")
+        for one, declared in zip(found, types, strict=True):
+            if isinstance(declared, TensorType) and (wrong := _wrong_tensor(one, declared)):
+                raise ExecutionError(f"{self.name} gave {wrong}, and its type rule says {declared}.")
+        return found
+
     def __repr__(self) -> str:
         return f"<host function {self.name}>"
+
+
+def _wrong_tensor(given: Any, declared: TensorType) -> str:
+    """What is given in place of a tensor; empty where it is one of the type."""
+    if not isinstance(given, (np.ndarray, np.generic)):
+        return f"a {type(given).__name__}"
+    right = given.dtype == numpy_dtype(declared.dtype)
+    if declared.shape is not None:
+        # Sizes that others tell are compared with theirs by who knows them.
+        right &= len(declared.shape) == given.ndim
+        right &= all(size == n for size, n in zip(declared.shape, given.shape, strict=False) if isinstance(size, int))
+    return "" if right else f"{given.dtype}{list(given.shape)}"
 
 
 _known: weakref.WeakValueDictionary[tuple[str, str, int, tuple[bool, ...] | None], HostFunction]
@@ -80,7 +116,7 @@ def host(function: HostFunction, *operands: Value, **attributes: Any) -> tuple[V
         types = function.type_rule(*[operand.type for operand in operands], **attributes)
         for type in types:
             run.reserve((type.nbytes or 0) if isinstance(type, TensorType) else 0, function.name)
-        found = function.compute(*[operand.known for operand in operands], **attributes)
+        found = function.results([operand.known for operand in operands], attributes, types)
         return tuple(_counted(run, value, type) for value, type in zip(found, types, strict=True))
     params: dict[str, Any] = {"function": function, "attributes": tuple(attributes.items())}
     type = TYPE_RULES["host"](*[operand.type for operand in operands], **params)

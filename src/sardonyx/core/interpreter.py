@@ -15,7 +15,7 @@ import numpy as np
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Function, Value, symbols_in
-from sardonyx.core.host import actual_type
+from sardonyx.core.host import HostFunction, actual_type
 from sardonyx.core.run_context import current_run
 from sardonyx.core.tensor import Tensor, apply, constant, known
 from sardonyx.core.trace import loop
@@ -198,11 +198,13 @@ def called(value: Value, operands: Sequence[Any], sizes: Sizes) -> tuple[Any, ..
 
     Raises:
         ShapeError: A result has a size that another one contradicts.
-        SardonyxError: What the function raises.
+        ExecutionError: The function raises an error, or gives something else than it must.
+        SardonyxError: What the function raises as such.
     """
-    function = value.params["function"]
-    found: tuple[Any, ...] = function.compute(*operands, **dict(value.params["attributes"]))
-    for one, type in zip(found, value.type.results, strict=True):  # type: ignore[union-attr]
+    function: HostFunction = value.params["function"]
+    types = value.type.results  # type: ignore[union-attr]
+    found = function.results(operands, dict(value.params["attributes"]), types)
+    for one, type in zip(found, types, strict=True):
         if isinstance(type, TensorType):
             match_type(type, actual_type(one, type), sizes, function.name)
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.core.dlpack import from_dlpack
 from sardonyx.core.graph import Value
 from sardonyx.core.tensor import constant, known
 from sardonyx.core.types import (
@@ -41,8 +42,7 @@ def as_value(fed: Any, declared: Type | None, name: str) -> Value:
             return known(_map_of(fed, declared), declared)
     if fed is None or isinstance(fed, (list, tuple, dict)):
         raise FeedError(f"an array is needed, not {type(fed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
-    # Whoever speaks DLPack alone would become an array of one object.
-    array = np.from_dlpack(fed) if hasattr(fed, "__dlpack__") and not hasattr(fed, "__array__") else np.asarray(fed)
+    array = _array_of(fed, name)
     if array.dtype.kind in "SU":
         array = array.astype(object)
     dtype = dtype_of(array) if array.dtype != object else None
@@ -60,6 +60,38 @@ def as_value(fed: Any, declared: Type | None, name: str) -> Value:
             remedy="Convert the array with `astype`.",
         )
     return constant(array.astype(array.dtype.newbyteorder("="), order="C", copy=False))
+
+
+def shared_array(fed: Any, name: str) -> np.ndarray:
+    """The array itself, or the one over the memory of whoever speaks DLPack.
+
+    Raises:
+        FeedError: It is neither, or does not give its memory away.
+    """
+    if isinstance(fed, np.ndarray):
+        return fed
+    if not hasattr(fed, "__dlpack__"):
+        raise FeedError(f"an array is needed, not {type(fed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
+    try:
+        return from_dlpack(fed)
+    except (BufferError, RuntimeError) as error:
+        raise FeedError(f"the {type(fed).__name__} cannot be read: {error}.", where=name) from error
+
+
+def _array_of(fed: Any, name: str) -> np.ndarray:
+    """An array of what was fed; over the same memory, unless it lies where numpy does not read and tells numpy so."""
+    if isinstance(fed, (np.ndarray, np.generic)) or not hasattr(fed, "__dlpack__"):
+        return np.asarray(fed)
+    try:
+        return shared_array(fed, name)
+    except FeedError:
+        if not hasattr(fed, "__array__"):
+            raise
+        try:
+            return np.asarray(fed)
+        except (TypeError, RuntimeError):
+            pass
+        raise
 
 
 def _map_of(fed: Mapping[Any, Any], declared: MapType) -> dict[Any, Any]:

@@ -260,6 +260,9 @@ def call_step(step: Step, frame: Frame) -> None:
             frame.values[output] = result
             if result is not None and not result.origin:
                 result.origin = output.name
+                # A host function is called by the name of its first result.
+                if result.op == "get" and not result.operands[0].origin:
+                    result.operands[0].origin = output.name
 
 
 def _results(step: Step, inputs: list[Value | None], frame: Frame) -> Sequence[Value | None]:
@@ -397,8 +400,12 @@ def prepare(model: ir.Model) -> PreparedGraph:
 
     Raises:
         UnsupportedError: There are operators without a definition: all of them, and where.
-        InvalidModelError: An attribute is missing or unknown, an initializer empty, a function recursive.
+        InvalidModelError: An attribute is missing or unknown, an initializer empty, a function recursive, or a value is
+            read that nothing computes before.
     """
+    _require_values(model.graph, set())
+    for function in model.functions.values():
+        _require_values(function, set())
     preparer = Preparer(model.functions)
     imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
     prepared = preparer.graph(model.graph, imports)
@@ -413,6 +420,29 @@ def prepare(model: ir.Model) -> PreparedGraph:
             remedy="Define them with `@sardonyx.operator`.",
         )
     return prepared
+
+
+def _require_values(graph: ir.Graph | ir.Function, known: set[ir.Value]) -> None:
+    """Refuse a graph in which something is read that was not computed before; all that is known joins ``known``."""
+    known.update(graph.inputs)
+    if isinstance(graph, ir.Graph):
+        known.update(graph.initializers.values())
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and value not in known:
+                problem = f"the value {value.name!r} is read, and nothing computes it before."
+                raise InvalidModelError(problem, where=node_label(node))
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                _require_values(attribute.as_graph(), known)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for body in attribute.as_graphs():
+                    _require_values(body, known)
+        known.update(node.outputs)
+    if undefined := next((value for value in graph.outputs if value not in known), None):
+        raise InvalidModelError("nothing computes this output.", where=str(undefined.name))
 
 
 def _last_reads(graph: PreparedGraph) -> list[tuple[ir.Value, ...]]:

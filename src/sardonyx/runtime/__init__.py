@@ -6,5 +6,6 @@ from sardonyx.runtime.placement import Placement
 from sardonyx.runtime.run_options import RunOptions
 from sardonyx.runtime.session import Session
 from sardonyx.runtime.value_info import ValueInfo
+from sardonyx.runtime.values import Value
 
-__all__ = ["Node", "Placement", "RunOptions", "Session", "SessionOptions", "ValueInfo"]
+__all__ = ["Node", "Placement", "RunOptions", "Session", "SessionOptions", "Value", "ValueInfo"]

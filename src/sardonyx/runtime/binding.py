@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import FeedError
+from sardonyx.ops.feeds import shared_array
 from sardonyx.runtime.live import Live
 
 
@@ -18,8 +19,8 @@ class Binding:
 
     Args:
         live: The model.
-        inputs: What is read.
-        outputs: Where outputs go, as far as there are arrays for them.
+        inputs: What is read: arrays, or what speaks DLPack.
+        outputs: Where outputs go, as far as there are arrays for them; memory of their own.
         run: Computes all outputs of the model from inputs by name.
 
     Attributes:
@@ -27,7 +28,8 @@ class Binding:
         outputs: The arrays that are written, by name.
 
     Raises:
-        FeedError: An array is not of the output's type and shape.
+        FeedError: An array is not of the output's type and shape, not in one piece, must not be written, or lies where
+            another does.
     """
 
     __slots__ = ("_call", "_live", "_run", "_version", "inputs", "outputs")
@@ -35,22 +37,41 @@ class Binding:
     def __init__(
         self,
         live: Live,
-        inputs: Mapping[str, np.ndarray],
-        outputs: Mapping[str, np.ndarray],
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
         run: Callable[[Mapping[str, np.ndarray]], list[Any]],
     ) -> None:
         self._live = live
         self._run = run
-        self.inputs = dict(inputs)
-        self.outputs = dict(outputs)
+        self.inputs = {name: _in_place(given, name) for name, given in inputs.items()}
+        self.outputs = {name: _in_place(given, name) for name, given in outputs.items()}
+        self._require_memory_of_their_own()
         self._bind()
+
+    def _require_memory_of_their_own(self) -> None:
+        """Kernels read inputs after they have begun to write outputs."""
+        before = list(self.inputs.items())
+        for name, array in self.outputs.items():
+            if not array.flags.writeable:
+                raise FeedError("the array for the output must not be written.", where=name)
+            if met := next((other for other, each in before if np.may_share_memory(array, each)), None):
+                raise FeedError(
+                    f"the array for the output lies in the same memory as that of {met!r}.",
+                    where=name,
+                    remedy="Bind an array of its own.",
+                )
+            before.append((name, array))
 
     def _bind(self) -> None:
         version = self._live.version
         results = dict(zip((info.name for info in version.outputs), self._run(self.inputs), strict=True))
         for name, array in self.outputs.items():
-            if name not in results or (array.shape, array.dtype) != (results[name].shape, results[name].dtype):
-                raise FeedError("the model gives no such array.", where=name)
+            if name not in results:
+                raise FeedError("the model has no such output.", where=name, remedy=f"It has: {', '.join(results)}.")
+            if _form(array) != _form(results[name]):
+                raise FeedError(
+                    f"the output is {_form(results[name])}, and the array for it is {_form(array)}.", where=name
+                )
         kept = {name: self.outputs.get(name, array) for name, array in results.items()}
         # The sizes are those of the run before, which kept to the limit on memory; others go on while loops run.
         options = self._live.options
@@ -75,3 +96,20 @@ class Binding:
         if self._call() is None:
             for array, found in zip(self.outputs.values(), self._run(self.inputs), strict=True):
                 array[...] = found
+
+
+def _in_place(given: Any, name: str) -> np.ndarray:
+    """The array that is bound: it must be one that kernels read and write as it lies."""
+    array = shared_array(given, name)
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        raise FeedError(
+            "an array in one piece is needed to bind it, of numbers as this machine has them.",
+            where=name,
+            remedy="Use `numpy.ascontiguousarray`.",
+        )
+    return array
+
+
+def _form(found: Any) -> str:
+    """The type and the sizes of an output."""
+    return f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"

@@ -16,7 +16,7 @@ from sardonyx.core.graph import Function
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
-from sardonyx.core.types import TensorType
+from sardonyx.core.types import STRING, TensorType
 from sardonyx.errors import ExecutionError, FeedError, SardonyxError, UnsupportedError
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type, prepare
@@ -71,12 +71,13 @@ class NativeModel:
         self.output_names = list(output_names)
         self._types = [value.type for value in program.function.inputs]
         self._entry: Entry | Tailed | None = None
-        self._may_have_entry = all(isinstance(type, TensorType) for type in self._types)
-        self._ran = False
+        # Of tensors of texts the texts are looked at, too.
         self._plain = [
-            (name, type.dtype.numpy()) if isinstance(type, TensorType) else (name, None)
+            (name, type.dtype.numpy()) if isinstance(type, TensorType) and type.dtype != STRING else (name, None)
             for name, type in zip(self.input_names, self._types, strict=True)
         ]
+        self._may_have_entry = self._is_plain
+        self._ran = False
 
     @classmethod
     def compiled(
@@ -114,6 +115,10 @@ class NativeModel:
         return None if program is None else NativeModel(program, inputs, self.output_names)
 
     @property
+    def _is_plain(self) -> bool:
+        return all(dtype is not None for _, dtype in self._plain)
+
+    @property
     def call(self) -> Callable[[Any], list[Any] | None] | None:
         """The generated function of feeds, there from the second call on: results, or None to ask :meth:`run`."""
         return None if self._entry is None else self._entry.call
@@ -121,7 +126,7 @@ class NativeModel:
     def shrink(self) -> None:
         """Let go of memory that no call uses."""
         self._entry, self._ran = None, False
-        self._may_have_entry = all(isinstance(type, TensorType) for type in self._types)
+        self._may_have_entry = self._is_plain
         shrink(self.program)
 
     def bind(

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.core.interpreter import match_type
 from sardonyx.core.run_context import RunContext
-from sardonyx.core.types import TensorType, Type, numpy_dtype
+from sardonyx.core.types import STRING, TensorType, Type, numpy_dtype
 from sardonyx.errors import OptionError, SizeLimitError
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type
@@ -56,7 +56,11 @@ class Partitioned:
         self._outputs = [str(value.name) for value in graph.outputs]
         self._fed = [value for value in graph.inputs if not value.is_initializer()]
         self._types: dict[str, Type | None] = {str(value.name): declared_type(value) for value in self._fed}
-        self._dtypes = {name: numpy_dtype(t.dtype) for name, t in self._types.items() if isinstance(t, TensorType)}
+        self._dtypes = {
+            name: numpy_dtype(t.dtype)
+            for name, t in self._types.items()
+            if isinstance(t, TensorType) and t.dtype != STRING  # Of texts each is looked at.
+        }
         self._seen: set[tuple[Any, ...]] = set()
         cut = Cut(self._model, _providers(options), options)
         cut.decide(auto.choose(self._model, cut, name) if options.is_auto else {})

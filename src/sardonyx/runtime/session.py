@@ -11,13 +11,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
-from sardonyx.errors import FeedError, OptionError
+from sardonyx.errors import OptionError
 from sardonyx.model import save
 from sardonyx.runtime.binding import Binding
 from sardonyx.runtime.edit import Edit, Edits
@@ -285,18 +284,20 @@ class Session(Edits):
         found = self.run(None, feeds)
         return found[0] if len(found) == 1 else tuple(found)
 
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray] | None = None) -> Binding:
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
         """Prepare calls over arrays that stay where they are: the fastest way to call small models.
 
         Args:
-            inputs: All inputs by name, contiguous and of the declared types; each call reads what they hold then.
-            outputs: Where outputs go, by name; arrays are made for the others.
+            inputs: All inputs by name, contiguous and of the declared types: arrays, or what has ``__dlpack__``. Each
+                call reads what they hold then.
+            outputs: Where outputs go, by name, in memory of their own; arrays are made for the others.
 
         Returns:
             The calls; ``binding()`` computes, ``binding.outputs`` holds the results.
 
         Raises:
-            FeedError: An array is of another type or not contiguous.
+            FeedError: An array is of another type or shape, not contiguous, or not to be written; or an output lies in
+                the same memory as an input.
 
         Example:
             >>> binding = session.bind({"x": x})
@@ -304,9 +305,6 @@ class Session(Edits):
             >>> binding()
             >>> binding.outputs["y"]
         """
-        for name, array in (*inputs.items(), *(outputs or {}).items()):
-            if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.aligned:
-                raise FeedError("an array in one piece is needed to bind it.", where=name)
         return Binding(self._live, inputs, outputs or {}, lambda feeds: self.run(None, feeds))
 
     def run(

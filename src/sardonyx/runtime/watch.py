@@ -48,8 +48,9 @@ def _reload(live: weakref.ref[Live], path: str | os.PathLike[str]) -> None:
         return
     try:
         found.reload(path)
-    except SardonyxError as error:
-        _log.warning("the new file is not loaded, the session goes on as it was: %s", error)
+    except Exception as error:  # Whatever it is, the next file is looked at.
+        said = str(error) if isinstance(error, SardonyxError) else f"{type(error).__name__}: {error}"
+        _log.warning("the new file is not loaded, the session goes on as it was: %s", said)
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...] | None:

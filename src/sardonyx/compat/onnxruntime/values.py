@@ -13,6 +13,7 @@ import onnx_ir as ir
 from sardonyx.compat.onnxruntime.devices import OrtDevice, require_cpu
 from sardonyx.compat.onnxruntime.enums import OrtSparseFormat
 from sardonyx.compat.onnxruntime.unsupported import refuse
+from sardonyx.core.dlpack import PROCESSOR, from_capsule, from_dlpack, to_capsule
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
@@ -96,7 +97,7 @@ class OrtValue:
             data: What has ``__dlpack__``, or a capsule.
             is_bool_tensor: Whether bytes are truth values; what the data say, if None.
         """
-        array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        array = from_dlpack(data) if hasattr(data, "__dlpack__") else from_capsule(data)
         return cls(array.view(np.bool_) if is_bool_tensor and array.dtype == np.uint8 else array)
 
     # Asking.
@@ -114,11 +115,11 @@ class OrtValue:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        return self.numpy().__dlpack__()
+    def __dlpack__(self, **options: Any) -> Any:
+        return to_capsule(self.numpy(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
+        return PROCESSOR
 
     def data_ptr(self) -> int:
         """The address of the first element."""
@@ -189,19 +190,6 @@ class OrtValue:
         if held.shape != data.shape or held.dtype != data.dtype:
             raise RuntimeError(f"{data.dtype}{list(data.shape)} does not fit {held.dtype}{list(held.shape)}.")
         held[...] = data
-
-
-class _Capsule:
-    """A DLPack capsule of the processor, as what has it."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
 
 
 def numpy_of(value: Any) -> Any:
