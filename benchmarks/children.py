@@ -114,6 +114,7 @@ def compiled(path: str, feeds: Mapping[str, np.ndarray], threads: int, seconds: 
     """Kernels, what is left to the interpreter, and the share of the roofline that a run's time is."""
     from sardonyx import Session
     from sardonyx.compiler.explain import explain
+    from sardonyx.compiler.interpreted import sizes_in
     from sardonyx.compiler.peak import measured_peak
 
     session = Session(path, compile="wait", threads=threads)
@@ -122,7 +123,7 @@ def compiled(path: str, feeds: Mapping[str, np.ndarray], threads: int, seconds: 
     native = session.native
     assert program is not None
     assert native is not None
-    found = explain(program, program.sizes_of(native.arrays(feeds)))
+    found = explain(program, sizes_in(program.function.inputs, native.arrays(feeds)))
     peak = measured_peak(program.target, program.pool)
     costs = [(note.operations, note.bytes) for note in found.kernels]
     known = all(operations is not None and moved is not None for operations, moved in costs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -106,3 +107,97 @@ def test_weights_of_edited_models_are_once_in_memory() -> None:
     session.insert_after("h1", "Relu")
     assert session.program is not None
     assert {id(array) for array in session.program.weights} == before
+
+
+def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
+    """A model from its text, with weights."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{text}')
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
+W = np.random.default_rng(2).standard_normal((C, C)).astype(np.float32)
+
+
+def test_values_between_native_calls_and_the_interpreter_s_count() -> None:
+    """``Unique`` is numpy's; what it reads and what it gives lie outside of arenas."""
+    text = """net (float[N, 32] x) => (float[N, 32] y, float[K] z) {
+        a = MatMul(x, w)
+        u = Unique(a)
+        b = MatMul(a, w)
+        c = MatMul(b, w)
+        y = MatMul(c, w)
+        z = Exp(u)
+    }"""
+    session = Session(parsed(text, w=W), compile="wait")
+    session.run(None, {"x": X})
+    found = session.memory()
+    assert len(found.plans) == 2
+    assert [plan.where for plan in found.plans] == ["kernels 0-3", "kernels 4-4"]
+    assert {"b", "c"} <= {each.name for each in found.plan}
+    # Two products that stay, what is unique of one, its exponential.
+    assert 4 * X.nbytes <= found.peak < 8 * X.nbytes
+    limited = Session(parsed(text, w=W), compile="wait", max_memory=found.peak)
+    limited.run(None, {"x": X})
+    with pytest.raises(ResourceError):
+        Session(parsed(text, w=W), compile="wait", max_memory=found.peak * 6 // 10).run(None, {"x": X})
+
+
+def test_what_the_body_of_a_loop_computes_is_told_apart() -> None:
+    text = """net (float[64, 32] x) => (float[64, 32] y) {
+        n = Constant<value_int: int = 3>()
+        go = Constant<value = bool {1}>()
+        y = Loop(n, go, x) <body = step (int64 i, bool c, float[64, 32] s) => (bool d, float[64, 32] t) {
+            d = Identity(c)
+            p = MatMul(s, w)
+            q = MatMul(p, w)
+            t = Tanh(q)
+        }>
+    }"""
+    session = Session(parsed(text, w=W), compile="wait")
+    session.run(None, {"x": X})
+    (plan,) = session.memory().plans
+    outer = {each.name: each for each in plan.buffers if not each.inside}
+    inner = [each for each in plan.buffers if each.inside]
+    assert {each.inside for each in inner} <= outer.keys()
+    assert "p" in {each.name for each in inner}
+    for each in inner:
+        around = outer[each.inside]
+        assert around.offset <= each.offset
+        assert each.offset + each.bytes <= around.offset + around.bytes
+    assert sum(name.startswith("state 0 of kernel 0") for name in outer) == 2
+    assert plan.alive[plan.busiest] == max(plan.alive) <= plan.bytes
+
+
+def test_parts_that_are_compiled_are_told_of_and_the_others_named() -> None:
+    session = Session(layers(5), providers=["native", "reference"], pins=[("h3", "reference")], compile="wait")
+    for _ in range(3):
+        session.run(None, {"x": X})
+    assert len({each.provider for each in session.placement}) == 2
+    found = session.memory()
+    assert found.unknown == ("reference",)
+    assert len(found.plans) == 2
+    assert all(plan.where.startswith("part ") for plan in found.plans)
+    assert found.weights >= 4 * C * C * 4
+    assert found.peak >= 3 * X.nbytes
+    assert found.arena
+    session.shrink()
+    gc.collect()
+    assert session.memory().arena == 0
+    session.run(None, {"x": X})
+
+
+def test_programs_for_other_outputs_count() -> None:
+    session = Session(layers(4), compile="wait")
+    session.run(None, {"x": X})
+    session.run(["h2"], {"x": X})
+    assert [plan.where for plan in session.memory().plans] == ["", "with h2 as outputs"]
+
+
+def test_a_report_is_plain_data() -> None:
+    session = Session(layers(4), compile="wait")
+    session.run(None, {"x": X})
+    found = json.loads(json.dumps(session.memory().as_dict()))
+    (plan,) = found["plans"]
+    assert plan["alive"][plan["busiest"]] == max(plan["alive"])
+    assert plan["buffers"][0]["bytes"] == X.nbytes

@@ -10,10 +10,11 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.compiler.steps import Segment
-from sardonyx.compiler.timed_player import play_timed
-from sardonyx.errors import FeedError, OptionError, UnsupportedError
-from sardonyx.runtime.profile import drawn_feeds, profile
+from sardonyx.compiler.launch import Launch
+from sardonyx.core.recording import Recorder
+from sardonyx.core.run_context import RunContext
+from sardonyx.errors import FeedError, OptionError
+from sardonyx.runtime.profile import drawn_feeds
 
 NET = onnx.parser.parse_model(
     """<ir_version: 9, opset_import: ["": 18]>
@@ -36,7 +37,7 @@ def session() -> sardonyx.Session:
 
 def test_every_part_of_a_run_is_there(session: sardonyx.Session) -> None:
     assert session.program is not None
-    found = profile(session, {"x": X}, runs=3)
+    found = session.profile({"x": X}, runs=3)
     assert len(found.kernels) == len(session.program.launches)
     assert [note.primitive for note, _ in found.interpreted] == ["host Unique", "get"]
     assert found.runs == 3
@@ -51,37 +52,113 @@ def test_every_part_of_a_run_is_there(session: sardonyx.Session) -> None:
 
 def test_a_run_after_it_gives_the_same(session: sardonyx.Session) -> None:
     before = session.run(None, {"x": X})
-    profile(session, {"x": X}, runs=1)
+    session.profile({"x": X}, runs=1)
     for one, other in zip(before, session.run(None, {"x": X}), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_tape_played_with_a_clock_gives_the_same(session: sardonyx.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_run_with_a_clock_gives_the_same(session: sardonyx.Session, threads: bool) -> None:
     program = session.program
     assert program is not None
     want = session.run(None, {"x": X})
-    segments = [step for step in program.steps if isinstance(step, Segment)]
-    seconds: list[list[float]] = []
-
-    def play(address: int, kernels: int) -> None:
-        seconds.append(play_timed(program.target, address, kernels, program.pool.address, flush=False))
-
-    monkeypatch.setattr(program, "play_tape", play)
-    for one, other in zip(want, session.run(None, {"x": X}), strict=True):
+    recorder = Recorder(threads=threads)
+    for one, other in zip(want, program.run([X], RunContext(recorder=recorder)), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert [len(each) for each in seconds] == [len(segment.launches) for segment in segments]
+    kernels = [span for span in recorder.spans if isinstance(span.what, Launch)]
+    assert [span.what for span in kernels if not span.thread] == program.launches
+    shares = [span for span in kernels if span.thread]
+    assert bool(shares) == threads
+    for share in shares:
+        (whole,) = (span for span in kernels if span.what is share.what and not span.thread)
+        assert whole.begin <= share.begin <= share.end <= whole.end
+        assert share.thread <= program.pool.threads
+
+
+def test_a_run_is_told_from_its_begin_to_its_end(session: sardonyx.Session) -> None:
+    found = session.profile({"x": X}, runs=1)
+    own = [event for event in found.events if not event.thread]
+    assert [event.kernel for event in own if event.kernel >= 0] == list(range(len(found.kernels)))
+    assert [event.title for event in own if event.kind == "interpreter"] == ["host Unique", "get"]
+    ends = [event.begin + event.seconds for event in own]
+    assert own[0].begin == 0
+    assert all(begin.begin >= end for begin, end in zip(own[1:], ends, strict=False)), "one after the other"
+
+
+def test_kernels_know_the_tensor_that_most_operations_are_for(session: sardonyx.Session) -> None:
+    found = session.profile({"x": X}, runs=1)
+    assert {each.note.main for each in found.kernels} == {"h", "y"}
+
+
+def test_a_part_of_an_operator_bears_the_name_of_the_whole() -> None:
+    """``Gemm`` with a bias that an activation in between keeps from its product: the product has no name of its own."""
+    text = """net (float[16, 8] x) => (float[16, 6] y) {
+        a = Relu(x)
+        y = Gemm(a, w, x2)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{text}')
+    model.graph.initializer.append(NET.graph.initializer[0])
+    bias = onnx.numpy_helper.from_array(np.ones((16, 6), np.float32), "x2")
+    model.graph.initializer.append(bias)
+    found = sardonyx.Session(model, compile="wait").profile({"x": X}, runs=1)
+    assert all(each.note.main in ("a", "y") and each.note.tensors for each in found.kernels)
+
+
+LOOP = onnx.parser.parse_model(
+    """<ir_version: 9, opset_import: ["": 18]>
+    net (float[4, 4] x, int64 n) => (float[M, 4] y) {
+        go = Constant<value = bool {1}>()
+        y = Loop(n, go, x) <body = step (int64 i, bool c, float[K, 4] s) => (bool d, float[L, 4] t) {
+            d = Identity(c)
+            e = Exp(s)
+            t = Concat<axis = 0>(s, e)
+        }>
+    }"""
+)
+
+
+def test_iterations_that_the_interpreter_repeats_lie_in_their_loop() -> None:
+    session = sardonyx.Session(LOOP, compile="wait")
+    found = session.profile({"x": X[:4, :4], "n": np.array(3)}, runs=1)
+    outer = [event for event in found.events if event.depth == 0]
+    inner = [event for event in found.events if event.depth and event.kind == "kernel" and not event.thread]
+    (loop,) = (event for event in outer if event.title == "loop")
+    assert len(inner) >= 3, "in each iteration"
+    assert all(loop.begin <= event.begin <= loop.begin + loop.seconds for event in inner)
+    assert loop.seconds >= sum(event.seconds for event in inner)
+
+
+def test_parts_of_a_session_that_providers_share_are_there() -> None:
+    session = sardonyx.Session(NET, providers=["native", "reference"], pins=[("h", "reference")], compile="wait")
+    found = session.profile({"x": X}, runs=1)
+    assert {part.provider for part in found.parts} == {"native", "reference"}
+    assert all(part.seconds > 0 for part in found.parts)
+    assert all(found.parts[each.part].provider == "native" for each in found.kernels)
+    assert "MatMul" in [note.primitive for note, _ in found.interpreted]
+    parts = [event for event in found.events if event.kind == "part"]
+    assert [event.title for event in parts] == [part.provider for part in found.parts]
+    assert all(event.depth for event in found.events if event.kind == "kernel" and not event.thread)
+    json.dumps(found.as_dict())
 
 
 def test_feeds_are_checked(session: sardonyx.Session) -> None:
     with pytest.raises(FeedError):
-        profile(session, {"x": X.astype(np.float64)})
+        session.profile({"x": X.astype(np.float64)})
     with pytest.raises(OptionError):
-        profile(session, {"x": X}, runs=0)
+        session.profile({"x": X}, runs=0)
 
 
-def test_what_is_not_compiled_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="not asked for"):
-        profile(sardonyx.Session(NET, compile="off"), {"x": X})
+def test_of_what_is_not_compiled_the_nodes_are_told() -> None:
+    found = sardonyx.Session(NET, compile="off").profile({"x": X}, runs=2)
+    assert not found.kernels
+    assert [note.primitive for note, _ in found.interpreted] == ["MatMul", "Softmax", "Unique"]
+    assert all(note.reason == "not asked for" and seconds > 0 for note, seconds in found.interpreted)
+    assert [event.tensors[0] for event in found.events] == ["h", "y", "z"]
+
+
+def test_a_run_that_fails_says_why(session: sardonyx.Session) -> None:
+    with pytest.raises(FeedError):
+        session.profile({})
 
 
 def test_inputs_can_be_drawn(tmp_path: Path, session: sardonyx.Session) -> None:

@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli.output import AsJson, ModelPath, console, print_json, progress, read_inputs
-from sardonyx.errors import UnsupportedError
 from sardonyx.report.kernels import node_names, profile_data, profile_tables
 from sardonyx.report.tables import print_all
 from sardonyx.runtime import Session
-from sardonyx.runtime.profile import drawn_feeds, profile
+from sardonyx.runtime.profile import drawn_feeds
 
 EXAMPLE = "sardonyx profile model.onnx --inputs real.npz --runs 50"
 
@@ -36,15 +35,11 @@ def command(
     """
     with progress("compiling", quiet=as_json):
         session = Session(model, compile="wait", threads=threads)
-    if session.program is None:
-        raise UnsupportedError(
-            f"the model is not compiled: {session.not_compiled}", where=str(model), remedy="See `sardonyx explain`."
-        )
     with progress("running", quiet=as_json):
         feeds = read_inputs(inputs)
         if feeds is None:
             feeds, _ = drawn_feeds(model, session)
-        found = profile(session, feeds, runs)
+        found = session.profile(feeds, runs)
     names = node_names(session.model)
     if as_json:
         print_json(profile_data(found, names))

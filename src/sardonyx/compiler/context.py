@@ -6,15 +6,21 @@ import ctypes
 import math
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from sardonyx.compiler import arena
+from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.plan import Kernel, Link, Part, Plan
-from sardonyx.compiler.planning import ALIGNMENT, FAULT, PLACED_WORDS, PlanWord
+from sardonyx.compiler.planning import FAULT, PLACED_WORDS, PlanWord
 from sardonyx.compiler.player import Ended, Player
 from sardonyx.compiler.reader import dtype_of
+from sardonyx.compiler.threads import Pool
+from sardonyx.compiler.timed_player import play_timed
 from sardonyx.core.graph import Value
+from sardonyx.core.recording import Recorder
 from sardonyx.core.run_context import current_run
 from sardonyx.errors import SardonyxError, ShapeError, SizeLimitError
 
@@ -83,7 +89,10 @@ class Linked:
             return made
 
     def prepared(self, sizes: Mapping[str, int]) -> Context:
-        """A context that no other call uses, ready for sizes; raises as its ``prepare`` does."""
+        """A context that no other call uses, ready for sizes; raises as its ``prepare`` does.
+
+        Who has played it leaves its arena (:meth:`Context.leave`), then puts it back.
+        """
         context = self.context()
         try:
             context.prepare(sizes)
@@ -102,6 +111,26 @@ class Fault(Exception):
     """Data have no result, or a loop passes the limit of iterations; the interpreter says what is wrong."""
 
 
+class Placed(NamedTuple):
+    """Something that lies in the arena.
+
+    Attributes:
+        title: What it is.
+        offset: Where it begins.
+        bytes: How long it is.
+        first: The kernel that writes it.
+        last: The last kernel that reads it.
+        inside: The title of what it is a part of, where a body computes it; empty otherwise.
+    """
+
+    title: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+    inside: str
+
+
 class Context:
     """A tape, an arena, and the numbers of the sizes that they are ready for.
 
@@ -116,12 +145,13 @@ class Context:
         fault: Why the run ended before its end, see :class:`.Ended`; 0 where it did not.
         limit: How many iterations a loop may make.
         table: Where planning reads everything, see :class:`.PlanWord`.
+        block: What the arena is, where it is not the context's own.
     """
 
     def __init__(self, linked: Linked) -> None:
         self.linked = linked
         self.plan = plan = linked.plan
-        self._measure, self._fill = linked.player.measure, linked.player.fill
+        self._measure, self._fill, self._hold = linked.player.measure, linked.player.fill, linked.player.hold
         self.tape = linked.words.copy()
         self.address = int(self.tape.ctypes.data)
         self.tape[plan.own[:, 0]] = 8 * plan.own[:, 1] + self.address
@@ -133,7 +163,9 @@ class Context:
         self._numbers: list[int] | None = None
         self._shapes: dict[Value, tuple[int, ...]] = {}
         self._needed = 0
+        self._most = 0
         self._memory = np.empty(0, np.uint8)
+        self.block: arena.Block | None = None
         order = np.arange(len(plan.buffers))
         placed = np.empty((len(plan.buffers), PLACED_WORDS), np.int64)
         self._alive = order, placed
@@ -159,7 +191,7 @@ class Context:
         self.fault.value = Ended.STOPPED
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
-        """Make tape and arena ready.
+        """Make the tape ready, and take the arena; whoever has played it calls :meth:`leave`.
 
         Args:
             sizes: Numbers for the symbols.
@@ -167,33 +199,72 @@ class Context:
         Raises:
             ShapeError: Sizes do not go together.
             ResourceError: The run may not have as much memory; none was taken.
+            MemoryError: There is not as much.
         """
         numbers = [sizes[name] for name in self.plan.symbols]
         if numbers == self._numbers:
             self._require_memory()
-            return
+            if self.block is None or self._hold(self.table.ctypes.data):
+                return
+        else:
+            self._numbers = None
+            self._shapes.clear()
+            self.registers[self._symbols] = numbers
+            if self._measure(self.table.ctypes.data) == FAULT:
+                raise self._refusal(sizes)
+            self._needed = self.needed
+            self._require_memory()
+            self.linked.peak = max(self.linked.peak, self._needed)
         self._numbers = None
-        self._shapes.clear()
-        self.registers[self._symbols] = numbers
-        if self._measure(self.table.ctypes.data) == FAULT:
-            raise self._refusal(sizes)
-        self._needed = self.needed
-        self._require_memory()
-        self.linked.peak = max(self.linked.peak, self._needed)
-        if self.table[PlanWord.WANTED] > self.table[PlanWord.CAPACITY]:
-            self.grow()
+        if not self._hold(self.table.ctypes.data):
+            self.take()
         self._fill(self.table.ctypes.data)
         self._numbers = numbers
 
-    def grow(self) -> None:
-        """Take an arena of the wanted bytes, at least twice what it was: memory that is not touched costs nothing."""
-        capacity = int(max(self.table[PlanWord.WANTED], 2 * self.table[PlanWord.CAPACITY]))
-        # What it replaces goes first.
+    def take(self) -> None:
+        """Take an arena of the wanted bytes, for which the tape is to be filled.
+
+        Where what this context needs has grown, room is made for twice what it was: memory that is not touched costs
+        nothing.
+
+        Raises:
+            MemoryError: There is not as much.
+        """
+        wanted = self.arena
+        room = max(wanted, 2 * self._most)
+        self._most = max(self._most, wanted)
+        if wanted <= arena.SHARED and self.block is None:
+            # What it replaces goes first.
+            self._memory = np.empty(0, np.uint8)
+            self.table[PlanWord.CAPACITY] = 0
+            self._memory, self.table[PlanWord.ARENA] = arena.memory_of(room)
+            self.table[PlanWord.CAPACITY] = room
+            return
         self._memory = np.empty(0, np.uint8)
         self.table[PlanWord.CAPACITY] = 0
-        self._memory = np.empty(capacity + ALIGNMENT, np.uint8)
-        self.table[PlanWord.ARENA] = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self.table[PlanWord.CAPACITY] = capacity
+        self.block = arena.BLOCKS.take(wanted, room, self.linked.player.seize)
+        self.table[PlanWord.BLOCK], self.table[PlanWord.ARENA] = self.block.address, self.block.place
+
+    def play(self, launches: Sequence[Launch], pool: Pool, recorder: Recorder | None, *, flush: bool) -> None:
+        """Run the kernels of the tape.
+
+        Args:
+            launches: The kernels.
+            pool: The threads.
+            recorder: What notes when each of them runs; None for nothing.
+            flush: Whether denormal numbers are taken for zero.
+        """
+        if recorder is not None:
+            play_timed(self.linked.player.target, self.address, launches, pool, recorder, flush=flush)
+            return
+        player = self.linked.player
+        play = player.play_flushing if flush else player.play
+        play(self.address, len(launches), pool.address)
+
+    def leave(self) -> None:
+        """Let other calls have the arena, if it is one that they may have."""
+        if self.block is not None:
+            self.block.leave()
 
     @property
     def arena(self) -> int:
@@ -202,7 +273,7 @@ class Context:
 
     @property
     def capacity(self) -> int:
-        """Bytes of the arena."""
+        """Bytes of an arena of its own."""
         return int(self.table[PlanWord.CAPACITY])
 
     @property
@@ -213,19 +284,24 @@ class Context:
             math.prod(shape) * dtype_of(value).numpy().itemsize for value, shape in made
         )
 
-    def placed(self) -> list[tuple[str, int, int, int, int]]:
-        """Title, offset, bytes, and first and last kernel of what lies in the arena, outside of bodies."""
-        first, last, *_ = self.plan.layouts[-1].tolist()
-        bytes_, offsets = self.registers[self.plan.buffers[:, 0]].tolist(), self.offsets.tolist()
-        return [
-            (self.plan.titles[number], offsets[number], bytes_[number], *self.plan.buffers[number, 1:].tolist())
-            for number in range(first, last)
-        ]
+    def placed(self) -> list[Placed]:
+        """What lies in the arena, what bodies compute among it, as the sizes that were measured last have it."""
+        plan, offsets = self.plan, self.offsets.tolist()
+        bytes_ = self.registers[plan.buffers[:, 0]].tolist()
+        layouts = plan.layouts.tolist()
+        found = []
+        for rows, (begin, end, _, outer) in enumerate(layouts, 1):
+            inside = plan.titles[outer] if rows < len(layouts) else ""
+            for number in range(begin, end):
+                first, last = plan.buffers[number, 1:].tolist()
+                found.append(Placed(plan.titles[number], offsets[number], bytes_[number], first, last, inside))
+        return found
 
     def _require_memory(self) -> None:
         run = current_run()
         if run is not None:
             run.reserve(self._needed, "the call")
+            run.peak = max(run.peak, run.alive + self._needed)
 
     def place(self, buffer: int) -> int:
         """The address of a buffer in the arena."""

@@ -24,7 +24,7 @@ from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.linking import MappedCode, linked, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.once import once
-from sardonyx.compiler.planning import FAULT, PlanWord
+from sardonyx.compiler.planning import FAULT, PlanWord, release
 from sardonyx.compiler.target import Target
 
 # Where numpy keeps what of an array (PyArrayObject_fields), in bytes.
@@ -72,7 +72,8 @@ class Word(IntEnum):
     PLAN = 30  # what planning reads
     MEASURE = 31
     FILL = 32
-    GROW = 33  # a Python function that makes room for what was measured
+    HOLD = 33
+    TAKE = 34  # a Python function that takes an arena for what was measured
 
 
 _FUNCTIONS = {
@@ -148,11 +149,11 @@ def _word(e: Emitter, word: Word, type: str = "ptr") -> str:
     return e.load(type, e.address(table, "i64", word), 1)
 
 
-def _give_up(e: Emitter, condition: str, *, busy: bool = True) -> None:
-    """Return None where a condition holds."""
+def _give_up(e: Emitter, condition: str, *, busy: bool = True, held: bool = False) -> None:
+    """Return None where a condition holds; the tape was taken where ``busy``, the arena where ``held``."""
     with e.when(condition):
         if busy:
-            _leave(e)
+            _leave(e, held=held)
         none = _word(e, Word.NONE)
         e.line(f"call void {_word(e, Word.RETAIN)}(ptr {none})")
         _return(e, none)
@@ -163,7 +164,12 @@ def _return(e: Emitter, value: str) -> None:
     e.label(e.fresh("unreached"))
 
 
-def _leave(e: Emitter) -> None:
+def _leave(e: Emitter, *, held: bool = False) -> None:
+    """Leave the tape to others, and the arena where that is held."""
+    if held:
+        block = _block(e)
+        with e.when(e.let(f"icmp ne ptr {block}, null")):
+            release(e, block)
     e.line(f"store atomic i32 0, ptr {_word(e, Word.BUSY)} release, align 4")
 
 
@@ -218,15 +224,18 @@ def _call(e: Emitter) -> None:
                 e.store("i64", given, known, 8)
                 e.store("i64", "0", ready, 8)
         _patch(e, array, row, 4)
-    with e.when(e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0")):
-        _plan(e)
-        e.store("i64", "1", ready, 8)
+    fresh = e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0")
+    with e.when(fresh):
+        _measure(e)
+    shared = e.let(f"icmp ne ptr {_block(e)}, null")
+    with e.when(e.let(f"or i1 {fresh}, {shared}")):
+        _arena(e, fresh, ready)
     found = _results(e)
     fault = _play(e)
     with e.when(fault):
         e.line(f"call void {_word(e, Word.RELEASE)}(ptr {found})")
-    _give_up(e, fault)
-    _leave(e)
+    _give_up(e, fault, held=True)
+    _leave(e, held=True)
     e.line(f"ret ptr {found}")
 
 
@@ -244,8 +253,28 @@ def _checked_input(e: Emitter, row: str) -> str:
     return array
 
 
-def _plan(e: Emitter) -> None:
-    """Make the tape ready for the sizes of the axes."""
+def _block(e: Emitter) -> str:
+    """The block that is the arena; null where the context has its own."""
+    return e.load("ptr", e.address(_word(e, Word.PLAN), "i64", int(PlanWord.BLOCK)), 8)
+
+
+def _arena(e: Emitter, unfilled: str, ready: str) -> None:
+    """Take the arena, and fill the tape where it is another than before, or where that is asked for."""
+    table = _word(e, Word.PLAN)
+    fills = e.variable("i1", unfilled)
+    with e.when(e.let(f"icmp eq i64 {e.let(f'call i64 {_word(e, Word.HOLD)}(ptr {table})')}, 0")):
+        e.store("i64", "0", ready, 8)
+        taken = e.let(f"call ptr {_word(e, Word.CALL)}(ptr {_word(e, Word.TAKE)}, ptr null)")
+        _raise_if_null(e, taken)
+        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {taken})")
+        fills.set("true")
+    with e.when(fills.get()):
+        e.line(f"call void {_word(e, Word.FILL)}(ptr {table})")
+        e.store("i64", "1", ready, 8)
+
+
+def _measure(e: Emitter) -> None:
+    """Compute all sizes for those of the axes."""
     registers, axes = _word(e, Word.REGISTERS), _word(e, Word.AXIS_TABLE)
     with e.loop(0, _word(e, Word.SYMBOLS, "i64")) as symbol:
         row = e.address(_word(e, Word.SYMBOL_TABLE), "i64", e.mul(symbol, _SYMBOL_WORDS))
@@ -258,20 +287,14 @@ def _plan(e: Emitter) -> None:
         row = e.address(axes, "i64", e.mul(axis, _AXIS_WORDS))
         declared = e.load("i64", e.address(registers, "i64", _field(e, row, 8, "i64")), 8)
         _give_up(e, e.let(f"icmp ne i64 {declared}, {_field(e, row, 0, 'i64')}"))
-    room = e.load("i64", e.address(table, "i64", int(PlanWord.CAPACITY)), 8)
-    with e.when(e.let(f"icmp sgt i64 {wanted}, {room}")):
-        grown = e.let(f"call ptr {_word(e, Word.CALL)}(ptr {_word(e, Word.GROW)}, ptr null)")
-        _raise_if_null(e, grown)
-        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {grown})")
-    e.line(f"call void {_word(e, Word.FILL)}(ptr {table})")
 
 
-def _raise_if_null(e: Emitter, object: str, beside: str = "") -> None:
+def _raise_if_null(e: Emitter, object: str, beside: str = "", *, held: bool = False) -> None:
     """Raise what was raised where there is no object; what was made before it is released."""
     with e.when(e.let(f"icmp eq ptr {object}, null")):
         if beside:
             e.line(f"call void {_word(e, Word.RELEASE)}(ptr {beside})")
-        _leave(e)
+        _leave(e, held=held)
         _return(e, "null")
 
 
@@ -279,7 +302,7 @@ def _results(e: Emitter) -> str:
     """A list of new arrays, whose addresses are written to the tape."""
     outputs, registers = _word(e, Word.OUTPUTS, "i64"), _word(e, Word.REGISTERS)
     found = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
-    _raise_if_null(e, found)
+    _raise_if_null(e, found, held=True)
     with e.loop(0, outputs) as i:
         row = e.address(_word(e, Word.OUTPUT_TABLE), "i64", e.mul(i, _OUTPUT_WORDS))
         dtype, shape, of_axes = (_field(e, row, at, "ptr") for at in (0, 16, 24))
@@ -293,7 +316,7 @@ def _results(e: Emitter) -> str:
         axes = e.let(f"trunc i64 {rank} to i32")
         arguments = f"i32 {axes}, ptr {shape}, ptr {dtype}, i32 0"
         array = e.let(f"call ptr {_word(e, Word.EMPTY)}({arguments})")
-        _raise_if_null(e, array, found)
+        _raise_if_null(e, array, found, held=True)
         _patch(e, array, row, 4)
         e.line(f"call i32 {_word(e, Word.SET_ITEM)}(ptr {found}, i64 {i}, ptr {array})")
     return found
@@ -302,8 +325,11 @@ def _results(e: Emitter) -> str:
 def _again(e: Emitter) -> None:
     """``again()``: play the tape as it is; True, or None."""
     _enter(e)
-    _give_up(e, _play(e))
-    _leave(e)
+    with e.when(e.let(f"icmp ne ptr {_block(e)}, null")):
+        ready = _word(e, Word.READY)
+        _arena(e, e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0"), ready)
+    _give_up(e, _play(e), held=True)
+    _leave(e, held=True)
     found = _word(e, Word.TRUE)
     e.line(f"call void {_word(e, Word.RETAIN)}(ptr {found})")
     e.line(f"ret ptr {found}")
@@ -386,24 +412,40 @@ def call_entry(
         results += [id(dtype), len(shape), listed([0] * len(shape)), listed(shape), len(places), listed(places)]
     of_axes = [register for given in inputs for register in given.declared]
     symbols = [each for register in context.plan.symbols.values() for each in (register, of_axes.index(register))]
-    grow, player = context.grow, context.linked.player
     more = {
-        Word.NONE: id(None), Word.DICT: id(dict), Word.ARRAY: id(np.ndarray), Word.EMPTY: _empty(),
+        Word.DICT: id(dict), Word.ARRAY: id(np.ndarray), Word.EMPTY: _empty(),
         Word.INPUTS: len(inputs), Word.OUTPUTS: len(outputs), Word.INPUT_TABLE: listed(rows),
-        Word.OUTPUT_TABLE: listed(results), Word.READY: listed([1]), Word.AXES: len(of_axes),
+        Word.OUTPUT_TABLE: listed(results), Word.AXES: len(of_axes),
         Word.AXIS_TABLE: first - 8 * len(axes), Word.SYMBOLS: len(context.plan.symbols),
         Word.SYMBOL_TABLE: listed(symbols), Word.REGISTERS: int(context.registers.ctypes.data),
-        Word.PLAN: int(context.table.ctypes.data), Word.MEASURE: player.code.address("measure"),
-        Word.FILL: player.code.address("fill"), Word.GROW: id(grow), Word.BUSY: listed([0]),
+        Word.MEASURE: context.linked.player.code.address("measure"),
     }  # fmt: skip
-    return Entry("sardonyx_call", target, words | more, _METH_O, [*alive, context, grow, *listed.kept])
+    return Entry("sardonyx_call", target, words | more | _ready(context, listed), _METH_O, [*alive, *listed.kept])
 
 
-def again_entry(target: Target, words: dict[Word, int], alive: Sequence[Any]) -> Entry:
-    """The function that plays a tape as it is and gives True."""
+def again_entry(target: Target, words: dict[Word, int], context: Context, alive: Sequence[Any]) -> Entry:
+    """The function that plays a tape as it is and gives True.
+
+    Args:
+        target: What the code is for.
+        words: Tape, kernels, player, pool and fault flag.
+        context: The tape, ready to be played; nobody else has it.
+        alive: What must not go away.
+    """
     listed = _Words()
-    more = {Word.NONE: id(None), Word.TRUE: id(True), Word.BUSY: listed([0])}
-    return Entry("sardonyx_again", target, words | more, _METH_NOARGS, [*alive, *listed.kept])
+    more = {Word.TRUE: id(True)}
+    return Entry("sardonyx_again", target, words | more | _ready(context, listed), _METH_NOARGS, [*alive, *listed.kept])
+
+
+def _ready(context: Context, listed: _Words) -> dict[Word, int]:
+    """The words by which a context's tape and arena are taken; what they point to is kept in ``listed``."""
+    take, code = context.take, context.linked.player.code
+    listed.kept += [context, take]
+    return {
+        Word.NONE: id(None), Word.BUSY: listed([0]), Word.READY: listed([1]),
+        Word.PLAN: int(context.table.ctypes.data), Word.FILL: code.address("fill"),
+        Word.HOLD: code.address("hold"), Word.TAKE: id(take),
+    }  # fmt: skip
 
 
 @functools.cache

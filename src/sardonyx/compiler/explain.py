@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 from collections import Counter
@@ -39,6 +40,7 @@ class KernelNote:
             where sizes are not known.
         read: Bytes that it reads at least, each element once, weights in the form in which they are kept.
         written: Bytes that it writes.
+        main: The name of the tensor that takes most of the operations; empty where none of those in it has a name.
     """
 
     title: str
@@ -49,6 +51,7 @@ class KernelNote:
     operations: int | None
     read: int | None
     written: int | None
+    main: str = ""
 
     @property
     def bytes(self) -> int | None:
@@ -141,6 +144,8 @@ class _Reading:
         starts = self._starts(launch)
         content = self._content(starts, group)
         tensors = [value.origin for value in (*content.values, group.root) if value.origin]
+        if not group.root.origin and (whole := self._whole(group.root)):
+            tensors.append(whole)
         return KernelNote(
             launch.title,
             str(group.root.type),
@@ -150,6 +155,7 @@ class _Reading:
             self._operations(launch, content),
             self._read(launch, content),
             self._written(launch, starts),
+            self._main(launch, [*content.values, group.root]),
         )
 
     def _control(self, launch: Launch) -> KernelNote:
@@ -168,7 +174,37 @@ class _Reading:
             self.number(cost(root).operations),
             _sum([*read, *map(self.program.prepared_bytes, prepared)]),
             _sum(self.number(nbytes(made.type)) for made in launch.makes),
+            next((made.origin for made in launch.makes if made.origin), ""),
         )
+
+    def _whole(self, value: Value) -> str:
+        """The name of a value; of one that is computed on the way to a tensor of the model, that tensor's."""
+        waiting, seen = [value], {value}
+        while waiting:
+            # The one that is computed first: what is made of it alone comes before what reads that.
+            each = min(waiting, key=self._position.__getitem__)
+            if each.origin:
+                return each.origin
+            waiting.remove(each)
+            waiting += [user for user in self._users.get(each, ()) if user not in seen]
+            seen.update(waiting)
+        return ""
+
+    @functools.cached_property
+    def _users(self) -> dict[Value, list[Value]]:
+        users: dict[Value, list[Value]] = {}
+        for value in self.program.function.values:
+            for operand in value.operands:
+                users.setdefault(operand, []).append(value)
+        return users
+
+    def _main(self, launch: Launch, values: Sequence[Value]) -> str:
+        """The tensor that most operations are for."""
+        sums: dict[str, int] = {}
+        for value in dict.fromkeys(values):
+            if (operations := self._operations_of(launch, value)) and (name := self._whole(value)):
+                sums[name] = sums.get(name, 0) + operations
+        return max(sums, key=lambda name: sums[name], default=self._whole(launch.group.root))
 
     def number(self, size: Size) -> int | None:
         """A size; None where it is not known."""

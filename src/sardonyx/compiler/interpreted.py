@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler import storage
 from sardonyx.core.graph import Value
-from sardonyx.core.interpreter import Sizes, called, compute
+from sardonyx.core.interpreter import Sizes, called, compute, match_type
 from sardonyx.core.tensor import constant, known
 from sardonyx.core.types import TensorType, TupleType
 from sardonyx.errors import ResourceError, SardonyxError
@@ -94,6 +94,25 @@ def result(value: Value, env: Values, sizes: Sizes) -> Any:
         return np.array(env[value])
     found = as_given(value, env, sizes)
     return np.array(found) if value.is_constant else found
+
+
+def sizes_in(inputs: Sequence[Value], arrays: Sequence[Any], around: Mapping[str, int] | None = None) -> Sizes:
+    """The open sizes in inputs, by name, and those from outside of the function.
+
+    Args:
+        inputs: What is declared.
+        arrays: What is given.
+        around: Those from outside.
+
+    Raises:
+        ShapeError: Sizes do not fit.
+    """
+    sizes: Sizes = dict(around or {})
+    for declared, array in zip(inputs, arrays, strict=True):
+        if isinstance(declared.type, TensorType):
+            given = TensorType(declared.type.dtype, tuple(array.shape))
+            match_type(declared.type, given, sizes, declared.origin or f"input {declared.params['position']}")
+    return sizes
 
 
 def is_tensor(value: Value) -> bool:

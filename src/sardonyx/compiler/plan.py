@@ -537,8 +537,12 @@ def _title(buffer: Hashable) -> str:
             return "a count"
         case (int(at), Scratch()):
             return f"scratch of kernel {at}"
+        case (int(at), _State(slot, half)):
+            return f"state {slot} of kernel {at}, {('even', 'odd')[half]} iterations"
+        case (int(at), int(number)):
+            return f"body {number} of kernel {at}"
         case (int(at), _):
-            return f"a body of kernel {at}"
+            return f"the iteration of kernel {at}"
     return str(buffer)
 
 

@@ -58,21 +58,37 @@ class PlanWord(IntEnum):
     ELEMENT_COUNT = 14
     TAPE = 15
     ARENA = 16
-    CAPACITY = 17  # bytes of the arena
+    CAPACITY = 17  # bytes of the arena, where it is the context's own
     WANTED = 18  # bytes that the last measure found
+    BLOCK = 19  # ptr to the words of the block that the arena is; null where it is the context's own
+
+
+class BlockWord(IntEnum):
+    """The words of a block, which is an arena that calls of the whole process use one after the other."""
+
+    BUSY = 0  # whether a call has it
+    ADDRESS = 1  # aligned; 0 where there is no memory
+    CAPACITY = 2  # bytes
 
 
 def definitions() -> tuple[list[str], list[str]]:
-    """The functions ``i64 measure(ptr table)`` and ``void fill(ptr table)``, and what they call, as LLVM has it."""
-    measure, fill = Emitter(), Emitter()
+    """The functions of planning and of arenas, and what they call, as LLVM has it.
+
+    ``i64 measure(ptr table)``, ``void fill(ptr table)``, ``i64 hold(ptr table)`` and ``i64 seize(ptr words)``.
+    """
+    measure, fill, hold, seize = (Emitter() for _ in range(4))
     fault = _compute(measure)
     total = _place(measure)
     found = measure.let(f"select i1 {fault.get()}, i64 {FAULT}, i64 {total.get()}")
     measure.store("i64", found, measure.address("%table", "i64", int(PlanWord.WANTED)), 8)
     _fill(fill)
+    _hold(hold)
+    seized = seize.let(f"zext i1 {_seize(seize, '%words')} to i64")
     texts = [
         f"define i64 @measure(ptr %table) nounwind {{\n{measure.text()}\n  ret i64 {found}\n}}",
         f"define void @fill(ptr %table) nounwind {{\n{fill.text()}\n  ret void\n}}",
+        f"define i64 @hold(ptr %table) nounwind {{\n{hold.text()}\n}}",
+        f"define i64 @seize(ptr %words) nounwind {{\n{seize.text()}\n  ret i64 {seized}\n}}",
     ]
     return texts, [*measure.declarations, *fill.declarations]
 
@@ -288,6 +304,37 @@ def _insert(e: Emitter, placed: str, count: str, row: Sequence[str]) -> None:
     to = e.address(placed, "i64", e.mul(j.get(), PLACED_WORDS))
     for word, value in enumerate(row):
         e.store("i64", value, e.address(to, "i64", word), 8)
+
+
+# Arenas.
+
+
+def _seize(e: Emitter, block: str) -> str:
+    """Take a block; whether nobody had it."""
+    pair = e.let(f"cmpxchg ptr {e.address(block, 'i64', int(BlockWord.BUSY))}, i64 0, i64 1 acquire monotonic")
+    return e.let(f"extractvalue {{ i64, i1 }} {pair}, 1")
+
+
+def release(e: Emitter, block: str) -> None:
+    """Write code that leaves a block to others."""
+    e.line(f"store atomic i64 0, ptr {e.address(block, 'i64', int(BlockWord.BUSY))} release, align 8")
+
+
+def _hold(e: Emitter) -> None:
+    """Take the arena that the tape was filled for: 1, or 0 where it is not there, or too small for what is wanted."""
+    wanted, block = _number(e, "%table", int(PlanWord.WANTED)), _pointer(e, PlanWord.BLOCK)
+    with e.when(e.let(f"icmp eq ptr {block}, null")):
+        fits = _test(e, "sle", wanted, _number(e, "%table", int(PlanWord.CAPACITY)))
+        e.line(f"ret i64 {e.let(f'zext i1 {fits} to i64')}")
+        e.label(e.fresh("unreached"))
+    with e.when(_seize(e, block)):
+        same = _test(e, "eq", _number(e, block, int(BlockWord.ADDRESS)), _number(e, "%table", int(PlanWord.ARENA)))
+        fits = _test(e, "sle", wanted, _number(e, block, int(BlockWord.CAPACITY)))
+        with e.when(e.let(f"and i1 {same}, {fits}")):
+            e.line("ret i64 1")
+            e.label(e.fresh("unreached"))
+        release(e, block)
+    e.line("ret i64 0")
 
 
 # Words.

@@ -94,7 +94,10 @@ class Player(NamedTuple):
         choice: The address of the function of choices, a kernel of one item.
         measure: ``i64 (ptr table)``, see :mod:`.planning`.
         fill: ``void (ptr table)``.
+        hold: ``i64 (ptr table)``.
+        seize: ``i64 (ptr words)``.
         code: Where they are.
+        target: What they are compiled for.
     """
 
     play: Callable[[int, int, int], None]
@@ -103,7 +106,10 @@ class Player(NamedTuple):
     choice: int
     measure: Callable[[int], int]
     fill: Callable[[int], None]
+    hold: Callable[[int], int]
+    seize: Callable[[int], int]
     code: MappedCode | LoadedCode
+    target: Target
 
 
 @once
@@ -119,7 +125,10 @@ def player(target: Target) -> Player:
         code.address("choice"),
         ctypes.PYFUNCTYPE(ctypes.c_int64, pointer)(code.address("measure")),
         ctypes.PYFUNCTYPE(None, pointer)(code.address("fill")),
+        ctypes.PYFUNCTYPE(ctypes.c_int64, pointer)(code.address("hold")),
+        ctypes.PYFUNCTYPE(ctypes.c_int64, pointer)(code.address("seize")),
         code,
+        target,
     )
 
 

@@ -46,11 +46,11 @@ from sardonyx.compiler.views import shape_of
 from sardonyx.core.dim import Dim, evaluate, symbols
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.host import HostFunction
-from sardonyx.core.interpreter import Sizes, match_type
+from sardonyx.core.interpreter import Sizes
 from sardonyx.core.interrupts import INTERRUPTS
+from sardonyx.core.recording import noted
 from sardonyx.core.run_context import RunContext, current_run, running
 from sardonyx.core.tensor import constant
-from sardonyx.core.types import TensorType
 from sardonyx.errors import UnsupportedError
 
 _REMEMBERED = 256
@@ -209,6 +209,7 @@ class Program:
         linked = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
         context = linked.context()
         context.prepare({})
+        context.leave()
         return context
 
     def known_result(self, value: Value) -> np.ndarray:
@@ -330,21 +331,26 @@ class Program:
             key += tuple(around.values())
         sizes = self._sizes.get(key)
         if sizes is None:
-            sizes = self.sizes_of(arrays, around)
+            sizes = interpreted.sizes_in(self.function.inputs, arrays, around)
             if len(self._sizes) >= _REMEMBERED:
                 self._sizes.clear()
             self._sizes[key] = sizes
         if not self._in_one:
             sizes = dict(sizes)
         limit = None if context is None else context.max_loop_iterations
+        recorder = None if context is None else context.recorder
         with running(context or RunContext()):
             for number, step in enumerate(self.steps):
                 if not isinstance(step, Segment):
-                    self.interpret(step, env, sizes)
+                    with noted(recorder, step):
+                        self.interpret(step, env, sizes)
                 elif step.settling is not None:
-                    self.play_settled(number, step, step.settling, sizes, env, limit)
+                    with noted(recorder, step.launches[0]):
+                        self._play_settled(number, step, step.settling, sizes, env, limit)
                 else:
                     self._play_segment(number, step, sizes, env, limit)
+            if recorder is not None:
+                recorder.sizes[id(self)] = sizes
             return [interpreted.result(value, env, sizes) for value in self.function.results]
 
     def entry(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | Tailed | None:
@@ -394,7 +400,7 @@ class Program:
         env = dict(zip((*self.function.inputs, *self.function.results), (*arrays, *given), strict=True))
         words, values = context.plan.outside
         context.tape[words] = [env[value].ctypes.data for value in values]
-        return self._heard(again_entry(self.target, self._entry_words(context), [self, context, env]), context), given
+        return self._heard(again_entry(self.target, self._entry_words(context), context, [self, env]), context), given
 
     def _heard(self, entry: Entry, context: Context) -> Entry:
         """An entry of which the loops end with a signal: the call then gives None."""
@@ -428,7 +434,10 @@ class Program:
             return None
         if not plan.symbols.keys() <= self._symbols:
             return None
-        return self._plan(0).prepared(self.sizes_of(arrays))
+        context = self._plan(0).prepared(interpreted.sizes_in(self.function.inputs, arrays))
+        # Each call takes the arena anew.
+        context.leave()
+        return context
 
     def _entry_words(self, context: Context) -> dict[Word, int]:
         return {
@@ -439,61 +448,58 @@ class Program:
             Word.FAULT: ctypes.addressof(context.fault),
         }
 
-    def sizes_of(self, arrays: Sequence[Any], around: Mapping[str, int] | None = None) -> Sizes:
-        """The open sizes in inputs, by name, and those from outside of the function.
-
-        Raises:
-            ShapeError: Sizes do not fit.
-        """
-        sizes: Sizes = dict(around or {})
-        for declared, array in zip(self.function.inputs, arrays, strict=True):
-            if isinstance(declared.type, TensorType):
-                given = TensorType(declared.type.dtype, tuple(array.shape))
-                match_type(declared.type, given, sizes, declared.origin or f"input {declared.params['position']}")
-        return sizes
-
     def _play_segment(
         self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
     ) -> None:
         if segment.counted is not None:
-            self.play_counted(number, segment, sizes, env, limit)
+            self._play_counted(number, segment, sizes, env, limit)
         else:
             self._play(number, segment, sizes, env, limit)
 
     def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None) -> None:
         linked = self._plan(number)
         context = linked.prepared(sizes)
-        for value, dtype in linked.makes:
-            env[value] = np.empty(context.shape(value), dtype)
-        if linked.sources:
-            addresses = np.array([self._address(value, env, sizes) for value in linked.sources])
-            context.tape[linked.plan.outside[0]] = addresses[linked.whose]
-        context.limit.value = UNLIMITED if limit is None else limit
         run = current_run()
         try:
+            for value, dtype in linked.makes:
+                self._made(value, np.empty(context.shape(value), dtype), env)
+            if linked.sources:
+                addresses = np.array([self._address(value, env, sizes) for value in linked.sources])
+                context.tape[linked.plan.outside[0]] = addresses[linked.whose]
+            context.limit.value = UNLIMITED if limit is None else limit
+            recorder = None if run is None else run.recorder
+            play = functools.partial(context.play, segment.launches, self.pool, recorder, flush=self.flushes)
             if self._repeats and run is not None:
-                self._play_until_ended(context, linked.plan.kernels, run)
+                self._play_until_ended(context, play, run)
             else:
-                self.play_tape(context.address, linked.plan.kernels)
+                play()
             if segment.counted is not None and linked.plan.count is not None:
                 env[segment.counted] = ctypes.c_int64.from_address(context.place(linked.plan.count)).value
         finally:
+            context.leave()
             ended, context.fault.value = context.fault.value, 0
             linked.free.append(context)
         if ended:
             raise Fault
 
-    def _play_until_ended(self, context: Context, kernels: int, run: RunContext) -> None:
+    def _play_until_ended(self, context: Context, play: Callable[[], None], run: RunContext) -> None:
         """Play loops, which who ends the run and signals for the main thread end."""
         with run.on_end(context.stop), INTERRUPTS.listening(context.stop):
-            self.play_tape(context.address, kernels)
+            play()
             while context.fault.value == Ended.STOPPED:
                 run.check_time()
                 # It was a signal, and whoever handles it lets the run go on.
                 context.fault.value = 0
-                self.play_tape(context.address, kernels)
+                play()
 
-    def play_counted(
+    def _made(self, value: Value, array: np.ndarray, env: dict[Value, Any]) -> None:
+        """Note an array outside of the arena; of several native calls, the others' count as in use."""
+        env[value] = array
+        run = current_run()
+        if not self._in_one and run is not None:
+            run.track(array, array.nbytes)
+
+    def _play_counted(
         self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
     ) -> None:
         """Play what counts a size: with room for the most that there can be; a loop with some, then with more."""
@@ -542,21 +548,15 @@ class Program:
         # A few results do not keep the memory of many.
         env[result] = found if 2 * found.size > room.size else found.copy()
 
-    def play_tape(self, address: int, kernels: int) -> None:
-        """Run so many kernels of the tape at an address."""
-        functions = player(self.target)
-        play = functions.play_flushing if self.flushes else functions.play
-        play(address, kernels, self.pool.address)
-
     @property
     def weights(self) -> list[np.ndarray]:
         """What kernels read of constants."""
         return list(self._prepared.values())
 
     @property
-    def plans(self) -> list[Linked]:
-        """The plans of calls that were made, each with the contexts that there are for it."""
-        return list(self._plans.values())
+    def plans(self) -> dict[int, Linked]:
+        """The plans of calls that were made, each with the contexts that there are for it, by the step's number."""
+        return dict(self._plans)
 
     def prepared_bytes(self, weight: Prepared) -> int:
         """Bytes of a weight in the form that kernels read."""
@@ -572,8 +572,11 @@ class Program:
     def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
         """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""
         interpreted.interpret(value, env, sizes, self._body(value, sizes))
+        found = env[value]
+        if isinstance(found, np.ndarray) and value.op != "bind":
+            self._made(value, found, env)
 
-    def play_settled(
+    def _play_settled(
         self, number: int, segment: Segment, settling: Settling, sizes: Sizes, env: dict[Value, Any], limit: int | None
     ) -> None:
         """Play a loop where its state keeps its sizes; else the interpreter repeats its body."""

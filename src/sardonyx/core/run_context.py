@@ -18,6 +18,7 @@ from types import TracebackType
 import numpy as np
 
 from sardonyx.core.deadlines import DEADLINES
+from sardonyx.core.recording import Recorder
 from sardonyx.errors import ResourceError
 
 COUNTED = 4096
@@ -37,6 +38,7 @@ class RunContext:
         timeout: Most seconds; None for no limit.
         max_loop_iterations: Most iterations of any one loop; None for no limit.
         number: The number of the run: unseeded random values differ from one to the next.
+        recorder: What notes when each part of it is computed; None for nothing.
     """
 
     def __init__(
@@ -46,11 +48,13 @@ class RunContext:
         timeout: float | None = None,
         max_loop_iterations: int | None = None,
         number: int = 0,
+        recorder: Recorder | None = None,
     ) -> None:
         self.max_memory = _physical_memory() if max_memory is None else max_memory
         self.timeout = timeout
         self.max_loop_iterations = max_loop_iterations
         self.number = number
+        self.recorder = recorder
         self.limited = not (max_memory is None and timeout is None and max_loop_iterations is None)
         """Whether somebody may want the run to end early: code that cannot look, or be told, must not run it."""
         self.alive = 0

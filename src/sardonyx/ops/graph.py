@@ -15,6 +15,8 @@ import onnx_ir as ir
 from sardonyx.core.dim import as_dim
 from sardonyx.core.graph import Value
 from sardonyx.core.host import unknown_size
+from sardonyx.core.recording import noted
+from sardonyx.core.run_context import current_run
 from sardonyx.core.tensor import constant
 from sardonyx.core.types import STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import ExecutionError, InvalidModelError, ResourceError, SardonyxError, UnsupportedError
@@ -229,8 +231,11 @@ class PreparedGraph:
         frame.values.update(zip(self.inputs, arguments, strict=True))
         if self._done_with is None:
             self._done_with = _last_reads(self)
+        run = current_run()
+        recorder = None if run is None else run.recorder
         for step, done_with in zip(self.steps, self._done_with, strict=True):
-            call_step(step, frame)
+            with noted(recorder, step.node):
+                call_step(step, frame)
             for value in done_with:
                 if kept is None or value not in kept:
                     frame.values.pop(value, None)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from sardonyx.compiler.context import Context
+from sardonyx.compiler.arena import BLOCKS
+from sardonyx.compiler.context import Context, Placed
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.steps import Segment
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A value in the arena, as the last call had it.
+    """A value in an arena, as the last call had it.
 
     Attributes:
         name: The tensor, or what else it is.
-        offset: Where it begins, in bytes.
+        offset: Where in the arena it begins, in bytes.
         bytes: How much it is.
-        first: The kernel that writes it, by its number.
-        last: The last kernel that reads it.
+        first: The kernel that writes it, by its number among those that the arena is for.
+        last: The last kernel that reads it; one past the last kernel where it outlives them all.
         shares_with: The buffers that lie in the same memory at other times.
+        inside: The buffer that it is a part of, for what the body of a loop or of a choice computes; kernels are then
+            those of the body. Empty otherwise.
     """
 
     name: str
@@ -28,6 +33,36 @@ class Buffer:
     first: int
     last: int
     shares_with: tuple[str, ...]
+    inside: str = ""
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where the values lie of kernels that run in one native call, as the last call had it.
+
+    Attributes:
+        where: Which kernels, of a session that has several such calls; empty for the only one.
+        bytes: What they need.
+        kernels: Their titles, in order.
+        buffers: What lies in it.
+    """
+
+    where: str
+    bytes: int
+    kernels: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+
+    @property
+    def alive(self) -> list[int]:
+        """Bytes of the values that are alive at each kernel."""
+        own = [each for each in self.buffers if not each.inside]
+        return [sum(b.bytes for b in own if b.first <= k <= b.last) for k in range(len(self.kernels))]
+
+    @property
+    def busiest(self) -> int:
+        """The kernel at which most bytes are alive."""
+        alive = self.alive
+        return max(range(len(alive)), key=alive.__getitem__, default=0)
 
 
 @dataclass(frozen=True)
@@ -38,74 +73,135 @@ class Memory:
         weights: Bytes of weights as kernels read them; sessions that read the same have them together.
         arena: Bytes of arenas, of which calls at the same time have one each.
         arenas: How many there are.
+        shared: Bytes of arenas that are the process's: other sessions use the same, at other times.
         peak: Most bytes that the values of one call took, results among them; ``max_memory`` limits these.
-        plan: Where values lie, in the largest arena; those of loops' bodies are not told apart.
+        plans: Where values lie, for each native call of a run, in the order in which they were first made.
+        unknown: The providers that compute parts in memory of their own, of which nothing is known here.
     """
 
     weights: int
     arena: int
     arenas: int
+    shared: int
     peak: int
-    plan: tuple[Buffer, ...]
+    plans: tuple[Arena, ...]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> tuple[Buffer, ...]:
+        """What lies in the arenas, those of bodies and of all native calls among them."""
+        return tuple(buffer for arena in self.plans for buffer in arena.buffers)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        plain = asdict(self)
+        for row, arena in zip(plain["plans"], self.plans, strict=True):
+            row |= {"alive": arena.alive, "busiest": arena.busiest}
+        return plain
 
     def __str__(self) -> str:
-        lines = [
-            f"weights {self.weights:,} B, {self.arenas} arenas {self.arena:,} B, peak of a call {self.peak:,} B",
-            *(
-                f"{each.offset:>12,} {each.bytes:>12,} B  kernels {each.first}-{each.last}  {each.name}"
-                + (f"  where {', '.join(each.shares_with)} is before or after" if each.shares_with else "")
-                for each in self.plan
-            ),
-        ]
+        arenas = "1 arena" if self.arenas == 1 else f"{self.arenas} arenas"
+        shared = f" ({self.shared:,} B shared with other sessions)" if self.shared else ""
+        lines = [f"weights {self.weights:,} B, {arenas} {self.arena:,} B{shared}, peak of a call {self.peak:,} B"]
+        lines += [f"parts computed by {name} are not known" for name in self.unknown]
+        for arena in self.plans:
+            lines += [f"{arena.where}: {arena.bytes:,} B"] if arena.where else []
+            lines += map(_line, arena.buffers)
         return "\n".join(lines)
 
 
-def memory(program: Program | None, peak: int) -> Memory:
-    """What a program holds.
+def _line(buffer: Buffer) -> str:
+    place = f" in {buffer.inside}" if buffer.inside else ""
+    shared = f"  where {_some(buffer.shares_with)} before or after" if buffer.shares_with else ""
+    kernels = f"kernels {buffer.first}-{buffer.last}"
+    return f"{buffer.offset:>12,} {buffer.bytes:>12,} B  {kernels}{place}  {buffer.name}{shared}"
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    """A few of the names."""
+    left = len(names) - most
+    listed = ", ".join(names[:most])
+    return f"{listed} and {left} more are" if left > 0 else f"{listed} {'is' if len(names) == 1 else 'are'}"
+
+
+Programs = Sequence[tuple[str, Program, int]]
+"""Programs, what each computes in words, and the most bytes that were alive around it when it ran."""
+
+
+def memory(programs: Programs, peak: int, unknown: Iterable[str] = ()) -> Memory:
+    """What programs hold.
 
     Args:
-        program: The program; None where numpy computes.
-        peak: Most bytes that the values of one call took on numpy.
+        programs: Those of a session.
+        peak: Most bytes that the values of one call took, as far as runs counted.
+        unknown: Providers that compute the rest.
     """
-    if program is None:
-        return Memory(0, 0, 0, peak, ())
-    programs = list(_with_loops(program))
-    plans = [plan for each in programs for plan in each.plans]
-    contexts = [context for plan in plans for context in plan.contexts()]
-    weights = {id(array): array.nbytes for each in programs for array in each.weights}
-    last = max(contexts, key=lambda each: each.needed, default=None)
+    every = [each for _, program, _ in programs for each in with_loops(program)]
+    contexts = [context for each in every for plan in each.plans.values() for context in plan.contexts()]
+    blocks = {context.block for context in contexts if context.block is not None}
+    own = [context.capacity for context in contexts if context.capacity]
+    shared = sum(block.capacity for block in blocks)
+    weights = {id(array): array.nbytes for each in every for array in each.weights}
     return Memory(
         sum(weights.values()),
-        sum(each.capacity for each in contexts),
-        sum(1 for each in contexts if each.capacity),
-        max([peak, *(plan.peak for plan in plans), *(each.needed for each in contexts)]),
-        () if last is None else _plan(last),
+        sum(own) + shared,
+        len(own) + sum(1 for block in blocks if block.capacity),
+        shared,
+        max([peak, *(around + _peak(program) for _, program, around in programs)]),
+        tuple(arena for where, program, _ in programs for arena in _arenas(program, where)),
+        tuple(dict.fromkeys(unknown)),
     )
 
 
 def shrink(program: Program) -> None:
     """Let go of arenas that no call uses."""
-    for each in _with_loops(program):
-        for plan in each.plans:
+    for each in with_loops(program):
+        for plan in each.plans.values():
+            blocks = {context.block for context in plan.contexts() if context.block is not None}
             plan.free.clear()
+            BLOCKS.shrink(blocks, plan.player.seize)
 
 
-def _with_loops(program: Program) -> Iterator[Program]:
+def with_loops(program: Program) -> Iterator[Program]:
     """A program, and those of loops that the interpreter repeats."""
     yield program
     for each in program.loops.values():
-        yield from _with_loops(each)
+        yield from with_loops(each)
 
 
-def _plan(context: Context) -> tuple[Buffer, ...]:
-    rows = context.placed()
-    return tuple(
-        Buffer(
-            name, offset, size, first, last,
-            tuple(dict.fromkeys(
-                other for other, at, length, *_ in rows
-                if other != name and at < offset + size and offset < at + length
-            )),
-        )
-        for name, offset, size, first, last in rows
-    )  # fmt: skip
+def _peak(program: Program) -> int:
+    plans = [plan for each in with_loops(program) for plan in each.plans.values()]
+    return max([0, *(plan.peak for plan in plans), *(each.needed for plan in plans for each in plan.contexts())])
+
+
+def _arenas(program: Program, where: str) -> Iterator[Arena]:
+    """Where values lie, for each segment that was played."""
+    segments = {number: step for number, step in enumerate(program.steps) if isinstance(step, Segment)}
+    first = 0
+    for number, segment in segments.items():
+        plan, kernels = program.plans.get(number), len(segment.launches)
+        context = None if plan is None else max(plan.contexts(), key=lambda each: each.needed, default=None)
+        if context is not None:
+            which = f"kernels {first}-{first + kernels - 1}" if len(segments) > 1 else ""
+            told = ", ".join(part for part in (where, which) if part)
+            titles = tuple(launch.title for launch in segment.launches)
+            yield Arena(told, context.arena, titles, tuple(_buffers(context)))
+        first += kernels
+    for loop, body in program.loops.items():
+        yield from _arenas(body, ", ".join(part for part in (where, f"the body of {loop.origin or loop.op}") if part))
+
+
+def _buffers(context: Context) -> Iterator[Buffer]:
+    layouts: dict[str, list[Placed]] = {}
+    for each in context.placed():
+        layouts.setdefault(each.inside, []).append(each)
+    for rows in layouts.values():
+        for row in rows:
+            others = (each.title for each in rows if each is not row and _overlap(row, each))
+            yield Buffer(
+                row.title, row.offset, row.bytes, row.first, row.last, tuple(dict.fromkeys(others)), row.inside
+            )  # fmt: skip
+
+
+def _overlap(a: Placed, b: Placed) -> bool:
+    return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes

@@ -29,6 +29,7 @@ class Part:
         outputs: Names of what it gives, in order.
         types: Their types, None where they are not known.
         last: Names of what no later part reads.
+        around: Most bytes of the values of other parts that were there when it ran.
     """
 
     def __init__(self, provider: str, runner: Runner, model: ir.Model) -> None:
@@ -40,6 +41,7 @@ class Part:
         self.types = [declared_type(value) for value in model.graph.outputs]
         self._expected = [_expected(each) for each in self.types]
         self.last: list[str] = []
+        self.around = 0
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.interpreter import match_type
+from sardonyx.core.recording import noted
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.types import STRING, TensorType, Type, numpy_dtype
 from sardonyx.errors import OptionError, SizeLimitError
@@ -19,8 +20,10 @@ from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.runtime import auto
 from sardonyx.runtime.cut import Cut
+from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.providers import Provider, Settings, installed, make
+from sardonyx.runtime.providers.native import NativeRunner
 
 _FALLBACK = "reference"
 
@@ -100,13 +103,39 @@ class Partitioned:
             ResourceError: A limit is passed.
         """
         values = self._checked(feeds)
+        held: dict[str, int] = {}
         for part in self.parts:
             if context.limited:
                 context.check_time()
-            values.update(zip(part.outputs, part.run(values, context), strict=True))
+            part.around = max(part.around, sum(held.values()))
+            with noted(context.recorder, part):
+                results = part.run(values, context)
+            for name, found in zip(part.outputs, results, strict=True):
+                values[name], held[name] = found, getattr(found, "nbytes", 0)
+            context.peak = max(context.peak, sum(held.values()))
             for name in part.last:
                 del values[name]
+                held.pop(name, None)
         return [self._result(name, values, feeds) for name in (self._outputs if output_names is None else output_names)]
+
+    def memory(self, peak: int) -> Memory:
+        """What the parts hold that are compiled here; other providers have memory of their own.
+
+        Args:
+            peak: Most bytes that the values of one call took, as far as runs counted.
+        """
+        compiled = [
+            (f"part {number}: {part.label}", part.runner.native.program, part.around)
+            for number, part in enumerate(self.parts) if isinstance(part.runner, NativeRunner)
+        ]  # fmt: skip
+        unknown = (part.provider for part in self.parts if not isinstance(part.runner, NativeRunner))
+        return memory(compiled, peak, unknown)
+
+    def shrink(self) -> None:
+        """Let go of memory that no call uses."""
+        for part in self.parts:
+            if isinstance(part.runner, NativeRunner):
+                part.runner.native.shrink()
 
     def _result(self, name: str, values: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
         if name in self._known:

@@ -5,25 +5,36 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sardonyx.compiler.explain import InterpretedNote, KernelNote, explain
-from sardonyx.compiler.launch import Launch
+import onnx_ir as ir
+
+from sardonyx.compiler.explain import Explanation, InterpretedNote, KernelNote, explain
 from sardonyx.compiler.peak import Peak, measured_peak
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.steps import Segment
-from sardonyx.compiler.timed_player import play_timed
+from sardonyx.compiler.target import host as host_target
+from sardonyx.compiler.threads import pool
 from sardonyx.core.graph import Value
-from sardonyx.core.interpreter import Sizes
-from sardonyx.errors import EvaluationError, OptionError, SardonyxError, UnsupportedError
+from sardonyx.core.recording import Recorder, Span
+from sardonyx.core.run_context import RunContext
+from sardonyx.errors import EvaluationError, OptionError, SardonyxError
 from sardonyx.rewrite import measure
-from sardonyx.runtime.session import Session
+from sardonyx.rewrite.opset.convert import copy_of
+from sardonyx.runtime.part import Part
+from sardonyx.runtime.providers.native import NativeRunner
+from sardonyx.runtime.version import Version
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.session import Session
 
 _WARM_UP = 3
 """Runs before those that count: plans are made, workers wake."""
+
+_TRACED = 3
+"""Runs with a clock in each thread, of which the one that took least is kept."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class KernelTime:
         share: Of the peak of multiply-adds.
         roofline: What its operations at the peak and its bytes from memory take together, over what it took. What it
             reads from a cache comes faster than that: above 1 the bytes were not in memory.
+        part: Which part of a session that providers share it is in, by number; 0 in any other.
     """
 
     note: KernelNote
@@ -46,6 +58,51 @@ class KernelTime:
     bandwidth: float
     share: float
     roofline: float
+    part: int = 0
+
+
+@dataclass(frozen=True)
+class PartTime:
+    """A part of a session that providers share, and the median of what it took.
+
+    Attributes:
+        provider: Who runs it.
+        label: Its nodes, in words.
+        tensors: What its nodes give.
+        seconds: What it took.
+        known: Whether its kernels are among those of the profile; others' are their own.
+    """
+
+    provider: str
+    label: str
+    tensors: tuple[str, ...]
+    seconds: float
+    known: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that was computed in one run.
+
+    Attributes:
+        kind: ``"kernel"``, ``"interpreter"`` or ``"part"``.
+        title: What it is, in a word or two.
+        tensors: The model's tensors that it gives; what most of its time is for comes first.
+        begin: When, in seconds from the first event.
+        seconds: How long it took.
+        depth: In how many others it lies.
+        thread: 0 for all of it; of the share of one thread its number, from 1.
+        kernel: The kernel, by its number in the profile; -1 where it is none of those.
+    """
+
+    kind: str
+    title: str
+    tensors: tuple[str, ...]
+    begin: float
+    seconds: float
+    depth: int
+    thread: int
+    kernel: int = -1
 
 
 @dataclass(frozen=True)
@@ -59,7 +116,9 @@ class Profile:
         seconds: Of a run, nothing measured inside.
         kernels: In the order in which they run.
         interpreted: What the interpreter computes, with the median of its seconds.
+        parts: What the providers compute that share the session; empty in others.
         peak: What the machine reached just before.
+        events: One run, as it went on.
     """
 
     target: str
@@ -68,7 +127,9 @@ class Profile:
     seconds: float
     kernels: tuple[KernelTime, ...]
     interpreted: tuple[tuple[InterpretedNote, float], ...]
+    parts: tuple[PartTime, ...]
     peak: Peak
+    events: tuple[Event, ...]
 
     @property
     def operations(self) -> int:
@@ -82,9 +143,9 @@ class Profile:
 
     @property
     def elsewhere(self) -> float:
-        """Seconds of a run outside of kernels and interpreter: checking inputs, finding memory, calling."""
+        """Seconds of a run outside of kernels, interpreter and other providers: checking, finding memory, calling."""
         inside = sum(each.seconds for each in self.kernels) + sum(seconds for _, seconds in self.interpreted)
-        return max(self.seconds - inside, 0.0)
+        return max(self.seconds - inside - sum(each.seconds for each in self.parts if not each.known), 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as plain data."""
@@ -94,124 +155,181 @@ class Profile:
         ]
         interpreted = [{**asdict(note), "seconds": seconds} for note, seconds in self.interpreted]
         plain = {name: getattr(self, name) for name in ("target", "threads", "runs", "seconds", "elsewhere")}
+        listed = {"parts": [asdict(each) for each in self.parts], "events": [asdict(each) for each in self.events]}
         sums = {"operations": self.operations, "bytes": self.bytes}
-        return {**plain, **sums, "peak": asdict(self.peak), "kernels": kernels, "interpreted": interpreted}
+        return {
+            **plain, **sums, "peak": asdict(self.peak), "kernels": kernels, "interpreted": interpreted, **listed
+        }  # fmt: skip
 
 
-class _Timed(Program):
-    """A program, with all that it holds, that is played with a clock.
-
-    Args:
-        program: The program.
-
-    Attributes:
-        kernel_seconds: Of the kernels, in order.
-        value_seconds: Of the values that the interpreter computes, in order.
-        sizes: The open sizes, those among them that are counted from data.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self.__dict__.update(program.__dict__)
-        self.kernel_seconds: list[float] = []
-        self.value_seconds: list[float] = []
-        self.sizes: Sizes = {}
-
-    def play_tape(self, address: int, kernels: int) -> None:
-        self.kernel_seconds += play_timed(self.target, address, kernels, self.pool.address, flush=self.flushes)
-
-    def interpret(self, value: Value, env: dict[Value, Any], sizes: Sizes) -> None:
-        begin = time.perf_counter()
-        super().interpret(value, env, sizes)
-        self.value_seconds.append(time.perf_counter() - begin)
-        self.sizes |= sizes
-
-    def play_counted(
-        self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None
-    ) -> None:
-        before = len(self.kernel_seconds)
-        super().play_counted(number, segment, sizes, env, limit)
-        # With more room it was played again.
-        played, kernels = self.kernel_seconds[before:], len(segment.launches)
-        self.kernel_seconds[before:] = [sum(played[number::kernels]) for number in range(kernels)]
-        self.sizes |= sizes
-
-    def play_settled(
-        self, number: int, segment: Segment, settling: Settling, sizes: Sizes, env: dict[Value, Any], limit: int | None
-    ) -> None:
-        kernels, values, begin = len(self.kernel_seconds), len(self.value_seconds), time.perf_counter()
-        super().play_settled(number, segment, settling, sizes, env, limit)
-        # Whoever repeated the body, it is one kernel.
-        self.kernel_seconds[kernels:] = [time.perf_counter() - begin]
-        del self.value_seconds[values:]
-        self.sizes |= sizes
-
-
-def profile(session: Session, feeds: Mapping[str, Any], runs: int = 20) -> Profile:
+def profile(version: Version, run: Callable[[], object], feeds: Mapping[str, Any], runs: int) -> Profile:
     """Run a model again and again, with a clock and without in turns.
 
     Args:
-        session: The model.
+        version: The model, where compiling is over.
+        run: Runs it without a clock.
         feeds: Inputs by name.
         runs: How many runs of both kinds count.
 
     Raises:
-        UnsupportedError: The model is not compiled.
         OptionError: There is nothing to take a median of.
         SardonyxError: What a run raises.
     """
-    program, native = session.program, session.native
-    if program is None or native is None:
-        raise UnsupportedError(f"the model is not compiled: {session.not_compiled or 'not yet'}.")
     if runs < 1:
         raise OptionError("at least one run is needed.", where="runs")
-    arrays = native.arrays(feeds)
-    peak = measured_peak(program.target, program.pool)
+    programs = _programs(version)
+    first = next((program for program, _, _ in programs), None)
+    workers = pool(version.options.threads) if first is None else first.pool
+    target = host_target() if first is None else first.target
+    recorded(version, feeds)
+    peak = measured_peak(target, workers)
     whole: list[float] = []
-    played: list[_Timed] = []
+    played: list[Recorder] = []
     for _ in range(_WARM_UP + runs):
         begin = time.perf_counter()
-        session.run(None, feeds)
+        run()
         whole.append(time.perf_counter() - begin)
-        timed = _Timed(program)
-        timed.run(arrays)
-        played.append(timed)
-    return _profile(program, program.sizes_of(arrays) | played[-1].sizes, whole[_WARM_UP:], played[_WARM_UP:], peak)
-
-
-def _profile(program: Program, sizes: Sizes, whole: Sequence[float], played: Sequence[_Timed], peak: Peak) -> Profile:
-    explanation = explain(program, sizes)
-    notes = {id(launch): note for launch, note in zip(program.launches, explanation.kernels, strict=True)}
-    launches = [launch for step in program.steps if isinstance(step, Segment) for launch in step.launches]
-    kernels = [
-        _kernel_time(notes, each, seconds, peak)
-        for each, seconds in zip(launches, _medians([p.kernel_seconds for p in played]), strict=True)
-    ]
-    interpreted = zip(explanation.interpreted, _medians([each.value_seconds for each in played]), strict=True)
+        played.append(recorded(version, feeds))
+    traced = [recorded(version, feeds, threads=True) for _ in range(_TRACED)]
+    whole, played = whole[_WARM_UP:], played[_WARM_UP:]
+    times = _Times(played)
+    kernels: list[KernelTime] = []
+    interpreted: list[tuple[InterpretedNote, float]] = []
+    numbers: dict[int, int] = {}
+    for program, part, depth in programs:
+        explanation = explain(program, played[-1].sizes.get(id(program), {}))
+        for launch, note in _in_order(program, explanation):
+            numbers[id(launch)] = len(kernels)
+            kernels.append(_kernel_time(note, times.of(launch, depth), peak, part))
+        values = [value for value in program.function.values if value in program.host]
+        interpreted += [
+            (note, times.of(value, depth)) for value, note in zip(values, explanation.interpreted, strict=True)
+        ]
+    depth = 0 if version.partitioned is None else 1
+    interpreted += [(_node_note(node, version), times.of(node, depth)) for node in times.nodes(depth)]
+    parts = [] if version.partitioned is None else version.partitioned.parts
     return Profile(
-        explanation.target, explanation.threads, len(played), statistics.median(whole), tuple(kernels),
-        tuple(interpreted), peak,
+        target.name, workers.threads, runs, statistics.median(whole), tuple(kernels), tuple(interpreted),
+        tuple(_part_time(each, times.of(each, 0)) for each in parts), peak,
+        _events(min(traced, key=_length).spans, kernels, numbers),
     )  # fmt: skip
 
 
-def _medians(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [statistics.median(column) for column in zip(*rows, strict=True)]
+def recorded(version: Version, feeds: Mapping[str, Any], *, threads: bool = False) -> Recorder:
+    """Run once with a clock; raises as a run does.
+
+    Args:
+        version: The model.
+        feeds: Inputs by name.
+        threads: Whether to note what each thread does.
+    """
+    recorder = Recorder(threads=threads)
+    version.run(None, feeds, RunContext(**version.options.limits, recorder=recorder))
+    return recorder
 
 
-def _kernel_time(notes: Mapping[int, KernelNote], launch: Launch, seconds: float, peak: Peak) -> KernelTime:
-    note = notes[id(launch)]
+def _programs(version: Version) -> list[tuple[Program, int, int]]:
+    """The programs that a run plays, with what they were made of: of which part, and how deep in the record."""
+    if version.partitioned is not None:
+        return [
+            (part.runner.program, number, 1)
+            for number, part in enumerate(version.partitioned.parts) if isinstance(part.runner, NativeRunner)
+        ]  # fmt: skip
+    program = version.program
+    return [] if program is None else [(program, 0, 0)]
+
+
+def _in_order(program: Program, explanation: Explanation) -> list[tuple[Any, KernelNote]]:
+    """The kernels as they run."""
+    notes = {id(launch): note for launch, note in zip(program.launches, explanation.kernels, strict=True)}
+    launches = [launch for step in program.steps if isinstance(step, Segment) for launch in step.launches]
+    return [(launch, notes[id(launch)]) for launch in launches]
+
+
+class _Times:
+    """What was recorded in several runs.
+
+    Args:
+        played: The records.
+    """
+
+    def __init__(self, played: Sequence[Recorder]) -> None:
+        self._sums: dict[tuple[int, int], list[float]] = {}
+        self._nodes: dict[tuple[int, int], ir.Node] = {}
+        for number, recorder in enumerate(played):
+            for span in recorder.spans:
+                key = id(span.what), span.depth
+                self._sums.setdefault(key, [0.0] * len(played))[number] += span.seconds
+                if isinstance(span.what, ir.Node):
+                    self._nodes.setdefault(key, span.what)
+
+    def of(self, what: object, depth: int) -> float:
+        """The median of what something took, all times together that a run computed it."""
+        found = self._sums.get((id(what), depth))
+        return 0.0 if found is None else statistics.median(found)
+
+    def nodes(self, depth: int) -> list[ir.Node]:
+        """The nodes that were computed one by one."""
+        return [node for (_, at), node in self._nodes.items() if at == depth]
+
+
+def _node_note(node: ir.Node, version: Version) -> InterpretedNote:
+    output = next((str(output.name) for output in node.outputs if output.name), "")
+    return InterpretedNote(node.op_type, output, version.not_compiled)
+
+
+def _kernel_time(note: KernelNote, seconds: float, peak: Peak, part: int) -> KernelTime:
     operations, moved = note.operations or 0, note.bytes or 0
     # The clock may not have moved.
     seconds = max(seconds, 1e-9)
     rate = operations / seconds
     least = operations / peak.operations + moved / peak.bytes
-    return KernelTime(note, seconds, rate, moved / seconds, rate / peak.operations, least / seconds)
+    return KernelTime(note, seconds, rate, moved / seconds, rate / peak.operations, least / seconds, part)
 
 
-def drawn_feeds(path: str | os.PathLike[str], session: Session) -> tuple[dict[str, Any], dict[str, int]]:
+def _part_time(part: Part, seconds: float) -> PartTime:
+    tensors = tuple(str(output.name) for node in part.model.graph for output in node.outputs if output.name)
+    known = isinstance(part.runner, NativeRunner) or part.provider == "reference"
+    return PartTime(part.provider, part.label, tensors, seconds, known)
+
+
+def _length(recorder: Recorder) -> int:
+    return max(span.end for span in recorder.spans) - min(span.begin for span in recorder.spans)
+
+
+def _events(spans: Sequence[Span], kernels: Sequence[KernelTime], numbers: Mapping[int, int]) -> tuple[Event, ...]:
+    """A record, in words."""
+    start = min((span.begin for span in spans), default=0)
+    made = []
+    for span in sorted(spans, key=lambda span: (span.thread, span.begin, span.depth)):
+        kind, title, tensors = _told(span.what)
+        number = numbers.get(id(span.what), -1)
+        if number >= 0:
+            note = kernels[number].note
+            tensors = tuple(dict.fromkeys((note.main, *note.tensors))) if note.main else note.tensors
+        made.append(
+            Event(kind, title, tensors, (span.begin - start) * 1e-9, span.seconds, span.depth, span.thread, number)
+        )
+    return tuple(made)
+
+
+def _told(what: Any) -> tuple[str, str, tuple[str, ...]]:
+    """The kind of what was recorded, its title, and its tensors."""
+    if isinstance(what, Part):
+        return "part", what.provider, tuple(what.outputs)
+    if isinstance(what, ir.Node):
+        return "interpreter", what.op_type, tuple(str(output.name) for output in what.outputs if output.name)
+    if isinstance(what, Value):
+        name = f"host {what.params['function'].name}" if what.op == "host" else what.op
+        return "interpreter", name, (what.origin,) if what.origin else ()
+    return "kernel", what.title, tuple(value.origin for value in what.makes if value.origin)
+
+
+def drawn_feeds(model: str | os.PathLike[str] | ir.Model, session: Session) -> tuple[dict[str, Any], dict[str, int]]:
     """Seeded inputs on which a model runs, and what its open sizes are in them.
 
     Args:
-        path: The model's file.
+        model: The model, or its file.
         session: Runs it.
 
     Raises:
@@ -225,4 +343,4 @@ def drawn_feeds(path: str | os.PathLike[str], session: Session) -> tuple[dict[st
             raise EvaluationError(error.problem, where=error.where) from error
         return dict(zip((output.name for output in session.get_outputs()), found, strict=True))
 
-    return measure.draw(path, run)
+    return measure.draw(copy_of(model) if isinstance(model, ir.Model) else model, run)

@@ -28,6 +28,7 @@ from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import Compile, Named, SessionOptions
 from sardonyx.runtime.placement import Placement
+from sardonyx.runtime.profile import Profile, drawn_feeds, profile
 from sardonyx.runtime.run_options import RunOptions
 from sardonyx.runtime.timeline import Timeline
 from sardonyx.runtime.value_info import ValueInfo
@@ -255,6 +256,24 @@ class Session(Edits):
         save(self.model, path, **options)
 
     # Running.
+
+    def profile(self, feeds: Mapping[str, Any] | None = None, runs: int = 20) -> Profile:
+        """Where the time of a run goes: each kernel, against what the machine can do; what numpy and others compute.
+
+        It waits until compiling is over. What runs with a clock alternates with what runs without one.
+
+        Args:
+            feeds: Inputs by name; drawn ones where there are none.
+            runs: How many runs medians are taken of.
+
+        Raises:
+            OptionError: There is no run to take a median of.
+            EvaluationError: The model runs on none of the inputs drawn.
+            SardonyxError: What a run raises.
+        """
+        self.wait()
+        given = drawn_feeds(self.model, self)[0] if feeds is None else feeds
+        return profile(self._live.version, lambda: self.run(None, given), given, runs)
 
     def memory(self) -> Memory:
         """What the session holds of memory: weights, arenas, the most that a call took, and where values lie."""

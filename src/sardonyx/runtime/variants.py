@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.draft import Draft
@@ -56,6 +57,12 @@ class Variants:
             return None
         found = dict(zip(key, variant.run(None, feeds, context), strict=True))
         return [found[name] for name in names]
+
+    def programs(self) -> list[tuple[str, Program, int]]:
+        """What those compute that are compiled, see :data:`.memory.Programs`."""
+        with self._lock:
+            made = [(names, variant) for names, variant in self._made.items() if variant is not None]
+        return [(f"with {', '.join(names)} as outputs", variant.program, 0) for names, variant in made]
 
     def _make(self, names: tuple[str, ...]) -> None:
         variant = self._compiled(names)

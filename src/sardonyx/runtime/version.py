@@ -181,6 +181,12 @@ class Version:
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
         """Run once; see :meth:`Session.run`."""
+        try:
+            return self._run(output_names, feeds, context)
+        finally:
+            self._peak = max(self._peak, context.peak)
+
+    def _run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
         if self.partitioned is not None and self.partitioned.takes(output_names, feeds):
             return self.partitioned.run(output_names, feeds, context)
         native = self.native
@@ -195,10 +201,7 @@ class Version:
                 found = self._variants.run(output_names, feeds, context)
                 if found is not None:
                     return found
-        try:
-            return self._interpreter().run(output_names, feeds, context)
-        finally:
-            self._peak = max(self._peak, context.peak)
+        return self._interpreter().run(output_names, feeds, context)
 
     def bind(
         self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
@@ -217,7 +220,10 @@ class Version:
 
     def memory(self) -> Memory:
         """What is held of memory."""
-        return memory(None if self.native is None else self.native.program, self._peak)
+        if self.partitioned is not None:
+            return self.partitioned.memory(self._peak)
+        programs = [] if self.native is None else [("", self.native.program, 0)]
+        return memory([*programs, *self._variants.programs()], self._peak)
 
     def shrink(self) -> None:
         """Let go of memory that no call uses, and of what can be made again."""
@@ -225,6 +231,8 @@ class Version:
         if self.native is not None:
             self._reference = None
             self.native.shrink()
+        if self.partitioned is not None:
+            self.partitioned.shrink()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; whether compiled code answers from now on."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.compiler.context import Fault
+from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError
 from sardonyx.ops.reference import ReferenceModel
@@ -27,21 +28,36 @@ class NativeRunner:
     Args:
         part: The part.
         settings: Threads, rewriting, denormal numbers.
+
+    Attributes:
+        native: The compiled part.
     """
 
     def __init__(self, part: ir.Model, settings: Settings) -> None:
         self._names = [str(value.name) for value in part.graph.inputs]
         self._part = part
+        self._settings = settings
         outputs = [str(value.name) for value in part.graph.outputs]
         source = ModelSource(model_io.to_proto(part).SerializeToString(deterministic=True))
         whole = settings.optimization == "all"
         found = restored(source, settings.threads, settings.denormals) if whole else None
         if found is not None:
-            self._native = NativeModel(found[0], found[1]["fed"], outputs)
+            self.native = NativeModel(found[0], found[1]["fed"], outputs)
             return
-        self._native = NativeModel.compiled(part, settings.threads, settings.denormals, settings.optimization)
+        self.native = self._compiled()
         if whole:
-            keep(self._native.program, source, settings.threads, {"fed": self._native.input_names})
+            keep(self.native.program, source, settings.threads, {"fed": self.native.input_names})
+
+    def _compiled(self) -> NativeModel:
+        settings = self._settings
+        return NativeModel.compiled(self._part, settings.threads, settings.denormals, settings.optimization)
+
+    @property
+    def program(self) -> Program:
+        """The compiled program, with what it was made of; one from the store is compiled once more for that."""
+        if not self.native.program.has_graph:
+            self.native = self._compiled()
+        return self.native.program
 
     @functools.cached_property
     def _reference(self) -> ReferenceModel:
@@ -50,10 +66,15 @@ class NativeRunner:
     def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
         """Run once; see :class:`~sardonyx.runtime.providers.protocol.Runner`."""
         feeds = dict(zip(self._names, values, strict=True))
-        if not context.limited and (call := self._native.call) is not None and (found := call(feeds)) is not None:
+        if (
+            not context.limited
+            and context.recorder is None
+            and (call := self.native.call) is not None
+            and (found := call(feeds)) is not None
+        ):
             return found
         try:
-            return self._native.run(None, feeds, context)
+            return self.native.run(None, feeds, context)
         except Fault:
             return self._reference.run(None, feeds, context)
 
