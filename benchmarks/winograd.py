@@ -82,16 +82,26 @@ class Layer:
     """One convolution with bias and Relu, compiled for its sizes."""
 
     def __init__(
-        self, weights: Floats, biases: Floats, extent: int, tile: tuple[int, int], *, staged: bool = False
+        self,
+        weights: Floats,
+        biases: Floats,
+        extent: int,
+        tile: tuple[int, int],
+        *,
+        staged: bool = False,
+        fresh: bool = False,
     ) -> None:
         filters, channels = weights.shape[:2]
-        self.plan = plan = Winograd(host(), tile, 1, channels, filters, (extent, extent), staged=staged)
+        self.plan = plan = Winograd(host(), tile, 1, channels, filters, (extent, extent), staged=staged, fresh=fresh)
         lanes = plan.lanes
         self.image = aligned(np.zeros((channels // lanes, extent, extent, lanes), np.float32))
         self.result = aligned(np.zeros((filters // lanes, extent, extent, lanes), np.float32))
         self.compile_seconds = 0.0
         self._calls: list[Callable[[], None]] = []
-        transformed = aligned(winograd_plan.transform_weights(weights, plan.tile, plan.target))
+        packed = (
+            winograd_plan.pack_weights(weights, plan.target)
+            if fresh else winograd_plan.transform_weights(weights, plan.tile, plan.target)
+        )  # fmt: skip
         scratch = aligned(np.zeros(plan.scratch // 4, np.float32))
         stage = aligned(np.zeros(evaluate(plan.transformed, {}) // 4 if staged else 0, np.float32))
         inputs = [self.image, stage]
@@ -106,7 +116,7 @@ class Layer:
             items = winograd.multiply(kernel, plan, source, weight, room, relu)
         else:
             items = winograd.convolve(kernel, plan, Image(source, channels, plan.out), weight, room, relu)
-        self._add(kernel, items, [inputs[staged], transformed, scratch, aligned(biases), self.result])
+        self._add(kernel, items, [inputs[staged], aligned(packed), scratch, aligned(biases), self.result])
 
     def _relu(self, kernel: Kernel, bias: str, result: str) -> Epilogue:
         e, plan = kernel.emitter, self.plan
@@ -175,7 +185,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def compare(channels: int, extent: int, tiles: list[tuple[int, int]], rounds: int) -> None:
-    """Print a row for each size of a tile, and for each in stages where tiles are few."""
+    """Print a row for each size of a tile, in stages too where tiles are few, with weights transformed before or fresh."""
     few = extent < 28
     rng = np.random.default_rng(0)
     weights = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
@@ -183,8 +193,11 @@ def compare(channels: int, extent: int, tiles: list[tuple[int, int]], rounds: in
     x = rng.standard_normal((1, channels, extent, extent)).astype(np.float32)
     short, long = (chain(weights, biases, extent, length) for length in (1, 4))
     want = short.run(None, {"x": x})[0]
-    ways = [(tile, staged) for tile in tiles for staged in ((False, True) if few else (False,))]
-    layers = [Layer(weights, biases, extent, tile, staged=staged) for tile, staged in ways]
+    ways = [
+        (tile, staged, fresh)
+        for tile in tiles for staged in ((False, True) if few else (False,)) for fresh in (False, True)
+    ]  # fmt: skip
+    layers = [Layer(weights, biases, extent, tile, staged=staged, fresh=fresh) for tile, staged, fresh in ways]
     errors = [float(np.abs(layer(x) - want).max() / np.abs(want).max()) for layer in layers]
     ours, theirs = [np.inf] * len(layers), [np.inf, np.inf]
     for _ in range(rounds):
@@ -195,10 +208,10 @@ def compare(channels: int, extent: int, tiles: list[tuple[int, int]], rounds: in
             theirs[i] = min(theirs[i], seconds_of(functools.partial(session.run, None, {"x": x})))
     peer = (theirs[1] - theirs[0]) / 3
     operations = 2 * 9 * channels**2 * extent**2
-    for ((rows, columns), staged), layer, seconds, error in zip(ways, layers, ours, errors, strict=True):
+    for ((rows, columns), staged, fresh), layer, seconds, error in zip(ways, layers, ours, errors, strict=True):
         cells = [
             f"{channels} ch, {extent}²",
-            f"F({rows},3) x F({columns},3){' staged' * staged}",
+            f"F({rows},3) x F({columns},3){' staged' * staged}{' fresh' * fresh}",
             f"{seconds * 1e6:.0f} ({operations / seconds / 1e9:.0f})",
             f"{peer * 1e6:.0f} ({operations / peer / 1e9:.0f})",
             f"{peer / seconds:.2f}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ class Choice:
         blocked: Whether the image has to be in blocked layout.
         tile: Rows and columns of a tile's results in Winograd's convolution.
         staged: Whether that transforms its inputs in a kernel of its own.
+        fresh: Whether that transforms its weights as it needs them.
         packed: Whether weights are known only when a program runs, and packed by a kernel of their own.
     """
 
@@ -62,6 +63,7 @@ class Choice:
     blocked: bool
     tile: tuple[int, int] = (1, 1)
     staged: bool = False
+    fresh: bool = False
     packed: bool = False
 
     @property
@@ -140,7 +142,8 @@ def _winograd(found: Convolution, channels: int, filters: int, target: Target, t
     if cost >= direct:
         return None
     plan = tiles.Winograd(target, tile, **sizes, workers=threads)
-    return Choice("winograd", True, tile, tiles.prefers_stages(plan))
+    fresh = tiles.has_fresh_weights(target, tile, channels, filters)
+    return Choice("winograd", True, tile, tiles.prefers_stages(plan), fresh)
 
 
 def wide_axes(found: Convolution) -> tuple[int, ...]:
@@ -267,12 +270,14 @@ class ImageKernel:
 
     def _winograd(self, found: Convolution, chosen: Choice, image: Image, form: str, epilogue: Epilogue) -> Size:
         w = self.writing
-        weights = Prepared(
-                found.weights, form,
-            lambda read: tiles.transform_weights(
-                read(found.weights)[0].astype(np.float32), chosen.tile, self.target
-            ),
-        )  # fmt: skip
+
+        def made(read: Callable[[Value], np.ndarray]) -> np.ndarray:
+            source = read(found.weights)[0].astype(np.float32)
+            if chosen.fresh:
+                return tiles.pack_weights(source, self.target)
+            return tiles.transform_weights(source, chosen.tile, self.target)
+
+        weights = Prepared(found.weights, form, made)
         plan = self.plan(found, chosen)
         if not chosen.staged:
             scratch = w.pointer(Scratch(plan.scratch))
@@ -288,7 +293,7 @@ class ImageKernel:
         channels, filters = fixed((shape[1], out[1]))
         return tiles.Winograd(
             self.target, chosen.tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
-            self.whole.threads, chosen.staged,
+            self.whole.threads, chosen.staged, chosen.fresh,
         )  # fmt: skip
 
     def transform(self, found: Convolution, chosen: Choice) -> Size:

@@ -119,12 +119,21 @@ def as_floats(matrix: Matrix) -> npt.NDArray[np.float64]:
 
 
 def transform_input(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
-    """``B^T`` times a vector of values: a pair of points shares its even and its odd part."""
-    rows = algorithm.input
+    """``B^T`` times a vector of inputs."""
+    return _of_pairs(e, type, algorithm.input, values)
+
+
+def transform_weight(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
+    """``G`` times a vector of weights."""
+    return _of_pairs(e, type, algorithm.weight, values)
+
+
+def _of_pairs(e: Emitter, type: str, rows: Matrix, values: Sequence[str]) -> list[str]:
+    """A matrix times a vector of values: a pair of points shares its even and its odd part."""
     if len(rows) == 1:
         return list(values)
     results = [combination(e, type, rows[0], values)]
-    for k in _pairs(algorithm.n):
+    for k in _pairs(len(rows)):
         even, odd = ([c if i % 2 == parity else Fraction(0) for i, c in enumerate(rows[k])] for parity in (0, 1))
         factor = next(c for c in reversed(odd) if c)
         shared = combination(e, type, even, values), combination(e, type, [c / factor for c in odd], values)

@@ -10,12 +10,13 @@ without a mask. The lanes past the last filter are zero there, and are to be zer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.toom_cook import transform_input, transform_output
+from sardonyx.compiler.kernels.toom_cook import transform_input, transform_output, transform_weight
 from sardonyx.compiler.kernels.windows import Image, Number
 from sardonyx.compiler.kernels.winograd_plan import Winograd
 from sardonyx.core.dim import Size, ceil_div
@@ -40,13 +41,13 @@ def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: st
     code = _Code(kernel, plan)
     e = code.e
     planes = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
-    sums = code.at(planes, plan.places * plan.input_plane)
+    own = code.at(planes, plan.places * plan.input_plane)
     with e.loop("%first", "%last") as item, code.tiles_of(item) as (start, count):
         with e.loop(0, plan.channel_blocks) as channels:
             code.transform_inputs(x, planes, channels, start, count)
         with e.loop(0, plan.groups) as group:
-            code.multiply(planes, weights, sums, group, count)
-            code.transform_outputs(sums, group, start, count, epilogue)
+            code.multiply(planes, weights, own, group, count)
+            code.transform_outputs(own, group, start, count, epilogue)
     return plan.blocks
 
 
@@ -88,13 +89,13 @@ def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scr
     """
     code = _Code(kernel, plan)
     e = code.e
-    sums = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
+    own = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
     with e.loop("%first", "%last") as item:
         group, block = e.div(item, code.blocks), e.rem(item, code.blocks)
         with code.tiles_of(block) as (start, count):
             planes = code.at(transformed, e.mul(block, plan.places * plan.input_plane))
-            code.multiply(planes, weights, sums, group, count)
-            code.transform_outputs(sums, group, start, count, epilogue)
+            code.multiply(planes, weights, own, group, count)
+            code.transform_outputs(own, group, start, count, epilogue)
     return plan.blocks * plan.groups
 
 
@@ -206,23 +207,72 @@ class _Code:
             stride.set(str(columns * lanes))
         return source.get(), stride.get()
 
+    # Weights.
+
+    def transform_weights(self, source: str, fresh: str, channels: Number) -> None:
+        """Transform the weights of a group of filters for some channels."""
+        e, plan, lanes = self.e, self.plan, self.lanes
+        width = plan.vectors * lanes
+        taps = self.down.taps, self.across.taps
+        with e.loop(0, channels) as channel:
+            of_channel = self.at(source, e.mul(channel, math.prod(taps) * width))
+            to_channel = self.at(fresh, e.mul(channel, width))
+            for member in range(plan.vectors):
+                columns = []
+                for j in range(taps[1]):
+                    values = [self.load(of_channel, (i * taps[1] + j) * width + member * lanes) for i in range(taps[0])]
+                    columns.append(transform_weight(e, self.type, self.down, values))
+                for i in range(self.down.n):
+                    values = transform_weight(e, self.type, self.across, [each[i] for each in columns])
+                    for j, value in enumerate(values):
+                        place = (i * self.across.n + j) * plan.weight_plane
+                        self.store(value, to_channel, place + member * lanes)
+
     # Products.
 
-    def multiply(self, planes: str, weights: str, sums: str, group: Number, count: Number) -> None:
+    def multiply(self, planes: str, weights: str, own: str, group: Number, count: Number) -> None:
         """The sums over the channels of a block of tiles, at all places, for a group of filters.
+
+        Args:
+            planes: The transformed inputs.
+            weights: All weights.
+            own: The worker's memory: where the sums go, and fresh weights.
+            group: The group of filters.
+            count: How many tiles there are.
+        """
+        e, plan = self.e, self.plan
+        width = plan.vectors * self.lanes
+        if not plan.fresh:
+            of_place = plan.channel_blocks * self.lanes * width
+            of_group = self.at(weights, e.mul(group, plan.places * of_place))
+            self.add_products(planes, of_group, of_place, own, plan.channel_blocks, count)
+            return
+        with e.loop(0, plan.places) as place, e.loop(0, e.mul(count, plan.vectors)) as number:
+            self.store("zeroinitializer", own, e.add(e.mul(place, plan.sum_plane), e.mul(number, self.lanes)))
+        of_block = self.down.taps * self.across.taps * self.lanes * width
+        of_group = self.at(weights, e.mul(group, plan.channel_blocks * of_block))
+        fresh = self.at(own, plan.places * plan.sum_plane)
+        with e.loop(0, plan.channel_blocks, plan.slice_blocks) as first:
+            blocks = e.least(plan.slice_blocks, e.sub(plan.channel_blocks, first))
+            self.transform_weights(self.at(of_group, e.mul(first, of_block)), fresh, e.mul(blocks, self.lanes))
+            of_slice = self.at(planes, e.mul(first, plan.block * self.lanes))
+            self.add_products(of_slice, fresh, plan.weight_plane, own, blocks, count)
+
+    def add_products(
+        self, planes: str, weights: str, weight_plane: int, sums: str, blocks: Number, count: Number
+    ) -> None:
+        """The sums over some blocks of channels; where weights are fresh, they are added to what is there.
 
         The tiles are split evenly into passes of at most the register tile's rows. Each number of rows that a pass may
         have is a piece of code of its own; where it may be any, even ones are, and an odd row goes by itself.
         """
         e, plan = self.e, self.plan
         width = plan.vectors * self.lanes
-        of_place = plan.channel_blocks * self.lanes * width
-        of_group = self.at(weights, e.mul(group, plan.places * of_place))
         passes = e.div(e.add(count, plan.rows - 1), plan.rows)
         rows, longer = e.div(count, passes), e.rem(count, passes)
         with e.loop(0, plan.places) as place:
             plane = self.at(planes, e.mul(place, plan.input_plane))
-            factors = self.at(of_group, e.mul(place, of_place))
+            factors = self.at(weights, e.mul(place, weight_plane))
             results = self.at(sums, e.mul(place, plan.sum_plane))
             with e.loop(0, passes) as number:
                 first = e.add(e.mul(number, rows), e.least(number, longer))
@@ -233,11 +283,11 @@ class _Code:
                 even = here if known else e.sub(here, e.rem(here, 2))
                 for each in known or range(plan.rows - plan.rows % 2, 0, -2):
                     with e.when(e.let(f"icmp eq i64 {even}, {each}")):
-                        self.register_tile(left, factors, right, each)
+                        self.register_tile(left, factors, right, each, blocks)
                 if not known:
                     with e.when(e.let(f"icmp slt i64 {even}, {here}")):
                         left, right = self.at(left, e.mul(even, self.lanes)), self.at(right, e.mul(even, width))
-                        self.register_tile(left, factors, right, 1)
+                        self.register_tile(left, factors, right, 1, blocks)
 
     def known_rows(self) -> list[int]:
         """How many rows passes have, where the sizes tell."""
@@ -250,13 +300,16 @@ class _Code:
             found |= {count // passes, -(-count // passes)}
         return sorted(found, reverse=True)
 
-    def register_tile(self, left: str, factors: str, right: str, rows: int) -> None:
-        """Sums over all channels of some tiles, all of them in registers."""
+    def register_tile(self, left: str, factors: str, right: str, rows: int, blocks: Number) -> None:
+        """Sums over the channels of some tiles, all of them in registers."""
         e, plan, lanes = self.e, self.plan, self.lanes
-        zero = "zeroinitializer"
-        sums = [[e.variable(self.type, zero) for _ in range(plan.vectors)] for _ in range(rows)]
+
+        def before(row: int, member: int) -> str:
+            return self.load(right, (row * plan.vectors + member) * lanes) if plan.fresh else "zeroinitializer"
+
+        sums = [[e.variable(self.type, before(i, v)) for v in range(plan.vectors)] for i in range(rows)]
         factor = e.variable("ptr", factors)
-        with e.loop(0, plan.channel_blocks) as block:
+        with e.loop(0, blocks) as block:
             of_block = self.at(left, e.mul(block, plan.block * lanes))
             with e.loop(0, lanes, _UNROLL) as channel:
                 values = self.at(of_block, channel)

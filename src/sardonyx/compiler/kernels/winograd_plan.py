@@ -23,6 +23,13 @@ from sardonyx.errors import OptionError
 _PAD = 16
 """Elements between the planes of a transform: planes a power of two apart would share few cache sets."""
 
+_LARGE_WEIGHTS = 4 << 20
+"""Bytes of transformed weights from which they are fresh: they come from far away, and take 2 to 7 times the memory
+of weights as they are. Measured, 256 filters of 256 channels are no slower fresh, and those of 128 are."""
+
+_FRESH = 16
+"""Multiply-adds that a fresh weight takes at each place; measured, with what few tiles leave of the registers."""
+
 _MOST_ROWS = 16
 """Tiles of a register tile beyond which nothing is gained."""
 
@@ -42,6 +49,8 @@ class Winograd:
         workers: How many threads will share the work.
         staged: Whether a first kernel transforms all inputs and a second shares the products out by filters: for few
             tiles and many weights, so that each thread reads a part of the weights only.
+        fresh: Whether kernels transform weights too, as they need them and a slice of channels at a time: where
+            transformed ones would take longer to come than to make.
     """
 
     target: Target
@@ -53,6 +62,7 @@ class Winograd:
     padding: tuple[Size, Size] = (1, 1)
     workers: int = 1
     staged: bool = False
+    fresh: bool = False
 
     @property
     def lanes(self) -> int:
@@ -104,14 +114,27 @@ class Winograd:
         """The most tiles that are multiplied together.
 
         Weights are read once for each block: a dozen tiles keep them from being the limit, where the transformed
-        inputs leave room for them in the second-level cache. Weights that no cache keeps are read as seldom as can be,
+        inputs leave room for them in the second-level cache. Weights that are fresh are made as seldom as can be,
         and staged inputs are read as often as the weights: there larger blocks are better.
         """
-        weights = 4 * self.places * self.channel_blocks * self.lanes * self.filter_blocks * self.lanes
-        seldom = self.staged or weights > self.target.l3 // 2
-        enough, room = (36, self.target.l2) if seldom else (12, self.target.l2 // 4)
-        of_rows = 4 * self.places * self.rows * self.channel_blocks * self.lanes
+        enough, room = (12, self.target.l2 // 4)
+        if self.fresh or self.staged:
+            enough, room = (64 if self.fresh else 36, self.target.l2)
+        of_rows = 4 * self.places * self.rows * self.slice_blocks * self.lanes
         return self.rows * max(1, min(-(-enough // self.rows), room // of_rows))
+
+    @property
+    def slice_blocks(self) -> int:
+        """Vectors of input channels of a slice: all, or as many as have fresh weights in an eighth of a cache."""
+        if not self.fresh:
+            return self.channel_blocks
+        of_block = 4 * self.places * self.lanes * self.vectors * self.lanes
+        return min(self.channel_blocks, max(1, self.target.l2 // 8 // of_block))
+
+    @property
+    def weight_plane(self) -> int:
+        """Elements from place to place of a slice's fresh weights, ``[place][channel][filter of a group]``."""
+        return self.slice_blocks * self.lanes * self.vectors * self.lanes + _PAD
 
     @property
     def blocks(self) -> Size:
@@ -132,7 +155,8 @@ class Winograd:
     @property
     def scratch(self) -> int:
         """Bytes of memory that each worker needs for itself, a multiple of 64."""
-        return 4 * self.places * (self.sum_plane + (0 if self.staged else self.input_plane))
+        planes = self.sum_plane + (self.weight_plane if self.fresh else 0) + (0 if self.staged else self.input_plane)
+        return 4 * self.places * planes
 
     @property
     def transformed(self) -> Size:
@@ -159,15 +183,33 @@ def transform_weights(
     Returns:
         [groups of filters, places, channels, filters of a group]; channels and filters that fill blocks are zero.
     """
-    filters, channels = weights.shape[:2]
+    down, across = (as_floats(short_convolution(m).weight) for m in tile)
+    transformed = np.einsum("xi,fcij,yj->fcxy", down, weights.astype(np.float64), across, optimize=True)
+    return np.ascontiguousarray(_in_groups(transformed, target).transpose(0, 2, 1, 3))
+
+
+def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArray[np.float32]:
+    """Weights that kernels transform, as these read them.
+
+    Args:
+        weights: [filters, channels, 3 or 1, 3 or 1].
+        target: What the code is for.
+
+    Returns:
+        [groups of filters, channels, taps, filters of a group]; channels and filters that fill blocks are zero.
+    """
+    return _in_groups(weights, target)
+
+
+def _in_groups(weights: npt.NDArray[np.floating], target: Target) -> npt.NDArray[np.float32]:
+    """[groups of filters, channels, places, filters of a group] of [filters, channels, rows, columns]."""
+    filters, channels, *window = weights.shape
     lanes = target.lanes(32)
     width = lanes * filter_vectors(target, filters)
-    down, across = (as_floats(short_convolution(m).weight) for m in tile)
-    transformed = np.einsum("xi,fcij,yj->xycf", down, weights.astype(np.float64), across, optimize=True)
-    places, groups = len(down) * len(across), -(-filters // width)
-    padded = np.zeros((places, block_count(channels, lanes) * lanes, groups * width), np.float32)
-    padded[:, :channels, :filters] = transformed.reshape(places, channels, filters)
-    return np.ascontiguousarray(padded.reshape(*padded.shape[:2], groups, width).transpose(2, 0, 1, 3))
+    groups = -(-filters // width)
+    padded = np.zeros((groups * width, block_count(channels, lanes) * lanes, math.prod(window)), np.float32)
+    padded[:filters, :channels] = weights.reshape(filters, channels, -1)
+    return np.ascontiguousarray(padded.reshape(groups, width, *padded.shape[1:]).transpose(0, 2, 3, 1))
 
 
 def error_bound(tile: tuple[int, int], channels: int) -> float:
@@ -195,13 +237,18 @@ def cost(
     It is for comparison with other tiles, and with the direct way's ``batch * channels * filters * taps * places`` over
     the number of threads. Products run at the processor's rate unless the weights take longer to come from memory; a
     byte takes as long as 2 multiply-adds there. Transforms take a lane about 7 multiply-adds an input and 4 a sum.
-    Where tiles are few, it is taken as staged.
+    Where tiles are few, it is taken as staged; where weights are large, they are fresh.
     """
-    plan = Winograd(target, tile, batch, channels, filters, out)
+    plan = Winograd(
+        target, tile, batch, channels, filters, out, fresh=has_fresh_weights(target, tile, channels, filters)
+    )
     tiles = batch * math.prod(-(-extent // m) for extent, m in zip(out, tile, strict=True))
     inputs, sums = plan.channel_blocks * plan.lanes, plan.groups * plan.vectors * plan.lanes
     products = tiles * plan.places * inputs * sums
     transforms = tiles * plan.places * (7 * inputs + 4 * sums)
+    if plan.fresh:
+        blocks = -(-tiles // plan.block)
+        return (products + blocks * _FRESH * plan.places * inputs * sums + transforms) / workers
     memory = 2 * 4 * plan.places * inputs * sums
     return (max(products, memory) + transforms) / workers
 
@@ -246,6 +293,13 @@ def best_tile(
     }
     best = min(costs, key=costs.__getitem__)
     return best, costs[best]
+
+
+def has_fresh_weights(target: Target, tile: tuple[int, int], channels: int, filters: int) -> bool:
+    """Whether kernels are to transform weights as they need them, since transformed ones would be large."""
+    plan = Winograd(target, tile, 1, channels, filters, tile)
+    inputs, sums = plan.channel_blocks * plan.lanes, plan.filter_blocks * plan.lanes
+    return 4 * plan.places * inputs * sums >= _LARGE_WEIGHTS
 
 
 def prefers_stages(plan: Winograd) -> bool:
