@@ -10,7 +10,9 @@ import pytest
 from tests.core.programs import computed
 
 import sardonyx
+from sardonyx.compiler.image import Image
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.sharing import aligned
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
@@ -58,11 +60,22 @@ def interpreted(program: Program, monkeypatch: pytest.MonkeyPatch) -> Callable[[
     return asked
 
 
+def read_again(program: Program) -> Program:
+    """The program from its image."""
+    image = program.image()
+    weights = aligned(np.frombuffer(image.weights(), np.uint8))
+    return Program.restored(Image.read(image.texts(), weights))
+
+
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
-def test_it_is_native_where_sizes_stay(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_native_where_sizes_stay(counted: bool, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     function = recurrence(counted=counted)
     program = Program(function)
     assert not program.host
+    if kept:
+        program = read_again(read_again(program))
+        monkeypatch.setattr(Program, "_of_body", None)
     loops = interpreted(program, monkeypatch)
     rng = np.random.default_rng(0)
     # Of what is collected in no iterations, nobody knows the sizes.

@@ -22,10 +22,12 @@ from sardonyx.compiler.launch import FAULT, Body, Buffer, Count, Launch, Prepare
 from sardonyx.compiler.linking import Code
 from sardonyx.compiler.planning import ALIGNMENT
 from sardonyx.compiler.schedule import Group
+from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.steps import Outline, Segment, Step
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.dim_expression import expression
+from sardonyx.core.dim_parse import parse
 from sardonyx.core.graph import Function, Value, dependencies
 from sardonyx.core.host import HostFunction
 from sardonyx.core.tensor import Tensor
@@ -108,6 +110,7 @@ class Writer:
         self._prepared = prepared
         self._names = names
         self._inner: set[Value] = set()
+        self._settled: set[Value] = set()
         self._nesting = 0
         self._values: dict[Value, int] = {}
         self._table: list[list[Any]] = []
@@ -130,6 +133,7 @@ class Writer:
     def _outline(self, program: Outline) -> list[Any]:
         function = program.function
         self._inner |= program.inner
+        self._settled |= {step.launches[0].writes for step in program.steps if _is_settled(step)}
         inputs = [*map(self._value, function.inputs)]
         steps = [self._step(step, program) for step in program.steps]
         return [
@@ -140,7 +144,10 @@ class Writer:
     def _step(self, step: Step, program: Outline) -> list[Any]:
         if isinstance(step, Segment):
             counted = None if step.counted is None else self._value(step.counted)
-            return ["kernels", [*map(self._launch, step.launches)], counted, step.symbol, _size(step.most)]
+            launches = [*map(self._launch, step.launches)]
+            settling = None if step.settling is None else _settling(step.settling)
+            body = None if settling is None else self._outline(program.loops[step.launches[0].writes])
+            return ["kernels", launches, counted, step.symbol, _size(step.most), settling, body]
         loop = program.loops.get(step)
         body = None if loop is None else self._outline(loop)
         return ["value", self._value(step), program.host[step], [*map(self._value, program.reads[step])], body]
@@ -233,7 +240,8 @@ class Writer:
             case tuple():
                 return {"tuple": [*map(self._encoded, part)]}
             case HostFunction():
-                return {"host": [part.domain, part.name, part.since, part.present and list(part.present)]}
+                present = part.present and list(part.present)
+                return {"host": [part.domain, part.name, part.since, present, part.module]}
             case Function():
                 return {"function": self._function(part)}
             case np.ndarray() if part.dtype == object and all(isinstance(each, str) for each in part.flat):
@@ -259,14 +267,16 @@ class Writer:
             case "input":
                 return value.params["position"]
             case "loop":
-                return value.params["carried"]
+                # The interpreter repeats the body of one whose state may change its sizes.
+                results = self._encoded(value.params["results"]) if value in self._settled else None
+                return [value.params["carried"], results]
             case "get":
                 return value.params["index"]
         return None
 
 
-Hosts = Callable[[str, str, int, "tuple[bool, ...] | None"], HostFunction]
-"""Finds a host function by its domain, name, version, and which inputs of the operator it is given."""
+Hosts = Callable[[str, str, int, "tuple[bool, ...] | None", str], HostFunction]
+"""Finds a host function by its domain, name, version, which inputs of the operator it is given, and its module."""
 
 
 class Reader:
@@ -308,9 +318,13 @@ class Reader:
         loops: dict[Value, Outline] = {}
         for kind, *step in steps:
             if kind == "kernels":
-                launches, counted, symbol, most = step
+                written, counted, symbol, most, settling, body = step
                 value = None if counted is None else self._values[counted]
-                made.append(Segment([self._launch(*each) for each in launches], value, symbol, _read(most)))
+                launches = [self._launch(*each) for each in written]
+                settles = None if settling is None else _settling_of(*settling)
+                made.append(Segment(launches, value, symbol, _read(most), settles))
+                if body is not None:
+                    loops[launches[0].writes] = self._outline(*body)
             else:
                 number, reason, read, body = step
                 value = self._values[number]
@@ -329,7 +343,7 @@ class Reader:
             type = TensorType(_dtype(dtype), tuple(map(_read, shape))) if dtype else TupleType(())
             if op == "constant":
                 return self._constant(params, type)
-            made = Value(op, self._chosen(operands), _params(op, params), type)
+            made = Value(op, self._chosen(operands), self._params(op, params), type)
         made.origin = origin
         return made
 
@@ -349,7 +363,7 @@ class Reader:
             case "dtype":
                 return _dtype(what)
             case "size":
-                return Dim.parse(what)
+                return _parsed(what)
             case "tensor":
                 return TensorType(_dtype(what[0]), self._decoded(what[1]))
             case "sequence":
@@ -363,8 +377,8 @@ class Reader:
             case "tuple":
                 return tuple(map(self._decoded, what))
             case "host":
-                domain, name, since, present = what
-                return self._hosts(domain, name, since, present and tuple(present))
+                domain, name, since, present, module = what
+                return self._hosts(domain, name, since, present and tuple(present), module)
             case "function":
                 name, inputs, results, level = what
                 return Function(name, self._chosen(inputs), self._chosen(results), level)
@@ -424,24 +438,41 @@ class Reader:
                 return value
         return FAULT
 
+    def _params(self, op: str, params: Any) -> dict[str, Any]:
+        match op:
+            case "dims":
+                sizes, shape, dtype = params
+                return {"sizes": tuple(map(_read, sizes)), "shape": tuple(shape), "dtype": _dtype(dtype)}
+            case "input":
+                return {"position": params}
+            case "loop":
+                carried, results = params
+                return {"carried": carried} if results is None else {
+                    "carried": carried, "results": self._decoded(results),
+                }  # fmt: skip
+            case "get":
+                return {"index": params}
+        return {}
+
 
 @functools.cache
 def _dtype(name: str) -> t.DType:
     return t.element_type(name)
 
 
-def _params(op: str, params: Any) -> dict[str, Any]:
-    match op:
-        case "dims":
-            sizes, shape, dtype = params
-            return {"sizes": tuple(map(_read, sizes)), "shape": tuple(shape), "dtype": _dtype(dtype)}
-        case "input":
-            return {"position": params}
-        case "loop":
-            return {"carried": params}
-        case "get":
-            return {"index": params}
-    return {}
+def _is_settled(step: Step) -> bool:
+    return isinstance(step, Segment) and step.settling is not None
+
+
+def _settling(settling: Settling) -> list[Any]:
+    sizes = [[symbol, _size(size)] for symbol, size in settling.sizes.items()]
+    return [sizes, [[_size(a), _size(b)] for a, b in settling.same], sorted(settling.rows)]
+
+
+def _settling_of(sizes: list[Any], same: list[Any], rows: list[str]) -> Settling:
+    return Settling(
+        {symbol: _read(size) for symbol, size in sizes}, tuple((_read(a), _read(b)) for a, b in same), frozenset(rows)
+    )
 
 
 def _is_plain(type: Type) -> bool:
@@ -454,4 +485,7 @@ def _size(size: Size) -> int | str:
 
 
 def _read(size: int | str) -> Size:
-    return Dim.parse(size) if isinstance(size, str) else size
+    return _parsed(size) if isinstance(size, str) else size
+
+
+_parsed = functools.lru_cache(1 << 12)(parse)

@@ -27,7 +27,7 @@ from sardonyx.compiler.context import Context, Fault, Linked
 from sardonyx.compiler.control import is_of_tensors
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.entry import Entry, Input, Output, Word, again_entry, call_entry
-from sardonyx.compiler.image import Image, NoImage
+from sardonyx.compiler.image import Image
 from sardonyx.compiler.launch import NAME, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
@@ -60,7 +60,7 @@ _FIRST_ROOM = 1 << 20
 """Bytes that a loop may collect before it is begun again with more room, where its length is not known before."""
 
 
-def _no_host(domain: str, name: str, since: int, present: tuple[bool, ...] | None) -> HostFunction:
+def _no_host(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
     raise UnsupportedError(f"the host function {name} is not known.")
 
 
@@ -79,7 +79,7 @@ class Program:
         host: Values that the interpreter computes, and why.
         launches: The kernels, in order.
         flushes: Whether kernels take denormal numbers for zero.
-        loops: The compiled bodies of loops that are left to the interpreter.
+        loops: The compiled bodies of loops that are left to the interpreter, or may be by a call.
     """
 
     def __init__(
@@ -158,14 +158,23 @@ class Program:
         Raises:
             NoImage: There is no text for what the interpreter computes.
         """
+        self._compile_bodies()
         programs = [*self._programs()]
-        if any(isinstance(step, Segment) and step.settling is not None for each in programs for step in each.steps):
-            raise NoImage("a loop may change the sizes of its state: the interpreter needs its body")
         prepared = {key: array for each in programs for key, array in each._prepared.items()}
         writer = image_module.Writer(prepared, {text: name for each in programs for text, name in each._names.items()})
         head = {**writer.head(self._outline()), "denormals": any(each._has_denormals for each in programs)}
         parts = dict.fromkeys(part for each in programs for part in each._code.parts)
         return Image(head, self._code if self._code.functions else linked([*parts]), writer.arrays)
+
+    def _compile_bodies(self) -> None:
+        """Compile the bodies of loops whose state may change its sizes: another process cannot when it does."""
+        for step in self.steps:
+            if isinstance(step, Segment) and step.settling is not None:
+                loop = step.launches[0].writes
+                if loop not in self.loops:
+                    self.loops[loop] = self._of_body(loop)
+        for body in self.loops.values():
+            body._compile_bodies()
 
     def _programs(self) -> Iterator[Program]:
         """This one, and those of loops' bodies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,8 @@ def host() -> Target:
         )
     name = wanted or _detected()
     known = NAMED[name]
-    l1, l2, l3 = (_cache_bytes(level) for level in (1, 2, 3))
+    caches = _caches()
+    l1, l2, l3 = (caches.get(level, 0) for level in (1, 2, 3))
     return Target(
         name, llvm.get_default_triple(), known.cpu, known.features, known.vector_bits, known.vector_registers,
         l1 or known.l1, l2 or known.l2, l3 or known.l3,
@@ -105,13 +107,15 @@ def _detected() -> str:
     return "avx2" if features.get("avx2") and features.get("fma") else "sse"
 
 
-def _cache_bytes(level: int) -> int:
-    """Bytes of a core's cache, from Linux's description of the first processor; 0 where there is none."""
-    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            kind, at, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
-        except OSError:
-            return 0
-        if int(at) == level and kind != "Instruction":
-            return int(size.rstrip("KM")) << (20 if size.endswith("M") else 10)
-    return 0
+def _caches() -> dict[int, int]:
+    """Bytes of a core's caches by level, from Linux's description of the first processor; empty without one."""
+    found: dict[int, int] = {}
+    try:
+        for number in itertools.count():
+            entry = Path(f"/sys/devices/system/cpu/cpu0/cache/index{number}")
+            kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind != "Instruction":
+                found.setdefault(int(level), int(size.rstrip("KM")) << (20 if size.endswith("M") else 10))
+    except OSError:  # There are no more.
+        return found
+    return found

@@ -34,9 +34,10 @@ class HostFunction:
         since: The version of the domain that it is right for.
         present: Which inputs of the operator the operands are; None for all.
         given: Attributes of the function that are none of the operator.
+        module: The module that defines it; by default that of ``compute``.
     """
 
-    __slots__ = ("__weakref__", "compute", "domain", "given", "name", "present", "since", "type_rule")
+    __slots__ = ("__weakref__", "compute", "domain", "given", "module", "name", "present", "since", "type_rule")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class HostFunction:
         since: int = 1,
         present: tuple[bool, ...] | None = None,
         given: frozenset[str] = frozenset(),
+        module: str = "",
     ) -> None:
         self.name = name
         self.type_rule = type_rule
@@ -56,6 +58,7 @@ class HostFunction:
         self.since = since
         self.present = present
         self.given = given
+        self.module = module or compute.__module__
         _known[domain, name, since, present] = self
 
     def results(self, operands: Sequence[Any], attributes: Mapping[str, Any], types: Sequence[Type]) -> tuple[Any, ...]:

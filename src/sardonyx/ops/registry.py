@@ -10,6 +10,7 @@ An attribute whose name is taken, by these, an input or Python, is written with 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -146,6 +147,9 @@ class Operator:
 _IGNORED = frozenset({"consumed_inputs"})
 """Attributes of the first versions that never had a meaning for results."""
 
+_OWN = "sardonyx.ops."
+"""How the names of the modules begin that hold the library's own definitions."""
+
 _operators: dict[tuple[str, str], list[Operator]] = {}
 _of_users: dict[tuple[str, str], list[Operator]] = {}
 _host_functions: dict[tuple[str, str, int], Callable[[tuple[bool, ...]], HostFunction]] = {}
@@ -210,6 +214,7 @@ def host_operator(
                     since=since,
                     present=present,
                     given=described.given,
+                    module=definition.__module__,
                 )
             return function
 
@@ -276,7 +281,7 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
         given=frozenset(given),
         rounded={name: float(np.float32(value)) for name, value in attributes.items() if isinstance(value, float)},
         renamed=renamed,
-        user=not definition.__module__.startswith("sardonyx.ops."),
+        user=not definition.__module__.startswith(_OWN),
     )
 
 
@@ -323,19 +328,25 @@ def load() -> None:
         _load()
 
 
-def host_function(domain: str, name: str, since: int, present: tuple[bool, ...] | None) -> HostFunction:
+def host_function(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
     """The host function of an operator, as a kept program names it.
+
+    Of the library's own definitions only the module that has it is imported: all of them take longer to import than
+    most programs take to load.
 
     Args:
         domain: The operator's domain.
         name: Its name.
         since: The version of the domain.
         present: Which inputs it is given; None where it is given all.
+        module: The module that defines it.
 
     Raises:
         UnsupportedError: There is none.
     """
-    load()
+    if module.startswith(_OWN):
+        with _loading, contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(module)
     make = _host_functions.get((domain, name, since))
     found = known_function(domain, name, since, present) if make is None or present is None else make(present)
     if found is None:

@@ -282,16 +282,21 @@ def _tensors(model: ir.Model) -> Iterator[Any]:
 @functools.cache
 def _build() -> str:
     """Names the target, this package and what it computes with, down to when its files were written."""
-    files = sorted(_sources(str(Path(__file__).parents[1])))
     others = [str(sys.modules[name].__version__) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
-    return digest(sys.modules["sardonyx"].__version__, toolchain(), repr(host()), *files, *others)
+    files = "\n".join(sorted(_sources(str(Path(__file__).parents[1]))))
+    return digest(sys.modules["sardonyx"].__version__, toolchain(), repr(host()), files, *others)
 
 
-def _sources(folder: str) -> Iterator[str]:
-    with os.scandir(folder) as found:
-        for each in found:
-            if each.name.endswith(".py"):
-                state = each.stat()
-                yield f"{each.path} {state.st_size} {state.st_mtime_ns}"
-            elif each.is_dir():
-                yield from _sources(each.path)
+def _sources(folder: str) -> list[str]:
+    """The package's files; a loop, since every load of a process waits for it."""
+    found, folders = [], [folder]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for each in entries:
+                name = each.name
+                if name.endswith(".py"):
+                    state = each.stat()
+                    found.append(f"{each.path} {state.st_size} {state.st_mtime_ns}")
+                elif "." not in name and name != "__pycache__" and each.is_dir():
+                    folders.append(each.path)
+    return found
