@@ -35,6 +35,8 @@ def call(name: str, cache: Path | None = None, **arguments: Any) -> dict[str, An
         arguments: What it is given.
     """
     surroundings = {**os.environ, **({} if cache is None else {"SARDONYX_CACHE": str(cache)})}
+    # Modules are compiled once, as those of installed packages are.
+    surroundings.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, __file__, name]
     try:
         child = subprocess.run(

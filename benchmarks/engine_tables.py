@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -149,6 +150,12 @@ def middle(row: Result, kind: str, figure: str) -> float | None:
     return None if None in found else statistics.median(found)
 
 
+def started(row: Result, peer: str, figure: str) -> float | None:
+    """A peer's figure over ours, in processes with a warm cache."""
+    ours, theirs = middle(row, "warm", figure), middle(row, peer, figure)
+    return theirs / ours if ours and theirs else None
+
+
 def loaded(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
     columns = [
         ("cold", "load"), ("answer", "first"), ("warm", "load"), ("onnxruntime", "load"), ("onnxruntime", "first"),
@@ -268,18 +275,24 @@ def plot(path: Path, found: Mapping[str, Sequence[Result]]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    sections = [name for name in ("latency", "trees") if found.get(name)]
-    if not sections:
+    panels: list[tuple[str, Sequence[Result], Callable[[Result, str], float | None]]] = [
+        (f"{name}: a peer's time over Sardonyx's, above 1 is faster", found[name], best_of)
+        for name in ("latency", "trees") if found.get(name)
+    ]  # fmt: skip
+    for figure_name, title in (("load", "loading, warm: a peer's time"), ("growth", "memory after a run: a peer's")):
+        if found.get("load"):
+            beside = functools.partial(started, figure=figure_name)
+            panels.append((f"{title} over Sardonyx's, above 1 is less", found["load"], beside))
+    if not panels:
         return
-    figure, axes = plt.subplots(len(sections), 1, figsize=(14, 5 * len(sections)), squeeze=False, layout="constrained")
-    for axis, section in zip(axes[:, 0], sections, strict=True):
-        rows = found[section]
+    figure, axes = plt.subplots(len(panels), 1, figsize=(14, 5 * len(panels)), squeeze=False, layout="constrained")
+    for axis, (title, rows, ratio) in zip(axes[:, 0], panels, strict=True):
         for peer in PEERS:
-            axis.plot(range(len(rows)), [best_of(row, peer) or math.nan for row in rows], "o", label=f"over {peer}")
+            axis.plot(range(len(rows)), [ratio(row, peer) or math.nan for row in rows], "o", label=f"over {peer}")
         axis.axhline(1, color="grey", linewidth=0.8)
         axis.set_yscale("log")
         axis.set_xticks(range(len(rows)), [row["name"] for row in rows], rotation=90, fontsize=8)
-        axis.set_title(f"{section}: a peer's time over Sardonyx's, above 1 is faster")
+        axis.set_title(title)
         axis.grid(alpha=0.3)
         axis.legend()
     figure.savefig(path, dpi=120)

@@ -31,8 +31,8 @@ import report
 import suites
 
 SECTIONS = ("latency", "call", "load", "memory", "dynamic", "trees")
-STARTS = 3
-"""Fresh processes for each figure of loading and of memory."""
+STARTS = {"answer": 1, "cold": 1, "warm": 3, "onnxruntime": 3, "openvino": 1}
+"""Fresh processes for figures of loading and of memory: few where they are dear, or nothing is asked beside them."""
 
 CALLS = 1000
 SMALL = "mlp"
@@ -113,19 +113,16 @@ class Bench:
         for case in progress(self.cases(), "load"):
             feeds = self.feeds(case)
             common = {"path": str(case.path), "feeds": feeds, "threads": self.threads}
-            rows: dict[str, list[Result]] = {name: [] for name in ("cold", "answer", "warm", *engines.PEERS)}
-            for number in range(STARTS):
-                fresh = self.work / "fresh"
-                for name, compile in (("answer", "background"), ("cold", "wait")):
-                    # Each cold start is so dear that one is enough.
-                    if number == 0:
+            rows: dict[str, list[Result]] = {name: [] for name in STARTS}
+            fresh = self.work / "fresh"
+            for number in range(max(STARTS.values())):
+                for name in [name for name, starts in STARTS.items() if number < starts]:
+                    if name in ("answer", "cold"):
                         shutil.rmtree(fresh, ignore_errors=True)
-                        rows[name].append(
-                            children.call("start", fresh, engine=engines.SUBJECT, compile=compile, **common)
-                        )
-                rows["warm"].append(children.call("start", fresh, engine=engines.SUBJECT, **common))
-                for engine in engines.PEERS:
-                    rows[engine].append(children.call("start", None, engine=engine, **common))
+                    engine = name if name in engines.PEERS else engines.SUBJECT
+                    compile = "background" if name == "answer" else "wait"
+                    cache = fresh if engine == engines.SUBJECT else None
+                    rows[name].append(children.call("start", cache, engine=engine, compile=compile, **common))
             yield {"name": case.name, "starts": rows}
 
     def dynamic(self) -> Iterator[Result]:

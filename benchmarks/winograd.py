@@ -185,7 +185,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def compare(channels: int, extent: int, tiles: list[tuple[int, int]], rounds: int) -> None:
-    """Print a row for each size of a tile, in stages too where tiles are few, with weights transformed before or fresh."""
+    """Print a row for each size of a tile: in stages too where tiles are few, weights transformed before and fresh."""
     few = extent < 28
     rng = np.random.default_rng(0)
     weights = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)

@@ -133,7 +133,8 @@ class Writer:
     def _outline(self, program: Outline) -> list[Any]:
         function = program.function
         self._inner |= program.inner
-        self._settled |= {step.launches[0].writes for step in program.steps if _is_settled(step)}
+        segments = [step for step in program.steps if isinstance(step, Segment)]
+        self._settled |= {each.launches[0].writes for each in segments if each.settling is not None}
         inputs = [*map(self._value, function.inputs)]
         steps = [self._step(step, program) for step in program.steps]
         return [
@@ -458,10 +459,6 @@ class Reader:
 @functools.cache
 def _dtype(name: str) -> t.DType:
     return t.element_type(name)
-
-
-def _is_settled(step: Step) -> bool:
-    return isinstance(step, Segment) and step.settling is not None
 
 
 def _settling(settling: Settling) -> list[Any]:
