@@ -39,8 +39,8 @@ class Suppression(NamedTuple):
 def suppression(value: Value) -> Suppression:
     """The operands of a ``host`` of ``NonMaxSuppression``, with None for those left out."""
     given = iter(value.operands)
-    present: tuple[bool, ...] = value.params["function"].present
-    operands = [next(given) if there else None for there in present]
+    present: tuple[bool, ...] | None = value.params["function"].present
+    operands = [next(given) if there else None for there in present or (True,) * len(value.operands)]
     boxes, scores, limit, overlap, threshold = operands + [None] * (5 - len(operands))
     assert boxes is not None and scores is not None
     return Suppression(boxes, scores, limit, overlap, threshold)
@@ -58,9 +58,7 @@ def chosen_of_category(value: Value) -> Size:
 def _suppresses(value: Value) -> bool:
     operands = suppression(value)
     floats = (operands.boxes, operands.scores, operands.overlap, operands.threshold)
-    return value.params["function"].present is not None and all(
-        _dtype(each) == t.FLOAT for each in floats if each is not None
-    )
+    return all(_dtype(each) == t.FLOAT for each in floats if each is not None)
 
 
 def _most_chosen(value: Value) -> Size:

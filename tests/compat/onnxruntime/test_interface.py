@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -247,6 +248,37 @@ def test_values_hold_the_array_itself(ort: Any) -> None:
         ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
     (y,) = session(ort).run_with_ort_values(["y"], {"x": value, "k": ort.OrtValue.ortvalue_from_numpy(K)})
     assert y.numpy().tolist() == [[2, 0]]
+
+
+@BOTH
+def test_values_of_strided_arrays_lie_close(ort: Any) -> None:
+    value = ort.OrtValue.ortvalue_from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3).T)
+    assert (value.shape(), value.numpy().tolist()) == ([3, 2], [[0, 3], [1, 4], [2, 5]])
+    memory = np.frombuffer(ctypes.string_at(value.data_ptr(), 24), np.float32)
+    assert memory.tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_values_that_are_no_tensors_say_what_they_are() -> None:
+    tensors, maps = ours.OrtValue([X, X]), ours.OrtValue([{1: 0.5, 2: 0.25}])
+    assert (tensors.data_type(), tensors.is_tensor_sequence()) == ("seq(tensor(float))", True)
+    assert (maps.data_type(), maps.is_tensor_sequence()) == ("seq(map(int64,tensor(float)))", False)
+    assert ours.OrtValue({"a": np.int64(3)}).data_type() == "map(string,tensor(int64))"
+    assert ours.OrtValue([]).data_type() == "seq(tensor(float))"
+
+
+def test_whoever_waits_for_a_run_is_told_of_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that nobody foresaw."""
+    told: list[tuple[Any, str]] = []
+    done = threading.Event()
+    found = session(ours)
+
+    def broken(*arguments: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(found, "run", broken)
+    found.run_async(["y"], FEEDS, lambda results, data, error: (told.append((results, error)), done.set()), None)
+    assert done.wait(30)
+    assert told == [([], "MemoryError")]
 
 
 def test_values_speak_dlpack() -> None:

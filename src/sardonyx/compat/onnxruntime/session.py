@@ -164,8 +164,8 @@ class InferenceSession(Edits):
         if self._given in (b"", b"\0"):
             raise InvalidArgument("No graph was found in the protobuf.")
         with loading():
-            compile = {} if "SARDONYX_COMPILE" in os.environ else {"compile": "wait"}
-            source, ours_told = self._source(), told._ours(providers=ours(self._providers, options), **compile)
+            waits = {} if "SARDONYX_COMPILE" in os.environ else {"compile": "wait"}
+            source, ours_told = self._source(), told._ours(providers=ours(self._providers, options), **waits)
             try:
                 self._session = runtime.Session(source, ours_told)
             except Exception as error:
@@ -353,8 +353,8 @@ class InferenceSession(Edits):
         def compute() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except (SardonyxError, TypeError, ValueError) as raised:
-                results, error = [], str(raised)
+            except Exception as raised:  # Whatever it is, somebody waits for the call.
+                results, error = [], str(raised) or type(raised).__name__
             callback(results, user_data, error)
 
         threading.Thread(target=compute, name="sardonyx-run", daemon=True).start()

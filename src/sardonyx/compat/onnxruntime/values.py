@@ -30,9 +30,22 @@ def _element_type(array: np.ndarray) -> int:
     return int(ir.DataType.from_numpy(array.dtype))
 
 
-def _type_text(array: np.ndarray) -> str:
-    name = onnx.TensorProto.DataType.Name(_element_type(array))
-    return f"tensor({name.lower()})"
+_FLOAT = {float: np.float32}
+"""What Python's own numbers stand for in maps, where it is not what numpy takes them for."""
+
+
+def _element_name(array: np.ndarray) -> str:
+    return str(onnx.TensorProto.DataType.Name(_element_type(array))).lower()
+
+
+def _type_text(value: Any) -> str:
+    """The type as the standard writes it; Python's floats, and what is empty, are of 32 bits."""
+    if isinstance(value, list):
+        return f"seq({_type_text(value[0]) if value else 'tensor(float)'})"
+    if isinstance(value, dict):
+        key, item = next(iter(value.items()), (0, 0.0))
+        return f"map({_element_name(np.asarray(key))},{_type_text(np.asarray(item, _FLOAT.get(type(item))))})"
+    return f"tensor({_element_name(value)})"
 
 
 def at_address(address: int, shape: Sequence[int], element_type: Any) -> np.ndarray:
@@ -65,12 +78,12 @@ class OrtValue:
             RuntimeError: The device is not the processor.
         """
         require_cpu(device_type, device_id)
-        return OrtValue(np.asarray(numpy_obj))
+        return OrtValue(np.asarray(numpy_obj, order="C"))
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> OrtValue:
         """A tensor over an array whose bits are elements of another type of the same size."""
-        return OrtValue(np.asarray(data).view(dtype_of(onnx_element_type)))
+        return OrtValue(np.asarray(data, order="C").view(dtype_of(onnx_element_type)))
 
     @staticmethod
     def ortvalue_from_shape_and_type(
@@ -127,11 +140,7 @@ class OrtValue:
 
     def data_type(self) -> str:
         """The type as the standard writes it, ``tensor(float)``."""
-        if isinstance(self._value, np.ndarray):
-            return _type_text(self._value)
-        if isinstance(self._value, list):
-            return f"seq({_type_text(self._value[0])})" if self._value else "seq(tensor(float))"
-        return "sparse_tensor" if self.is_sparse_tensor() else "map"
+        return self._value.data_type() if isinstance(self._value, SparseTensor) else _type_text(self._value)
 
     def element_type(self) -> int:
         """The standard's number for the type of the elements."""
@@ -163,7 +172,7 @@ class OrtValue:
 
     def is_tensor_sequence(self) -> bool:
         """Whether it holds a sequence of tensors."""
-        return isinstance(self._value, list)
+        return isinstance(self._value, list) and not any(isinstance(each, dict) for each in self._value)
 
     def as_sparse_tensor(self) -> SparseTensor:
         """The sparse tensor that it holds.
