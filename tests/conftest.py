@@ -5,6 +5,7 @@ Sessions compute with numpy unless a test asks for compiled code.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +28,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SARDONYX_CACHE"] = folder.name
     # Tests that mean compiled code ask for it.
     os.environ.setdefault("SARDONYX_COMPILE", "off")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collection makes stays to the end: the garbage collector need not look at it, now or ever."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
