@@ -9,7 +9,12 @@ import onnx
 import pytest
 
 import sardonyx
+from sardonyx.compiler.counted import has_kernel
 from sardonyx.compiler.steps import Segment
+from sardonyx.core import types
+from sardonyx.core.host import HostFunction, host
+from sardonyx.core.trace import trace
+from sardonyx.core.types import TensorType
 from sardonyx.errors import ExecutionError
 from sardonyx.ops.definitions.detection import non_max_suppression
 from sardonyx.runtime.profile import profile
@@ -124,3 +129,11 @@ def test_what_it_takes_is_told(suppression: tuple[sardonyx.Session, int]) -> Non
     session, _ = suppression
     found = profile(session, fed(drawn(np.random.default_rng(3), special=False)), runs=1)
     assert [each.note.title for each in found.kernels] == ["suppression", "boxes"] and not found.interpreted
+
+
+@pytest.mark.parametrize("name", ["NonMaxSuppression", "NonZero"])
+def test_a_function_of_an_operators_name_is_none(name: str) -> None:
+    mine = HostFunction(name, lambda x: (x,), lambda x: (x + 1,))
+    function = trace("f", lambda x: list(host(mine, x)), [TensorType(types.FLOAT, (3,))])
+    (value,) = [each for each in function.values if each.op == "host"]
+    assert not has_kernel(value)

@@ -39,8 +39,8 @@ class Suppression(NamedTuple):
 def suppression(value: Value) -> Suppression:
     """The operands of a ``host`` of ``NonMaxSuppression``, with None for those left out."""
     given = iter(value.operands)
-    present: tuple[bool, ...] | None = value.params["function"].present
-    operands = [next(given) if there else None for there in present or (True,) * len(value.operands)]
+    present: tuple[bool, ...] = value.params["function"].present
+    operands = [next(given) if there else None for there in present]
     boxes, scores, limit, overlap, threshold = operands + [None] * (5 - len(operands))
     assert boxes is not None and scores is not None
     return Suppression(boxes, scores, limit, overlap, threshold)
@@ -91,7 +91,9 @@ def has_kernel(value: Value) -> bool:
     if value.op != "host":
         return False
     function = value.params["function"]
-    return function.domain == "" and function.name in _KNOWN and _KNOWN[function.name].takes(value)
+    # Definitions of operators say which inputs they are given; a function of somebody's own may have any name.
+    is_operator = function.domain == "" and function.present is not None
+    return is_operator and function.name in _KNOWN and _KNOWN[function.name].takes(value)
 
 
 def most_results(value: Value) -> Size:
