@@ -25,6 +25,9 @@ JUDGE = "onnxruntime"
 
 TIMEOUT_SECONDS = 1800.0
 
+REPEATED = 3
+"""Calls of a size that is not new any more."""
+
 
 def call(name: str, cache: Path | None = None, **arguments: Any) -> dict[str, Any]:
     """Run a function of this module in a process of its own; ``failure`` is why there is no result.
@@ -187,14 +190,14 @@ def start(engine: str, path: str, feeds: str, threads: int, compile: str = "wait
 
 
 def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
-    """Every engine on inputs of many sizes, each new size and then the same again; the engines take turns."""
+    """Every engine on inputs of many sizes, each when it is new; ours then again. The engines take turns."""
     import sardonyx.compiler.build as build
     from judge import difference
     from sardonyx.report.alternation import REST_SECONDS, timed
 
     runs = {name: engines.load(name, Path(path), threads) for name in (engines.SUBJECT, *engines.PEERS)}
     new: dict[str, list[float]] = {name: [] for name in runs}
-    again: dict[str, list[float]] = {name: [] for name in runs}
+    again: list[float] = []
     compiled = counting(build, "compiled")
     worst, faults = 0.0, 0
     for number, stored in enumerate(sizes):
@@ -203,17 +206,18 @@ def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
         for name in sorted(runs, key=lambda name: (list(runs).index(name) + number) % len(runs)):
             time.sleep(REST_SECONDS)
             new[name].append(timed(lambda: outputs.update({name: runs[name](given)})))  # noqa: B023
-            again[name].append(statistics.median(timed(lambda: runs[name](given)) for _ in range(5)))  # noqa: B023
+            if name == engines.SUBJECT:
+                again.append(statistics.median(timed(lambda: runs[name](given)) for _ in range(REPEATED)))  # noqa: B023
         for ours, theirs in zip(outputs[engines.SUBJECT], outputs["onnxruntime"], strict=True):
             error, fault = difference(ours, theirs)
             worst, faults = max(worst, error), faults + (fault is not None)
         if not number:
             compiled.clear()
     # The first size of all compiles in some engines: it is no size like others.
-    ratios = sorted(a / b for a, b in zip(new[engines.SUBJECT][1:], again[engines.SUBJECT][1:], strict=True))
+    ratios = sorted(a / b for a, b in zip(new[engines.SUBJECT][1:], again[1:], strict=True))
     return {
         "new": {name: sum(each[1:]) for name, each in new.items()},
-        "again": {name: sum(each[1:]) for name, each in again.items()},
+        "again": sum(again[1:]),
         "ratio": statistics.median(ratios), "ratios": ratios, "compilations": len(compiled),
         "worst": worst, "faults": faults, "growth": growth_after_the_largest(path, sizes, threads),
     }  # fmt: skip

@@ -221,7 +221,8 @@ def start_notes(row: Result) -> list[str]:
 def of_many_sizes(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
     table = Table(
         "Many input sizes",
-        "Seconds for all sizes but the first: each when it is new, and when it comes again (the median of five calls). "
+        "Seconds for all sizes but the first: each when it is new, and, ours, when it comes again (the median of three "
+        "calls). "
         "The ratio is new over repeated, ours: the median over all sizes, and what nine of ten are below. Growth is "
         "that of resident memory over all sizes, in a session that had the largest first.",
         ["Model", "sizes", "engine", "new", "again", "new / again", "of nine in ten", "growth, MiB"], [],
@@ -233,13 +234,11 @@ def of_many_sizes(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
             lines.append(line(f"sizes of {row['name']}", "runs", row["failure"], False))
             continue
         for name, seconds in row["new"].items():
-            more = ["—"] * 3
+            more = ["—"] * 4
             if name == SUBJECT:
                 most = row["ratios"][len(row["ratios"]) * 9 // 10]
-                more = [f"{row['ratio']:.2f}", f"{most:.2f}", f"{row['growth'] / MIB:.1f}"]
-            table.rows.append(
-                [row["name"], str(row["count"]), name, f"{seconds:.3f}", f"{row['again'][name]:.3f}", *more]
-            )
+                more = [f"{row['again']:.3f}", f"{row['ratio']:.2f}", f"{most:.2f}", f"{row['growth'] / MIB:.1f}"]
+            table.rows.append([row["name"], str(row["count"]), name, f"{seconds:.3f}", *more])
         fastest = min(row["new"][peer] for peer in PEERS)
         share, ratio = fastest / row["new"][SUBJECT], row["ratio"]
         lines += [

@@ -98,7 +98,7 @@ def test_many_sizes_are_measured_on_all_engines(modules: dict[str, ModuleType], 
     found = modules["children"].call("dynamic", path=str(tmp_path / "net.onnx"), sizes=sizes, threads=2)
     assert found["faults"] == found["compilations"] == 0
     assert len(found["ratios"]) == 2
-    assert set(found["new"]) == set(found["again"]) == {"sardonyx", "onnxruntime", "openvino"}
+    assert set(found["new"]) == {"sardonyx", "onnxruntime", "openvino"}
     table, lines = modules["tables"].of_many_sizes([{"name": "net", "count": 3, **found}])
     assert len(table.rows) == 3
     assert {asked: held for _, asked, _, held in lines}["no compilation"] == "yes"
