@@ -26,8 +26,12 @@ class Bodies:
         self.threads = threads
         self._bodies: dict[Function, Body | str] = {}
 
-    def lowered(self, function: Function) -> Lowering:
+    def lowered(self, function: Function, repeats: bool = False) -> Lowering:
         """The kernels of a function in canonical form.
+
+        Args:
+            function: The function.
+            repeats: Whether it is the body of a loop, of which the first input is the number of the iteration.
 
         Raises:
             UnsupportedError: What its kernels need of each other contradicts itself.
@@ -35,8 +39,9 @@ class Bodies:
         kept: dict[Value, str] = {}
         refused: dict[Value, str] = {}
         while True:
-            schedule = Schedule(function, kept, refused)
-            lowering = Lowering(schedule, self.target, blocked_images(schedule, self.target), self.threads, self.body)
+            schedule = Schedule(function, kept, refused, self.target)
+            blocks, iteration = blocked_images(schedule, self.target), function.inputs[0] if repeats else None
+            lowering = Lowering(schedule, self.target, blocks, self.threads, self.body, iteration)
             if not lowering.unfusable and not lowering.refused:
                 return lowering
             if not lowering.refused and lowering.unfusable.keys() <= kept.keys():
@@ -45,23 +50,27 @@ class Bodies:
             kept |= lowering.unfusable
             refused |= lowering.refused
 
-    def body(self, function: Function) -> Body:
+    def body(self, function: Function, repeats: bool) -> Body:
         """The kernels of a loop's body, or of a branch.
+
+        Args:
+            function: The function.
+            repeats: Whether it is a loop's body.
 
         Raises:
             UnsupportedError: There are no kernels for some of it.
         """
         found = self._bodies.get(function)
         if found is None:
-            found = self._bodies[function] = self._lowered_body(canonical(function, self.target))
+            found = self._bodies[function] = self._lowered_body(canonical(function, self.target), repeats)
         if isinstance(found, str):
             raise UnsupportedError(found)
         return found
 
-    def _lowered_body(self, function: Function) -> Body | str:
+    def _lowered_body(self, function: Function, repeats: bool) -> Body | str:
         if function.defined_symbols:
             return f"sizes are computed in {function.name}"
-        lowering = self.lowered(function)
+        lowering = self.lowered(function, repeats)
         if lowering.schedule.host:
             return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
         if any(launch.writes.op == "loop" and settling(launch.writes) is not None for launch in lowering.launches):

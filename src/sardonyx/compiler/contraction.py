@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.emitter import Emitter, vector
-from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
-from sardonyx.compiler.kernels.gemm_tile import tile_for
-from sardonyx.compiler.kernels.kernel import Index
+from sardonyx.compiler.gates import Gates
+from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, Turned, gemm, pack, pack_gates, scratch_bytes
+from sardonyx.compiler.kernels.gemm_tile import gated_tile, tile_for
+from sardonyx.compiler.kernels.kernel import Gated, Index
 from sardonyx.compiler.launch import Prepared, Read, Scratch
-from sardonyx.compiler.loops import bound_at, masked, stored
+from sardonyx.compiler.loops import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.quantized import form_of
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
+from sardonyx.compiler.reader import Place as Position
 from sardonyx.compiler.views import View, contiguous, merged, shape_of
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.compiler.writing import Writing
@@ -32,11 +34,13 @@ class Contraction:
     Args:
         writing: The kernel.
         value: The ``contract``.
+        gates: What it is a product of, where its columns are gates.
     """
 
-    def __init__(self, writing: Writing, value: Value) -> None:
+    def __init__(self, writing: Writing, value: Value, gates: Gates | None = None) -> None:
         self.writing = writing
         self.value = value
+        self.gates = gates
         x, y = value.operands
         params = value.params
         self.pairs = params["batch"]
@@ -64,7 +68,7 @@ class Contraction:
         rows, batch_rows = self._split(a, self.rows)
         columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
         m, m_step = _joined(a, rows)
-        n, n_step = _joined(b, columns) if not constant else (math.prod(b.shape[axis] for axis in columns), 1)
+        n, n_step = _joined(b, columns) if not constant else (self._constant_columns(), 1)
         w, kernel = self.writing, self.writing.kernel
         result = dtype_of(self.value)
         pointer = w.pointer(a.base)
@@ -105,9 +109,25 @@ class Contraction:
 
         return gemm(
             kernel, m=m, n=n, k=k, a=matrix_a, b=matrix_b, batch=math.prod(size for size, _, _ in leading), place=place,
-            result=result, scratch=scratch, together=together,
+            result=result, scratch=scratch, together=together, turned=self._turned() if constant else None,
             epilogue=self._epilogue(rows, batch_rows, columns, batch_columns),
         )  # fmt: skip
+
+    def _constant_columns(self) -> Size:
+        """The columns of weights, as they are packed."""
+        if self.gates is None:
+            return math.prod(self.b.shape[axis] for axis in self.columns)
+        lanes = self.writing.reader.lanes
+        return -(-self.gates.units // lanes) * lanes * self.gates.count
+
+    def _turned(self) -> Turned | None:
+        """Weights that iterations of a loop read again and again are taken forth and back."""
+        number = self.writing.whole.iteration
+        if number is None:
+            return None
+        e = self.writing.kernel.emitter
+        iteration = e.load("i64", self.writing.pointer(number), 8)
+        return Turned(e.let(f"trunc i64 {iteration} to i1"), self.writing.whole.threads)
 
     def _split(self, operand: View, axes: list[int]) -> tuple[list[int], list[int]]:
         """The free axes that are one in memory, and those before them, which become part of the batch."""
@@ -132,24 +152,24 @@ class Contraction:
         assert isinstance(k, int)
         assert isinstance(n, int)
         target, result = self.writing.whole.target, dtype_of(self.value)
+        count = None if self.gates is None else self.gates.count
 
         def make(read: Read) -> np.ndarray:
-            array = strided(b, read).transpose(*right, *columns).reshape(k * together, n)
+            array = strided(b, read).transpose(*right, *columns).reshape(k * together, -1)
             if together > 1:
                 words = array.reshape(k, together, n).swapaxes(1, 2)
                 array = np.ascontiguousarray(words).view(np.int32)[..., 0]
-            return pack(array, target, result, m=m)
+            return pack(array, target, result, m=m) if count is None else pack_gates(array, target, result, count, m)
 
-        width = tile_for(target, result, n, together, m).columns
-        form = (
-            f"panels {width} {together} {right} {columns} {b.shape} {b.strides} {b.offset} {result.name} {target.name}"
-        )
+        tile = tile_for(target, result, n, together, m) if count is None else gated_tile(target, result, count, m)
+        lies = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
+        form = f"panels {tile.columns} {count} {together} {lies} {result.name} {target.name}"
         return Prepared(b.base, form, make)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]
-        w, value = self.writing, self.value
-        root, reader = w.group.root, w.reader
-        memory = w.located(root)
+        w, value, gates = self.writing, self.value, self.gates
+        reader = w.reader
+        memories = [(root, w.located(root)) for root in w.group.roots]
         shape = shape_of(value)
         first_row = len(self.pairs)
         first_column = first_row + len(self.rows)
@@ -161,7 +181,8 @@ class Contraction:
             raise KeyError
 
         def alike(start: int, count: int) -> bool:
-            return all(walked_alike(root, axis, w.memory, bound) for axis in range(start, start + count - 1))
+            axes = range(start, start + count - 1)
+            return all(walked_alike(root, axis, w.memory, bound) for root, _ in memories for axis in axes)
 
         def spread(index: Index, axes: Sequence[int], start: int) -> list[Index]:
             """An index over several axes of the result as one each."""
@@ -176,27 +197,54 @@ class Contraction:
                 found.insert(0, inner)
             return [index, *found]
 
-        def epilogue(at: tuple[Index, ...], result: str, mask: str | None) -> None:
+        def located(at: tuple[Index, ...]) -> tuple[Index, ...]:
+            """The place of a vector of results along the axes of the value."""
             *leading, row, column = at
             batch = leading[: len(self.pairs)]
             outer_rows = leading[len(self.pairs) : len(self.pairs) + len(batch_rows)]
             outer_columns = leading[len(self.pairs) + len(batch_rows) :]
             assert len(a_axes) == len(batch_rows) + len(rows)
             assert len(b_axes) == len(batch_columns) + len(columns)
+            return (
+                *batch, *outer_rows, *spread(row, rows, first_row + len(batch_rows)),
+                *outer_columns, *spread(column, columns, first_column + len(batch_columns)),
+            )  # fmt: skip
+
+        def epilogue(at: tuple[Index, ...], result: str, mask: str | None) -> None:
             element = Element(result, False)
             if not b_axes:
                 # Without columns there is one element, in the first lane.
                 type = vector(reader.lanes, storage.register_type(dtype_of(value)))
                 element, mask = Element(w.kernel.emitter.let(f"extractelement {type} {result}, i64 0"), True), None
             with masked(reader, mask):
-                here = (
-                    *batch, *outer_rows, *spread(row, rows, first_row + len(batch_rows)),
-                    *outer_columns, *spread(column, columns, first_column + len(batch_columns)),
-                )  # fmt: skip
+                here = located(at)
                 reader.bind(value, bound_at(value, here, element))
-                stored(reader, root, memory, here)
+                for root, memory in memories:
+                    stored(reader, root, memory, here)
 
-        return epilogue
+        def of_gates(at: tuple[Index, ...], results: Sequence[str], mask: str | None) -> None:
+            assert gates is not None
+            with masked(reader, mask):
+                here = located(at)
+                for part, gate in gates.parts.items():
+                    reader.bind(part, self._gate(part, here, gate * gates.units, results[gate]))
+                for root, memory in memories:
+                    stored(reader, root, memory, here)
+
+        return epilogue if gates is None else Gated(gates.count, gates.units, of_gates)
+
+    def _gate(self, part: Value, here: tuple[Index, ...], start: int, result: str) -> Callable[[Position], Element]:
+        """A gate of the units at hand: what is computed of all columns is read where the gate's are."""
+        reader = self.writing.reader
+
+        def at(wanted: Position) -> Element:
+            if wanted != here:
+                raise Unfusable(part)
+            wide = (*here[:-1], reader.shifted(here[-1], start))
+            reader.bind(self.value, bound_at(self.value, wide, Element(result, False)))
+            return reader.element(part.operands[0], wide)
+
+        return at
 
 
 def strided(found: View, read: Read) -> np.ndarray:

@@ -217,7 +217,7 @@ class _Reading:
 
     def _starts(self, launch: Launch) -> Sequence[Value]:
         """The values that a kernel computes to the end: the group's root, or operands of a root written in parts."""
-        root = launch.group.root
+        group, root = launch.group, launch.group.root
         if not _is_final(launch):
             return ()
         if root.op == "concat":
@@ -226,7 +226,7 @@ class _Reading:
             return ()
         if root.op == "pad" or (root.op == "scatter" and launch.title != "scatter"):
             return (root.operands[0],)
-        return root.operands[1:] if root.op == "scatter" else (root,)
+        return root.operands[1:] if root.op == "scatter" else group.roots
 
     def _content(self, starts: Sequence[Value], group: Group) -> _Content:
         """What is computed from memory on; values are taken after all that read them."""
@@ -241,7 +241,7 @@ class _Reading:
         order = self.program.function.values
         while queue:
             value = order[-heapq.heappop(queue)]
-            if value is not group.root and (self.program.lowering.whole.in_memory(value) or value.is_constant):
+            if value not in group.roots and (self.program.lowering.whole.in_memory(value) or value.is_constant):
                 needs[value] = wanted[value]
                 continue
             if value.level == CLOSED and value not in group.members:
@@ -301,7 +301,7 @@ class _Reading:
             return self.program.prepared_bytes(buffer)
         if isinstance(buffer, (Relaid, Stage)):
             return 0 if buffer is _staged(launch) else self.number(buffer.bytes)
-        if not isinstance(buffer, Value) or buffer is launch.writes:
+        if not isinstance(buffer, Value) or buffer in launch.makes:
             return 0
         return self._bytes(buffer, content.needs[buffer] if buffer in content.needs else self._count(buffer))
 
@@ -313,7 +313,7 @@ class _Reading:
         if starts and root not in starts:
             part, most = self._count(starts[-1]), self._count(root)
             return self._bytes(root, part if part is None or most is None else min(part, most))
-        return self.number(nbytes(launch.writes.type))
+        return _sum(self.number(nbytes(made.type)) for made in launch.makes)
 
     def _bytes(self, value: Value, count: int | None) -> int | None:
         full, total = self._count(value), self.number(nbytes(value.type))

@@ -6,7 +6,7 @@ have more columns for the threads to share.
 Behind each product may stand additions and multiplications by constants of a column. Products need not have the same
 ones: a step that another has is made with -0 or with 1, which changes no bit. Only products that are written to memory
 anyway are joined, those that others read through movements or in another shape: what could follow a product in its own
-kernel stays there.
+kernel stays there. A product that is one more gate beside another's joins that too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.closed import computed, is_closed
+from sardonyx.compiler.gates import MOST_GATES
 from sardonyx.compiler.reader import dtype_of, is_elementwise
 from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core import types as t
@@ -60,12 +61,16 @@ def joined(inner: Function) -> Function:
         for operand in dict.fromkeys(value.operands):
             users.setdefault(operand, []).append(value)
     families: dict[tuple[Value, object, object], list[Branch]] = {}
+    gates: dict[tuple[Value, object, object], list[Branch]] = {}
     for value in inner.values:
         if _is_candidate(value):
             branch = _branch(value, users)
-            if _is_in_memory(branch, users, set(inner.results)):
-                key = (value.operands[0], value.params["left"], value.params["right"])
-                families.setdefault(key, []).append(branch)
+            key = (value.operands[0], value.params["left"], value.params["right"])
+            kept = _is_in_memory(branch, users, set(inner.results))
+            (families if kept else gates).setdefault(key, []).append(branch)
+    for key, others in gates.items():
+        if len(wide := families.get(key, [])) == 1 and _are_gates(wide[0], others, users):
+            wide += others
     several = [branches for branches in families.values() if len(branches) > 1]
     if not several:
         return inner
@@ -129,6 +134,19 @@ def _is_in_memory(branch: Branch, users: Users, results: set[Value]) -> bool:
     return True
 
 
+def _are_gates(wide: Branch, others: Sequence[Branch], users: Users) -> bool:
+    """Whether products are further gates to one whose columns are read gate by gate, see :mod:`.gates`."""
+    units = others[0].columns
+    parts = users.get(wide.last, ())
+    return (
+        all(branch.columns == units for branch in others)
+        and wide.columns % units == 0
+        and wide.columns // units + len(others) <= MOST_GATES
+        and all(part.op == "slice" and shape_of(part)[-1] == units for part in parts)
+        and all(is_elementwise(user) for part in parts for user in users.get(part, ()))
+    )
+
+
 def _merged(branches: Sequence[Branch]) -> list[tuple[str, list[np.ndarray | None]]] | None:
     """The steps of all branches as one row, with the constants of each; None where they do not fit one another."""
     longest = max(branches, key=lambda branch: len(branch.steps))
@@ -156,6 +174,14 @@ class _Joined(Substitution):
 
     def made(self, value: Value) -> Value:
         """The value of what its operands have become."""
+        if value.op == "slice" and value.operands[0] in self._places:
+            branches, start = self._places[value.operands[0]]
+            starts, limits = (
+                (*value.params[name][:-1], value.params[name][-1] + start) for name in ("starts", "limits")
+            )
+            return self.recorded(
+                value, (self._whole[branches[0].product],), {**value.params, "starts": starts, "limits": limits}
+            )
         if value not in self._places:
             return super().made(value)
         branches, start = self._places[value]

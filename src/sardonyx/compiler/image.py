@@ -164,7 +164,8 @@ class Writer:
         name = "" if launch.bodies else self._names[launch.text]
         buffers, sizes = [*map(self._buffer, launch.buffers)], [*map(_size, launch.sizes)]
         root, bodies = self._value(launch.writes), [*map(self._body, launch.bodies)]
-        return [name, buffers, sizes, _size(launch.items), root, launch.title, bodies]
+        also = [*map(self._value, launch.also)]
+        return [name, buffers, sizes, _size(launch.items), root, launch.title, bodies, also]
 
     def _buffer(self, buffer: Buffer) -> list[Any]:
         match buffer:
@@ -414,11 +415,12 @@ class Reader:
         root: int,
         title: str,
         bodies: list[Any],
+        also: list[int],
     ) -> Launch:
         writes = self._values[root]
         return Launch(
             name, (), tuple([self._buffer(*buffer) for buffer in buffers]), tuple(map(_read, sizes)), _read(items),
-            writes, title, Group(writes, ""), tuple([self._body(*body) for body in bodies]),
+            writes, title, Group(writes, ""), tuple([self._body(*body) for body in bodies]), self._chosen(also),
         )  # fmt: skip
 
     def _buffer(self, kind: str, *rest: Any) -> Buffer:

@@ -117,6 +117,7 @@ class Launch:
         title: What it computes, for people.
         group: What it was made of.
         bodies: What control flow plays; the launch then has no code of its own.
+        also: Other values that it writes.
     """
 
     text: str
@@ -128,12 +129,13 @@ class Launch:
     title: str
     group: Group
     bodies: tuple[Body, ...] = ()
+    also: tuple[Value, ...] = ()
 
     @property
     def makes(self) -> tuple[Value, ...]:
         """The values that it writes, or parts of them."""
         if not self.bodies:
-            return (self.writes,)
+            return (self.writes, *self.also)
         operands = len(self.writes.operands)
         return tuple(buffer for buffer in self.buffers[operands:] if isinstance(buffer, Value))
 

@@ -52,6 +52,7 @@ class Lowering:
         blocks: Channels in a block, of values that are images in blocked layout.
         threads: How many threads will share the work.
         body: Lowers the body of a loop, or a branch.
+        iteration: The number of the iteration, where the function is the body of a loop.
 
     Attributes:
         whole: What is known of the whole function.
@@ -66,9 +67,10 @@ class Lowering:
         target: Target,
         blocks: Mapping[Value, int],
         threads: int,
-        body: Callable[[Function], Body],
+        body: Callable[[Function, bool], Body],
+        iteration: Value | None = None,
     ) -> None:
-        self.whole = Whole(schedule, target, blocks, threads)
+        self.whole = Whole(schedule, target, blocks, threads, iteration)
         self.schedule = schedule
         self.target = target
         self.blocks = blocks
@@ -156,7 +158,7 @@ class Lowering:
         for operand in root.operands:
             if operand.op not in ("constant", "dims"):
                 self.whole.require_memory(operand)
-        bodies = tuple(self._body(each) for each in bodies_of(root))
+        bodies = tuple(self._body(each, root.op == "loop") for each in bodies_of(root))
         return Launch("", (), (*root.operands, *results_of(root)), (), 1, root, root.op, group, bodies)
 
     def _counted(self, group: Group) -> list[Launch]:
@@ -451,8 +453,9 @@ class Lowering:
 
     def _contract(self, group: Group, anchor: Value) -> Launch:
         w = Writing(self.whole, group, self.target.lanes(storage_bits(anchor)))
-        items = Contraction(w, anchor).write()
-        return w.launch(items, "contract")
+        found = self.schedule.gates.get(anchor)
+        items = Contraction(w, anchor, found).write()
+        return w.launch(items, "contract" if found is None else "gates")
 
 
 def storage_bits(value: Value) -> int:

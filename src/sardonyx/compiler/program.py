@@ -102,7 +102,7 @@ class Program:
         self._denormals = denormals
         self._reads, self._inner = beneath(self.host, self.function.results, self.lowering.whole.in_memory)
         self.around = self.function.free_symbols
-        self._begin(steps_of(self.function, self.launches, self.host))
+        self._begin(steps_of(self.schedule.computed, self.launches, self.host))
         self.loops = {value: self._of_body(value) for value in self.host if value.op == "loop" and is_of_tensors(value)}
 
     def _of_body(self, loop: Value) -> Program:

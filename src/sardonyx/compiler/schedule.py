@@ -17,7 +17,10 @@ from sardonyx.compiler.boxes import box
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.control import CONTROL, refusal
 from sardonyx.compiler.counted import has_kernel
+from sardonyx.compiler.gates import Gates, gates
+from sardonyx.compiler.kernels.gemm_tile import holds_gates
 from sardonyx.compiler.reader import ELEMENTWISE, changes_width, dtype_of, is_elementwise
+from sardonyx.compiler.target import Target
 from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core import types as t
@@ -76,7 +79,8 @@ class Group:
     """Values that one kernel computes.
 
     Attributes:
-        root: What it writes to memory.
+        root: What it writes to memory, the last of all that it does.
+        others: What else it writes.
         members: All that it computes, the root among them; movements and sources are not listed.
         rows: What its reductions share; None without any.
         anchor: The contraction that it is built around; None without one.
@@ -88,6 +92,12 @@ class Group:
     members: set[Value] = field(default_factory=set)
     rows: Rows | None = None
     anchor: Value | None = None
+    others: tuple[Value, ...] = ()
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """All that it writes to memory."""
+        return (*self.others, self.root)
 
     @property
     def kind(self) -> str:
@@ -106,16 +116,22 @@ class Schedule:
         function: What to schedule.
         kept: Values that have to be in memory, with the reason.
         refused: Values that there is no kernel for, with the reason.
+        target: What the kernels are for.
 
     Attributes:
         groups: In the order in which they can run.
         host: Values that have no kernel: the interpreter computes them.
         convolutions: Convolutions by the image that they give.
         attentions: Attentions by their second product.
+        gates: Products of gates by the product.
+        computed: All values in the order in which groups, and those outside of them, can be computed.
     """
 
-    def __init__(self, function: Function, kept: Mapping[Value, str], refused: Mapping[Value, str]) -> None:
+    def __init__(
+        self, function: Function, kept: Mapping[Value, str], refused: Mapping[Value, str], target: Target
+    ) -> None:
         self.function = function
+        self.target = target
         self.order = function.values
         self.users: dict[Value, list[Value]] = {value: [] for value in self.order}
         for value in self.order:
@@ -123,6 +139,7 @@ class Schedule:
                 self.users[operand].append(value)
         self.convolutions: dict[Value, Convolution] = {}
         self.attentions: dict[Value, Attention] = {}
+        self.gates: dict[Value, Gates] = {}
         self._absorbed: set[Value] = set()
         self._kept = {**dict.fromkeys(function.results, "a result"), **kept}
         self.host: dict[Value, str] = dict(refused)
@@ -130,16 +147,41 @@ class Schedule:
         self._consumers: dict[Value, dict[Group | str, None]] = {}
         self._rows_of: dict[Value, Rows] = {}
         self._weights: dict[Value, int] = {}
+        self._gates_of: dict[Value, Gates] = {}
         self._recognize()
         for value in reversed(self.order):
             self._assign(value)
-        distinct = {id(group): group for value in self.order if (group := self._by_value.get(value)) is not None}
-        position = {value: i for i, value in enumerate(self.order)}
-        self.groups = sorted(distinct.values(), key=lambda group: position[group.root])
+        self.groups, self.computed = self._in_order()
 
     def group(self, value: Value) -> Group | None:
         """The group that computes a value."""
         return self._by_value.get(value)
+
+    def _in_order(self) -> tuple[list[Group], tuple[Value, ...]]:
+        """Groups, and values, after what they need; a group with several results is whole before any is read."""
+        groups: list[Group] = []
+        values: dict[Value, None] = {}
+        position = {value: i for i, value in enumerate(self.order)}
+        begun: set[Group | Value] = set()
+        for first in self.order:
+            alone = self._by_value.get(first)
+            if alone is not None and first not in alone.roots:
+                continue
+            waiting: list[tuple[Value, bool]] = [(first, False)]
+            while waiting:
+                value, is_ready = waiting.pop()
+                group = self._by_value.get(value)
+                members = [value] if group is None else sorted(group.members | {value}, key=position.__getitem__)
+                if is_ready:
+                    values.update(dict.fromkeys(members))
+                    groups += [] if group is None else [group]
+                elif (group or value) not in begun:
+                    begun.add(group or value)
+                    waiting.append((value, True))
+                    inside = set(members)
+                    needed = [each for member in members for each in member.operands if each not in inside]
+                    waiting += [(each, False) for each in sorted(needed, key=position.__getitem__, reverse=True)]
+        return groups, tuple(values)
 
     # What there is.
 
@@ -156,10 +198,22 @@ class Schedule:
                 whole = attention(value, self.users)
                 if whole is not None and not any(part in self._kept or part in self.host for part in whole.interior):
                     self.attentions[value] = whole
+        for number, value in enumerate(self.order):
+            if value.op == "contract" and value not in self.host and value not in self.attentions:
+                found_gates = gates(value, self.order[number:], self.users, self._kept.__contains__)
+                if found_gates is not None and self._holds(found_gates):
+                    self.gates[value] = found_gates
+                    self._gates_of |= dict.fromkeys(found_gates.members, found_gates)
         for value in self.order:
             self._trace_rows(value)
             if value not in self.host and (reason := self._unsupported(value)) is not None:
                 self.host[value] = reason
+
+    def _holds(self, whole: Gates) -> bool:
+        """Whether a kernel can have all gates of a unit at once."""
+        rows = math.prod(shape_of(whole.product)[:-1])
+        alone = not any(member in self.host for member in whole.members)
+        return alone and holds_gates(self.target, dtype_of(whole.product), whole.count, rows)
 
     def _unsupported(self, value: Value) -> str | None:
         """Why a value has no kernel; None where it has one."""
@@ -208,7 +262,18 @@ class Schedule:
     # Who computes what.
 
     def _transparent(self, value: Value) -> bool:
-        return (value.op in MOVEMENTS or value.op in _SOURCES) and value not in self.convolutions
+        moves = value.op in MOVEMENTS or value.op in _SOURCES or _is_entry(value) or self._is_index(value)
+        return moves and value not in self.convolutions
+
+    def _is_index(self, value: Value) -> bool:
+        """Whether a value is an integer, such as a place, that is sooner computed again than read."""
+        return (
+            value.op in ELEMENTWISE
+            and dtype_of(value) in (t.INT64, t.INT32, t.BOOL)
+            and math.prod(shape_of(value)) == 1
+            and all(dtype_of(operand) in (t.INT64, t.INT32, t.BOOL) for operand in value.operands)
+            and self._weight(value) <= _CHEAP
+        )
 
     def consumers(self, value: Value) -> dict[Group | str, None]:
         """The groups that read a value, and what else wants it in memory."""
@@ -275,6 +340,9 @@ class Schedule:
             return
         if value in self._by_value:
             return
+        if value in self._gates_of:
+            self._found_gates(self._gates_of[value])
+            return
         if self._transparent(value):
             if value in self._kept and not (value.op == "dims" and len(value.params["sizes"]) > 1):
                 self._found(value, self._kept[value])
@@ -295,6 +363,12 @@ class Schedule:
     def _found(self, value: Value, reason: str) -> None:
         group = Group(value, reason)
         self._join(value, group)
+
+    def _found_gates(self, whole: Gates) -> None:
+        *others, root = whole.results
+        members = {member for member in whole.members if member not in whole.parts}
+        group = Group(root, "all gates of a unit are there", members, anchor=whole.product, others=tuple(others))
+        self._by_value |= dict.fromkeys(whole.members, group)
 
     def _join(self, value: Value, group: Group) -> None:
         group.members.add(value)
@@ -358,6 +432,11 @@ class Schedule:
                 found += sum(self._weight(operand) for operand in value.operands)
             self._weights[value] = found = min(found, 1000)
         return found
+
+
+def _is_entry(value: Value) -> bool:
+    """Whether one entry of a tensor is taken, by an index that is computed."""
+    return value.op == "gather" and math.prod(shape_of(value.operands[1])[:-1]) == 1 and not value.params["batch"]
 
 
 def _same_shape(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:

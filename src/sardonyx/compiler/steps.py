@@ -41,11 +41,11 @@ Step = Segment | Value
 """Kernels, or a value that the interpreter computes."""
 
 
-def steps_of(function: Function, launches: Sequence[Launch], host: Container[Value]) -> list[Step]:
+def steps_of(order: Iterable[Value], launches: Sequence[Launch], host: Container[Value]) -> list[Step]:
     """The steps that compute a function.
 
     Args:
-        function: What is computed.
+        order: Its values, in the order in which launches and the interpreter can compute them.
         launches: Its kernels, in order.
         host: The values that the interpreter computes.
     """
@@ -53,7 +53,7 @@ def steps_of(function: Function, launches: Sequence[Launch], host: Container[Val
     for launch in launches:
         by_root.setdefault(launch.writes, []).append(launch)
     steps: list[Step] = []
-    for value in function.values:
+    for value in order:
         if value in by_root:
             last = steps[-1] if steps else None
             counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value

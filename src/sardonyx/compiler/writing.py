@@ -25,18 +25,27 @@ class Whole:
         target: What the kernels are for.
         blocks: Channels in a block, of values that are images in blocked layout.
         threads: How many threads will share the work.
+        iteration: The number of the iteration, where the function is the body of a loop.
 
     Attributes:
         relaid: Images that are written once more for a kernel, in another layout.
     """
 
-    def __init__(self, schedule: Schedule, target: Target, blocks: Mapping[Value, int], threads: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        target: Target,
+        blocks: Mapping[Value, int],
+        threads: int,
+        iteration: Value | None = None,
+    ) -> None:
         self.schedule = schedule
         self.target = target
         self.blocks = blocks
         self.threads = threads
+        self.iteration = iteration
         self.relaid: dict[Value, Relaid] = {}
-        self._roots = frozenset(group.root for group in schedule.groups)
+        self._roots = frozenset(root for group in schedule.groups for root in group.roots)
 
     def in_memory(self, value: Value) -> bool:
         """Whether a value is in memory when a kernel outside of its group runs."""
@@ -49,7 +58,7 @@ class Whole:
         if value.op == "get":
             return self.schedule.is_native(value.operands[0])
         group = self.schedule.group(value)
-        return group is not None and group.root is value
+        return group is not None and value in group.roots
 
     def require_memory(self, value: Value) -> None:
         """Refuse that a value is no more than an expression.
@@ -118,5 +127,5 @@ class Writing:
         """The finished kernel with its arguments."""
         return Launch(
             self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
-            self.kernel.sizes, items, writes or self.group.root, title, self.group,
+            self.kernel.sizes, items, writes or self.group.root, title, self.group, also=self.group.others,
         )  # fmt: skip

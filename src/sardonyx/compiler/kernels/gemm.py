@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.gemm_narrow import is_narrow, of_few_columns, of_one_row
-from sardonyx.compiler.kernels.gemm_pack import fill, pack
-from sardonyx.compiler.kernels.gemm_product import Matrix, Packed, Place, Product
-from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, read, tile_for
-from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
+from sardonyx.compiler.kernels.gemm_pack import fill, pack, pack_gates
+from sardonyx.compiler.kernels.gemm_product import Matrix, Packed, Place, Product, Turned
+from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, gated_tile, read, tile_for
+from sardonyx.compiler.kernels.kernel import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.types import DType, numpy_dtype
 
-__all__ = ["Matrix", "Packed", "Place", "gemm", "pack", "scratch_bytes"]
+__all__ = ["Matrix", "Packed", "Place", "Turned", "gemm", "pack", "pack_gates", "scratch_bytes"]
 
 TILES_IN_ITEM = 4
 """Register tiles of rows in one work item."""
@@ -53,12 +53,13 @@ def gemm(
     k: Size,
     a: Matrix,
     b: Matrix | Packed,
-    epilogue: Epilogue,
+    epilogue: Epilogue | Gated,
     batch: Size = 1,
     place: Callable[[Emitter, str | int], Place] | None = None,
     result: DType | None = None,
     scratch: str | None = None,
     together: int = 1,
+    turned: Turned | None = None,
 ) -> Size:
     """Write a matrix product into a kernel.
 
@@ -69,18 +70,22 @@ def gemm(
         k: Columns of A, rows of B.
         a: The first operand.
         b: The second operand.
-        epilogue: Gets every vector of the result, along columns, with the indices (leading ..., row, column).
+        epilogue: Gets every vector of the result, along columns, with the indices (leading ..., row, column); or all
+            gates of some units together, where B was packed for that, and ``n`` are the columns as they were packed.
         batch: How many products there are.
         place: Gives the operands of a product of the batch by its number; by default those of ``a`` and ``b``.
         result: The element type of the sums, which operands are converted to; by default that of ``a``.
         scratch: Scratch memory where ``b`` is a :class:`Matrix`: :func:`scratch_bytes` for each worker.
         together: Where elements are small integers, how many along K lie in one of 32 bits: ``k`` and the distances
             count these.
+        turned: Whose turn it is to take the panels from the end.
 
     Returns:
         The number of work items.
     """
-    product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch)
+    product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch, turned)
+    if isinstance(epilogue, Gated):
+        return _Gemm(kernel, gated_tile(kernel.target, product.result, epilogue.count, m), product).write()
     tile = tile_for(kernel.target, product.result, n, together, m if isinstance(b, Packed) else None)
     along = isinstance(b, Matrix) and b.row == 1 and a.column == 1
     if is_narrow(tile, n) and (along or isinstance(b, Packed)):
@@ -137,7 +142,7 @@ class _Gemm:
             group = e.mul(e.div(within, e.mul(resident, panels)), resident)
             within = e.sub(within, e.mul(group, panels))
             grouped = e.least(resident, e.sub(blocks, group))
-            panel, block = e.div(within, grouped), e.add(group, e.rem(within, grouped))
+            panel, block = self._turned(e.div(within, grouped), panels), e.add(group, e.rem(within, grouped))
             place = product.place_of(e, number)
             column = e.mul(panel, tile.columns)
             left = e.least(tile.columns, e.sub(self.columns, column))
@@ -149,6 +154,16 @@ class _Gemm:
                 self._compute(place.a, row, count, left, values)
                 self._finish(place.leading, row, count, column, left)
         return product.batch * ceil_div(product.m, block_rows) * ceil_div(product.n, tile.columns)
+
+    def _turned(self, panel: str | int, panels: str | int) -> str | int:
+        """The panel whose turn it is: those of the first thread, and those of the others, may go from the end."""
+        e, turned = self.e, self.product.turned
+        if turned is None:
+            return panel
+        first = e.div(panels, turned.threads)
+        early = e.let(f"icmp slt i64 {panel}, {first}")
+        end = e.let(f"select i1 {early}, i64 {first}, i64 {e.add(panels, first)}")
+        return e.let(f"select i1 {turned.back}, i64 {e.sub(e.sub(end, 1), panel)}, i64 {panel}")
 
     def _resident(self, blocks: str | int) -> str | int:
         """Blocks of rows in a group: what fits in half the second-level cache, or all where each would pack B anew."""
@@ -335,14 +350,17 @@ class _Gemm:
         self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
     ) -> None:
         """Hand the vectors of a finished tile on."""
-        e, tile = self.e, self.tile
+        e, tile, epilogue = self.e, self.tile, self.product.epilogue
         with e.loop(0, count) as number:
             line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
             there = Index(e.add(row, number))
+            if isinstance(epilogue, Gated):
+                self._hand_gates(epilogue, (*leading, there), line, column, left)
+                return
 
             def hand(offset: str | int, mask: str | None) -> None:
                 value = e.load(tile.type, e.address(line, tile.element, offset), tile.bytes * tile.lanes)
-                self.product.epilogue((*leading, there, Index(e.add(column, offset), 1)), value, mask)
+                epilogue((*leading, there, Index(e.add(column, offset), 1)), value, mask)
 
             whole = e.mul(e.div(left, tile.lanes), tile.lanes)
             with e.loop(0, whole, tile.lanes) as offset:
@@ -350,3 +368,18 @@ class _Gemm:
             if not (isinstance(self.columns, int) and self.columns % tile.lanes == 0):
                 with e.when(e.let(f"icmp slt i64 {whole}, {left}")):
                     hand(whole, e.lanes_below(e.sub(left, whole), tile.lanes))
+
+    def _hand_gates(
+        self, gated: Gated, leading: tuple[Index, ...], line: str, column: str | int, left: str | int
+    ) -> None:
+        """Hand a row of a finished tile on, the gates of a vector of units at a time."""
+        e, tile = self.e, self.tile
+        first = e.div(column, gated.count)
+        with e.loop(0, e.div(left, gated.count), tile.lanes) as offset:
+            unit = e.add(first, offset)
+            start = e.address(line, tile.element, e.mul(offset, gated.count))
+            places = [e.address(start, tile.element, gate * tile.lanes) for gate in range(gated.count)]
+            values = [e.load(tile.type, place, tile.bytes * tile.lanes) for place in places]
+            whole = gated.units % tile.lanes == 0
+            mask = None if whole else e.lanes_below(e.least(e.sub(gated.units, unit), tile.lanes), tile.lanes)
+            gated.epilogue((*leading, Index(unit, 1)), values, mask)

@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.gemm_narrow import is_narrow
 from sardonyx.compiler.kernels.gemm_product import Matrix
-from sardonyx.compiler.kernels.gemm_tile import Tile, read, tile_for
+from sardonyx.compiler.kernels.gemm_tile import Tile, gated_tile, read, tile_for
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
@@ -38,6 +38,29 @@ def pack(
     padded = np.zeros((*batch, k, panels * columns), array.dtype)
     padded[..., :width] = array
     return np.ascontiguousarray(np.moveaxis(padded.reshape(*batch, k, panels, columns), -2, -3))
+
+
+def pack_gates(array: np.ndarray, target: Target, result: DType, gates: int, m: Size) -> np.ndarray:
+    """Return a matrix [K, gates * units] in panels that hold all gates of the same units, a vector of each at a time.
+
+    Args:
+        array: The matrix.
+        target: What the kernel is for.
+        result: The element type of the sums.
+        gates: How many gates.
+        m: The number of rows of the other operand, as the kernel is told it.
+    """
+    tile = gated_tile(target, result, gates, m)
+    k, width = array.shape
+    units = width // gates
+    blocks = -(-units // tile.lanes)
+    padded = np.zeros((k, gates, blocks * tile.lanes), array.dtype)
+    padded[..., :units] = array.reshape(k, gates, units)
+    side_by_side = padded.reshape(k, gates, blocks, tile.lanes).swapaxes(1, 2).reshape(k, blocks * gates * tile.lanes)
+    panels = -(-side_by_side.shape[1] // tile.columns)
+    whole = np.zeros((k, panels * tile.columns), array.dtype)
+    whole[:, : side_by_side.shape[1]] = side_by_side
+    return np.ascontiguousarray(whole.reshape(k, panels, tile.columns).swapaxes(0, 1))
 
 
 def fill(e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str) -> None:

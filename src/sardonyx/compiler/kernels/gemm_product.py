@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.kernels.kernel import Epilogue, Index
+from sardonyx.compiler.kernels.kernel import Epilogue, Gated, Index
 from sardonyx.core.dim import Size
 from sardonyx.core.types import DType
 
@@ -58,6 +58,21 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Turned:
+    """Panels that are taken forth and back in turns, so that those that were read last are read first.
+
+    Weights that are more than a cache holds would all be gone from it before they are read again.
+
+    Attributes:
+        back: An ``i1``: whether it is the turn of the way back.
+        threads: Who share the panels: each of them turns within its own.
+    """
+
+    back: str
+    threads: int
+
+
+@dataclass(frozen=True)
 class Product:
     """A batch of matrix products; the attributes are the arguments of :func:`sardonyx.compiler.kernels.gemm.gemm`."""
 
@@ -66,11 +81,12 @@ class Product:
     k: Size
     a: Matrix
     b: Matrix | Packed
-    epilogue: Epilogue
+    epilogue: Epilogue | Gated
     batch: Size
     place: Callable[[Emitter, str | int], Place] | None
     result: DType
     scratch: str | None
+    turned: Turned | None = None
 
     def place_of(self, e: Emitter, number: str | int) -> Place:
         """Where a product of the batch finds its operands."""

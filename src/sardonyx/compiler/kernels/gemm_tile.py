@@ -8,7 +8,7 @@ loop over rows and vectors, and not once a register.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.arithmetic import emit
@@ -85,16 +85,50 @@ def tile_for(target: Target, result: DType, n: Size | None = None, together: int
     return Tile(result, lanes, rows, vectors, 2 if target.name == "neon" else 4, together)
 
 
+_WAIT = 5
+"""Multiply-adds that a vector of B takes as long as to come from the second-level cache."""
+
+
 def _of_few_rows(m: int, rows: int, vectors: int) -> tuple[int, int]:
     """Rows and vectors of a tile, of 32 registers that are cache lines.
 
-    A vector of B takes the second-level cache as long as five multiply-adds take the core: with few rows B decides.
+    A vector of B takes the second-level cache longer than a few multiply-adds take the core: with few rows B decides.
     """
     most = {4: 6, 3: 9, 2: 14}
     if not most[4] < m <= 2 * most[2]:
         return rows, vectors
     vectors = min(most, key=lambda count: (-(-m // most[count]), -count))
     return -(-m // -(-m // most[vectors])), vectors
+
+
+_GATED_ROWS = {False: {2: 6, 3: 4, 4: 3}, True: {2: 14, 3: 9, 4: 6}}
+"""Rows of a tile of so many vectors, with 16 registers and with 32."""
+
+
+def gated_tile(target: Target, result: DType, gates: int, m: Size) -> Tile:
+    """The tile for products of so many gates, of so many rows: it holds all gates of a unit."""
+    plain, most = tile_for(target, result), _GATED_ROWS[target.vector_registers >= 32]
+    vectors = gates * max(1, plain.vectors // gates)
+    known = isinstance(m, int) and m > 0
+    if known and target.vector_bits == 512:
+        vectors = min(
+            (count for count in most if count % gates == 0), key=lambda count: (_time(m, most[count]), -count)
+        )
+    rows = -(-m // -(-m // most[vectors])) if known else most[vectors]
+    return replace(plain, rows=rows, vectors=vectors)
+
+
+def _time(m: int, most: int) -> int:
+    """Multiply-adds that a vector of columns takes, by tiles of at most so many rows, or waits for."""
+    passes = -(-m // most)
+    return passes * max(-(-m // passes), _WAIT)
+
+
+def holds_gates(target: Target, result: DType, gates: int, m: Size) -> bool:
+    """Whether a tile with all gates of a unit takes no longer than others do, see :func:`_of_few_rows`."""
+    if target.vector_bits < 512 or not isinstance(m, int) or m == 0:
+        return True
+    return 10 * _time(m, gated_tile(target, result, gates, m).rows) <= 11 * _time(m, _of_few_rows(m, 6, 4)[0])
 
 
 def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes: int, mask: str | None = None) -> str:

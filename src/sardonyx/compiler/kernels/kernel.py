@@ -8,7 +8,7 @@ to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.emitter import Emitter
@@ -41,6 +41,22 @@ class Index:
 Epilogue = Callable[[tuple[Index, ...], str, "str | None"], None]
 """What becomes of a vector of results: its place in the logical result, its value, and the mask of its lanes that
 exist (None: all). It applies what is fused behind and stores."""
+
+
+@dataclass(frozen=True)
+class Gated:
+    """How a product of gates is handed on: the vectors of all gates of the same units together.
+
+    Attributes:
+        count: How many gates.
+        units: Units of each.
+        epilogue: What becomes of the vectors of some units: their place, with the first of them in place of a column,
+            the values gate by gate, and the mask of the lanes that exist.
+    """
+
+    count: int
+    units: int
+    epilogue: Callable[[tuple[Index, ...], Sequence[str], str | None], None]
 
 
 class Kernel:
