@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.gemm_product import Packed, Product
 from sardonyx.compiler.kernels.gemm_tile import Tile, multiply_add, read
-from sardonyx.compiler.kernels.kernel import Index, Kernel
+from sardonyx.compiler.kernels.kernel import Gated, Index, Kernel
 from sardonyx.compiler.storage import memory_type
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.types import DType, is_float
@@ -30,8 +30,9 @@ def is_narrow(tile: Tile, n: Size) -> bool:
 
 def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
     """Write a product of few columns, whose packed form is [N, K]; returns the work items."""
-    e, a, b, n = kernel.emitter, product.a, product.b, product.n
+    e, a, b, n, epilogue = kernel.emitter, product.a, product.b, product.n, product.epilogue
     assert isinstance(n, int)
+    assert not isinstance(epilogue, Gated)
     rows, depth = kernel.size(product.m), kernel.size(product.k)
     blocks = e.div(e.add(rows, ITEM - 1), ITEM)
     finished = e.array(tile.element, ROWS * tile.lanes)
@@ -54,14 +55,15 @@ def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
             with e.loop(row, e.least(end, e.add(row, ROWS))) as each:
                 at = e.address(finished, tile.element, e.mul(e.sub(each, row), tile.lanes))
                 value = e.load(tile.type, at, tile.bytes)
-                product.epilogue((*place.leading, Index(each), Index(0, 1)), value, mask)
+                epilogue((*place.leading, Index(each), Index(0, 1)), value, mask)
     return product.batch * ceil_div(product.m, ITEM)
 
 
 def of_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
     """Write a product of one row with columns that are contiguous; returns the work items."""
-    e, a, b = kernel.emitter, product.a, product.b
+    e, a, b, epilogue = kernel.emitter, product.a, product.b, product.epilogue
     assert not isinstance(b, Packed)
+    assert not isinstance(epilogue, Gated)
     columns, depth = kernel.size(product.n), kernel.size(product.k)
     blocks = e.div(e.add(columns, ITEM - 1), ITEM)
     finished = e.array(tile.element, tile.lanes)
@@ -81,10 +83,10 @@ def of_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
             value, left = e.load(tile.type, finished, tile.bytes), e.sub(end, base)
             with e.either(e.let(f"icmp sge i64 {left}, {tile.lanes}")) as branches:
                 next(branches)
-                product.epilogue((*place.leading, Index(0), Index(base, 1)), value, None)
+                epilogue((*place.leading, Index(0), Index(base, 1)), value, None)
                 next(branches)
                 mask = e.lanes_below(left, tile.lanes)
-                product.epilogue((*place.leading, Index(0), Index(base, 1)), value, mask)
+                epilogue((*place.leading, Index(0), Index(base, 1)), value, mask)
                 next(branches, None)
     return product.batch * ceil_div(product.n, ITEM)
 

@@ -109,13 +109,12 @@ def gated_tile(target: Target, result: DType, gates: int, m: Size) -> Tile:
     """The tile for products of so many gates, of so many rows: it holds all gates of a unit."""
     plain, most = tile_for(target, result), _GATED_ROWS[target.vector_registers >= 32]
     vectors = gates * max(1, plain.vectors // gates)
-    known = isinstance(m, int) and m > 0
-    if known and target.vector_bits == 512:
-        vectors = min(
-            (count for count in most if count % gates == 0), key=lambda count: (_time(m, most[count]), -count)
-        )
-    rows = -(-m // -(-m // most[vectors])) if known else most[vectors]
-    return replace(plain, rows=rows, vectors=vectors)
+    if not isinstance(m, int) or m == 0:
+        return replace(plain, rows=most[vectors], vectors=vectors)
+    if target.vector_bits == 512:
+        fitting = [count for count in most if count % gates == 0]
+        vectors = min((_time(m, most[count]), -count, count) for count in fitting)[-1]
+    return replace(plain, rows=-(-m // -(-m // most[vectors])), vectors=vectors)
 
 
 def _time(m: int, most: int) -> int:
