@@ -99,6 +99,31 @@ class Worker:
         return (self.errors.read().strip().splitlines() or [f"ended with exit code {code}"])[-1][:300]
 
 
+class Workers:
+    """One worker a tool, kept from model to model, and another in place of one that fails. A context manager."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Worker] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in self.kept.values():
+            worker.__exit__(*exception)
+        self.kept.clear()
+
+    def run(self, tool: str, source: Path, result: Path) -> Run:
+        """One run in the tool's worker."""
+        worker = self.kept.pop(tool, None) or Worker(tool).__enter__()
+        run = worker.run(source, result)
+        if run.failure:
+            worker.__exit__(None, None, None)
+        else:
+            self.kept[tool] = worker
+        return run
+
+
 def run_once(tool: str, source: Path, result: Path, timeout: float = TIMEOUT_SECONDS) -> Run:
     """One run in a fresh process."""
     with Worker(tool, timeout) as worker:

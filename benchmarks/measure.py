@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 
 import onnxruntime
 
@@ -19,7 +20,7 @@ import peers
 import suites
 
 ROUNDS = 3
-SLOW_SECONDS = 5.0
+SLOW_SECONDS = 2.0
 """A tool whose warm-up takes longer is not run again."""
 LARGE_BYTES = 200 << 20
 """Workers on larger files run one after the other: all heaps at once would not fit beside each other."""
@@ -77,11 +78,21 @@ class Row:
 
 
 class Bench:
-    """Measures models one by one; results of tools lie under `work`, those of peers are kept between calls."""
+    """Measures models one by one; results of tools lie under `work`, those of peers are kept between calls.
+
+    A context manager: the workers that make results end with it.
+    """
 
     def __init__(self, work: Path) -> None:
         self.work = work
+        self.workers = isolated.Workers()
         self.tools = [tool for tool in (peers.SUBJECT, *peers.PEERS) if tool.installed]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.workers.__exit__(*exception)
 
     def row(self, case: suites.Case, sections: Sequence[str]) -> Row:
         samples = suites.samples(case)
@@ -93,6 +104,9 @@ class Bench:
             row.latency = self.compared_latency(case, row)
         if "time" in sections or "memory" in sections:
             self.add_effort(case, row, ROUNDS if "time" in sections else 0)
+        if "memory" in sections:
+            verified = isolated.run_once(peers.VERIFYING.name, case.path, self.scratch(peers.VERIFYING.name))
+            row.tools[peers.VERIFYING.name] = Outcome(**asdict(verified))
         return row
 
     def result_path(self, tool: peers.Tool, case: suites.Case) -> Path:
@@ -108,7 +122,7 @@ class Bench:
             if known["key"] == key:
                 verdict = judge.Verdict(**known["verdict"]) if known["verdict"] else None
                 return Outcome(str(path), verdict, known["failure"])
-        run = isolated.run_once(tool.name, case.path, path)
+        run = self.workers.run(tool.name, case.path, path)
         verdict = None if run.failure else judge.judge(path, case, samples)
         kept.write_text(json.dumps({"key": key, "verdict": verdict and asdict(verdict), "failure": run.failure}))
         return Outcome(str(path), verdict, run.failure)
@@ -137,8 +151,6 @@ class Bench:
             for name, effort in self.efforts(group, case, rounds).items():
                 outcome = row.tools[name]
                 outcome.seconds, outcome.peak_bytes, outcome.failure = effort.seconds, effort.peak_bytes, effort.failure
-        verified = isolated.run_once(peers.VERIFYING.name, case.path, self.scratch(peers.VERIFYING.name))
-        row.tools[peers.VERIFYING.name] = Outcome(**asdict(verified))
 
     def efforts(self, names: Sequence[str], case: suites.Case, rounds: int) -> dict[str, isolated.Run]:
         """Each tool's peak in its first run, and the median seconds of the rounds after it."""

@@ -56,11 +56,11 @@ def main() -> None:
             cases = suites.cases(chosen.work / "models", chosen.models)
         except suites.MaterialMissing as reason:
             sys.exit(str(reason))
-        bench = measure.Bench(chosen.work)
-        for case in rich.progress.track(cases, "models", console=rich.console.Console(stderr=True)):
-            rows.append(bench.row(case, chosen.sections))
-            if chosen.json:
-                report.write_json(chosen.json, rows, scalings, facts)
+        with measure.Bench(chosen.work) as bench:
+            for case in rich.progress.track(cases, "models", console=rich.console.Console(stderr=True)):
+                rows.append(bench.row(case, chosen.sections))
+                if chosen.json:
+                    report.write_json(chosen.json, rows, scalings, facts)
     if "scale" in chosen.sections:
         scalings += scale.measure(chosen.work / "scale")
     found = tables.tables(rows, scalings, chosen.sections)

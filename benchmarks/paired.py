@@ -25,15 +25,16 @@ import numpy as np
 import onnxruntime
 
 import suites
+from sardonyx.rewrite.measure import median_interval
 
 THREADS = 2
 SESSIONS = 3
 """How often the two sessions of a comparison are made anew."""
-PAIR_SECONDS = 2.0
-UNDECIDED_SECONDS = 8.0
+PAIR_SECONDS = 1.5
+UNDECIDED_SECONDS = 4.5
 """A comparison goes on up to here while the confidence interval of its median holds the limit."""
 FEWEST_PAIRS = 12
-SCREEN_SECONDS = 3.0
+SCREEN_SECONDS = 1.5
 MOST_SCREENS = 500
 LIMIT = 1.02
 TIMEOUT_SECONDS = 600.0
@@ -141,13 +142,9 @@ def wanted(ratios: Sequence[float], seconds: float, share: float) -> bool:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The order statistics that hold the true median with 95 % confidence."""
-    ordered = sorted(ratios)
-    reach = 0.98 * len(ordered) ** 0.5
-    middle = (len(ordered) - 1) / 2
-    low = max(0, int(middle - reach))
-    high = min(len(ordered) - 1, int(middle + reach + 1))
-    return ordered[low], ordered[high]
+    """Where the true median lies with 95 % confidence."""
+    found = median_interval(sorted(ratios))
+    return found if found is not None else (min(ratios), max(ratios))
 
 
 def main() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,11 @@ def test_the_reference_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference_page(), (
         "python -m sardonyx.cli.reference > docs/reference/cli.md"
     )
+
+
+def test_the_package_runs_as_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["sardonyx", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("sardonyx", run_name="__main__")
+    assert ended.value.code == 0
+    assert __version__ in capsys.readouterr().out

@@ -16,6 +16,9 @@ def test_intervals_hold_the_median_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
     assert median_interval(list(range(6))) == (0, 5)
+    # The sign test's tables: the 40th and the 61st of a hundred; many samples take no longer than few.
+    assert median_interval(list(range(1, 101))) == (40, 61)
+    assert median_interval(list(range(1, 10_001))) == (4902, 5099)
     samples = np.sort(rng.lognormal(size=(4000, 25)), axis=1)
     held = 0
     for sample in samples:

@@ -94,14 +94,15 @@ def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) ->
         The interval; None where the sample is too small for it.
     """
     n = len(ordered)
-    below = 0.0
-    found = None
+    below, found = 0.0, None
+    logarithm = -n * math.log(2)
     for k in range((n + 1) // 2):
-        # The median is outside with the probability that at most k of n fall to one side of it.
-        below += math.comb(n, k) / 2**n
+        # The median is outside with the probability that at most k of n fall to one side of it, C(n, k) / 2^n each.
+        below += math.exp(logarithm)
         if 1 - 2 * below < confidence:
             break
         found = ordered[k], ordered[n - 1 - k]
+        logarithm += math.log((n - k) / (k + 1))
     return found
 
 
