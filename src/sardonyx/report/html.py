@@ -12,7 +12,7 @@ from sardonyx import __version__
 from sardonyx.errors import ModelFileError
 from sardonyx.report.latency import Latency
 from sardonyx.report.summary import Summary
-from sardonyx.report.tables import count, described, size, verdict_line
+from sardonyx.report.tables import count, fired, size, verdict_line
 from sardonyx.rewrite.record import Report
 
 BEFORE, AFTER = "#9a5b3f", "#2f6f8f"
@@ -209,14 +209,10 @@ def _svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
 
 
 def _passes(report: Report) -> str:
-    gains = report.gains()
-    exactness = {patch.rule.split("/")[0]: patch.exactness for patch in report.applied}
-    rows = (
-        (name, str(times), str(gains.get(name, 0)), exactness[name], described(name))
-        for name, times in report.by_pass().items()
-    )
     head = ("pass", "times", "nodes saved", "exactness", "what it does")
-    return _table(head, rows, numbers=(1, 2)) if report.applied else "<p>None: there was nothing to rewrite.</p>"
+    return (
+        _table(head, fired(report), numbers=(1, 2)) if report.applied else "<p>None: there was nothing to rewrite.</p>"
+    )
 
 
 def _refusals(report: Report) -> str:

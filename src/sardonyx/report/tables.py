@@ -12,7 +12,7 @@ from rich.text import Text
 from sardonyx.ops.inference import UNNAMED
 from sardonyx.report.latency import Latency
 from sardonyx.report.summary import Summary
-from sardonyx.rewrite.pipeline import available_passes, describe
+from sardonyx.rewrite.pipeline import descriptions
 from sardonyx.rewrite.record import Report
 
 MOST_OPERATORS = 24
@@ -102,16 +102,18 @@ def passes_table(report: Report) -> Table:
     table.add_column("nodes saved", justify="right")
     table.add_column("exactness")
     table.add_column("what it does", overflow="fold")
-    gains = report.gains()
-    exactness = {patch.rule.split("/")[0]: patch.exactness for patch in report.applied}
-    for name, times in report.by_pass().items():
-        table.add_row(name, str(times), str(gains.get(name, 0)), exactness[name], described(name))
+    for row in fired(report):
+        table.add_row(*row)
     return table
 
 
-def described(name: str) -> str:
-    """What a pass does, in a line; rules from a file of the user's are no registered pass."""
-    return describe(name) if name in available_passes() else "a rule of your own"
+def fired(report: Report) -> Iterator[tuple[str, str, str, str, str]]:
+    """Each pass that fired: how often, nodes saved, what it promises, and what those of its rules do that fired."""
+    gains, known = report.gains(), descriptions()
+    for name, times in report.by_pass().items():
+        # Rules from a file of the user's are no registered pass.
+        told = dict.fromkeys(known.get(label, "A rule of your own.") for label in report.rules_of(name))
+        yield name, str(times), str(gains.get(name, 0)), report.promise_of(name), " ".join(told)
 
 
 def explanation(report: Report, most: int = 60) -> Table:

@@ -46,7 +46,7 @@ def exact_passes() -> list[str]:
     """Names of the passes that run by default, for any target, and promise equal bits."""
     found = []
     for name in available_passes():
-        rules = [*REGISTRY.get(name, ()), *([SWEEPS[name].rule] if name in SWEEPS else [])]
+        rules = _rules_of(name)
         runs = any(rule.default for rule in rules) and any(not rule.targets for rule in rules)
         if runs and all(rule.exactness is Exactness.EXACT for rule in rules):
             found.append(name)
@@ -59,10 +59,19 @@ def describe(name: str) -> str:
     Raises:
         OptionError: no such pass.
     """
-    found = REGISTRY.get(name) or ([SWEEPS[name].rule] if name in SWEEPS else [])
+    found = _rules_of(name)
     if not found:
         raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
     return found[0].description
+
+
+def descriptions() -> dict[str, str]:
+    """What each rule does, in a line, by its label."""
+    return {rule.label: rule.description for name in available_passes() for rule in _rules_of(name)}
+
+
+def _rules_of(name: str) -> list[Rule]:
+    return [*REGISTRY.get(name, ()), *([SWEEPS[name].rule] if name in SWEEPS else [])]
 
 
 def select(

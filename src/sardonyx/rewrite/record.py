@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Applied, Engine
+from sardonyx.rewrite.language import Exactness
 from sardonyx.rewrite.names import node_label, value_names
 from sardonyx.rewrite.verify import Verdict
 
@@ -141,6 +142,17 @@ class Report:
     def by_pass(self) -> dict[str, int]:
         """How often each pass fired, most often first."""
         return dict(Counter(patch.rule.split("/")[0] for patch in self.applied).most_common())
+
+    def rules_of(self, name: str) -> list[str]:
+        """Labels of the rules of a pass that fired, most often first."""
+        fired = Counter(patch.rule for patch in self.applied if patch.rule.split("/")[0] == name)
+        return [label for label, _ in fired.most_common()]
+
+    def promise_of(self, name: str) -> str:
+        """The least that a patch of a pass promises."""
+        promises = [each.value for each in Exactness]
+        made = (patch.exactness for patch in self.applied if patch.rule.split("/")[0] == name)
+        return max(made, key=promises.index)
 
     def gains(self) -> dict[str, int]:
         """Nodes that each pass took away, less those it put in."""
