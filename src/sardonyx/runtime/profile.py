@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
@@ -25,10 +25,8 @@ from sardonyx.rewrite import measure
 from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.runtime.part import Part
 from sardonyx.runtime.providers.native import NativeRunner
+from sardonyx.runtime.value_info import ValueInfo
 from sardonyx.runtime.version import Version
-
-if TYPE_CHECKING:
-    from sardonyx.runtime.session import Session
 
 _WARM_UP = 3
 """Runs before those that count: plans are made, workers wake."""
@@ -325,7 +323,17 @@ def _told(what: Any) -> tuple[str, str, tuple[str, ...]]:
     return "kernel", what.title, tuple(value.origin for value in what.makes if value.origin)
 
 
-def drawn_feeds(model: str | os.PathLike[str] | ir.Model, session: Session) -> tuple[dict[str, Any], dict[str, int]]:
+class Runs(Protocol):
+    """A session, as far as inputs for it are drawn."""
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """Run once."""
+
+    def get_outputs(self) -> list[ValueInfo]:
+        """What comes out."""
+
+
+def drawn_feeds(model: str | os.PathLike[str] | ir.Model, session: Runs) -> tuple[dict[str, Any], dict[str, int]]:
     """Seeded inputs on which a model runs, and what its open sizes are in them.
 
     Args:
