@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import onnx
 import pytest
 
 import sardonyx
+from sardonyx.compiler import cache
 from sardonyx.errors import ModelFileError
 from sardonyx.rewrite.language import rule
 from sardonyx.runtime import kept
@@ -301,3 +304,54 @@ def test_a_store_that_cannot_be_written_is_done_without(
     expected = session(path).run(None, {"x": X})[0]
     np.testing.assert_array_equal(session(path).run(None, {"x": X})[0], expected)
     assert len(compilations) == 2
+
+
+class Disk:
+    """A disk that is full in the middle of one of the writes to it, and at no other time.
+
+    Args:
+        full_at: The number of that write; None: of none.
+
+    Attributes:
+        writes: How many there were.
+    """
+
+    def __init__(self, full_at: int | None) -> None:
+        self.full_at = full_at
+        self.writes = 0
+
+    def open(self, descriptor: int, mode: str) -> io.BufferedWriter:
+        disk = self
+
+        class File(io.BufferedWriter):
+            def write(self, data: Any) -> int:
+                number, disk.writes = disk.writes, disk.writes + 1
+                if number != disk.full_at:
+                    return super().write(data)
+                super().write(data[: len(data) // 2])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        return File(io.FileIO(descriptor, mode))
+
+
+@pytest.mark.parametrize("most", [1, pytest.param(100, marks=pytest.mark.long)])
+def test_no_space_left_at_any_write(
+    path: Path, folder: Path, most: int, compilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session answers, nothing is left half written, and another session keeps all that the next one needs."""
+    for number in range(most):
+        place = folder / f"cache{number}"
+        monkeypatch.setenv("SARDONYX_CACHE", str(place))
+        disk = Disk(number)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdopen", disk.open)
+            expected = session(path).run(None, {"x": X})[0]
+        if disk.writes <= number:
+            break
+        assert not [each for each in place.rglob(".*") if each.is_file()]
+        compilations.clear()
+        for _ in range(2):
+            cache._store.cache_clear()
+            np.testing.assert_array_equal(session(path).run(None, {"x": X})[0], expected)
+        assert len(compilations) == 1
+    assert most == 1 or 4 < number < most - 1
