@@ -26,8 +26,7 @@ from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.steps import Outline, Segment, Step
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.dim_expression import expression
-from sardonyx.core.dim_parse import parse
+from sardonyx.core.dim_record import from_record, record
 from sardonyx.core.graph import Function, Value, dependencies
 from sardonyx.core.host import HostFunction
 from sardonyx.core.tensor import Tensor
@@ -115,6 +114,7 @@ class Writer:
         self._values: dict[Value, int] = {}
         self._table: list[list[Any]] = []
         self._numbers: dict[Any, int] = {}
+        self._sizes: dict[Dim, int] = {}
         self.arrays: list[np.ndarray] = []
 
     def head(self, program: Outline) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Writer:
         """
         written = self._outline(program)
         arrays = [[t.dtype_of(array).name, list(array.shape)] for array in self.arrays]
-        return {"program": written, "values": self._table, "arrays": arrays}
+        return {"program": written, "values": self._table, "arrays": arrays, "sizes": [*map(record, self._sizes)]}
 
     def _outline(self, program: Outline) -> list[Any]:
         function = program.function
@@ -146,9 +146,9 @@ class Writer:
         if isinstance(step, Segment):
             counted = None if step.counted is None else self._value(step.counted)
             launches = [*map(self._launch, step.launches)]
-            settling = None if step.settling is None else _settling(step.settling)
+            settling = None if step.settling is None else self._settling(step.settling)
             body = None if settling is None else self._outline(program.loops[step.launches[0].writes])
-            return ["kernels", launches, counted, step.symbol, _size(step.most), settling, body]
+            return ["kernels", launches, counted, step.symbol, self._size(step.most), settling, body]
         loop = program.loops.get(step)
         body = None if loop is None else self._outline(loop)
         return ["value", self._value(step), program.host[step], [*map(self._value, program.reads[step])], body]
@@ -162,21 +162,21 @@ class Writer:
 
     def _launch(self, launch: Launch) -> list[Any]:
         name = "" if launch.bodies else self._names[launch.text]
-        buffers, sizes = [*map(self._buffer, launch.buffers)], [*map(_size, launch.sizes)]
+        buffers, sizes = [*map(self._buffer, launch.buffers)], [*map(self._size, launch.sizes)]
         root, bodies = self._value(launch.writes), [*map(self._body, launch.bodies)]
         also = [*map(self._value, launch.also)]
-        return [name, buffers, sizes, _size(launch.items), root, launch.title, bodies, also]
+        return [name, buffers, sizes, self._size(launch.items), root, launch.title, bodies, also]
 
     def _buffer(self, buffer: Buffer) -> list[Any]:
         match buffer:
             case Prepared():
                 return ["array", self._array(buffer, self._prepared[buffer])]
             case Scratch():
-                return ["scratch", _size(buffer.bytes)]
+                return ["scratch", self._size(buffer.bytes)]
             case Relaid():
                 return ["relaid", self._value(buffer.source), buffer.block, buffer.dtype.name]
             case Stage():
-                return ["stage", self._value(buffer.source), _size(buffer.bytes)]
+                return ["stage", self._value(buffer.source), self._size(buffer.bytes)]
             case Count():
                 return ["count", self._value(buffer.source)]
             case Value():
@@ -205,7 +205,7 @@ class Writer:
         """A value that is in memory, or control flow that kernels compute."""
         operands = [*map(self._value, value.operands)] if value.op in CONTROL else []
         several = isinstance(value.type, TupleType)
-        type = [None, []] if several else [value.type.dtype.name, [*map(_size, value.type.shape)]]  # type: ignore
+        type = [None, []] if several else [value.type.dtype.name, [*map(self._size, value.type.shape)]]  # type: ignore
         return [value.op, *type, self._params(value), operands, value.origin]
 
     def _whole(self, value: Value) -> list[Any]:
@@ -228,7 +228,7 @@ class Writer:
             case None | bool() | int() | float() | str():
                 return part
             case Dim():
-                return {"size": expression(part)}
+                return {"size": self._size(part)}
             case TensorType(dtype, shape):
                 return {"tensor": [dtype.name, self._encoded(shape)]}
             case SequenceType(element):
@@ -264,7 +264,7 @@ class Writer:
                 known = self._prepared.get(value)
                 return self._array(value, np.array(value.known, order="C") if known is None else known)
             case "dims":
-                sizes = [*map(_size, value.params["sizes"])]
+                sizes = [*map(self._size, value.params["sizes"])]
                 return [sizes, list(value.params["shape"]), value.params["dtype"].name]
             case "input":
                 return value.params["position"]
@@ -275,6 +275,14 @@ class Writer:
             case "get":
                 return value.params["index"]
         return None
+
+    def _settling(self, settling: Settling) -> list[Any]:
+        sizes = [[symbol, self._size(size)] for symbol, size in settling.sizes.items()]
+        return [sizes, [[self._size(a), self._size(b)] for a, b in settling.same], sorted(settling.rows)]
+
+    def _size(self, size: Size) -> int | list[int]:
+        """A size: its number, or its place in the table of sizes."""
+        return [self._sizes.setdefault(size, len(self._sizes))] if isinstance(size, Dim) else int(size)
 
 
 Hosts = Callable[[str, str, int, "tuple[bool, ...] | None", str], HostFunction]
@@ -295,6 +303,7 @@ class Reader:
 
     def __init__(self, image: Image, hosts: Hosts) -> None:
         self._arrays = image.arrays
+        self._sizes = [*map(from_record, image.head["sizes"])]
         self._hosts = hosts
         self._inner: set[Value] = set()
         self.prepared: dict[Any, np.ndarray] = {}
@@ -323,8 +332,8 @@ class Reader:
                 written, counted, symbol, most, settling, body = step
                 value = None if counted is None else self._values[counted]
                 launches = [self._launch(*each) for each in written]
-                settles = None if settling is None else _settling_of(*settling)
-                made.append(Segment(launches, value, symbol, _read(most), settles))
+                settles = None if settling is None else self._settling(*settling)
+                made.append(Segment(launches, value, symbol, self._read(most), settles))
                 if body is not None:
                     loops[launches[0].writes] = self._outline(*body)
             else:
@@ -342,7 +351,7 @@ class Reader:
         if dtype == "":
             made = self._whole(op, shape, params, operands)
         else:
-            type = TensorType(_dtype(dtype), tuple(map(_read, shape))) if dtype else TupleType(())
+            type = TensorType(_dtype(dtype), tuple(map(self._read, shape))) if dtype else TupleType(())
             if op == "constant":
                 return self._constant(params, type)
             made = Value(op, self._chosen(operands), self._params(op, params), type)
@@ -365,7 +374,7 @@ class Reader:
             case "dtype":
                 return _dtype(what)
             case "size":
-                return _parsed(what)
+                return self._read(what)
             case "tensor":
                 return TensorType(_dtype(what[0]), self._decoded(what[1]))
             case "sequence":
@@ -419,8 +428,9 @@ class Reader:
     ) -> Launch:
         writes = self._values[root]
         return Launch(
-            name, (), tuple([self._buffer(*buffer) for buffer in buffers]), tuple(map(_read, sizes)), _read(items),
-            writes, title, Group(writes, ""), tuple([self._body(*body) for body in bodies]), self._chosen(also),
+            name, (), tuple([self._buffer(*buffer) for buffer in buffers]), tuple(map(self._read, sizes)),
+            self._read(items), writes, title, Group(writes, ""), tuple([self._body(*body) for body in bodies]),
+            self._chosen(also),
         )  # fmt: skip
 
     def _buffer(self, kind: str, *rest: Any) -> Buffer:
@@ -429,11 +439,11 @@ class Reader:
                 array = self._arrays[rest[0]]
                 return self._constant(rest[0], TensorType(t.dtype_of(array), array.shape))
             case "scratch":
-                return Scratch(_read(rest[0]))
+                return Scratch(self._read(rest[0]))
             case "relaid":
                 return Relaid(self._values[rest[0]], rest[1], getattr(t.DType, rest[2]))
             case "stage":
-                return Stage(self._values[rest[0]], _read(rest[1]))
+                return Stage(self._values[rest[0]], self._read(rest[1]))
             case "count":
                 return Count(self._values[rest[0]])
             case "value":
@@ -445,7 +455,7 @@ class Reader:
         match op:
             case "dims":
                 sizes, shape, dtype = params
-                return {"sizes": tuple(map(_read, sizes)), "shape": tuple(shape), "dtype": _dtype(dtype)}
+                return {"sizes": tuple(map(self._read, sizes)), "shape": tuple(shape), "dtype": _dtype(dtype)}
             case "input":
                 return {"position": params}
             case "loop":
@@ -457,34 +467,19 @@ class Reader:
                 return {"index": params}
         return {}
 
+    def _settling(self, sizes: list[Any], same: list[Any], rows: list[str]) -> Settling:
+        known = {symbol: self._read(size) for symbol, size in sizes}
+        return Settling(known, tuple([(self._read(a), self._read(b)) for a, b in same]), frozenset(rows))
+
+    def _read(self, size: int | list[int]) -> Size:
+        return self._sizes[size[0]] if isinstance(size, list) else size
+
 
 @functools.cache
 def _dtype(name: str) -> t.DType:
     return t.element_type(name)
 
 
-def _settling(settling: Settling) -> list[Any]:
-    sizes = [[symbol, _size(size)] for symbol, size in settling.sizes.items()]
-    return [sizes, [[_size(a), _size(b)] for a, b in settling.same], sorted(settling.rows)]
-
-
-def _settling_of(sizes: list[Any], same: list[Any], rows: list[str]) -> Settling:
-    return Settling(
-        {symbol: _read(size) for symbol, size in sizes}, tuple((_read(a), _read(b)) for a, b in same), frozenset(rows)
-    )
-
-
 def _is_plain(type: Type) -> bool:
     """Whether values are arrays of numbers."""
     return isinstance(type, TensorType) and type.shape is not None and type.dtype != t.STRING
-
-
-def _size(size: Size) -> int | str:
-    return expression(size) if isinstance(size, Dim) else int(size)
-
-
-def _read(size: int | str) -> Size:
-    return _parsed(size) if isinstance(size, str) else size
-
-
-_parsed = functools.lru_cache(1 << 12)(parse)

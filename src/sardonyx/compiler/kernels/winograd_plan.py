@@ -115,11 +115,11 @@ class Winograd:
 
         Weights are read once for each block: a dozen tiles keep them from being the limit, where the transformed
         inputs leave room for them in the second-level cache. Weights that are fresh are made as seldom as can be,
-        and staged inputs are read as often as the weights: there larger blocks are better.
+        and staged inputs are read as often as the weights: there larger blocks are better, as far as there are tiles.
         """
         enough, room = (12, self.target.l2 // 4)
         if self.fresh or self.staged:
-            enough, room = (64 if self.fresh else 36, self.target.l2)
+            enough, room = (64 if self.fresh and isinstance(self.tiles, int) else 36, self.target.l2)
         of_rows = 4 * self.places * self.rows * self.slice_blocks * self.lanes
         return self.rows * max(1, min(-(-enough // self.rows), room // of_rows))
 
