@@ -21,6 +21,9 @@ MOST_OPERATORS = 24
 MOST_SIZES = 3
 """Assignments of open sizes that the verdict spells out."""
 
+MOST_NAMES = 4
+"""Sizes of an assignment that are spelled out; --json holds all."""
+
 
 def count(number: int | str | None) -> str:
     """A number for reading: with thousands, or k, M, G; an expression as it is."""
@@ -80,10 +83,19 @@ def before_and_after(before: Summary, after: Summary, latency: Latency | str, ti
     if isinstance(latency, Latency):
         old_ms, new_ms = (f"{seconds * 1e3:.3f} ms" for seconds in (latency.seconds[0], latency.seconds[-1]))
         table.add_row("latency", old_ms, new_ms, _change(1.0, round(latency.ratio, 4)))
-        table.caption = f"Latency: {latency.engine}, median of {latency.runs} paired runs" + _at(latency.sizes)
+        table.caption = f"Latency: {latency_note(latency)}{_at(latency.sizes)}"
     else:
         table.caption = f"Latency not measured: {latency}"
     return table
+
+
+def latency_note(latency: Latency) -> str:
+    """What measured a latency, and between which ends its change lies, which is the median of the pairs'."""
+    text = f"{latency.engine}, median of {latency.runs} paired runs"
+    if latency.interval is None:
+        return text
+    low, high = (f"{100 * (end - 1):+.1f} %" for end in latency.interval)
+    return f"{text}, {low} to {high} with 95 % confidence"
 
 
 def _at(sizes: Mapping[str, int]) -> str:
@@ -91,7 +103,9 @@ def _at(sizes: Mapping[str, int]) -> str:
 
 
 def _assigned(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={number}" for name, number in sizes.items())
+    told = [f"{name}={number}" for name, number in sizes.items()]
+    more = [f"{len(told) - MOST_NAMES} more"] if len(told) > MOST_NAMES else []
+    return ", ".join([*told[:MOST_NAMES], *more])
 
 
 def passes_table(report: Report) -> Table:
