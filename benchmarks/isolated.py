@@ -153,7 +153,7 @@ def serve(tool: str) -> None:
         begin = time.perf_counter()
         try:
             optimize(source, result)
-        except Exception as error:
+        except Exception as error:  # the tools' errors have no base class of their own
             reason = " ".join(str(error).split()).replace(f"{source.parent}/", "")
             reply = Run(failure=f"{type(error).__name__}: {reason[:300]}")
         else:

@@ -174,7 +174,7 @@ def opset_faults(model: onnx.ModelProto, original: onnx.ModelProto) -> list[str]
 def checker_findings(path: Path) -> list[str]:
     try:
         onnx.checker.check_model(str(path), full_check=True)
-    except Exception as error:
+    except Exception as error:  # the checker's errors have no base class of their own
         return [f"checker: {reason(error, path)}"]
     return []
 
@@ -185,7 +185,7 @@ def output_faults(path: Path, samples: Sequence[suites.Sample]) -> tuple[float |
     for feeds, expected in samples:
         try:
             _, outputs = suites.unoptimized_outputs(path, feeds)
-        except Exception as error:
+        except Exception as error:  # nor have the engine's
             return None, [f"ONNX Runtime: {reason(error, path)}"]
         if len(outputs) != len(expected):
             return None, [f"{len(outputs)} outputs instead of {len(expected)}"]

@@ -19,6 +19,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from doubles import in_doubles
+
 Feeds = dict[str, np.ndarray]
 Sample = tuple[Feeds, list[Any]]
 """Inputs, and the reference outputs in the model's order."""
@@ -161,18 +163,9 @@ def double_outputs(path: Path, feeds: Feeds) -> list[Any] | None:
     """
     import sardonyx
 
-    proto = onnx.load(path)
-    tensors = [*proto.graph.initializer, *(a.t for node in proto.graph.node for a in node.attribute if a.HasField("t"))]
-    for tensor in tensors:
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in feeds.items()}
     try:
-        found = sardonyx.Session(proto, providers=["reference"]).run(None, wide)
+        found = sardonyx.Session(in_doubles(onnx.load(path)), providers=["reference"]).run(None, wide)
     except sardonyx.SardonyxError as error:
         print(f"{path.name}: not in double precision: {error.problem[:120]}", file=sys.stderr)
         return None

@@ -279,7 +279,7 @@ def write_to_a_full_disk(folder: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system does not limit files")
 def test_a_disk_that_is_full_in_the_middle_of_an_entry(tmp_path: Path) -> None:
-    assert start("write_to_a_full_disk", tmp_path).wait(60) == 0
+    assert start("write_to_a_full_disk", tmp_path).wait(600) == 0
     assert [path.name for path in (tmp_path / "object").iterdir()] == [digest("small")], "nothing half written stays"
 
 
@@ -298,5 +298,5 @@ def read_and_write(folder: str, seed: str) -> None:
 
 def test_eight_processes_at_once(tmp_path: Path) -> None:
     readers = [start("read_and_write", tmp_path, seed) for seed in range(8)]
-    assert [reader.wait(120) for reader in readers] == [0] * 8
+    assert [reader.wait(600) for reader in readers] == [0] * 8
     assert used(tmp_path) <= 2 * 400_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -283,10 +282,8 @@ def test_a_loop_ends_when_its_time_is_over(nested: bool) -> None:
     expected = 36 if nested else 6
     assert program.run([np.array(6)], RunContext(timeout=1000)) == [expected]
     for _ in range(2):
-        begin = time.monotonic()
         with pytest.raises(ResourceError, match=r"longer than 0\.1 s"):
             program.run([np.array(1 << 62)], RunContext(timeout=0.1))
-        assert time.monotonic() - begin < 20
         assert program.run([np.array(6)], RunContext(timeout=1000)) == [expected]
         assert program.run([np.array(6)]) == [expected]
 

@@ -63,9 +63,9 @@ def test_a_command_tells_by_its_exit_code(detector: tuple[ir.Model, dict[str, An
         "assert {v.name for v in model.graph.input} <= set(inputs.files)\n"
         "sys.exit(3 if any(n.op_type == 'Exp' for n in model.graph.node) else 0)\n"
     )
-    fails = refused_by(f"{sys.executable} {script} {{model}} {{inputs}}", timeout=60)
+    fails = refused_by(f"{sys.executable} {script} {{model}} {{inputs}}", timeout=600)
     assert fails(model, feeds) == "exit code 3"
-    assert refused_by(f"{sys.executable} -c 0 {{model}}", timeout=60)(model, feeds) == ""
+    assert refused_by(f"{sys.executable} -c 0 {{model}}", timeout=600)(model, feeds) == ""
     slow = refused_by(f"{sys.executable} -c 'import time; time.sleep(60)' {{model}}", timeout=0.2)
     assert slow(model, feeds) == "no end in time"
     with pytest.raises(OptionError, match="where the model goes"):

@@ -212,7 +212,7 @@ def replace(path: Path, contents: bytes) -> None:
 
 
 def until(true: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while not true() and time.monotonic() < end:
         time.sleep(0.05)
     return true()

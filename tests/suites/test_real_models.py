@@ -18,7 +18,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
 
 from sardonyx.model import load
 from sardonyx.ops.evaluation import evaluate_nodes
@@ -33,6 +32,7 @@ _SUITES = os.environ.get("SARDONYX_SUITES", "")
 needs_suites = pytest.mark.skipif(not _SUITES, reason="SARDONYX_SUITES does not name the folder of public models")
 _REAL = Path(_SUITES) / "real"
 _NETWORKS = Path(_SUITES).parent / "models"
+_BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 REAL = sorted(path.stem for path in _REAL.glob("*.onnx")) if _SUITES else []
 NETWORKS = sorted(path.stem for path in _NETWORKS.glob("*.onnx")) if _SUITES else []
@@ -135,29 +135,13 @@ def on_a_border(node: ir.Node, known: Any, found: np.ndarray, wanted: np.ndarray
 # Ill-conditioned: what float32 cannot say is asked of doubles.
 
 
-def in_doubles(proto: onnx.ModelProto) -> onnx.ModelProto:
-    def doubled(tensor: onnx.TensorProto) -> None:
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
-
-    for tensor in proto.graph.initializer:
-        doubled(tensor)
-    for node in proto.graph.node:
-        for attribute in node.attribute:
-            doubled(attribute.t)
-    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
-        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    return proto
-
-
 @pytest.mark.long
 @needs_suites
 def test_the_ill_conditioned_model_is_nearer_to_the_truth_than_its_stored_output() -> None:
     path = _REAL / "candy.onnx"
     feeds, (wanted,) = stored("candy", "in::"), stored("candy", "out::").values()
-    (truth,) = Session(in_doubles(onnx.load(path))).run(
-        None, {name: array.astype(np.float64) for name, array in feeds.items()}
-    )
+    wide = runpy.run_path(str(_BENCHMARKS / "doubles.py"))["in_doubles"](onnx.load(path))
+    (truth,) = Session(wide).run(None, {name: array.astype(np.float64) for name, array in feeds.items()})
     (found,) = Session(path).run(None, feeds)
     assert found.dtype == wanted.dtype and found.shape == wanted.shape
     assert np.abs(found - truth).max() < np.abs(wanted - truth).max() < 1e-3 * np.abs(truth).max()

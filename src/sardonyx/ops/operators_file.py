@@ -24,7 +24,7 @@ def load_operators(path: Path) -> list[Operator]:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except SardonyxError:
         raise
-    except Exception as error:
+    except Exception as error:  # the file is anybody's code
         raise OptionError(f"running it failed: {error}", where=str(path)) from error
     found = [each for versions in registry.defined_by_users().values() for each in versions if each not in before]
     if not found:

@@ -23,7 +23,7 @@ def load_rules(path: Path) -> list[Rule]:
         spec.loader.exec_module(module)
     except RuleError:
         raise
-    except Exception as error:
+    except Exception as error:  # the file is anybody's code
         raise RuleError(f"running it failed: {error}", where=str(path)) from error
     found = [value for value in vars(module).values() if isinstance(value, Rule)]
     if not found:

@@ -70,7 +70,7 @@ def test_a_candidate_that_crashes_again_is_different(monkeypatch: pytest.MonkeyP
 
 
 def test_an_original_that_takes_too_long_is_not_proved() -> None:
-    with Verifier(model_io.from_proto(TANH), timeout=0.01) as verifier:
+    with Verifier(model_io.from_proto(TANH), timeout=0) as verifier:
         verdict = verifier.judge(model_io.from_proto(TANH), exact=True)
     assert verdict.status == "not proved" and "more than" in verdict.reason
 

@@ -29,6 +29,20 @@ _PLAIN_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")
 _LARGEST = float(np.finfo(np.float32).max)
 
 
+def not_one_kernel(s: Site, before: ir.Node) -> Refusal | None:
+    """Why a contributed kernel cannot stand for the node and one that it reads; None where it can."""
+    if not facts.used_once(before.outputs[0]):
+        return Refusal(f"{before.op_type} '{before.outputs[0].name}' has other readers")
+    return not_its_type(s.output)
+
+
+def not_its_type(value: ir.Value | None) -> Refusal | None:
+    """That a value is of another type than contributed kernels take; None where it is not."""
+    if facts.dtype(value) != ir.DataType.FLOAT:
+        return Refusal("its kernel takes 32-bit floats only")
+    return None
+
+
 @rule(
     "fuse_activation_into_conv",
     on=(*_PLAIN_ACTIVATIONS, "LeakyRelu", "HardSigmoid", "Clip"),
@@ -43,10 +57,8 @@ def activation_of_conv(s: Site) -> Result:
     conv = s.producer(0, "Conv")
     if conv is None:
         return None
-    if not facts.used_once(conv.outputs[0]):
-        return Refusal("the convolution has other readers")
-    if facts.dtype(s.output) != ir.DataType.FLOAT:
-        return Refusal("its kernel takes 32-bit floats only")
+    if (refusal := not_one_kernel(s, conv)) is not None:
+        return refusal
     if any(made_by(s, value, "DequantizeLinear") is not None for value in conv.inputs):
         return Refusal("a convolution of quantized operands is found by them, and as it stands")
     parameters = _parameters(s)
@@ -88,8 +100,8 @@ def quick_gelu(s: Site) -> Result:
         alpha = found.argument.terms.get((1,), 0.0)
         if not found.argument.is_close_to({(1,): alpha}) or not found.root.is_close_to({(1, 1): 1.0}):
             continue
-        if facts.dtype(found.x) != ir.DataType.FLOAT:
-            return Refusal("its kernel takes 32-bit floats only")
+        if (refusal := not_its_type(found.x)) is not None:
+            return refusal
         return found.objection(s) or microsoft("QuickGelu")(found.x, alpha=alpha)
     return None
 

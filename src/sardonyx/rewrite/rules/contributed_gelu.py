@@ -7,7 +7,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.rules.activations import GELU_ARGUMENTS, ROOTS, Gated, gated
-from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
+from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, not_its_type, not_one_kernel
 from sardonyx.rewrite.site import Site
 
 STANDARD_SINCE = 20
@@ -42,10 +42,8 @@ def bias_of_gelu(s: Site) -> Result:
     total = s.producer(0, "Add")
     if total is None:
         return None
-    if not facts.used_once(total.outputs[0]):
-        return Refusal("the sum has other readers")
-    if facts.dtype(s.output) != ir.DataType.FLOAT:
-        return Refusal("its kernel takes 32-bit floats only")
+    if (refusal := not_one_kernel(s, total)) is not None:
+        return refusal
     parts = _bias(total)
     if parts is None:
         return Refusal("what is added is not one number for each element of the last axis")
@@ -61,9 +59,7 @@ def _gelu(s: Site, gate: str) -> Gated | None:
 
 
 def _objection(s: Site, found: Gated) -> Refusal | None:
-    if facts.dtype(found.x) != ir.DataType.FLOAT:
-        return Refusal("its kernel takes 32-bit floats only")
-    return found.objection(s)
+    return not_its_type(found.x) or found.objection(s)
 
 
 def _biased(plain: str, biased: str, found: Gated) -> Expr:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx_ir as ir
-
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Refusal, Result, microsoft, rule
-from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
+from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, not_one_kernel
 from sardonyx.rewrite.site import Site
 
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
@@ -29,10 +27,10 @@ def activation_of_gemm(s: Site) -> Result:
     gemm = s.producer(0, "Gemm")
     if gemm is None:
         return None
-    if not facts.used_once(gemm.outputs[0]) or facts.refers_to_function_attribute(gemm):
-        return Refusal("the product has other readers, or its attributes are the function's")
-    if facts.dtype(s.output) != ir.DataType.FLOAT:
-        return Refusal("its kernel takes 32-bit floats only")
+    if facts.refers_to_function_attribute(gemm):
+        return Refusal("its attributes are the function's")
+    if (refusal := not_one_kernel(s, gemm)) is not None:
+        return refusal
     numbers = {f"activation_{name}": float(s.attr(name)) for name in ("alpha", "beta") if s.attr(name) is not None}
     return microsoft("FusedGemm")(
         *gemm.inputs, **dict[str, Any](gemm.attributes), activation=s.node.op_type, **dict[str, Any](numbers)
