@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 from pathlib import Path
 
@@ -225,3 +226,32 @@ def test_profile(run: Run, two_layers: Path, tmp_path: Path) -> None:
     out = run("profile", two_layers, "--runs", 2, "--threads", 1).out
     assert "all kernels" in out
     assert "Measured peak of 1 thread:" in out
+
+
+def test_profile_writes_a_page_and_a_trace(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    page, trace = tmp_path / "p.html", tmp_path / "t.json"
+    out = run("profile", two_layers, "--runs", 1, "--html", page, "--trace", trace).out
+    assert "By module" in out
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_profile_tells_of_memory(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    out = run("profile", two_layers, "--memory", "--plot", tmp_path / "m.svg").out
+    assert "peak of a call" in out
+    assert (tmp_path / "m.svg").read_text(encoding="utf-8").startswith("<svg")
+    found = run("profile", two_layers, "--memory", "--json").json
+    assert found["peak"] > 0
+    assert found["plans"][0]["buffers"]
+
+
+@pytest.mark.parametrize(
+    "options", [["--plot", "m.svg"], ["--memory", "--trace", "t.json"], ["--memory", "--plot", "m.png"]]
+)
+def test_profile_says_which_options_do_not_go_together(run: Run, two_layers: Path, options: list[str]) -> None:
+    assert run("profile", two_layers, *options).code == 2
+
+
+@pytest.mark.parametrize("options", [["--html", "absent/p.html"], ["--trace", "absent/t.json"]])
+def test_profile_refuses_folders_that_are_not_there(run: Run, two_layers: Path, options: list[str]) -> None:
+    assert run("profile", two_layers, *options).code == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -11,6 +10,8 @@ from pathlib import Path
 from sardonyx import __version__
 from sardonyx.errors import ModelFileError
 from sardonyx.report.latency import Latency
+from sardonyx.report.page import folded, section, svg, table, ticks
+from sardonyx.report.page import page as page_of
 from sardonyx.report.summary import Summary
 from sardonyx.report.tables import count, fired, size, verdict_line
 from sardonyx.rewrite.record import Report
@@ -19,20 +20,6 @@ BEFORE, AFTER = "#9a5b3f", "#2f6f8f"
 """Colours of the two models; apart in lightness too, for eyes that tell red from green badly."""
 
 _ROW, _LABEL, _BARS = 34, 190, 520
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto;
-  padding: 0 1rem }
-h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top;
-  overflow-wrap: break-word }
-th { font-weight: 600 } .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.proved { color: #1c6b2f } .open { color: #8a5a00 } .quiet { color: #666 }
-.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em }
-svg text { font: 13px system-ui, sans-serif; fill: #222 } svg .axis { stroke: #bbb } svg .small { fill: #666 }
-svg { max-width: 100%; height: auto }
-"""
 
 
 def write(
@@ -61,39 +48,21 @@ def page(name: str, report: Report, before: Summary, after: Summary, latency: La
     """The page as text; see ``write``."""
     sections = [
         _verdict(report),
-        _section("What changed", _numbers(before, after, latency)),
-        _section("Operators", _legend() + operator_bars(before.operators, after.operators)),
-        _section("Latency", _latency_part(latency)),
-        _section("Passes that fired", _passes(report)),
-        _section("Near matches that did not fire", _refusals(report)),
-        _section("From which nodes the result's were made", _names(report)),
+        section("What changed", _numbers(before, after, latency)),
+        section("Operators", _legend() + operator_bars(before.operators, after.operators)),
+        section("Latency", _latency_part(latency)),
+        section("Passes that fired", _passes(report)),
+        section("Near matches that did not fire", _refusals(report)),
+        section("From which nodes the result's were made", _names(report)),
     ]
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(name)}, optimized</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>\n'
-        f"<h1>{escape(name)}, optimized</h1>\n"
-        f'<p class="quiet">Sardonyx {__version__}, target {escape(report.target)}, {report.seconds:.2f} s'
-        f" and {report.verify_seconds:.2f} s of verification.</p>\n" + "\n".join(sections) + "\n</body></html>\n"
-    )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<h2>{escape(title)}</h2>\n{body}"
+    seconds = f"{report.seconds:.2f} s and {report.verify_seconds:.2f} s of verification"
+    return page_of(f"{name}, optimized", f"Sardonyx {__version__}, target {report.target}, {seconds}.", sections)
 
 
 def _verdict(report: Report) -> str:
     kind = "proved" if report.verdict.status.startswith("proved") else "open"
     lines = escape(verdict_line(report).plain).replace("\n", "<br>")
     return f'<p class="{kind}"><strong>{lines}</strong></p>'
-
-
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    def cells(tag: str, row: Sequence[str]) -> str:
-        marked = ((' class="n"' if i in numbers else "", escape(cell)) for i, cell in enumerate(row))
-        return "".join(f"<{tag}{mark}>{text}</{tag}>" for mark, text in marked)
-
-    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>\n{body}\n</tbody></table>"
 
 
 def _numbers(before: Summary, after: Summary, latency: Latency | str) -> str:
@@ -113,7 +82,7 @@ def _numbers(before: Summary, after: Summary, latency: Latency | str) -> str:
             first, last = latency.seconds[0], latency.seconds[-1]
             yield "latency (median)", milliseconds(first), milliseconds(last), _change(1.0, latency.ratio)
 
-    return _table(("", "before", "after", "change"), rows(), numbers=(1, 2, 3))
+    return table(("", "before", "after", "change"), rows(), numbers=(1, 2, 3))
 
 
 def _change(before: float, after: float) -> str:
@@ -147,7 +116,7 @@ def operator_bars(before: dict[str, int], after: dict[str, int]) -> str:
             width, y = number / most * _BARS, top + 3 + place * 14
             parts.append(f'<rect x="{_LABEL}" y="{y}" width="{width:.1f}" height="12" fill="{colour}"/>')
             parts.append(f'<text class="small" x="{_LABEL + width + 5:.1f}" y="{y + 11}">{number}</text>')
-    return _svg(_LABEL + _BARS + 60, len(names) * _ROW + 4, parts, "Nodes of each operator type, before and after")
+    return svg(_LABEL + _BARS + 60, len(names) * _ROW + 4, parts, "Nodes of each operator type, before and after")
 
 
 def _latency_part(latency: Latency | str) -> str:
@@ -169,7 +138,7 @@ def latency_plot(latency: Latency) -> str:
         return _LABEL + (min(seconds, high) - low) / (high - low) * _BARS
 
     parts: list[str] = []
-    for tick in _ticks(low * 1e3, high * 1e3):
+    for tick in ticks(low * 1e3, high * 1e3):
         parts.append(f'<line class="axis" x1="{x(tick / 1e3):.1f}" x2="{x(tick / 1e3):.1f}" y1="4" y2="134"/>')
         parts.append(f'<text class="small" x="{x(tick / 1e3):.1f}" y="150" text-anchor="middle">{tick:g} ms</text>')
     rows = (("before", latency.times[0], BEFORE), ("after", latency.times[-1], AFTER))
@@ -185,7 +154,7 @@ def latency_plot(latency: Latency) -> str:
             f'<line x1="{median:.1f}" x2="{median:.1f}" y1="{middle - 24}" y2="{middle + 24}" stroke="{colour}"'
             ' stroke-width="3"/>'
         )
-    return _svg(_LABEL + _BARS + 60, 156, parts, "Latency of every run, before and after")
+    return svg(_LABEL + _BARS + 60, 156, parts, "Latency of every run, before and after")
 
 
 def _quantile(times: Sequence[float], share: float) -> float:
@@ -193,40 +162,21 @@ def _quantile(times: Sequence[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
-def _ticks(low: float, high: float) -> Iterator[float]:
-    """Four to ten round numbers between two bounds."""
-    step = 10 ** math.floor(math.log10(max(high - low, 1e-9)))
-    step = next(s for s in (step / 5, step / 2, step, step * 2) if (high - low) / s <= 8)
-    for number in range(math.ceil(low / step), math.floor(high / step) + 1):
-        yield round(number * step, 9)
-
-
-def _svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img"'
-        f' aria-label="{escape(label)}">\n' + "\n".join(parts) + "\n</svg>"
-    )
-
-
 def _passes(report: Report) -> str:
     head = ("pass", "times", "nodes saved", "exactness", "what it does")
     return (
-        _table(head, fired(report), numbers=(1, 2)) if report.applied else "<p>None: there was nothing to rewrite.</p>"
+        table(head, fired(report), numbers=(1, 2)) if report.applied else "<p>None: there was nothing to rewrite.</p>"
     )
 
 
 def _refusals(report: Report) -> str:
     if not report.refused:
         return "<p>There were none.</p>"
-    return _folded(f"{len(report.refused)} places", _table(("rule", "at", "why not"), iter(report.refused)))
+    return folded(f"{len(report.refused)} places", table(("rule", "at", "why not"), iter(report.refused)))
 
 
 def _names(report: Report) -> str:
     if not report.names:
         return "<p>Every node of the result is one of the original.</p>"
     rows = ((old, ", ".join(made)) for old, made in sorted(report.names.items()))
-    return _folded(f"{len(report.names)} nodes", _table(("node of the original", "nodes of the result"), rows))
-
-
-def _folded(title: str, body: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{body}</details>"
+    return folded(f"{len(report.names)} nodes", table(("node of the original", "nodes of the result"), rows))

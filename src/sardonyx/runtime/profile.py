@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from sardonyx.compiler.explain import Explanation, InterpretedNote, KernelNote, explain
+from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.peak import Peak, measured_peak
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.steps import Segment
@@ -24,6 +25,7 @@ from sardonyx.errors import EvaluationError, OptionError, SardonyxError
 from sardonyx.rewrite import measure
 from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.runtime.part import Part
+from sardonyx.runtime.provenance import with_absorbed
 from sardonyx.runtime.providers.native import NativeRunner
 from sardonyx.runtime.value_info import ValueInfo
 from sardonyx.runtime.version import Version
@@ -191,18 +193,21 @@ def profile(version: Version, run: Callable[[], object], feeds: Mapping[str, Any
     traced = [recorded(version, feeds, threads=True) for _ in range(_TRACED)]
     whole, played = whole[_WARM_UP:], played[_WARM_UP:]
     times = _Times(played)
-    kernels: list[KernelTime] = []
+    launches: list[tuple[Launch, KernelNote, int, int]] = []
     interpreted: list[tuple[InterpretedNote, float]] = []
-    numbers: dict[int, int] = {}
     for program, part, depth in programs:
         explanation = explain(program, played[-1].sizes.get(id(program), {}))
-        for launch, note in _in_order(program, explanation):
-            numbers[id(launch)] = len(kernels)
-            kernels.append(_kernel_time(note, times.of(launch, depth), peak, part))
+        launches += [(launch, note, part, depth) for launch, note in _in_order(program, explanation)]
         values = [value for value in program.function.values if value in program.host]
         interpreted += [
             (note, times.of(value, depth)) for value, note in zip(values, explanation.interpreted, strict=True)
         ]
+    numbers = {id(launch): number for number, (launch, *_) in enumerate(launches)}
+    notes = with_absorbed(version.model, [note for _, note, *_ in launches], {note.tensor for note, _ in interpreted})
+    kernels = [
+        _kernel_time(note, times.of(launch, depth), peak, part)
+        for note, (launch, _, part, depth) in zip(notes, launches, strict=True)
+    ]
     depth = 0 if version.partitioned is None else 1
     interpreted += [(_node_note(node, version), times.of(node, depth)) for node in times.nodes(depth)]
     parts = [] if version.partitioned is None else version.partitioned.parts
@@ -237,7 +242,7 @@ def _programs(version: Version) -> list[tuple[Program, int, int]]:
     return [] if program is None else [(program, 0, 0)]
 
 
-def _in_order(program: Program, explanation: Explanation) -> list[tuple[Any, KernelNote]]:
+def _in_order(program: Program, explanation: Explanation) -> list[tuple[Launch, KernelNote]]:
     """The kernels as they run."""
     notes = {id(launch): note for launch, note in zip(program.launches, explanation.kernels, strict=True)}
     launches = [launch for step in program.steps if isinstance(step, Segment) for launch in step.launches]
