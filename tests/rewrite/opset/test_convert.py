@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -189,3 +191,18 @@ def test_decompose_refuses_what_is_as_old_as_onnx() -> None:
     proto = parse('<ir_version: 8, opset_import: ["" : 13]> agraph (float[2] x) => (float[2] y) { y = Exp(x) }')
     with pytest.raises(OpsetConversionError, match="Exp"):
         decompose(model_io.from_proto(proto), {"Exp"})
+
+
+def test_constants_are_computed_without_any_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    model = parse(
+        """<ir_version: 8, opset_import: ["" : 9]> g (float[1, 1, 2, 2] x) => (float[1, 1, 4, 6] y)
+        <float[2] ones = {1.0, 1.0}, float[2] half = {1.0, 1.5}> {
+            twice = Add(half, half)
+            scales = Concat<axis = 0>(ones, twice)
+            y = Upsample(x, scales)
+        }"""
+    )
+    (node,) = convert_opset(model_io.from_proto(model), 8).graph
+    assert node.op_type == "Upsample"
+    assert node.attributes["scales"].as_floats() == (1.0, 1.0, 2.0, 3.0)
