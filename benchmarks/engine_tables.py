@@ -32,6 +32,7 @@ def tables(found: Mapping[str, Sequence[Result]], sections: Sequence[str]) -> li
         "memory": lambda: remembered(found["load"]),
         "dynamic": lambda: of_many_sizes(found["dynamic"]),
         "trees": lambda: generated(found["trees"]),
+        "recurrent": lambda: of_recurrent_layers(found["recurrent"]),
     }
     built = [builders[section]() for section in sections]
     criteria = [each for _, lines in built for each in lines]
@@ -265,6 +266,15 @@ def generated(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
             line(row["name"], f"≥ {asked} × ONNX Runtime", times_as(ratio), ratio is not None and ratio >= asked)
         )
     return table, lines
+
+
+def of_recurrent_layers(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
+    table, _ = compared(rows, "Recurrent layers")
+    ratios = [best_of(row, "onnxruntime") for row in rows]
+    known = [ratio for ratio in ratios if ratio is not None]
+    short = [row["name"] for row, ratio in zip(rows, ratios, strict=True) if ratio is None or ratio < 1.5]
+    reached = f"{geomean(known):.2f}; short of it: {listed(short)}" if known else "none"
+    return table, [line("recurrent layers", "each ≥ 1.5 × ONNX Runtime", reached, not short)]
 
 
 def plot(path: Path, found: Mapping[str, Sequence[Result]]) -> None:

@@ -43,28 +43,42 @@ def trees(folder: Path) -> list[Made]:
 
 def recurrent(folder: Path) -> list[Made]:
     """A bidirectional LSTM and a GRU over 100 steps."""
+    return [recurrent_layer(folder, "LSTM", 256, 100, 1, 2), recurrent_layer(folder, "GRU", 256, 100, 1, 1)]
+
+
+def recurrent_sizes(folder: Path) -> list[Made]:
+    """LSTMs and GRUs of many sizes: units, steps, batch, directions."""
+    sizes = [(64, 128, 1, 1), (64, 128, 1, 2), (64, 64, 8, 1), (128, 1, 1, 1), (128, 128, 1, 2), (256, 32, 8, 2),
+             (256, 32, 32, 1), (512, 64, 1, 1), (512, 32, 8, 1), (1024, 16, 1, 1)]  # fmt: skip
+    return [
+        (f"{operator}, {units} units, {steps} steps, batch {batch}{', both ways' * (directions - 1)}", path, feeds)
+        for operator in ("LSTM", "GRU")
+        for units, steps, batch, directions in sizes
+        for _, path, feeds in [recurrent_layer(folder, operator, units, steps, batch, directions)]
+    ]
+
+
+def recurrent_layer(folder: Path, operator: str, units: int, steps: int, batch: int, directions: int) -> Made:
+    """A layer of seeded weights, whose inputs have half as many numbers as it has units."""
     random = np.random.default_rng(0)
-    length, width, hidden = 100, 128, 256
-    made = []
-    for operator, gates, directions in (("LSTM", 4, 2), ("GRU", 3, 1)):
-        shapes = {
-            "w": (directions, gates * hidden, width),
-            "r": (directions, gates * hidden, hidden),
-            "b": (directions, 2 * gates * hidden),
-        }
-        weights = [
-            numpy_helper.from_array((random.standard_normal(shape) * hidden**-0.5).astype(np.float32), name)
-            for name, shape in shapes.items()
-        ]
-        direction = "bidirectional" if directions == 2 else "forward"
-        node = helper.make_node(operator, ["x", *shapes], ["y"], hidden_size=hidden, direction=direction)
-        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [length, 1, width])
-        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [length, directions, 1, hidden])
-        graph = helper.make_graph([node], operator, [given], [result], weights)
-        path = folder / f"{operator.lower()}.onnx"
-        save(graph, path)
-        made.append((operator, path, {"x": random.standard_normal((length, 1, width)).astype(np.float32)}))
-    return made
+    gates, width = {"LSTM": 4, "GRU": 3}[operator], units // 2
+    shapes = {
+        "w": (directions, gates * units, width),
+        "r": (directions, gates * units, units),
+        "b": (directions, 2 * gates * units),
+    }
+    weights = [
+        numpy_helper.from_array((random.standard_normal(shape) * units**-0.5).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    direction = "bidirectional" if directions == 2 else "forward"
+    node = helper.make_node(operator, ["x", *shapes], ["y"], hidden_size=units, direction=direction)
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, batch, width])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [steps, directions, batch, units])
+    graph = helper.make_graph([node], operator, [given], [result], weights)
+    path = folder / f"{operator.lower()}_{units}_{steps}_{batch}_{directions}.onnx"
+    save(graph, path)
+    return operator, path, {"x": random.standard_normal((steps, batch, width)).astype(np.float32)}
 
 
 def loop(folder: Path) -> list[Made]:

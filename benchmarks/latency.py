@@ -5,7 +5,7 @@
 All engines run one model in one process, in short blocks that alternate, peers also on the graph after `sardonyx
 optimize`; outputs must be equal within 1e-4 of the largest. Sections: latency (39 networks), call (the overhead of a
 call), load and memory (from a fresh process), dynamic (many input sizes), trees (tree ensembles, recurrent layers, a
-loop). A quiet machine is needed.
+loop), recurrent (recurrent layers of many sizes). A quiet machine is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import generated
 import report
 import suites
 
-SECTIONS = ("latency", "call", "load", "memory", "dynamic", "trees")
+SECTIONS = ("latency", "call", "load", "memory", "dynamic", "trees", "recurrent")
 STARTS = {"answer": 1, "cold": 1, "warm": 3, "onnxruntime": 3, "openvino": 1}
 """Fresh processes for figures of loading and of memory: few where they are dear, or nothing is asked beside them."""
 
@@ -145,7 +145,13 @@ class Bench:
     def trees(self) -> Iterator[Result]:
         folder = self.work / "generated"
         made = [*generated.trees(folder), *generated.recurrent(folder), *generated.loop(folder)]
-        for name, path, feeds in progress(made, "trees"):
+        yield from self.of_generated(made, "trees")
+
+    def recurrent(self) -> Iterator[Result]:
+        yield from self.of_generated(generated.recurrent_sizes(self.work / "generated"), "recurrent")
+
+    def of_generated(self, made: Sequence[generated.Made], title: str) -> Iterator[Result]:
+        for name, path, feeds in progress(made, title):
             yield self.compared(
                 name, path, self.stored(f"generated-{path.stem}-{len(next(iter(feeds.values())))}", feeds)
             )
