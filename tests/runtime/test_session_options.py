@@ -156,8 +156,13 @@ def test_runs_are_recorded(tmp_path: Path) -> None:
     path = Path(session.end_profiling())
     assert path.parent == tmp_path
     events = json.loads(path.read_text())
-    assert [event["name"] for event in events] == ["first", "second", "run"]
+    runs = [event["name"] for event in events if event["cat"] == "Session"]
+    assert runs == ["session_initialization", "first", "second", "model_run"]
     assert all(event["ph"] == "X" and event["dur"] > 0 for event in events)
+    nodes = [event for event in events if event["cat"] == "Node"]
+    assert len(nodes) >= 3
+    assert all(event["name"].endswith("_kernel_time") for event in nodes)
+    assert {event["args"]["op_name"] for event in nodes} <= {node.op_type for node in NET.graph.node}
     assert json.loads(Path(session.end_profiling()).read_text()) == []
     with pytest.raises(OptionError, match="does not record"):
         Session(NET).end_profiling()

@@ -218,6 +218,42 @@ def profile(version: Version, run: Callable[[], object], feeds: Mapping[str, Any
     )  # fmt: skip
 
 
+class Nodes:
+    """The nodes that what a version computes is for. What came from the store is compiled with what it was made of.
+
+    Args:
+        version: The model; nodes are told as long as it stays.
+    """
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self._programs = _programs(version)
+        self._mains: dict[int, str] | None = None
+        self._makers = {str(output.name): node for node in version.model.graph.all_nodes() for output in node.outputs}
+
+    def of(self, recorder: Recorder) -> list[tuple[Span, ir.Node]]:
+        """What a record tells of nodes: each span with the node that most of it is for."""
+        if self._mains is None:
+            self._mains = self._found(recorder)
+        found = []
+        for span in recorder.spans:
+            tensors = (self._mains.get(id(span.what), ""), *_told(span.what)[2])
+            made = (self._makers[tensor] for tensor in tensors if tensor in self._makers)
+            node = span.what if isinstance(span.what, ir.Node) else next(made, None)
+            if node is not None and not isinstance(span.what, Part):
+                found.append((span, node))
+        return found
+
+    def _found(self, recorder: Recorder) -> dict[int, str]:
+        listed = [
+            pair
+            for program, _, _ in self._programs
+            for pair in _in_order(program, explain(program, recorder.sizes.get(id(program), {})))
+        ]
+        notes = with_absorbed(self.version.model, [note for _, note in listed], ())
+        return {id(launch): note.main for (launch, _), note in zip(listed, notes, strict=True)}
+
+
 def recorded(version: Version, feeds: Mapping[str, Any], *, threads: bool = False) -> Recorder:
     """Run once with a clock; raises as a run does.
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.program import Program
+from sardonyx.core.recording import Recorder
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError
 from sardonyx.model import save
@@ -28,10 +29,11 @@ from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import Compile, Named, SessionOptions
 from sardonyx.runtime.placement import Placement
-from sardonyx.runtime.profile import Profile, drawn_feeds, profile
+from sardonyx.runtime.profile import Nodes, Profile, drawn_feeds, profile
 from sardonyx.runtime.run_options import RunOptions
 from sardonyx.runtime.timeline import Timeline
 from sardonyx.runtime.value_info import ValueInfo
+from sardonyx.runtime.version import Version
 from sardonyx.runtime.watch import watch as watch_file
 
 
@@ -92,11 +94,14 @@ class Session(Edits):
         )  # fmt: skip
         self._limits = self._options.limits
         self._timeline = Timeline() if self._options.profiling else None
+        self._nodes: Nodes | None = None
         self._runs = itertools.count()
         if watch and not isinstance(model, (str, os.PathLike)):
             raise OptionError("there is no file to watch.", where="watch", remedy="Give the path of the model.")
         self._unlimited = self._options.unlimited and self._timeline is None
         self._live = Live(model, self._options)
+        if self._timeline is not None:
+            self._timeline.loaded()
         if isinstance(model, (str, os.PathLike)) and watch:
             watch_file(self._live, model)
 
@@ -366,8 +371,23 @@ class Session(Edits):
             options.begin(context)
         if self._timeline is None:
             return version.run(output_names, feeds, context)
-        with self._timeline.run(options.tag if options is not None else ""):
-            return version.run(output_names, feeds, context)
+        return self._run_recorded(self._timeline, version, output_names, feeds, context, options)
+
+    def _run_recorded(
+        self, timeline: Timeline, version: Version, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
+        context: RunContext, options: RunOptions | None,
+    ) -> list[Any]:  # fmt: skip
+        if not version.has_model:  # Of a compiled file the nodes are not known.
+            with timeline.run(options.tag if options is not None else ""):
+                return version.run(output_names, feeds, context)
+        if self._nodes is None or self._nodes.version is not version:
+            self._nodes = Nodes(version)
+        context.recorder = Recorder()
+        try:
+            with timeline.run(options.tag if options is not None else ""):
+                return version.run(output_names, feeds, context)
+        finally:
+            timeline.nodes(self._nodes.of(context.recorder))
 
     async def arun(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None

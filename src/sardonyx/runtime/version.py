@@ -132,6 +132,11 @@ class Version:
         """
         return self._source.model
 
+    @property
+    def has_model(self) -> bool:
+        """Whether the model is known: of a compiled file it is not."""
+        return not self._is_compiled_file
+
     @functools.cached_property
     def structure(self) -> Structure | None:
         """What of the model decides what it is compiled to; None where that is not told, or there is no model."""
