@@ -17,7 +17,6 @@ from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
 from sardonyx.errors import ExecutionError
 from sardonyx.ops.definitions.detection import non_max_suppression
-from sardonyx.runtime.profile import profile
 
 Array = np.ndarray
 BOXES = "float[B, N, 4] boxes, float[B, C, N] scores, int64 most, float[1] overlap, float[1] above"
@@ -127,7 +126,7 @@ def test_sizes_that_are_counted_go_on_in_native_code() -> None:
 
 def test_what_it_takes_is_told(suppression: tuple[sardonyx.Session, int]) -> None:
     session, _ = suppression
-    found = profile(session, fed(drawn(np.random.default_rng(3), special=False)), runs=1)
+    found = session.profile(fed(drawn(np.random.default_rng(3), special=False)), runs=1)
     assert [each.note.title for each in found.kernels] == ["suppression", "boxes"] and not found.interpreted
 
 

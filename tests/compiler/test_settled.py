@@ -20,7 +20,6 @@ from sardonyx.core.graph import Function
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
-from sardonyx.runtime.profile import profile
 
 K, M = Dim.symbol("K"), Dim.symbol("M")
 COUNT = TensorType(t.INT64, ())
@@ -136,7 +135,7 @@ def test_it_is_one_kernel_for_a_profile(size: int) -> None:
         value.type.tensor_type.ClearField("shape")
     session = sardonyx.Session(model, compile="wait")
     feeds = {"s": np.zeros(size, np.float32), "x": np.ones(5, np.float32), "most": np.array(4)}
-    found = profile(session, feeds, runs=1)
+    found = session.profile(feeds, runs=1)
     assert [kernel.note.title for kernel in found.kernels] == ["loop"]
     assert not found.interpreted
     np.testing.assert_array_equal(session.run(None, feeds)[0], np.full(5, 4))
