@@ -23,7 +23,7 @@ def nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("ai.onnx.ml", "ZipMap", 1, (True,), "ml.maps"),
         ("", "StringConcat", 20, (True, True), "strings"),
-        ("", "NonZero", 1, None, "indexing"),
+        ("", "NonZero", 1, (True,), "indexing"),
     ],
 )
 def test_a_host_function_is_found_by_its_module_alone(

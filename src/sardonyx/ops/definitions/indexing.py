@@ -127,7 +127,7 @@ def nonzero(x: np.ndarray) -> tuple[np.ndarray]:
     return (np.stack(np.nonzero(x)).astype(np.int64),)
 
 
-_nonzero = HostFunction("NonZero", _places_type, nonzero)
+_nonzero = HostFunction("NonZero", _places_type, nonzero, present=(True,))
 
 
 @operator("Compress", since=9)
