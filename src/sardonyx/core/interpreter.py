@@ -23,7 +23,6 @@ from sardonyx.core.types import TensorType, Type
 from sardonyx.errors import ExecutionError, FeedError, SardonyxError, ShapeError
 
 Sizes = dict[str, int]
-Results = "Value | tuple[Value, ...]"
 Body = Callable[[Sequence[Value]], Sequence[Value]]
 
 

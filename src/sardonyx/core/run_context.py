@@ -88,11 +88,6 @@ class RunContext:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise ResourceError(f"the run took longer than {self.timeout} s.", remedy="Raise `timeout`.")
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the time is over; None without a limit."""
-        return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
-
     def terminate(self) -> None:
         """End the run, from any thread: it raises where it next looks."""
         self.terminated = True

@@ -38,13 +38,6 @@ def substituted(
     return Substitution(values, sizes or {}, level, inside).values_of(roots)
 
 
-def nested_at(inner: Function, level: int, sizes: Mapping[str, Size] | None = None) -> Function:
-    """The function as one that lies in a function of ``level``, with sizes in place of symbols."""
-    if inner.level > level and not (sizes and inner.free_symbols & sizes.keys()):
-        return inner
-    return Substitution({}, sizes or {}, level, _everything).function(inner)
-
-
 class Substitution:
     """Values and functions built again.
 

@@ -261,16 +261,6 @@ class Writer:
         write_contents(message, tensor.tobytes(), field)
 
 
-def node_message(node: ir.Node) -> onnx.NodeProto:
-    """A node by itself as a message, with the contents of its tensors."""
-    message = onnx.NodeProto()
-    write_node_head(node, message)
-    writer = Writer(Inline(), FUNCTION_INFO_VERSION)
-    for attribute in node.attributes.values():
-        writer.attribute(attribute, message.attribute.add(), 1)
-    return message
-
-
 def write_model_head(model: ir.Model, message: onnx.ModelProto) -> None:
     """Writes all of a model but its graph, functions and training information."""
     message.ir_version = model.ir_version

@@ -92,11 +92,6 @@ class Kernel:
         return self._sizes.setdefault(size, f"%s{len(self._sizes)}")
 
     @property
-    def buffer_count(self) -> int:
-        """How many buffers it takes."""
-        return len(self._buffers)
-
-    @property
     def sizes(self) -> tuple[Size, ...]:
         """The expressions of the sizes that it takes, in order."""
         return tuple(self._sizes)

@@ -84,11 +84,6 @@ class Scope:
         """Whether this is the model's main graph."""
         return self.parent is None and self.function is None
 
-    @property
-    def is_function_body(self) -> bool:
-        """Whether this is a function's own body (and not a graph inside of it)."""
-        return isinstance(self.graph, onnx.FunctionProto)
-
     def at(self, node: onnx.NodeProto | None = None, tensor: str = "", item: str = "") -> Place:
         """A place in this graph."""
         if node is None:
