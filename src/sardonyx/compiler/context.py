@@ -19,6 +19,7 @@ from sardonyx.compiler.player import Ended, Player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.threads import Pool
 from sardonyx.compiler.timed_player import play_timed
+from sardonyx.core.dim import evaluate
 from sardonyx.core.graph import Value
 from sardonyx.core.recording import Recorder
 from sardonyx.core.run_context import current_run
@@ -96,7 +97,7 @@ class Linked:
         context = self.context()
         try:
             context.prepare(sizes)
-        except SardonyxError:
+        except (SardonyxError, Fault):
             self.free.append(context)
             raise
         return context
@@ -108,7 +109,7 @@ class Linked:
 
 
 class Fault(Exception):
-    """Data have no result, or a loop passes the limit of iterations; the interpreter says what is wrong."""
+    """Data or sizes have no result, or a loop passes the limit of iterations; the interpreter says what is wrong."""
 
 
 class Placed(NamedTuple):
@@ -198,6 +199,7 @@ class Context:
 
         Raises:
             ShapeError: Sizes do not go together.
+            Fault: They do not, and the interpreter says where.
             ResourceError: The run may not have as much memory; none was taken.
             MemoryError: There is not as much.
         """
@@ -314,11 +316,14 @@ class Context:
             found = self._shapes[value] = tuple(self.registers[self.plan.shapes[value]].tolist())
         return found
 
-    def _refusal(self, sizes: Mapping[str, int]) -> ShapeError:
+    def _refusal(self, sizes: Mapping[str, int]) -> ShapeError | Fault:
         for dim in self.plan.dims:
             try:
                 dim.evaluate(sizes)
             except ShapeError as error:
                 return error
+        for a, b in self.plan.equal:
+            if evaluate(a, sizes) != evaluate(b, sizes):
+                return Fault(f"{a} and {b} must be equal")
         given = ", ".join(f"{name} = {number}" for name, number in sizes.items())
         return SizeLimitError("what is computed passes 64 bits.", where=given, remedy="Give smaller inputs.")

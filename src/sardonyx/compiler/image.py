@@ -140,6 +140,7 @@ class Writer:
         return [
             function.name, function.level, sorted(program.around), inputs, [*map(self._value, function.results)],
             steps, [[self._value(value), block] for value, block in program.blocks.items()],
+            [[self._size(a), self._size(b)] for a, b in program.equal],
         ]  # fmt: skip
 
     def _step(self, step: Step, program: Outline) -> list[Any]:
@@ -322,6 +323,7 @@ class Reader:
         results: list[int],
         steps: list[list[Any]],
         blocks: list[Any],
+        equal: list[Any],
     ) -> Outline:
         made: list[Step] = []
         host: dict[Value, str] = {}
@@ -345,7 +347,8 @@ class Reader:
                     loops[value] = self._outline(*body)
         function = Function(name, self._chosen(inputs), self._chosen(results), level)
         blocked = {self._values[number]: block for number, block in blocks}
-        return Outline(function, frozenset(around), made, blocked, host, reads, frozenset(self._inner), loops)
+        pairs = [(self._read(a), self._read(b)) for a, b in equal]
+        return Outline(function, frozenset(around), made, blocked, host, reads, frozenset(self._inner), loops, pairs)
 
     def _value(self, op: str, dtype: str | None, shape: Any, params: Any, operands: list[int], origin: str) -> Value:
         if dtype == "":

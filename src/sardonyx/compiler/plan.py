@@ -16,6 +16,7 @@ import numpy as np
 from sardonyx.compiler.launch import FAULT, Body, Count, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.planning import ALIGNMENT, BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
 from sardonyx.compiler.player import COPY_WORDS, PATCH_WORDS, WORDS, IterationWord
+from sardonyx.compiler.required import Equal
 from sardonyx.compiler.size_table import Operation, SizeTable
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
@@ -78,6 +79,7 @@ class Plan:
         fault: The word that kernels set where data have no result.
         limit: The word that says how many iterations a loop may make.
         titles: What lies in the arena, for people.
+        equal: Sizes that must be equal.
     """
 
     words: np.ndarray
@@ -100,6 +102,7 @@ class Plan:
     fault: int
     limit: int
     titles: list[str] = field(default_factory=list)
+    equal: Sequence[Equal] = ()
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,7 @@ class Planner:
         blocks: Mapping[Value, int],
         elsewhere: Callable[[Value], bool],
         inputs: Sequence[Value] = (),
+        equal: Sequence[Equal] = (),
     ) -> Plan:
         """The plan.
 
@@ -226,6 +230,7 @@ class Planner:
             blocks: Channels in a block, of values that are images in blocked layout.
             elsewhere: Whether a value lies in memory that is not the segment's own, as what is read after it does.
             inputs: Values whose sizes are wanted though they may not be read.
+            equal: Sizes that must be equal.
         """
         start = self._put([Fixed(0)] * (WORDS * len(launches)))
         self._fault, self._limit = Own(self._put([Fixed(0)])), Own(self._put([Fixed(UNLIMITED)]))
@@ -236,9 +241,11 @@ class Planner:
         makes = [value for value in dict.fromkeys(values) if value in made]
         table = self._table
         shapes = {value: stored_registers(table, value, blocks) for value in (*makes, *inputs)}
+        for pair in equal:
+            table.require_equal(*pair)
         return Plan(
             words=np.array(self._words, np.int64), kernels=len(launches), instructions=table.rows(),
-            start=table.start(), symbols=table.symbols, dims=list(table.dims),
+            start=table.start(), symbols=table.symbols, dims=list(table.dims), equal=equal,
             buffers=_rows(self._buffers, BUFFER_WORDS), layouts=_rows(self._layouts, LAYOUT_WORDS),
             sizes=_rows(self._sizes, WORD_WORDS), inside=_rows(self._inside, WORD_WORDS),
             elements=_rows(self._elements, ELEMENT_WORDS), own=_rows(self._own, WORD_WORDS), links=self._links,

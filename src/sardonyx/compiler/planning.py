@@ -176,6 +176,11 @@ def _broadcast(e: Emitter, a: str, b: str, fault: Variable) -> str:
     return e.let(f"select i1 {ones[0]}, i64 {b}, i64 {a}")
 
 
+def _equal(e: Emitter, a: str, b: str, fault: Variable) -> str:
+    _fails(e, fault, _test(e, "ne", a, b))
+    return a
+
+
 _INSTRUCTIONS: dict[Operation, Callable[[Emitter, str, str, Variable], str]] = {
     Operation.ADD: _checked("sadd"),
     Operation.MULTIPLY: _checked("smul"),
@@ -183,6 +188,7 @@ _INSTRUCTIONS: dict[Operation, Callable[[Emitter, str, str, Variable], str]] = {
     Operation.LEAST: lambda e, a, b, fault: str(e.least(a, b)),
     Operation.GREATEST: lambda e, a, b, fault: str(e.most(a, b)),
     Operation.BROADCAST: _broadcast,
+    Operation.EQUAL: _equal,
 }
 
 

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from sardonyx.compiler.machine_code import module_text
 from sardonyx.compiler.plan import UNLIMITED, Planner, stored_shape
 from sardonyx.compiler.player import Ended, player
 from sardonyx.compiler.reader import dtype_of
+from sardonyx.compiler.required import known, required
 from sardonyx.compiler.reweighting import Meaning, matched, remade
 from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.sharing import aligned, prepared
@@ -102,6 +103,7 @@ class Program:
         self._denormals = denormals
         self._reads, self._inner = beneath(self.host, self.function.results, self.lowering.whole.in_memory)
         self.around = self.function.free_symbols
+        self._equal = required(self.function)
         self._begin(steps_of(self.schedule.computed, self.launches, self.host))
         self.loops = {value: self._of_body(value) for value in self.host if value.op == "loop" and is_of_tensors(value)}
 
@@ -147,6 +149,7 @@ class Program:
             program._addresses = {name: code.address(name) for name in program._names}
             program.loops = {value: made(body) for value, body in outline.loops.items()}
             program._reads, program._inner, program.around = outline.reads, outline.inner, outline.around
+            program._equal = list(outline.equal)
             program._begin(list(outline.steps))
             return program
 
@@ -185,7 +188,8 @@ class Program:
     def _outline(self) -> Outline:
         loops = {value: body._outline() for value, body in self.loops.items()}
         return Outline(
-            self.function, self.around, self.steps, self.blocks, self.host, self._reads, self._inner, loops
+            self.function, self.around, self.steps, self.blocks, self.host, self._reads, self._inner, loops,
+            self._equal,
         )  # fmt: skip
 
     @property
@@ -287,8 +291,13 @@ class Program:
 
     # Planning.
 
-    def _plan(self, number: int) -> Linked:
-        """The plan of a step that is a segment."""
+    def _plan(self, number: int, names: Iterable[str] | None = None) -> Linked:
+        """The plan of a step that is a segment.
+
+        Args:
+            number: Which.
+            names: The symbols that are known by then; those of inputs without.
+        """
         found = self._plans.get(number)
         if found is None:
             segment = self.steps[number]
@@ -298,9 +307,19 @@ class Program:
                 self.blocks,
                 lambda value: self._is_outside(value, number, segment),
                 self.function.inputs if number == 0 and self._symbols is not None else (),
+                known(self._equal, frozenset((self._symbols or ()) if names is None else names) - self._unsure(number)),
             )
             found = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
             self._plans[number] = found
+        return found
+
+    def _unsure(self, number: int) -> set[str]:
+        """Symbols that are known after other steps in some calls alone: of bodies of loops that settle."""
+        found: set[str] = set()
+        for other, step in enumerate(self.steps):
+            if other != number and isinstance(step, Segment) and step.settling is not None:
+                told = (symbols(size) for value in step.launches[0].makes for size in shape_of(value))
+                found |= step.settling.sizes.keys() - frozenset().union(*told)
         return found
 
     @functools.cached_property
@@ -466,7 +485,8 @@ class Program:
             self._play(number, segment, sizes, env, limit)
 
     def _play(self, number: int, segment: Segment, sizes: Sizes, env: dict[Value, Any], limit: int | None) -> None:
-        linked = self._plan(number)
+        # Of what is counted there is room for the most at first.
+        linked = self._plan(number, sizes.keys() - {segment.symbol})
         context = linked.prepared(sizes)
         run = current_run()
         try:

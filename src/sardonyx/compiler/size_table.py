@@ -33,6 +33,7 @@ class Operation(IntEnum):
     LEAST = 4
     GREATEST = 5
     BROADCAST = 6  # the one that is not 1; a fault where neither is and they differ
+    EQUAL = 7  # the first; a fault where they differ
 
 
 _OPERATIONS = {
@@ -107,6 +108,10 @@ class SizeTable:
         if row not in self._computed:
             self._computed[row] = self._append(row, 0)
         return self._computed[row]
+
+    def require_equal(self, a: Size, b: Size) -> None:
+        """Have it found where two sizes differ."""
+        self.operation(Operation.EQUAL, self.register(a), self.register(b))
 
     def number(self, register: int) -> int | None:
         """The number in a register, where it is a constant."""

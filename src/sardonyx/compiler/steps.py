@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sardonyx.compiler.control import counted
 from sardonyx.compiler.counted import has_kernel, most_results
 from sardonyx.compiler.launch import Launch
+from sardonyx.compiler.required import Equal
 from sardonyx.compiler.settled import Settling, settling
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Function, Value
@@ -134,6 +135,7 @@ class Outline:
         reads: The values in memory that it needs for them.
         inner: All that the interpreter computes on its way, with these.
         loops: The programs of the bodies of loops among them.
+        equal: Sizes that must be equal.
     """
 
     function: Function
@@ -144,6 +146,7 @@ class Outline:
     reads: Mapping[Value, Sequence[Value]]
     inner: frozenset[Value]
     loops: Mapping[Value, Outline]
+    equal: Sequence[Equal]
 
 
 def is_of_constants(step: Step) -> bool:

@@ -7,7 +7,8 @@ applies the rules again to the sizes it meets (:mod:`sardonyx.core.interpreter`)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from sardonyx.core import types as t
@@ -62,9 +63,28 @@ def _tensor(operand: Type) -> tuple[DType, Shape]:
     return operand.dtype, shape  # type: ignore[union-attr]
 
 
+_taken: ContextVar[dict[tuple[Size, Size], None] | None] = ContextVar("sardonyx_sizes_taken_for_equal", default=None)
+
+
 def same_size(a: Size, b: Size) -> bool:
     """Whether sizes may be equal: not proven different."""
-    return a is b or a == b or equal(a, b) is not False
+    if a is b or a == b:
+        return True
+    told = equal(a, b)
+    if told is None and (taken := _taken.get()) is not None:
+        taken[a, b] = None
+    return told is not False
+
+
+def taken_for_equal(op: str, operands: Sequence[Type], params: Mapping[str, Any]) -> list[tuple[Size, Size]]:
+    """The sizes that must be equal for a primitive to take its operands, where only a run tells whether they are."""
+    taken: dict[tuple[Size, Size], None] = {}
+    token = _taken.set(taken)
+    try:
+        TYPE_RULES[op](*operands, **params)
+    finally:
+        _taken.reset(token)
+    return list(taken)
 
 
 def _same_shapes(what: str, a: Shape, b: Shape) -> None:
@@ -294,8 +314,12 @@ def _broadcast(x: Type, *, shape: Shape) -> Type:
     if len(old) != len(shape):
         raise ShapeError(f"{shape_text(old)} has another rank than {shape_text(shape)}.")
     for size, target in zip(old, shape, strict=True):
-        if size != 1 and size != target and broadcast(size, target) != target and not same_size(size, target):
+        if size == 1 or size == target:
+            continue
+        if broadcast(size, target) != target and equal(size, target) is False:
             raise ShapeError(f"{shape_text(old)} does not broadcast to {shape_text(shape)}.")
+        if (taken := _taken.get()) is not None:
+            taken[(size - 1) * (size - target), 0] = None  # It is one or the other.
     return TensorType(dtype, shape)
 
 
