@@ -6,6 +6,7 @@ bodies become functions that the operator's definition calls, and see the values
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -169,6 +170,18 @@ class PreparedGraph:
             self._constants = found
         return self._constants
 
+    def giving(self, outputs: Sequence[ir.Value]) -> PreparedGraph:
+        """The same graph with other values of it for outputs, and of its nodes those alone that they need."""
+        needed, steps = set(outputs), []
+        for step in reversed(self.steps):
+            if not needed.isdisjoint(step.node.outputs):
+                needed.update(_read_by(step.node))
+                steps.append(step)
+        made = copy.copy(self)
+        made._constants, made._done_with = self.constants, None
+        made.outputs, made.steps = list(outputs), steps[::-1]
+        return made
+
     def between(self, given: Sequence[str], wanted: str) -> Callable[..., Value]:
         """The function that computes a value of the graph from others.
 
@@ -216,7 +229,6 @@ class PreparedGraph:
         around: Frame | None = None,
         *,
         attributes: Mapping[str, Any] | None = None,
-        kept: Mapping[ir.Value, None] | None = None,
     ) -> tuple[Value, ...]:
         """Compute the outputs.
 
@@ -224,7 +236,6 @@ class PreparedGraph:
             arguments: A value for each input; None for an optional one of a function.
             around: The frame of the graph that this is a body in.
             attributes: Of a function's caller, for those that refer to them.
-            kept: Intermediate values that are asked for as well; they follow the outputs.
         """
         frame = Frame(around, attributes)
         frame.values.update(self.constants)
@@ -237,9 +248,8 @@ class PreparedGraph:
             with noted(recorder, step.node):
                 call_step(step, frame)
             for value in done_with:
-                if kept is None or value not in kept:
-                    frame.values.pop(value, None)
-        return tuple(frame.find(value) for value in (*self.outputs, *(kept or ())))  # type: ignore[misc]
+                frame.values.pop(value, None)
+        return tuple(frame.find(value) for value in self.outputs)  # type: ignore[misc]
 
 
 def call_step(step: Step, frame: Frame) -> None:

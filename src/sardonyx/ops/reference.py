@@ -13,7 +13,10 @@ from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.types import Type
 from sardonyx.errors import FeedError
 from sardonyx.ops.feeds import as_value, returned
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.graph import PreparedGraph, declared_type, prepare
+
+_REMEMBERED = 16
+"""Sets of outputs that were asked for."""
 
 
 class ReferenceModel:
@@ -34,6 +37,7 @@ class ReferenceModel:
 
     def __init__(self, model: ir.Model) -> None:
         self._graph = prepare(model)
+        self._narrowed: dict[tuple[str, ...], PreparedGraph] = {}
         graph = model.graph
         initializers = set(graph.initializers.values())
         self.input_types: dict[str, Type | None] = {str(value.name): declared_type(value) for value in graph.inputs}
@@ -60,12 +64,20 @@ class ReferenceModel:
             ExecutionError: A node has no result for these values.
             ResourceError: A limit is passed.
         """
-        wanted = [self._value(name) for name in (self.output_names if output_names is None else output_names)]
+        graph = self._giving(tuple(self.output_names if output_names is None else output_names))
         arguments = self._arguments(feeds)
         with running(context):
-            found = self._graph.call(arguments, kept=dict.fromkeys(wanted))
-            by_value = dict(zip(dict.fromkeys(wanted), found[len(self._graph.outputs) :], strict=True))
-            return [returned(by_value[value]) for value in wanted]
+            return [returned(value) for value in graph.call(arguments)]
+
+    def _giving(self, names: tuple[str, ...]) -> PreparedGraph:
+        """The graph as far as some values need it: what nobody asks for has no say in whether there is a result."""
+        found = self._narrowed.get(names)
+        if found is None:
+            found = self._graph.giving([self._value(name) for name in names])
+            if len(self._narrowed) >= _REMEMBERED:
+                self._narrowed.clear()
+            self._narrowed[names] = found
+        return found
 
     def _value(self, name: str) -> ir.Value:
         if name not in self._by_name:
