@@ -1,9 +1,14 @@
 """What a session adds to the provider's own run call, for each part of a cut.
 
-    python benchmarks/partition.py [--rounds 4000]
+    python benchmarks/partition.py [--rounds 4000] [--elements 8]
 
-A chain of additions is cut between providers after every node; calls of the session and of its runners alone, on the
-arrays that they pass on, alternate. The difference, over the parts, is our share of a cut.
+A chain of additions is cut between providers after every node; calls of the session and of what its parts were made to
+by their providers alternate. The difference, over the parts, is our share of a cut: what is checked and passed on, and
+what gives the provider its inputs and takes its results. The provider's own call is the least that it can be asked:
+
+- ONNX Runtime: ``InferenceSession.run`` on a dict of arrays, without the checks that its Python class puts before;
+- OpenVINO: ``InferRequest.infer`` of a request whose inputs and outputs are bound to arrays that stay;
+- native code and numpy: the runner's ``run``.
 """
 
 from __future__ import annotations
@@ -11,36 +16,57 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
 
 from sardonyx.core.run_context import RunContext
 from sardonyx.runtime import Session
+from sardonyx.runtime.part import Part
 from sardonyx.runtime.providers import installed
 
 PARTS = 6
 
 
-def chain(first: str, second: str) -> Session:
+def chain(first: str, second: str, elements: int) -> Session:
     """Additions that fall to one provider and the other in turn."""
     lines = " ".join(f"v{i + 1} = Add(v{i}, v{i})" for i in range(PARTS))
-    text = f'<ir_version: 9, opset_import: ["": 18]> chain (float[8] v0) => (float[8] v{PARTS}) {{ {lines} }}'
+    shape = f"float[{elements}]"
+    text = f'<ir_version: 9, opset_import: ["": 18]> chain ({shape} v0) => ({shape} v{PARTS}) {{ {lines} }}'
     pins = [(f"v{i + 1}", (first, second)[i % 2]) for i in range(PARTS)]
     return Session(onnx.parser.parse_model(text), providers=[first, second], pins=pins, threads=1)
 
 
-def share(session: Session, rounds: int) -> tuple[float, float]:
-    """Microseconds a part that the runners take, and that the session takes above that."""
+def own_call(part: Part, x: np.ndarray) -> Callable[[], object]:
+    """The provider's own call of a part of one input and one output, on an array."""
+    runner: Any = part.runner
+    if part.provider == "onnxruntime":
+        (name,) = part.inputs
+        return lambda: runner._run(part.outputs, {name: x}, None)
+    if part.provider == "openvino":
+        import openvino
+
+        request = runner._compiled.create_infer_request()
+        arrays = x, np.empty_like(x)  # The request knows their memory alone.
+        request.set_input_tensor(0, openvino.Tensor(arrays[0], shared_memory=True))
+        request.set_output_tensor(0, openvino.Tensor(arrays[1], shared_memory=True))
+        return lambda: (arrays, request.infer(share_outputs=True))
+    context = RunContext()
+    return lambda: runner.run([x], context)
+
+
+def share(session: Session, elements: int, rounds: int) -> tuple[float, float]:
+    """Microseconds a part that the providers' own calls take, and that the session takes above that."""
     partitioned = session._live.version.partitioned
     assert partitioned is not None and len(partitioned.parts) == PARTS
-    x = np.ones(8, np.float32)
-    context = RunContext()
+    x = np.ones(elements, np.float32)
+    calls = [own_call(part, x) for part in partitioned.parts]
 
     def alone() -> None:
-        value = x
-        for part in partitioned.parts:
-            (value,) = part.runner.run([value], context)
+        for call in calls:
+            call()
 
     def whole() -> None:
         session.run(None, {"v0": x})
@@ -52,21 +78,24 @@ def share(session: Session, rounds: int) -> tuple[float, float]:
             run()
             if i >= rounds // 10:
                 times[name].append(time.perf_counter() - begin)
-    runners, all_of_it = (statistics.median(times[name]) * 1e6 / PARTS for name in ("alone", "whole"))
-    return runners, all_of_it - runners
+    own, all_of_it = (statistics.median(times[name]) * 1e6 / PARTS for name in ("alone", "whole"))
+    return own, all_of_it - own
 
 
 def main() -> None:
     """Measure every pair of providers that are there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4000)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--elements", type=int, default=8)
+    options = parser.parse_args()
+    rounds, elements = options.rounds, options.elements
     names = installed()
     print(f"{'providers':28}{'their own (µs a part)':>24}{'ours (µs a part)':>20}")
     for i, first in enumerate(names):
         for second in names[i + 1 :]:
-            runners, ours = share(chain(first, second), rounds // (10 if "reference" in (first, second) else 1))
-            print(f"{first + ', ' + second:28}{runners:24.1f}{ours:20.1f}")
+            few = rounds // (10 if "reference" in (first, second) else 1)
+            own, ours = share(chain(first, second, elements), elements, few)
+            print(f"{first + ', ' + second:28}{own:24.1f}{ours:20.1f}")
 
 
 if __name__ == "__main__":
