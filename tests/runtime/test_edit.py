@@ -66,6 +66,14 @@ def test_a_node_is_added_and_asked_for(session: Session) -> None:
     same(run(session), relu(H + B))
 
 
+def test_a_node_that_no_output_needs_has_no_say_in_a_call(session: Session) -> None:
+    with session.edit() as g:
+        g.add_weight("sizes", np.array([3, 5]))
+        g.add_node(Node("Reshape", inputs=["h", "sizes"], outputs=["r"]))
+    same(run(session), relu(H + B))
+    same(run(session, "h"), H)
+
+
 def test_names_are_made_up(session: Session) -> None:
     with session.edit() as g:
         first, second = g.add_node(Node("Neg", inputs=["h"])), g.add_node(Node("Neg", inputs=["h"]))
@@ -164,6 +172,18 @@ def test_weights_are_set(session: Session) -> None:
     same(run(session), relu(H + np.array([3, 2, 1], np.float32)))
     session.update_weights({"b": [1, 1, 1], "w": 2 * W})
     same(run(session), relu(2 * H + 1))
+
+
+@pytest.mark.parametrize(("given", "held"), [([7, 0], True), ([300, 0], False), ([0.5, 0], False), ([-1, 0], False)])
+def test_a_list_for_a_weight_of_integers_fits_or_is_refused(given: list[float], held: bool) -> None:
+    session = Session(parsed("c (uint8[2] x) => (uint8[2] y) <uint8[2] c = {1, 2}> { y = Max(x, c) }"), compile="off")
+    x = np.array([5, 5], np.uint8)
+    if held:
+        session.set_weight("c", given)
+    else:
+        with pytest.raises(TypeMismatchError, match="UINT8"):
+            session.set_weight("c", given)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], [7, 5] if held else [5, 5])
 
 
 def test_a_weight_of_another_shape(session: Session) -> None:
@@ -271,6 +291,13 @@ def test_a_head_with_functions_inputs_and_like_names_is_attached(session: Sessio
     same(run(session, **{scale: np.array(3, np.float32)})[1], 6 * (H + B))
 
 
+def test_names_of_a_node_are_lists() -> None:
+    with pytest.raises(EditError, match="list"):
+        Node("Relu", inputs="hidden")
+    with pytest.raises(EditError, match="list"):
+        Node("Relu", ["h"], "hidden")
+
+
 Change = Callable[[Session], object]
 REFUSED: list[tuple[Change, type[SardonyxError], str]] = [
     (lambda s: s.add_node(Node("Nope", inputs=["s"])), UnsupportedError, "Nope"),
@@ -296,11 +323,17 @@ REFUSED: list[tuple[Change, type[SardonyxError], str]] = [
     (lambda s: s.remove_output("h"), EditError, "y"),
     (lambda s: s.add_input("x"), EditError, "taken"),
     (lambda s: s.add_input("z", "complex7"), EditError, "complex7"),
+    (lambda s: s.add_input("z", "float32", [2, -3]), EditError, "-3"),
     (lambda s: s.remove_input("x"), EditError, "read"),
     (lambda s: s.remove_input("w"), EditError, "w"),
     (lambda s: s.set_weight("b", np.zeros(5, np.float32)), ShapeError, "broadcast"),
     (lambda s: s.set_weight("b", np.zeros(3)), TypeMismatchError, "DOUBLE"),
     (lambda s: s.set_weight("h", np.zeros(3, np.float32)), EditError, "computed"),
+    (lambda s: s.set_weight("b", None), EditError, "NoneType"),
+    (lambda s: s.set_weight("b", "text"), TypeMismatchError, "FLOAT"),
+    (lambda s: s.set_weight("b", [[1], [2, 3]]), EditError, "no array"),
+    (lambda s: s.set_weight("b", [1j, 2, 3]), TypeMismatchError, "FLOAT"),
+    (lambda s: s.add_weight("v", object()), EditError, "object"),
     (lambda s: s.update_weights({"b": np.zeros(3, np.float32), "nothing": B}), EditError, "nothing"),
     (lambda s: s.attach(parsed(HEAD), at="nothing"), EditError, "nothing"),
     (lambda s: s.attach(parsed(HEAD), at={"wrong": "s"}), EditError, "wrong"),
@@ -350,6 +383,29 @@ def test_an_edit_in_an_edit_is_refused(session: Session) -> None:
             session.insert_after("h", "Neg")
         g.insert_after("h", "Neg")
     same(run(session), relu(-H + B))
+
+
+def test_an_edit_that_is_not_open_changes_nothing(session: Session) -> None:
+    edit = session.edit()
+    changes: list[Callable[[], object]] = [
+        lambda: edit.insert_after("h", "Exp"),
+        lambda: edit.set_weight("b", np.zeros(3, np.float32)),
+        lambda: edit.add_node(Node("Neg", inputs=["h"])),
+        lambda: edit.remove_output("y"),
+        lambda: edit.attach(parsed(HEAD), at="s"),
+    ]
+    for change in changes:
+        with pytest.raises(EditError, match="not open"):
+            change()
+    with edit as g:
+        g.insert_after("h", "Neg")
+    for change in changes:
+        with pytest.raises(EditError, match="not open"):
+            change()
+    same(run(session), relu(-H + B))
+    with edit as g:
+        g.insert_after("h", "Neg")
+    same(run(session), relu(H + B))
 
 
 def test_edits_of_threads_wait_for_each_other(session: Session) -> None:

@@ -85,12 +85,11 @@ def _fewest(op_type: str, version: int) -> tuple[int, int]:
 def plainly_sound(model: ir.Model) -> bool:
     """Whether one look shows that ``require_structure`` would find nothing: the common case, told cheaply.
 
-    So it is where there are no functions, the interface is typed, every value is defined before it is read, standard
-    operators have the inputs and outputs they need, and bodies end in good time.
+    So it is where there are no functions, every value is defined before it is read, standard operators have the inputs
+    and outputs they need, and bodies end in good time. An interface without types has none that does not exist.
     """
     opset = model.graph.opset_imports.get("", 1)
-    typed = all(value.type is not None for value in (*model.graph.inputs, *model.graph.outputs))
-    return typed and not model.functions and _reads_only_known(model.graph, opset, set(), 1)
+    return not model.functions and _reads_only_known(model.graph, opset, set(), 1)
 
 
 def _reads_only_known(graph: ir.Graph, opset: int, known: set[ir.Value | None], depth: int) -> bool:

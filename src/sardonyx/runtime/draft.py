@@ -256,10 +256,12 @@ class Draft:
             shape: Its sizes: numbers, names, None where open; None leaves the rank open.
 
         Raises:
-            EditError: The name is taken, or there is no such element type.
+            EditError: The name is taken, or there is no such element type or size.
         """
         self._require_free(name)
         self._names.fresh(name)
+        if wrong := [size for size in shape or () if isinstance(size, int) and size < 0]:
+            raise EditError(f"{wrong[0]} is no size.", where=name, remedy="Leave a size open with a name or None.")
         sizes = None if shape is None else ir.Shape(list(shape))
         value = ir.Value(name=name, type=ir.TensorType(_element_type(dtype)), shape=sizes)
         self.model.graph.inputs.append(value)
@@ -289,11 +291,11 @@ class Draft:
         """Add a weight, for nodes that are added to read.
 
         Raises:
-            EditError: The name is taken.
+            EditError: The name is taken, or the array has no type of the standard.
         """
         self._require_free(name)
         self._names.fresh(name)
-        tensor = _tensor(name, np.array(array))
+        tensor = _tensor(name, _elements(name, array))
         value = ir.Value(
             name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
         )
@@ -309,15 +311,14 @@ class Draft:
             array: Of the weight's element type; of another shape where the graph takes it. It is copied.
 
         Raises:
-            EditError: There is no such weight.
-            TypeMismatchError: The array is of another element type.
+            EditError: There is no such weight, or what is given is no array.
+            TypeMismatchError: The array is of another element type, or the weight's does not hold what a list has.
         """
         value = self._value(name)
         was = facts.constant_tensor(value) or value.const_value
         if was is None:
             raise EditError("is computed, and no weight.", where=name)
-        given = np.array(array, order="C") if isinstance(array, np.ndarray) else np.array(array, was.dtype.numpy())
-        new = _tensor(name, given)
+        new = _tensor(name, _elements(name, array, was.dtype))
         if new.dtype != was.dtype:
             raise TypeMismatchError(f"the weight is {was.dtype}, and {new.dtype} is given.", where=name)
         if tuple(new.shape) != tuple(was.shape):
@@ -471,6 +472,8 @@ class Draft:
             self._replace_in_outputs(value, new)
 
     def _replace_in_outputs(self, value: ir.Value, new: ir.Value) -> None:
+        if not value.is_graph_output():
+            return
         for graph in (self.model.graph, *self.model.graph.subgraphs()):
             for i, output in enumerate(graph.outputs):
                 if output is value:
@@ -521,6 +524,25 @@ class Draft:
 
 def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
+
+
+def _elements(name: str, given: Any, dtype: ir.DataType | None = None) -> np.ndarray:
+    """A copy of an array as it is; of anything else an array, of an element type where one is wanted."""
+    try:
+        array = np.array(given, order="C")
+    except ValueError as error:  # Lists of different lengths.
+        raise EditError(f"what is given is no array: {error}.", where=name) from error
+    if array.dtype.kind == "O" and not all(isinstance(each, (str, bytes)) for each in array.flat):
+        raise EditError(f"{type(given).__name__} is given, and an array is needed.", where=name)
+    if isinstance(given, np.ndarray) or dtype is None or dtype == ir.DataType.STRING:
+        return array
+    found = array.astype(dtype.numpy()) if array.dtype.kind in "biuf" else array
+    exact = array.dtype == found.dtype or (
+        array.dtype.kind in "biu" and np.array_equal(found.astype(array.dtype), array)
+    )
+    if not exact and not (array.dtype.kind in "biuf" and dtype.is_floating_point()):
+        raise TypeMismatchError(f"the weight is {dtype}, which does not hold what is given.", where=name)
+    return found
 
 
 def _tensor(name: str, array: np.ndarray) -> ir.TensorProtocol:

@@ -6,12 +6,11 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_args
 
+from sardonyx.errors import EditError, OptionError
 from sardonyx.runtime.draft import Draft
-
-if TYPE_CHECKING:
-    from sardonyx.runtime.live import Live
+from sardonyx.runtime.live import Live, When
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,10 +24,18 @@ class Edit(Draft):
 
     Args:
         live: The model, whose edits wait for each other.
+        compile: When what was made is compiled; see :meth:`Session.edit`.
+
+    Raises:
+        OptionError: There is no such time.
     """
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, compile: When | None = None) -> None:
+        if compile is not None and compile not in get_args(When):
+            remedy = f"There are: {', '.join(get_args(When))}."
+            raise OptionError(f"an edit cannot compile {compile!r}.", where="compile", remedy=remedy)
         self._live = live
+        self._compile = compile
 
     def __enter__(self) -> Edit:
         """Begin.
@@ -55,9 +62,18 @@ class Edit(Draft):
         """
         try:
             if kind is None:
-                self._live.commit(self)
+                self._live.commit(self, self._compile)
         finally:
+            # What is drafted may answer calls by now: nothing here may reach it any more.
+            for name in vars(self).keys() - {"_live", "_compile"}:
+                delattr(self, name)
             self._live.end()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse changes outside of the ``with`` statement, where there is no draft to change."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise EditError("the edit is not open.", remedy="Make changes in its `with` statement, or begin another.")
 
 
 class Edits(ABC):

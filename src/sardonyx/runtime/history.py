@@ -40,7 +40,8 @@ class History:
 
     def __init__(self) -> None:
         self._commits: deque[Commit] = deque(maxlen=_COMMITS)
-        self._before: deque[_Before] = deque()
+        self._before: deque[_Kept] = deque()
+        self._after: _Kept | None = None
         self._made = 0
 
     @property
@@ -60,9 +61,13 @@ class History:
         self._commits.append(Commit(self._made, changes))
         if before is None or after is None:
             self._before.clear()
+            self._after = None
             return
-        self._before.append(_Before(before))
-        now = _bytes_of_weights(after)
+        # What came of the edit before is, as a rule, what this one changed.
+        last = self._after
+        self._before.append(last if last is not None and last.model is before else _Kept(before))
+        self._after = _Kept(after)
+        now = self._after.weights
         held, most, kept = set(now), _SPARE_BYTES + 2 * sum(now.values()), 0
         for each in reversed(self._before):
             most -= sum(size for tensor, size in each.weights.items() if tensor not in held)
@@ -73,20 +78,25 @@ class History:
         while len(self._before) > kept:
             self._before.popleft()
 
-    def undo(self) -> tuple[ir.Model, Commit]:
-        """Take the latest edit back: the model before, and what the edit was.
+    def before(self) -> ir.Model:
+        """The model before the latest edit.
 
         Raises:
-            EditError: There is none, or the model before is not kept any more.
+            EditError: There is none, or it is not kept any more.
         """
         if not self._before:
             why = "it is too long ago" if self._commits else "there is none"
             raise EditError(f"no edit can be undone: {why}.", where="undo")
-        return self._before.pop().model, self._commits.pop()
+        return self._before[-1].model
+
+    def forget(self) -> Commit:
+        """Take the latest edit off the list, and the model before it; what the edit was."""
+        self._before.pop()
+        return self._commits.pop()
 
 
-class _Before:
-    """A model before an edit, and the bytes of its weights by the identity of their tensors."""
+class _Kept:
+    """A model before or after an edit, and the bytes of its weights by the identity of their tensors."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model

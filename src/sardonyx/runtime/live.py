@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -18,9 +20,8 @@ from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.recompile import Recompiler
 from sardonyx.runtime.version import Version
 
-_AT_ONCE = 64
-"""Nodes of a model that is compiled before it takes the place of the one before; of a larger one a call does not wait
-for that."""
+When = Literal["wait", "background"]
+"""When an edited model is compiled: before it answers, or while numpy answers."""
 
 
 class Live:
@@ -61,8 +62,12 @@ class Live:
         self._editor = None
         self._editing.release()
 
-    def commit(self, draft: Draft) -> None:
+    def commit(self, draft: Draft, compile: When | None = None) -> None:
         """Check a draft and let it answer from now on; the caller edits.
+
+        Args:
+            draft: What is to answer.
+            compile: When to compile it; None: see :meth:`Session.edit`.
 
         Raises:
             SardonyxError: It cannot be run; all is as it was.
@@ -72,7 +77,7 @@ class Live:
         with collector_paused():
             draft.settle()
             before = self.version
-            self._answer(draft.model, None if draft.structural else before.native)
+            self._answer(draft.model, compile, None if draft.structural else before.native)
             self.history.add(before.model, draft.model, tuple(draft.said))
 
     def reload(self, given: Given) -> None:
@@ -86,7 +91,7 @@ class Live:
             when = "wait" if self.options.compiles else self.options.compile
             version = Version(given, dataclasses.replace(self.options, compile=when))
             before, self.version = self.version, version
-            name = given if isinstance(given, str) else type(given).__name__
+            name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else type(given).__name__
             self.history.add(_model_of(before), _model_of(version), (f"reload {name}",))
         finally:
             self.end()
@@ -99,9 +104,8 @@ class Live:
         """
         self.begin()
         try:
-            model, commit = self.history.undo()
-            self._answer(model)
-            return commit
+            self._answer(self.history.before())
+            return self.history.forget()
         finally:
             self.end()
 
@@ -118,28 +122,31 @@ class Live:
         self._known = Known()
         self.version.shrink()
 
-    def _answer(self, model: ir.Model, like: NativeModel | None = None) -> None:
+    def _answer(self, model: ir.Model, compile: When | None = None, like: NativeModel | None = None) -> None:
         """Let a model answer that was checked.
 
         Args:
             model: The model.
+            compile: When to compile it, where that takes long.
             like: The same with other weights, compiled.
         """
         version = Version.edited(model, self.options)
         if self.options.compiles:
-            self._compile(version, like)
+            self._known.add(self.version)
+            if not self._known.compile(version) and (like is not None or self._waits(compile)):
+                version.compile(like)
+            version.require_what_is_strict()
         self.version = version
         if not version.compiled:
             self._recompiler.compile_soon()
 
-    def _compile(self, version: Version, like: NativeModel | None) -> None:
-        """Compile a version before it answers, where that is soon done: from one like it, or because it is small."""
-        self._known.add(self.version)
-        if self._known.compile(version):
-            return
-        if like is not None or version.options.strict or len(version.model.graph) <= _AT_ONCE:
-            version.compile(like)
-            version.require_what_is_strict()
+    def _waits(self, compile: When | None) -> bool:
+        """Whether a model is compiled before it answers: nothing else keeps calls as fast as they are."""
+        if self.options.strict:
+            return True
+        if compile is not None:
+            return compile == "wait"
+        return self.options.compile == "wait" or self.version.native is not None
 
 
 def _model_of(version: Version) -> ir.Model | None:

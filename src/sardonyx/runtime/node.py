@@ -30,6 +30,9 @@ class Node:
         attributes: Numbers, texts, arrays, lists of these, and graphs (``onnx.GraphProto``), whose nodes may read the
             tensors around them by name.
 
+    Raises:
+        EditError: A text stands for a list of names.
+
     Example:
         >>> Node("Clip", inputs=["h", "", "most"], outputs=["clipped"])
         >>> Node("Softmax", inputs=["logits"], outputs=["probabilities"], axis=-1)
@@ -46,6 +49,8 @@ class Node:
         domain: str = "",
         **attributes: Any,
     ) -> None:
+        if isinstance(inputs, str) or isinstance(outputs, str):
+            raise EditError("a list of names is needed, and a text is given.", where=f"Node({op_type!r})")
         self.op_type = op_type
         self.inputs = None if inputs is None else tuple(inputs)
         self.outputs = None if outputs is None else tuple(outputs)
@@ -104,12 +109,14 @@ def within(node: ir.Node) -> Iterator[ir.Node]:
         yield from body
 
 
-def read_by(node: ir.Node) -> Iterator[ir.Value]:
+def read_by(node: ir.Node) -> list[ir.Value]:
     """The values that a node reads, and those that its graphs do."""
-    for each in within(node):
-        yield from (value for value in each.inputs if value is not None)
-    for body in bodies_of(node):
-        yield from body.outputs
+    # Edits ask this of every node: most have no graphs.
+    if not facts.bodies(node):
+        return [value for value in node.inputs if value is not None]
+    found = [value for each in within(node) for value in each.inputs if value is not None]
+    found.extend(value for body in bodies_of(node) for value in body.outputs)
+    return found
 
 
 def _attribute(value: Any) -> Any:

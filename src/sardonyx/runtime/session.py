@@ -23,7 +23,7 @@ from sardonyx.runtime.binding import Binding
 from sardonyx.runtime.edit import Edit, Edits
 from sardonyx.runtime.history import Commit
 from sardonyx.runtime.kept import Given
-from sardonyx.runtime.live import Live
+from sardonyx.runtime.live import Live, When
 from sardonyx.runtime.memory import Memory
 from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.native import NativeModel
@@ -198,11 +198,17 @@ class Session(Edits):
 
     # Editing.
 
-    def edit(self) -> Edit:
+    def edit(self, *, compile: When | None = None) -> Edit:
         """Begin an edit of the model while it runs: a transaction, for a ``with`` statement.
 
-        Calls that are under way end on the model that they began with, the next ones see all of the edit. Every
-        change is also a method of the session, as an edit of its own.
+        Calls that are under way end on the model that they began with; those that begin when the edit has ended see
+        all of it. Every change is also a method of the session, as an edit of its own.
+
+        Args:
+            compile: ``"wait"`` ends the edit when compiled code of the new model is ready, and the old model answers
+                until then; ``"background"`` ends it at once, and numpy computes the new model until its code is ready.
+                None waits where compiled code answers now, and where the session was made with ``compile="wait"``. It
+                says nothing where a session is strict (it waits), or does not compile.
 
         Returns:
             The edit: ``add_node``, ``remove_node``, ``replace_node``, ``rewire``, ``insert_after``, ``add_output``,
@@ -211,6 +217,7 @@ class Session(Edits):
 
         Raises:
             EditError: A change cannot be made: no such node, a name that is taken, a tensor that is still read.
+            OptionError: There is no such time to compile.
             SardonyxError: What was made cannot be run. The session goes on as it was.
 
         Example:
@@ -218,7 +225,7 @@ class Session(Edits):
             ...     g.add_node(Node("Relu", inputs=["h"], outputs=["positive"]))
             ...     g.add_output("positive")
         """
-        return Edit(self._live)
+        return Edit(self._live, compile)
 
     @property
     def history(self) -> tuple[Commit, ...]:

@@ -38,9 +38,9 @@ def settle(model: ir.Model, touched: Collection[ir.Value], added: Collection[ir.
             model.graph.sort()
         except ValueError as error:
             raise InvalidModelError("nodes wait for each other in a circle.", where=_circle(model.graph)) from error
+        if not plainly_sound(model):
+            require_structure(to_proto(model, weights=False))
     outputs = _forget_types(model.graph, touched)
-    if not plainly_sound(model):
-        require_structure(to_proto(model, weights=False))
     inferred = inference.infer(model)
     inferred.require_consistency(model.graph)
     for value, declared in outputs.items():

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from sardonyx.ops import registry
-from sardonyx.runtime.node import bodies_of, read_by
+from sardonyx.rewrite import facts
+from sardonyx.runtime.node import read_by
 
 
 class Structure(NamedTuple):
@@ -57,7 +58,7 @@ def structure(model: ir.Model) -> Structure | None:
         if kind not in operators:
             operators[kind] = registry.find(registry.canonical(node.domain), node.op_type, opsets.get(node.domain, 1))
         operator = operators[kind]
-        if operator is None or "between" in operator.given or next(bodies_of(node), None) is not None:
+        if operator is None or "between" in operator.given or facts.bodies(node):
             return None
         attributes = _attributes(node, weights)
         # Of operators that draw numbers the name says which.
@@ -90,8 +91,11 @@ def _initializers(graph: ir.Graph, nodes: list[ir.Node]) -> Iterator[ir.Value]:
 
 def _attributes(node: ir.Node, weights: list[ir.TensorProtocol]) -> Hashable:
     """A node's attributes; tensors among them are weights."""
+    written = node.attributes.data
+    if not written:
+        return ()
     found: list[Any] = []
-    for name, attribute in sorted(node.attributes.items()):
+    for name, attribute in sorted(written.items()):
         if attribute.type == ir.AttributeType.TENSOR:
             tensor = attribute.as_tensor()
             weights.append(tensor)

@@ -63,7 +63,7 @@ class ShortConvolution:
         """Weights."""
         return len(self.weight[0])
 
-    @property
+    @functools.cached_property
     def amplification(self) -> float:
         """How much larger the relative error of a result is than that of its products; over two axes, multiply.
 
