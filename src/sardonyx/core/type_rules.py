@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size, at_least, broadcast, equal, floor_div, product
+from sardonyx.core.dim import Size, at_least, broadcast, dim_max, equal, floor_div, product
 from sardonyx.core.graph import Function
 from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.types import DType, MapType, Shape, TensorType, TupleType, Type
@@ -348,7 +348,7 @@ def _pad(x: Type, value: Type, *, low: Shape, high: Shape, interior: tuple[int, 
     for size, before, after, between in zip(shape, low, high, interior, strict=True):
         padded = size + before + after
         if between:
-            padded = padded if size == 0 else padded + (size - 1) * between
+            padded = padded + dim_max(size - 1, 0) * between
         if isinstance(padded, int) and padded < 0:
             raise ShapeError(f"padding of {before} and {after} takes more than the {size} there are.")
         out.append(padded)
