@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.compiler.kernels.compiled import CompiledKernel
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm import TILES_IN_DEEP_ITEM, Matrix, Packed, Place, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm_tile import tile_for
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.machine_code import assembly, module_text
@@ -43,12 +44,14 @@ Layout = Literal["packed", "rows", "columns"]
 
 
 @functools.cache
-def product(target: Target, dtype: DType, layout: Layout, stored: DType | None = None) -> CompiledKernel:
+def product(
+    target: Target, dtype: DType, layout: Layout, stored: DType | None = None, depth: Size = K
+) -> CompiledKernel:
     """C[b, m, n] of A[b, k, m] transposed (row-major where B is packed) and B[b, k, n] or, by columns, B[b, n, k]."""
     kernel = Kernel(target)
     e, tile = kernel.emitter, tile_for(target, dtype, N)
     a, b, c, scratch = (kernel.buffer() for _ in range(4))
-    m, n, k = (kernel.size(size) for size in (M, N, K))
+    m, n, k = (kernel.size(size) for size in (M, N, depth))
     panels = e.mul(kernel.size(-(-N // tile.columns)), tile.columns)
     strides = {"packed": (0, 0), "rows": (n, 1), "columns": (1, k)}[layout]
     stored = stored or dtype
@@ -71,8 +74,9 @@ def product(target: Target, dtype: DType, layout: Layout, stored: DType | None =
         storage.store(e, dtype, value, c, Index(offset, 1), tile.lanes, mask)
 
     items = gemm(
-        kernel, m=M, n=N, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype, scratch=scratch
-    )
+        kernel, m=M, n=N, k=depth, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype,
+        scratch=scratch,
+    )  # fmt: skip
     return CompiledKernel(kernel, items)
 
 
@@ -253,6 +257,24 @@ def test_row_groups_that_fill_the_cache(target: Target) -> None:
     # K is so large that the rows no longer stay in the second-level cache together.
     deep = target.l2 // 2 // (tile_for(target, FLOAT, N).rows * 4 * 4) + 1
     check(target, FLOAT, "packed", 1, 61, 70, deep)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize(("dtype", "k"), [(FLOAT, 17), (FLOAT, 48), (FLOAT, 50), (INT32, 33)])
+def test_parts_of_k_change_no_bit(target: Target, dtype: DType, k: int) -> None:
+    """K is cut where a panel is large for the second-level cache; here that holds 16 rows of one."""
+    tile = tile_for(target, dtype, N)
+    small = replace(target, l2=8 * 16 * tile.columns * tile.bytes)
+    rng = np.random.default_rng(k)
+    most = tile.rows * TILES_IN_DEEP_ITEM
+    for m, n in ((0, 5), (1, 1), (tile.rows + 1, 70), (most, 17), (most + 1, tile.columns), (2 * most + 5, 70)):
+        a, b = (rng.integers(-9, 9, shape) + rng.random(shape) for shape in ((1, m, k), (1, k, n)))
+        operands = a.astype(numpy_dtype(dtype)), pack(b.astype(numpy_dtype(dtype)), target, n=N)
+        results = [np.full(m * n + 64, 77, numpy_dtype(dtype)) for _ in range(2)]
+        for each, result in zip((target, small), results, strict=True):
+            product(each, dtype, "packed", None, k)(*operands, result, np.empty(0, np.uint8), parts=3, b=1, m=m, n=n)
+        assert results[0].tobytes() == results[1].tobytes()
+        assert (results[1][m * n :] == 77).all(), "written past the end"
 
 
 def test_the_split_does_not_change_a_bit() -> None:

@@ -102,6 +102,8 @@ class DirectConvolution:
             plane = e.address(image, self.element, e.mul(block, self.block_step))
             packed = e.address(weights, self.element, e.mul(block, self.taps * tile.inner * vectors))
             channels = self._channels_of(block)
+            if self._passes_once():
+                self._prefetch(plane, row, lowest, size)
             with self.sweep.lines(row, plane, self.element, self.slice_step, self.row_step) as (line, tap):
                 of_row = e.address(packed, self.element, e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
@@ -110,6 +112,19 @@ class DirectConvolution:
             for i in range(size):
                 index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
                 self.epilogue(index, self._whole(sums[i][b]), None)
+
+    def _passes_once(self) -> bool:
+        """Whether each step from input block to input block reads places that no step before has brought near."""
+        return self.taps == 1 and self.tile.blocked and self.tile.depth > 1
+
+    def _prefetch(self, plane: str, row: Row, lowest: Number, size: int) -> None:
+        """Ask for the places of the following input block: they lie an image apart, where no processor looks ahead."""
+        e, step = self.emitter, row.phases[2].advance * self.place_step
+        line = e.add(e.mul(row.places[0], self.slice_step), e.mul(row.places[1], self.row_step))
+        there = e.add(e.add(line, self.block_step), e.mul(lowest, self.place_step))
+        start = e.address(plane, self.element, there)
+        for i in range(size):
+            e.prefetch(e.address(start, self.element, i * step))
 
     def _whole(self, sum: Variable) -> str:
         """A sum as a whole block."""

@@ -29,6 +29,9 @@ __all__ = ["Matrix", "Packed", "Place", "Turned", "gemm", "pack", "pack_gates", 
 TILES_IN_ITEM = 4
 """Register tiles of rows in one work item."""
 
+TILES_IN_DEEP_ITEM = 24
+"""Most of them where K is cut into parts."""
+
 _AHEAD = 4096
 """How far ahead of what is read weights are asked for that pass once, in bytes."""
 
@@ -103,6 +106,7 @@ class _Panel:
         pointer: Where it begins.
         row: Elements from one row to the next.
         dtype: Its element type.
+        depth: Its rows.
         following: Where the one begins that will be read after it, if that is known.
         first_row: The first row of the group that passes before that.
     """
@@ -110,8 +114,30 @@ class _Panel:
     pointer: str
     row: str | int
     dtype: DType
+    depth: str | int
     following: str | None = None
     first_row: str | int = 0
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """The rows of A and the panel that a register tile multiplies.
+
+    Attributes:
+        a: Where A begins.
+        row: The first row.
+        count: How many there are, at most a tile's.
+        left: How many columns there are, at most a panel's.
+        panel: The panel.
+        sums: Where the sums are written; where K is cut into parts, those of the parts before are there.
+    """
+
+    a: str
+    row: str | int
+    count: str | int
+    left: str | int
+    panel: _Panel
+    sums: str
 
 
 class _Gemm:
@@ -124,16 +150,33 @@ class _Gemm:
         self.product = product
         self.a, self.b = product.a, product.b
         self.rows, self.columns, self.depth = (kernel.size(size) for size in (product.m, product.n, product.k))
-        self.finished = self.e.array(tile.element, tile.rows * tile.columns)
+        self.part = self._part()
+        self.tiles = TILES_IN_DEEP_ITEM if self.part else TILES_IN_ITEM
+        self.finished = self.e.array(tile.element, (self.tiles if self.part else 1) * tile.rows * tile.columns)
         self.held = self.e.variable("i64", "-1")
+
+    def _part(self) -> int:
+        """Steps of K that are done for all rows of a work item before the next; 0 for all.
+
+        A panel of more than an eighth of the second-level cache would come anew for each register tile of rows, from
+        further away, and the rows of A that pass by it too.
+        """
+        product, tile = self.product, self.tile
+        if not (isinstance(self.b, Packed) and isinstance(product.k, int)):
+            return 0
+        if isinstance(product.m, int) and product.m <= tile.rows * TILES_WORTH_PACKING:
+            return 0
+        most = self.target.l2 // 8 // (tile.columns * numpy_dtype(self.b.dtype).itemsize)
+        parts = -(-product.k // most)
+        each = -(-product.k // (parts * tile.unroll)) * tile.unroll
+        return each if each < product.k else 0
 
     def write(self) -> Size:
         """Write the loop over work items; returns their number."""
         e, tile = self.e, self.tile
         product = self.product
-        block_rows = tile.rows * TILES_IN_ITEM
         panels = e.div(e.add(self.columns, tile.columns - 1), tile.columns)
-        blocks = e.div(e.add(self.rows, block_rows - 1), block_rows)
+        block_rows, blocks = self._blocks()
         resident = self._resident(blocks)
         with e.loop("%first", "%last") as item:
             each = e.mul(panels, blocks)
@@ -149,11 +192,44 @@ class _Gemm:
             values = self._panel(place.b, panel, e.add(e.mul(number, panels), panel), left, e.mul(group, block_rows))
             start = e.mul(block, block_rows)
             end = e.least(self.rows, e.add(start, block_rows))
+            if self.part:
+                self._by_parts(place.a, start, end, left, values)
+                self._finish(place.leading, start, e.sub(end, start), column, left)
+            else:
+                with e.loop(start, end, tile.rows) as row:
+                    count = e.least(tile.rows, e.sub(end, row))
+                    self._compute(_Strip(place.a, row, count, left, values, self.finished))
+                    self._finish(place.leading, row, count, column, left)
+        return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
+
+    def _blocks(self) -> tuple[str | int, str | int]:
+        """Rows of a block, which are those of a work item, and how many blocks there are."""
+        e, rows = self.e, self.tile.rows
+        most = rows * self.tiles
+        blocks = e.div(e.add(self.rows, most - 1), most)
+        if not self.part:
+            return most, blocks
+        tiles, some = e.div(e.add(self.rows, rows - 1), rows), e.most(1, blocks)
+        return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
+
+    def _by_parts(self, a: str, start: str | int, end: str | int, left: str | int, panel: _Panel) -> None:
+        """Compute the rows of a work item, a part of K after the other: sums wait in memory, which changes no bit."""
+        e, tile = self.e, self.tile
+        with e.loop(0, e.mul(e.sub(end, start), tile.columns), tile.lanes) as offset:
+            at = e.address(self.finished, tile.element, offset)
+            e.store(tile.type, "zeroinitializer", at, tile.bytes * tile.lanes)
+        with e.loop(0, self.depth, self.part) as begin:
+            length: str | int = self.part
+            if isinstance(self.depth, int) and self.depth % self.part:
+                length = e.least(self.part, e.sub(self.depth, begin))
+            pointer = e.address(panel.pointer, memory_type(panel.dtype), e.mul(begin, panel.row))
+            following = e.address(pointer, memory_type(panel.dtype), e.mul(length, panel.row))
+            piece = _Panel(pointer, panel.row, panel.dtype, length, following, start)
+            operand = e.address(a, memory_type(self.a.dtype), e.mul(begin, self.a.column))
             with e.loop(start, end, tile.rows) as row:
                 count = e.least(tile.rows, e.sub(end, row))
-                self._compute(place.a, row, count, left, values)
-                self._finish(place.leading, row, count, column, left)
-        return product.batch * ceil_div(product.m, block_rows) * ceil_div(product.n, tile.columns)
+                sums = e.address(self.finished, tile.element, e.mul(e.sub(row, start), tile.columns))
+                self._compute(_Strip(operand, row, count, left, piece, sums))
 
     def _turned(self, panel: str | int, panels: str | int) -> str | int:
         """The panel whose turn it is: those of the first thread, and those of the others, may go from the end."""
@@ -170,7 +246,7 @@ class _Gemm:
         e, tile = self.e, self.tile
         if isinstance(self.b, Matrix):
             return e.most(1, blocks)
-        block_bytes = e.mul(e.most(1, self.depth), tile.rows * TILES_IN_ITEM * tile.bytes)
+        block_bytes = e.mul(e.most(1, self.depth), tile.rows * self.tiles * tile.bytes)
         return e.most(1, e.div(self.target.l2 // 2, block_bytes))
 
     def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int, first_row: str | int) -> _Panel:
@@ -180,7 +256,7 @@ class _Gemm:
             offset = e.mul(e.mul(panel, self.depth), tile.columns)
             begin = e.address(start, memory_type(b.dtype), offset)
             following = e.address(begin, memory_type(b.dtype), e.mul(self.depth, tile.columns))
-            return _Panel(begin, tile.columns, b.dtype, following, first_row)
+            return _Panel(begin, tile.columns, b.dtype, self.depth, following, first_row)
         source = e.address(start, memory_type(b.dtype), e.mul(e.mul(panel, tile.columns), b.column))
         assert self.product.scratch is not None
         room = e.mul(self.depth, tile.columns * tile.bytes)
@@ -204,22 +280,22 @@ class _Gemm:
                 next(branches)
                 pack_it()
                 next(branches, None)
-        return _Panel(pointer.get(), row.get(), tile.result)
+        return _Panel(pointer.get(), row.get(), tile.result, self.depth)
 
-    def _compute(self, a: str, row: str | int, count: str | int, left: str | int, panel: _Panel) -> None:
-        """Compute a tile of ``count`` rows by ``left`` columns, by the code for the least size that suffices."""
+    def _compute(self, strip: _Strip) -> None:
+        """Compute a tile by the code for the least size that suffices."""
         e, tile = self.e, self.tile
         counts = self._row_counts()
         edges = self._edge_vectors()
         if not edges:
-            self._choose(a, row, count, counts, tile.vectors, panel)
+            self._choose(strip, counts, tile.vectors)
             return
         narrower = (edges[0]) * tile.lanes
-        with e.either(e.let(f"icmp sgt i64 {left}, {narrower}")) as branches:
+        with e.either(e.let(f"icmp sgt i64 {strip.left}, {narrower}")) as branches:
             next(branches)
-            self._choose(a, row, count, counts, tile.vectors, panel)
+            self._choose(strip, counts, tile.vectors)
             next(branches)
-            self._narrow(a, row, count, left, edges, panel)
+            self._narrow(strip, edges)
             next(branches, None)
 
     def _row_counts(self) -> tuple[int, ...]:
@@ -238,48 +314,42 @@ class _Gemm:
             return (rest,) if 0 < rest < tile.vectors else ()
         return tuple(count for count in (2, 1) if count < tile.vectors)
 
-    def _narrow(
-        self, a: str, row: str | int, count: str | int, left: str | int, edges: tuple[int, ...], panel: _Panel
-    ) -> None:
+    def _narrow(self, strip: _Strip, edges: tuple[int, ...]) -> None:
         """Compute a tile of the last panel."""
         e, counts = self.e, self._row_counts()
         few = (counts[0], counts[-1]) if len(counts) > 2 else counts
         if len(edges) == 1:
-            self._choose(a, row, count, few, edges[0], panel)
+            self._choose(strip, few, edges[0])
             return
-        with e.either(e.let(f"icmp sgt i64 {left}, {edges[1] * self.tile.lanes}")) as branches:
+        with e.either(e.let(f"icmp sgt i64 {strip.left}, {edges[1] * self.tile.lanes}")) as branches:
             next(branches)
-            self._choose(a, row, count, few, edges[0], panel)
+            self._choose(strip, few, edges[0])
             next(branches)
-            self._narrow(a, row, count, left, edges[1:], panel)
+            self._narrow(strip, edges[1:])
             next(branches, None)
 
-    def _choose(
-        self, a: str, row: str | int, count: str | int, counts: tuple[int, ...], vectors: int, panel: _Panel
-    ) -> None:
+    def _choose(self, strip: _Strip, counts: tuple[int, ...], vectors: int) -> None:
         """Compute a tile by the code for the least row count that suffices."""
         e = self.e
         if len(counts) == 1:
-            self._multiply(a, row, count, counts[0], 0, vectors, panel)
+            self._multiply(strip, counts[0], 0, vectors)
             return
-        with e.either(e.let(f"icmp sgt i64 {count}, {counts[1]}")) as branches:
+        with e.either(e.let(f"icmp sgt i64 {strip.count}, {counts[1]}")) as branches:
             next(branches)
-            self._multiply(a, row, count, counts[0], counts[1], vectors, panel)
+            self._multiply(strip, counts[0], counts[1], vectors)
             next(branches)
-            self._choose(a, row, count, counts[1:], vectors, panel)
+            self._choose(strip, counts[1:], vectors)
             next(branches, None)
 
-    def _multiply(
-        self, a: str, row: str | int, count: str | int, rows: int, more_than: int, vectors: int, panel: _Panel
-    ) -> None:
+    def _multiply(self, strip: _Strip, rows: int, more_than: int, vectors: int) -> None:
         """Compute a tile; rows past the last are the last once more, and are not looked at afterwards."""
-        e, tile = self.e, self.tile
-        last = e.sub(count, 1)
+        e, tile, panel = self.e, self.tile, strip.panel
+        last = e.sub(strip.count, 1)
         exact = isinstance(self.rows, int)
         lines = []
         for offset in range(rows):
             there = offset if exact or offset <= more_than else e.least(offset, last)
-            lines.append(e.address(a, memory_type(self.a.dtype), e.mul(e.add(row, there), self.a.row)))
+            lines.append(e.address(strip.a, memory_type(self.a.dtype), e.mul(e.add(strip.row, there), self.a.row)))
 
         def load_a(number: int, place: str | int) -> str:
             return read(e, tile, self.a.dtype, lines[number], Index(e.mul(place, self.a.column)), tile.lanes)
@@ -290,15 +360,21 @@ class _Gemm:
                 read(e, tile, panel.dtype, line, Index(number * tile.lanes, 1), tile.lanes) for number in range(vectors)
             ]
 
+        def sum_at(number: int, offset: int) -> str:
+            return e.address(strip.sums, tile.element, number * tile.columns + offset * tile.lanes)
+
+        def before(number: int, offset: int) -> str:
+            return e.load(tile.type, sum_at(number, offset), tile.bytes * tile.lanes)
+
         unroll = tile.unroll if vectors == tile.vectors else 1
-        beside = self._prefetching(row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
+        beside = self._prefetching(strip.row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
         if beside is None and rows == tile.rows and unroll == tile.unroll and self._streams(rows):
             beside = self._streaming(panel)
-        computed = accumulate(e, tile, rows, vectors, self.depth, unroll, load_a, load_b, beside=beside)
+        initial = before if self.part else None
+        computed = accumulate(e, tile, rows, vectors, panel.depth, unroll, load_a, load_b, initial, beside)
         for number, sums in enumerate(computed):
             for offset, value in enumerate(sums):
-                at = e.address(self.finished, tile.element, number * tile.columns + offset * tile.lanes)
-                e.store(tile.type, value, at, tile.bytes * tile.lanes)
+                e.store(tile.type, value, sum_at(number, offset), tile.bytes * tile.lanes)
 
     def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None] | None:
         """What asks for a part of the following panel, a cache line a round, so that the tiles of one fetch the next.
@@ -310,11 +386,11 @@ class _Gemm:
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
         if panel.following is None or row_bytes > LINE:
             return None
-        part = e.mul(e.div(self.depth, tile.unroll), LINE)
+        part = e.mul(e.div(panel.depth, tile.unroll), LINE)
         number = e.div(e.sub(row, panel.first_row), tile.rows)
         wanted = e.address(panel.following, "i8", e.mul(number, part))
         enough = e.let(f"icmp sge i64 {number}, {-(-tile.unroll * row_bytes // LINE)}")
-        large = e.let(f"icmp sgt i64 {self.depth}, {self.target.l2 // 4 // row_bytes}")
+        large = e.let(f"icmp sgt i64 {panel.depth}, {self.target.l2 // 4 // row_bytes}")
         none = e.let(f"or i1 {enough}, {large}")
         start = e.let(f"select i1 {none}, ptr {line}, ptr {wanted}")
         along = e.mul(self.a.column, numpy_dtype(self.a.dtype).itemsize)
