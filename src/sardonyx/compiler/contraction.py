@@ -65,6 +65,8 @@ class Contraction:
         if inner is None:
             raise UnsupportedError("the summed axes of a contraction do not lie evenly apart in memory.")
         (k,), k_steps = inner
+        if constant:  # Weights tell what an open size of the other operand is.
+            k = math.prod(b.shape[axis] for axis in self.right)
         rows, batch_rows = self._split(a, self.rows)
         columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
         m, m_step = _joined(a, rows)

@@ -1,0 +1,31 @@
+"""Products with weights whose other operand leaves its size open: the weights tell what it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import Session
+
+W = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+NETS = {
+    "product": "g (float[N, F] x) => (float[N, K] y) { y = MatMul(x, w) }",
+    "of a map": "g (float[N, F] x) => (float[N, K] y) { e = Exp(x) y = Gemm <alpha = 0.5> (e, w) }",
+    "behind sums": "g (float[N, F] x) => (float[N, K] y) { s = Sub(x, x) t = Add(s, x) y = MatMul(t, w) }",
+    "in a function": "g (float[N, F] x) => (float[N, K] y) { y = my.times(x, w) }"
+    ' <domain: "my", opset_import: ["": 21]> times (a, b) => (c) { c = MatMul(a, b) }',
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_weights_tell_what_an_open_size_is(net: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "my": 1]> {NETS[net]}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(W, "w"))
+    compiled, reference = Session(model, compile="wait"), Session(model, compile="off")
+    assert compiled.native is not None
+    for n in (1, 5, 1, 0, 7):
+        x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+        (found,), (wanted,) = (each.run(None, {"x": x}) for each in (compiled, reference))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
