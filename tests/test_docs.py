@@ -11,13 +11,15 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from sardonyx import demo
+from sardonyx import Session, demo
 from sardonyx.cli import VERBS, main
+from sardonyx.compiler.program import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -121,14 +123,64 @@ def run(line: str, allowed: tuple[int, ...] = (0,)) -> None:
         Path(target).write_text(written.getvalue(), encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["optimize_model", "own_rule", "half_precision", "cut_and_join", "swap_heads"])
+def example(name: str) -> Any:
+    """The ``main`` of an example."""
+    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"]
+
+
+@pytest.mark.parametrize("name", ["own_rule", "half_precision", "cut_and_join"])
 def test_examples_run(name: str) -> None:
-    module = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
-    main = module["main"]
-    if name == "optimize_model":
-        assert main(demo.path("digits_classifier")).report.verdict.status == "proved"
-    else:
-        assert main() is not None
+    assert example(name)() is not None
+
+
+def test_the_example_that_optimizes() -> None:
+    assert example("optimize_model")(demo.path("digits_classifier")).report.verdict.status == "proved"
+
+
+def test_the_example_that_swaps_heads() -> None:
+    """Each thread meets some of the heads, in the order in which they came."""
+    order = [10, 4, 20, 7]
+    seen = example("swap_heads")()
+    assert seen == [classes for classes in order if classes in seen]
+
+
+def test_the_example_that_grows_outputs() -> None:
+    grown = example("debug_output")()
+    assert len(grown) > 5 and all(factor > 1 for factor in grown.values())
+
+
+def test_the_example_that_detects(tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed (extra: examples)")
+    assert example("detect_digits")(tmp_path) > 0.95
+    photo, drawn = (cv2.imread(str(tmp_path / f"{kind}_7.png")) for kind in ("photo", "found"))
+    assert photo.shape == drawn.shape and (photo != drawn).any()
+
+
+def test_the_example_of_graphs_compiles_nothing_after_the_first_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed (extra: test)")
+    events: list[str] = []
+
+    def noted(owner: Any, name: str) -> None:
+        kept = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            events.append(name)
+            return kept(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    noted(Session, "run")
+    noted(Program, "_lower")
+    noted(Program, "_compile")
+    right = example("graph_network")()
+    assert len(right) == 6 and np.average(right, weights=[300, 40, 1000, 77, 1, 640]) > 0.85
+    first = events.index("run")
+    assert {"_lower", "_compile"} <= set(events[:first]) and events[first:] == ["run"] * 6
+
+
+def test_the_example_of_point_clouds_trains_and_loops() -> None:
+    pytest.importorskip("torch", reason="torch is not installed (extra: examples)")
+    assert example("point_cloud")() > 0.75
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no cc to compile with")
