@@ -52,3 +52,8 @@ def registry() -> Iterator[None]:
     REGISTRY.update(known)
     SWEEPS.clear()
     SWEEPS.update(sweeps)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin what takes minutes by the clock and little of a processor first, so that other tests run beside it."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -116,6 +119,20 @@ def test_memory_is_flat_after_the_largest() -> None:
     finally:
         tracemalloc.stop()
     assert growth < 10_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read as on Linux")
+def test_a_hundred_thousand_runs_of_changing_sizes_leave_nothing_behind() -> None:
+    session = Session(onnx.parser.parse_model(SOFTMAX), compile="wait")
+    feeds = [{"x": np.ones((n, 64), np.float32)} for n in np.random.default_rng(0).permutation(60)]
+
+    def run(times: int) -> int:
+        for number in range(times):
+            session.run(None, feeds[number % 60])
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+
+    before = run(10_000)
+    assert run(90_000) - before < 1 << 20
 
 
 def test_calls_of_different_sizes_overlap(session: Session) -> None:

@@ -1,0 +1,416 @@
+"""Mixed models at mixed sizes, called from eight threads while some are edited, loaded and dropped.
+
+    python benchmarks/soak.py --minutes 60 [--pause 0] [model.onnx ...]
+
+Every answer is compared with numpy's, or with the first one to the same feeds. First the threads do everything at once,
+so that what calls side by side need is there. Then resident memory is read once a second: after the first third of the
+time (of an hour, the first 10 minutes) it must stay flat. `--pause` has each thread wait between calls, so that a run
+costs a part of a processor: the tests run three minutes of it beside others. The last line is JSON; the exit code tells
+whether all held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from sardonyx import Node, RunOptions, Session, demo
+from sardonyx.errors import EditError, ResourceError, SardonyxError
+
+THREADS = 8
+WARM = 12
+"""How often each thread does each thing, while all do it, before memory is read."""
+
+GROWTH = 0.02
+"""What resident memory may grow by, of what it is once all is warm."""
+
+Act = Callable[[random.Random], None]
+"""Something that a caller does, once; it raises where an answer is wrong."""
+
+ROWS = """<ir_version: 8, opset_import: ["": 18]> rows (float[N, C] x, float[C] b) => (float[N, C] y) {
+    h = Add(x, b)  e = Exp(h)  axis = Constant <value_ints = [1]> ()  s = ReduceSum(e, axis)  y = Div(e, s)
+}"""
+
+# As many rows come out as the trip count says; of these, those whose sum is above zero.
+ROLLED = """<ir_version: 8, opset_import: ["": 18]>
+rolled (int64 count, float[N] x) => (float[M, N] y, int64[K] found) {
+    stay = Constant <value = bool {1}> ()
+    last, y = Loop <body = step (int64 i, bool go, float[N] state) => (bool on, float[N] next, float[N] row) {
+        half = Constant <value = float {0.5}> ()  scaled = Mul(state, half)  next = Sub(x, scaled)
+        row = Identity(next)  on = Identity(go)
+    }> (count, stay, x)
+    axis = Constant <value_ints = [1]> ()  sums = ReduceSum <keepdims = 0> (y, axis)
+    zero = Constant <value = float {0.0}> ()  above = Greater(sums, zero)
+    places = NonZero(above)  first = Constant <value_ints = [0]> ()  found = Squeeze(places, first)
+}"""
+
+NEIGHBOURS = """<ir_version: 8, opset_import: ["": 18]>
+graph (float[N, F] x, int64[2, E] edges) => (float[N, F] y) {
+    zero = Constant <value_int = 0> ()  one = Constant <value_int = 1> ()
+    sources = Gather(edges, zero)  targets = Gather(edges, one)  sent = Gather(x, sources)
+    none = Sub(x, x)  axis = Constant <value_ints = [1]> ()  column = Unsqueeze(targets, axis)
+    shape = Shape(sent)  places = Expand(column, shape)
+    got = ScatterElements <axis = 0, reduction = "add"> (none, places, sent)
+    both = Add(x, got)  y = Relu(both)
+}"""
+
+WORDS = """<ir_version: 9, opset_import: ["": 20]> words (string[N] a, string[N] b) => (seq(string[M]) parts) {
+    joined = StringConcat(a, b)  parts = SplitToSequence(joined)
+}"""
+
+ENDLESS = """<ir_version: 8, opset_import: ["": 18]> endless (float[N] x) => (float[N] y) {
+    count = Constant <value_int = 1000000000000> ()  stay = Constant <value = bool {1}> ()
+    y = Loop <body = step (int64 i, bool go, float[N] s) => (bool on, float[N] t) {
+        t = Cos(s)  on = Identity(go)
+    }> (count, stay, x)
+}"""
+
+EDITED = """<ir_version: 8, opset_import: ["": 18]> edited (float[N, 16] x) => (float[N, 16] y)
+    <float factor = {1.0}> { h = Tanh(x)  y = Mul(h, factor) }"""
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(text)
+
+
+def close(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+def numbers(draw: random.Random, *shape: int) -> np.ndarray:
+    return np.random.default_rng(draw.getrandbits(32)).standard_normal(shape, np.float32)
+
+
+def row_by_row(session: Session, most: int = 300) -> Act:
+    def call(draw: random.Random) -> None:
+        n, c = draw.randint(0, most), draw.randint(1, most)
+        x, b = numbers(draw, n, c), numbers(draw, c)
+        e = np.exp(x + b)
+        close(session.run(None, {"x": x, "b": b})[0], e / e.sum(1, keepdims=True))
+
+    return call
+
+
+def rolled() -> Act:
+    session = Session(parsed(ROLLED), compile="wait", threads=1)
+
+    def call(draw: random.Random) -> None:
+        count, x = draw.randint(0, 60), numbers(draw, draw.randint(1, 200))
+        rows, state = [], x
+        for _ in range(count):
+            rows.append(state := x - np.float32(0.5) * state)
+        wanted = np.stack(rows) if rows else np.zeros((0, len(x)), np.float32)
+        y, found = session.run(None, {"count": np.int64(count), "x": x})
+        close(y, wanted)
+        np.testing.assert_array_equal(found, np.flatnonzero(y.sum(1) > 0))
+
+    return call
+
+
+def neighbours() -> Act:
+    session = Session(parsed(NEIGHBOURS), compile="wait", threads=1)
+
+    def call(draw: random.Random) -> None:
+        n, edges, features = draw.randint(1, 400), draw.randint(0, 3000), draw.randint(1, 24)
+        x, pairs = numbers(draw, n, features), np.random.default_rng(draw.getrandbits(32)).integers(0, n, (2, edges))
+        got = np.zeros_like(x)
+        np.add.at(got, pairs[1], x[pairs[0]])
+        close(session.run(None, {"x": x, "edges": pairs})[0], np.maximum(x + got, 0))
+
+    return call
+
+
+def words() -> Act:
+    session = Session(parsed(WORDS), compile="wait", threads=1)
+
+    def call(draw: random.Random) -> None:
+        a, b = ([f"{draw.random():.3f}" for _ in range(40)] for _ in range(2))
+        (found,) = session.run(None, {"a": np.array(a, object), "b": np.array(b, object)})
+        assert [str(each.item()) for each in found] == [one + other for one, other in zip(a, b, strict=True)]
+
+    return call
+
+
+def shipped(name: str) -> Act:
+    """A model that ships with the package: batches of the images that it came with; of images cut to other sizes, the
+    answer is numpy's."""
+    session = Session(demo.path(name), compile="wait", threads=1)
+    images = demo.inputs(name)["image"]
+    height, width = images.shape[2:]
+    draw = random.Random(0)
+    sizes = [
+        (draw.randint(1, 8), draw.randint(height // 2, height), draw.randint(width // 2, width))
+        if name == "digits_detector"
+        else (draw.randint(1, 64), height, width)
+        for _ in range(16)
+    ]
+    pool = [np.ascontiguousarray(images[:n, :, :h, :w]) for n, h, w in sizes]
+    reference = Session(demo.path(name), compile="off")
+    wanted = [reference.run(None, {"image": image}) for image in pool]
+
+    def call(draw: random.Random) -> None:
+        number = draw.randrange(len(pool))
+        for one, other in zip(session.run(None, {"image": pool[number]}), wanted[number], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-2)
+
+    return call
+
+
+def given(path: str) -> Act:
+    """A model from a file, at random sizes where it has open ones: the same feeds have the same answer, to the bit."""
+    session = Session(path, compile="wait", threads=1)
+    draw = random.Random(0)
+    pool: list[dict[str, np.ndarray]] = []
+    for _ in range(4):
+        sizes: dict[Any, int] = {}
+        feeds = {}
+        for each in session.get_inputs():
+            shape = [d if isinstance(d, int) else sizes.setdefault(d, draw.randint(1, 4)) for d in each.shape or ()]
+            is_float = "float" in each.type
+            feeds[each.name] = numbers(draw, *shape) if is_float else np.ones(shape, np.int64)
+        pool.append(feeds)
+    wanted = [session.run(None, feeds) for feeds in pool]
+
+    def call(draw: random.Random) -> None:
+        number = draw.randrange(len(pool))
+        for one, other in zip(session.run(None, pool[number]), wanted[number], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    return call
+
+
+def limited() -> Act:
+    """A session that may have 60 % of what a large call needs: that fails, and a small one is answered."""
+    model = parsed(ROWS)
+    large = {"x": np.ones((2000, 300), np.float32), "b": np.ones(300, np.float32)}
+    free = Session(model, compile="wait", threads=1)
+    free.run(None, large)
+    session = Session(model, compile="wait", threads=1, max_memory=free.memory().peak * 6 // 10)
+    small = row_by_row(session, 100)
+
+    def call(draw: random.Random) -> None:
+        try:
+            session.run(None, large)
+        except ResourceError:
+            small(draw)
+        else:
+            raise AssertionError("a call took more memory than it may")
+
+    return call
+
+
+def ended() -> Act:
+    """A loop without an end, whose time is soon over."""
+    session = Session(parsed(ENDLESS), compile="wait", threads=1)
+
+    def call(draw: random.Random) -> None:
+        try:
+            session.run(None, {"x": np.ones(8, np.float32)}, RunOptions(timeout=0.005))
+        except ResourceError:
+            return
+        raise AssertionError("a loop without an end ended")
+
+    return call
+
+
+def edits() -> Act:
+    """Calls of a session that others edit, and edits: weights, nodes, outputs, reloads, refused ones, undone ones."""
+    session = Session(parsed(EDITED), compile="wait", threads=1)
+
+    def is_answer(draw: random.Random, name: str | None) -> None:
+        x = numbers(draw, draw.randint(1, 100), 16)
+        found = session.run(None if name is None else [name], {"x": x})[0]
+        h = np.tanh(x)
+        factors = (1, 2, 3, -1, -2, -3) if name is None else (1,)
+        assert any(np.allclose(found, factor * h, rtol=2e-4, atol=2e-5) for factor in factors)
+
+    def once(kind: str, draw: random.Random) -> None:
+        match kind:
+            case "weight":
+                session.set_weight("factor", np.float32(draw.randint(1, 3)))
+            case "node":
+                session.remove_node(session.insert_after("h", "Neg"))
+            case "output":
+                with session.edit() as g:
+                    g.add_node(Node("Abs", inputs=["h"], outputs=["magnitude"], name="abs"))
+                    g.add_output("magnitude")
+                with session.edit() as g:
+                    g.remove_output("magnitude")
+                    g.remove_node("abs")
+            case "refused":
+                refused()
+            case "reload":
+                session.reload(parsed(EDITED))
+            case "undo":
+                session.undo()
+
+    def refused() -> None:
+        try:
+            session.insert_after("h", "Transpose", perm=[0])
+        except SardonyxError:
+            return
+        raise AssertionError("a matrix was transposed along one axis")
+
+    def call(draw: random.Random) -> None:
+        kinds = ("call", "call", "inside", "weight", "node", "output", "refused", "reload", "undo")
+        match draw.choice(kinds):
+            case "call":
+                is_answer(draw, None)
+            case "inside":
+                is_answer(draw, "h")
+            case kind:
+                # Another thread may have taken away what this one adds or is about to change: that is refused.
+                try:
+                    once(kind, draw)
+                except EditError:
+                    return
+
+    return call
+
+
+def loaded(draw: random.Random) -> None:
+    """A session that is made, called and dropped."""
+    row_by_row(Session(parsed(ROWS), compile="wait", threads=1))(draw)
+
+
+def bound() -> Act:
+    session = Session(parsed(ROWS), compile="wait", threads=1)
+
+    def call(draw: random.Random) -> None:
+        x, b = numbers(draw, draw.randint(1, 100), 8), numbers(draw, 8)
+        binding = session.bind({"x": x, "b": b})
+        for _ in range(3):
+            x[...] = draw.random()
+            binding()
+            e = np.exp(x + b)
+            close(binding.outputs["y"], e / e.sum(1, keepdims=True))
+
+    return call
+
+
+def shared_between_providers() -> Act:
+    session = Session(parsed(ROWS), compile="wait", threads=1, pins=[("e", "reference")])
+    return row_by_row(session, 100)
+
+
+def acts(paths: list[str]) -> dict[str, Act]:
+    return {
+        "rows": row_by_row(Session(parsed(ROWS), compile="wait", threads=1)),
+        "rolled": rolled(),
+        "neighbours": neighbours(),
+        "words": words(),
+        "classifier": shipped("digits_classifier"),
+        "detector": shipped("digits_detector"),
+        "limited": limited(),
+        "ended": ended(),
+        "edited": edits(),
+        "loaded": loaded,
+        "bound": bound(),
+        "providers": shared_between_providers(),
+        **{Path(path).name: given(path) for path in paths},
+    }
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * 4096
+
+
+class Soak:
+    """Threads that act at random until the time is over.
+
+    Args:
+        acts: What they do.
+        pause: Seconds that each waits after an act.
+    """
+
+    def __init__(self, acts: dict[str, Act], pause: float) -> None:
+        self.counts: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self._acts = acts
+        self._pause = pause
+        self._over = threading.Event()
+        self._together = threading.Barrier(THREADS + 1)
+
+    def run(self, seconds: float) -> Iterator[int]:
+        """Resident memory, second by second."""
+        threads = [threading.Thread(target=self._act, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(len(self._acts) + 1):
+                self._together.wait()
+            end = time.monotonic() + seconds
+            while time.monotonic() < end and not self.errors:
+                time.sleep(1)
+                yield resident()
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+
+    def _act(self, number: int) -> None:
+        draw = random.Random(number)
+        for name in self._acts:
+            self._together.wait()
+            for _ in range(WARM):
+                self._once(name, draw)
+        self._together.wait()
+        while not self._over.wait(self._pause):
+            self._once(draw.choice(list(self._acts)), draw)
+
+    def _once(self, name: str, draw: random.Random) -> None:
+        try:
+            self._acts[name](draw)
+            self.counts[name] += 1
+        except BaseException as error:
+            self.errors.append(f"{name}: {type(error).__name__}: {error}")
+            self._over.set()
+
+
+def growth(samples: list[int]) -> tuple[float, float]:
+    """Megabytes once warm and at the end, medians of a tenth of the time each."""
+    warm = min(len(samples) // 3, 600)
+    window = max(len(samples) // 10, 1)
+    return statistics.median(samples[warm : warm + window]) / 1e6, statistics.median(samples[-window:]) / 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="models that take part, beside those of the program")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--pause", type=float, default=0, help="seconds that each thread waits between calls")
+    options = parser.parse_args()
+    soak = Soak(acts(options.models), options.pause)
+    gc.collect()
+    samples = []
+    for number, sample in enumerate(soak.run(options.minutes * 60)):
+        samples.append(sample)
+        if number % 60 == 0:
+            print(f"{number // 60:3} min  {sample / 1e6:8.1f} MB  {sum(soak.counts.values()):>9,} acts", flush=True)
+    warm, last = growth(samples)
+    flat = last <= warm * (1 + GROWTH)
+    found = {
+        "acts": dict(soak.counts), "errors": soak.errors, "warm_mb": round(warm, 1), "last_mb": round(last, 1),
+        "growth": round(last / warm - 1, 4), "flat": flat,
+    }  # fmt: skip
+    print(json.dumps(found))
+    return 0 if flat and not soak.errors else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
