@@ -25,7 +25,7 @@ from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import MOVEMENTS, shape_of
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal
-from sardonyx.core.graph import Function, Value
+from sardonyx.core.graph import Function, Value, dependencies
 from sardonyx.core.types import TensorType
 from sardonyx.errors import SizeLimitError
 
@@ -179,7 +179,12 @@ class Schedule:
                     begun.add(group or value)
                     waiting.append((value, True))
                     inside = set(members)
-                    needed = [each for member in members for each in member.operands if each not in inside]
+                    needed = [
+                        each
+                        for member in members
+                        for each in dependencies(member, self.function.level)
+                        if each not in inside
+                    ]
                     waiting += [(each, False) for each in sorted(needed, key=position.__getitem__, reverse=True)]
         return groups, tuple(values)
 
