@@ -31,7 +31,7 @@ from sardonyx import Node, RunOptions, Session, demo
 from sardonyx.errors import EditError, ResourceError, SardonyxError
 
 THREADS = 8
-WARM = 12
+WARM = 4
 """How often each thread does each thing, while all do it, before memory is read."""
 
 GROWTH = 0.02
