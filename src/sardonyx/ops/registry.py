@@ -27,6 +27,8 @@ from sardonyx.core.graph import Value
 from sardonyx.core.host import HostFunction, host, known_function
 from sardonyx.core.types import Type
 from sardonyx.errors import InvalidModelError, RuleError, UnsupportedError
+from sardonyx.ops import definitions
+from sardonyx.ops.definitions.index import INDEX
 
 Definition = Callable[..., Any]
 F = TypeVar("F", bound=Definition)
@@ -59,13 +61,14 @@ class Operator:
         rounded: Defaults that are no float32, as all attributes are: the nearest ones.
         renamed: Parameters of attributes whose name is taken, by that name: with an underscore after it.
         host_reason: Why it is a host operator; empty for one over Core.
-        user: Whether it is defined outside of the library.
+        module: The module that defines it.
     """
 
     domain: str
     name: str
     since: int
     definition: Definition
+    module: str
     inputs: tuple[str, ...]
     required: tuple[int, ...]
     positional: int
@@ -75,7 +78,11 @@ class Operator:
     rounded: Mapping[str, float]
     renamed: Mapping[str, str]
     host_reason: str = ""
-    user: bool = False
+
+    @property
+    def user(self) -> bool:
+        """Whether it is defined outside of the library."""
+        return not self.module.startswith(_OWN)
 
     @property
     def draws(self) -> bool:
@@ -153,6 +160,7 @@ _OWN = "sardonyx.ops."
 _operators: dict[tuple[str, str], list[Operator]] = {}
 _of_users: dict[tuple[str, str], list[Operator]] = {}
 _host_functions: dict[tuple[str, str, int], Callable[[tuple[bool, ...]], HostFunction]] = {}
+_imported: set[str] = set()
 _loading = threading.RLock()
 _loaded = False
 
@@ -273,6 +281,7 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
         name=name,
         since=since,
         definition=definition,
+        module=definition.__module__,
         inputs=tuple(inputs),
         required=tuple(required),
         positional=positional,
@@ -281,7 +290,6 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
         given=frozenset(given),
         rounded={name: float(np.float32(value)) for name, value in attributes.items() if isinstance(value, float)},
         renamed=renamed,
-        user=not definition.__module__.startswith(_OWN),
     )
 
 
@@ -292,6 +300,8 @@ def canonical(domain: str) -> str:
 
 def _add(new: Operator) -> None:
     versions = _operators.setdefault((new.domain, new.name), [])
+    if not new.user and any(old.user and old.since == new.since for old in versions):
+        return  # Somebody's own definition stands, although the library's is imported after it.
     versions[:] = sorted([*(old for old in versions if old.since != new.since), new], key=lambda o: o.since)
     if new.user:
         _of_users[new.domain, new.name] = [each for each in versions if each.user]
@@ -304,8 +314,12 @@ def remove(name: str, *, domain: str = "") -> None:
 
 
 def find(domain: str, name: str, opset: int) -> Operator | None:
-    """The definition that is right at a version of the domain; None without one."""
-    load()
+    """The definition that is right at a version of the domain; None without one.
+
+    Only the modules are imported that define the operator: all of them take longer than small models to run.
+    """
+    if not _loaded:
+        _import(canonical(domain), name)
     right = [found for found in _operators.get((canonical(domain), name), ()) if found.since <= opset]
     return right[-1] if right else None
 
@@ -354,13 +368,22 @@ def host_function(domain: str, name: str, since: int, present: tuple[bool, ...] 
     return found
 
 
+def _import(domain: str, name: str) -> None:
+    """Import the library's own definitions of an operator, once."""
+    modules = INDEX.get(domain, {}).get(name, ())
+    if all(module in _imported for module in modules):
+        return
+    with _loading:
+        for module in modules:
+            importlib.import_module(module)
+            _imported.add(module)
+
+
 def _load() -> None:
     global _loaded
     with _loading:
         if _loaded:  # By another thread, while this one waited.
             return
-        from sardonyx.ops import definitions
-
         for module in pkgutil.walk_packages(definitions.__path__, definitions.__name__ + "."):
             importlib.import_module(module.name)
         _loaded = True
