@@ -114,7 +114,7 @@ def test_a_transposed_convolution_multiplies_no_inserted_zeros() -> None:
 
 def test_the_interpreters_part_is_listed_with_reasons() -> None:
     found = explained("(float[4] x) => (float[K] y) { e = Exp(x) y = Unique(e) }")
-    assert [(note.primitive, note.tensor) for note in found.interpreted] == [("host Unique", ""), ("get", "y")]
+    assert [(note.primitive, note.tensor) for note in found.interpreted] == [("host Unique", "y"), ("get", "y")]
     assert all(note.reason for note in found.interpreted)
     assert [kernel.reason for kernel in found.kernels] == ["read by the interpreter"]
 
