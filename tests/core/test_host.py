@@ -64,5 +64,5 @@ def test_sequences_pass_through() -> None:
 def test_a_host_function_that_breaks_its_type_rule_is_found_out() -> None:
     liar = HostFunction("liar", lambda x: (TensorType(x.dtype, (2,)),), lambda x: (x,))
     function = trace("f", lambda x: list(host(liar, x)), [ROW])
-    with running(RunContext()), pytest.raises(ExecutionError, match="liar gave .* and its type rule says"):
+    with running(RunContext()), pytest.raises(ExecutionError, match=r"liar gave .* and its type rule says"):
         evaluate(function, [constant(np.zeros(3))])
