@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sardonyx.ops.registry import defined_by_users, remove
 from sardonyx.rewrite import rules
@@ -18,6 +19,11 @@ from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
 
 assert rules.__name__  # importing the package registers every rule of the library
+
+
+# How long an example takes is the machine's affair.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,6 @@ from hypothesis.extra.numpy import arrays
 import sardonyx
 from sardonyx.compiler.denormals import holds_denormals
 from sardonyx.errors import OptionError
-from sardonyx.runtime.profile import profile
 
 TINY = np.finfo(np.float32).smallest_normal
 LARGE = 1 << 20
@@ -68,7 +67,7 @@ def test_all_ways_to_run_do_as_asked(denormals: Any, expected: float, threads: i
     binding.outputs["z"][...] = 1
     binding()
     assert (binding.outputs["z"] == np.float32(expected)).all()
-    assert profile(made, FEEDS, runs=1).kernels
+    assert made.profile(FEEDS, runs=1).kernels
     assert np.float32(TINY) * np.float32(0.5) == TINY / 2, "the caller's own mode is as it was"
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import doctest
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "core.md"
 
+RUN = """
+import doctest, sys
+found = doctest.testfile(sys.argv[1], module_relative=False, optionflags=doctest.ELLIPSIS)
+print("attempted", found.attempted)
+sys.exit(bool(found.failed))
+"""
+
 
 def test_the_tour() -> None:
-    found = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert found.attempted > 50
-    assert found.failed == 0
+    # In a process of its own: a value that a model of another test keeps alive has the name that it has there.
+    found = subprocess.run([sys.executable, "-c", RUN, str(PAGE)], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+    attempted = re.search(r"attempted (\d+)", found.stdout)
+    assert attempted is not None
+    assert int(attempted[1]) > 50

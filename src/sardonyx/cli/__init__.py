@@ -28,7 +28,7 @@ VERBS = {
     "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
     "compile": "Compile a model ahead of time, with its weights: to a file that a session maps, or to a library for C.",
     "explain": "Say what a model is compiled to: kernels, what is in each, and what the interpreter is left with.",
-    "profile": "Measure a compiled model kernel by kernel, against what the machine can do.",
+    "profile": "Measure a model kernel by kernel, against what the machine can do.",
     "bench": "Measure a model on several engines, side by side.",
     "compare": "Compare two models, or two providers on one, tensor by tensor.",
     "reduce": "Shrink a failing model to the smallest part that fails in the same way.",
