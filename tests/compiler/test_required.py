@@ -77,14 +77,37 @@ def test_a_compiled_file_refuses_them_too(tmp_path: Path) -> None:
 def test_a_branch_that_is_not_taken_requires_nothing() -> None:
     session = Session(
         parsed(
-            "g (float[N, 3] x, bool c) => (float[K, L] y) <int64[2] s = {3, 5}> { y = If(c) <"
-            "then_branch = t () => (float[3, 5] p) { p = Reshape(x, s) },"
-            "else_branch = e () => (float[N, 3] q) { q = Neg(x) }> }"
+            "g (float[N, 3] x, bool c) => (float y) <int64[2] s = {3, 5}> { y = If(c) <"
+            "then_branch = t () => (float p) { r = Reshape(x, s) p = ReduceSum<keepdims = 0>(r) },"
+            "else_branch = e () => (float q) { q = ReduceMax<keepdims = 0>(x) }> }"
         ),
         compile="wait",
     )
+    assert session.native is not None
     x = drawn(2, 3)
-    np.testing.assert_array_equal(session.run(None, {"x": x, "c": np.array(False)})[0], -x)
+    for _ in range(4):  # The generated entry is there from the third call on.
+        assert session.run(None, {"x": x, "c": np.array(False)}) == [x.max()]
+    call = session.native.call
+    assert call is not None
+    assert call({"x": x, "c": np.array(False)}) is not None, "native code gave it back"
+
+
+def test_a_branch_that_is_taken_is_refused_where_its_sizes_do_not_fit() -> None:
+    session = Session(
+        parsed(
+            "g (float[N, 3] x, bool c) => (float[3, 5] y) <int64[2] s = {3, 5}> { y = If(c) <"
+            "then_branch = t () => (float[3, 5] p) { p = Reshape(x, s) },"
+            "else_branch = e () => (float[3, 5] q) { z = Reshape(x, s) q = Neg(z) }> }"
+        ),
+        compile="wait",
+    )
+    for c in (True, False):
+        for _ in range(4):
+            x = drawn(5, 3)
+            wanted = x.reshape(3, 5) if c else -x.reshape(3, 5)
+            np.testing.assert_array_equal(session.run(None, {"x": x, "c": np.array(c)})[0], wanted)
+            with pytest.raises(SardonyxError, match="Reshape"):
+                session.run(None, {"x": drawn(2, 3), "c": np.array(c)})
 
 
 def test_what_is_proven_is_not_looked_at() -> None:

@@ -6,6 +6,7 @@ from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.launch import Body
 from sardonyx.compiler.layouts import blocked_images
 from sardonyx.compiler.lowering import Lowering
+from sardonyx.compiler.required import required
 from sardonyx.compiler.schedule import Schedule
 from sardonyx.compiler.settled import settling
 from sardonyx.compiler.target import Target
@@ -75,4 +76,4 @@ class Bodies:
             return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
         if any(launch.writes.op == "loop" and settling(launch.writes) is not None for launch in lowering.launches):
             return f"in {function.name}: a loop may carry what changes its size"
-        return Body(function, tuple(lowering.launches), lowering.blocks)
+        return Body(function, tuple(lowering.launches), lowering.blocks, required(function))

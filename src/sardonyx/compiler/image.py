@@ -159,6 +159,7 @@ class Writer:
         return [
             function.name, function.level, [*map(self._value, function.inputs)], [*map(self._value, function.results)],
             [*map(self._launch, body.launches)], [[self._value(value), block] for value, block in body.blocks.items()],
+            [[self._size(a), self._size(b)] for a, b in body.equal],
         ]  # fmt: skip
 
     def _launch(self, launch: Launch) -> list[Any]:
@@ -412,11 +413,19 @@ class Reader:
         return found
 
     def _body(
-        self, name: str, level: int, inputs: list[int], results: list[int], launches: list[Any], blocks: list[Any]
+        self,
+        name: str,
+        level: int,
+        inputs: list[int],
+        results: list[int],
+        launches: list[Any],
+        blocks: list[Any],
+        equal: list[Any],
     ) -> Body:
         function = Function(name, self._chosen(inputs), self._chosen(results), level)
         blocked = {self._values[number]: block for number, block in blocks}
-        return Body(function, tuple([self._launch(*each) for each in launches]), blocked)
+        pairs = [(self._read(a), self._read(b)) for a, b in equal]
+        return Body(function, tuple([self._launch(*each) for each in launches]), blocked, pairs)
 
     def _launch(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from sardonyx.compiler.required import Equal
 from sardonyx.compiler.schedule import Group
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
@@ -148,11 +149,13 @@ class Body:
         function: What it computes.
         launches: Its kernels, in order.
         blocks: Channels in a block, of values that are images in blocked layout.
+        equal: Sizes that must be equal where it runs.
     """
 
     function: Function
     launches: tuple[Launch, ...]
     blocks: Mapping[Value, int]
+    equal: Sequence[Equal] = ()
 
     @property
     def makes(self) -> frozenset[Value]:

@@ -16,7 +16,7 @@ import numpy as np
 from sardonyx.compiler.launch import FAULT, Body, Count, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.planning import ALIGNMENT, BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
 from sardonyx.compiler.player import COPY_WORDS, PATCH_WORDS, WORDS, IterationWord
-from sardonyx.compiler.required import Equal
+from sardonyx.compiler.required import Equal, known
 from sardonyx.compiler.size_table import Operation, SizeTable
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
@@ -214,6 +214,7 @@ class Planner:
         self._titles: list[str] = []
         self._layouts: list[list[int]] = []
         self._fault = self._limit = Own(0)
+        self._known: frozenset[str] = frozenset()
 
     def plan(
         self,
@@ -222,6 +223,7 @@ class Planner:
         elsewhere: Callable[[Value], bool],
         inputs: Sequence[Value] = (),
         equal: Sequence[Equal] = (),
+        names: frozenset[str] = frozenset(),
     ) -> Plan:
         """The plan.
 
@@ -230,8 +232,10 @@ class Planner:
             blocks: Channels in a block, of values that are images in blocked layout.
             elsewhere: Whether a value lies in memory that is not the segment's own, as what is read after it does.
             inputs: Values whose sizes are wanted though they may not be read.
-            equal: Sizes that must be equal.
+            equal: Sizes that must be equal, whatever is chosen.
+            names: The symbols that are known by then.
         """
+        self._known = names
         start = self._put([Fixed(0)] * (WORDS * len(launches)))
         self._fault, self._limit = Own(self._put([Fixed(0)])), Own(self._put([Fixed(UNLIMITED)]))
         layout = self._layout(launches, blocks, elsewhere, ())
@@ -486,7 +490,7 @@ class Planner:
         """Append the arguments of a choice; see :class:`.ChoiceWord`."""
         condition, *operands = [locate(at, operand) for operand in launch.writes.operands]
         results = [locate(at, result) for result in launch.makes]
-        words: list[Location] = [Part.POOL, condition]
+        words: list[Location] = [Part.POOL, condition, self._fault]
         for number, body in enumerate(launch.bodies):
             in_place = _written_in_place(launch, body)
             given = dict(zip(body.function.inputs, operands, strict=True))
@@ -497,7 +501,8 @@ class Planner:
                 for slot, value in enumerate(body.function.results)
                 if in_place.get(value) != slot
             ]
-            words += [tape, Fixed(len(body.launches)), self._copies(copies)]
+            misfits = Number(self._table.misfits(known(body.equal, self._known)))
+            words += [tape, Fixed(len(body.launches)), self._copies(copies), misfits]
         return self._put(words)
 
 

@@ -181,6 +181,10 @@ def _equal(e: Emitter, a: str, b: str, fault: Variable) -> str:
     return a
 
 
+def _differ(e: Emitter, a: str, b: str, fault: Variable) -> str:
+    return e.let(f"zext i1 {_test(e, 'ne', a, b)} to i64")
+
+
 _INSTRUCTIONS: dict[Operation, Callable[[Emitter, str, str, Variable], str]] = {
     Operation.ADD: _checked("sadd"),
     Operation.MULTIPLY: _checked("smul"),
@@ -189,6 +193,7 @@ _INSTRUCTIONS: dict[Operation, Callable[[Emitter, str, str, Variable], str]] = {
     Operation.GREATEST: lambda e, a, b, fault: str(e.most(a, b)),
     Operation.BROADCAST: _broadcast,
     Operation.EQUAL: _equal,
+    Operation.DIFFER: _differ,
 }
 
 

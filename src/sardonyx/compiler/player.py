@@ -73,7 +73,8 @@ class ChoiceWord(IntEnum):
 
     POOL = 0
     CONDITION = 1  # ptr to i8
-    BRANCH = 2
+    FAULT = 2  # ptr to i32: set where the sizes of the branch that is taken do not fit
+    BRANCH = 3
 
 
 class BranchWord(IntEnum):
@@ -82,6 +83,7 @@ class BranchWord(IntEnum):
     TAPE = 0
     KERNELS = 1
     COPIES = 2
+    MISFITS = 3  # how many sizes differ that must be equal
 
 
 class Player(NamedTuple):
@@ -279,6 +281,16 @@ define void @choice(ptr %words, i64 %first, i64 %last, i64 %worker) nounwind {
   %skipped = select i1 %holds, i64 0, i64 $branch_words
   %from = add i64 %skipped, $ChoiceWord_BRANCH
   %branch = getelementptr i64, ptr %words, i64 %from
+  %misfits = call i64 @number(ptr %branch, i64 $BranchWord_MISFITS)
+  %fits = icmp eq i64 %misfits, 0
+  br i1 %fits, label %taken, label %refused
+
+refused:
+  %fault = call ptr @word(ptr %words, i64 $ChoiceWord_FAULT)
+  store i32 1, ptr %fault
+  ret void
+
+taken:
   %tape = call ptr @word(ptr %branch, i64 $BranchWord_TAPE)
   %kernels = call i64 @number(ptr %branch, i64 $BranchWord_KERNELS)
   call void @play(ptr %tape, i64 %kernels, ptr %pool)

@@ -302,12 +302,14 @@ class Program:
         if found is None:
             segment = self.steps[number]
             assert isinstance(segment, Segment)
+            told = frozenset((self._symbols or ()) if names is None else names) - self._unsure(number)
             plan = Planner(self.pool.threads, self._prepared).plan(
                 segment.launches,
                 self.blocks,
                 lambda value: self._is_outside(value, number, segment),
                 self.function.inputs if number == 0 and self._symbols is not None else (),
-                known(self._equal, frozenset((self._symbols or ()) if names is None else names) - self._unsure(number)),
+                known(self._equal, told),
+                told,
             )
             found = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
             self._plans[number] = found

@@ -6,7 +6,7 @@ is made for sizes that are equal, and would read beyond the end of what it is gi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sardonyx.compiler.control import CONTROL
 from sardonyx.core.dim import Size, symbols
@@ -21,7 +21,7 @@ _UNSEEN = frozenset({*CONTROL, "call", "constant", "dims", "get", "host", "input
 
 
 def required(function: Function) -> list[Equal]:
-    """The sizes that must be equal, in the function and what is inside of it."""
+    """The sizes that must be equal, in the function and in its loops; branches of a choice have their own."""
     return list(dict.fromkeys(_required(function)))
 
 
@@ -30,10 +30,10 @@ def _required(function: Function) -> Iterator[Equal]:
         if value.op not in _UNSEEN:
             yield from taken_for_equal(value.op, [operand.type for operand in value.operands], value.params)
         for param in value.params.values():
-            if isinstance(param, Function):
+            if isinstance(param, Function) and value.op != "cond":
                 yield from _required(param)
 
 
-def known(pairs: list[Equal], names: frozenset[str]) -> list[Equal]:
+def known(pairs: Sequence[Equal], names: frozenset[str]) -> list[Equal]:
     """Those of which all symbols are among some."""
     return [(a, b) for a, b in pairs if symbols(a) | symbols(b) <= names]

@@ -34,6 +34,7 @@ class Operation(IntEnum):
     GREATEST = 5
     BROADCAST = 6  # the one that is not 1; a fault where neither is and they differ
     EQUAL = 7  # the first; a fault where they differ
+    DIFFER = 8  # 1 where they do, 0 where not
 
 
 _OPERATIONS = {
@@ -47,6 +48,7 @@ _FOLDS: dict[Operation, Callable[..., int]] = {
     Operation.DIVIDE: operator.floordiv,
     Operation.LEAST: min,
     Operation.GREATEST: max,
+    Operation.DIFFER: lambda a, b: int(a != b),
 }
 
 
@@ -112,6 +114,10 @@ class SizeTable:
     def require_equal(self, a: Size, b: Size) -> None:
         """Have it found where two sizes differ."""
         self.operation(Operation.EQUAL, self.register(a), self.register(b))
+
+    def misfits(self, pairs: Iterable[tuple[Size, Size]]) -> int:
+        """The register of how many of the pairs are of sizes that differ."""
+        return self.sum([self.operation(Operation.DIFFER, self.register(a), self.register(b)) for a, b in pairs])
 
     def number(self, register: int) -> int | None:
         """The number in a register, where it is a constant."""
