@@ -233,7 +233,7 @@ class Program:
         self.steps = steps
         self._in_one = len(steps) == 1 and isinstance(steps[0], Segment) and not steps[0].is_alone
         self._last = last_readers(steps, self.function.results, self._reads)
-        self._repeats = any(launch.bodies for launch in self.launches)
+        self._repeating = frozenset(i for i, step in enumerate(steps) if isinstance(step, Segment) and step.repeats)
         self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
         self._rows: dict[tuple[int, ...], int] = {}
@@ -434,7 +434,7 @@ class Program:
 
     def _heard(self, entry: Entry, context: Context) -> Entry:
         """An entry of which the loops end with a signal: the call then gives None."""
-        if self._repeats:
+        if self._repeating:
             play = entry.call
 
             def call(*feeds: Any) -> Any:
@@ -500,7 +500,7 @@ class Program:
             context.limit.value = UNLIMITED if limit is None else limit
             recorder = None if run is None else run.recorder
             play = functools.partial(context.play, segment.launches, self.pool, recorder, flush=self.flushes)
-            if self._repeats and run is not None:
+            if number in self._repeating and run is not None:
                 self._play_until_ended(context, play, run)
             else:
                 play()

@@ -37,6 +37,11 @@ class Segment:
         """Whether no other kernels can be in it."""
         return self.counted is not None or self.settling is not None
 
+    @property
+    def repeats(self) -> bool:
+        """Whether there may be loops in it, which take as long as they like."""
+        return any(launch.bodies for launch in self.launches)
+
 
 Step = Segment | Value
 """Kernels, or a value that the interpreter computes."""
