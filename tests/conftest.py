@@ -6,6 +6,7 @@ Sessions compute with numpy unless a test asks for compiled code.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -58,6 +59,16 @@ def registry() -> Iterator[None]:
     REGISTRY.update(known)
     SWEEPS.clear()
     SWEEPS.update(sweeps)
+
+
+@pytest.fixture(autouse=True)
+def logs() -> None:
+    """What is logged is heard, whatever a library that another test imported did to loggers that were there."""
+    logging.disable(logging.NOTSET)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.split(".")[0] == "sardonyx":
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
