@@ -10,6 +10,7 @@ from sardonyx.compiler.required import required
 from sardonyx.compiler.schedule import Schedule
 from sardonyx.compiler.settled import settling
 from sardonyx.compiler.target import Target
+from sardonyx.compiler.writing import Whole
 from sardonyx.core.graph import Function, Value
 from sardonyx.errors import UnsupportedError
 
@@ -42,7 +43,7 @@ class Bodies:
         while True:
             schedule = Schedule(function, kept, refused, self.target)
             blocks, iteration = blocked_images(schedule, self.target), function.inputs[0] if repeats else None
-            lowering = Lowering(schedule, self.target, blocks, self.threads, self.body, iteration)
+            lowering = Lowering(Whole(schedule, self.target, blocks, self.threads, iteration), self.body)
             if not lowering.unfusable and not lowering.refused:
                 return lowering
             if not lowering.refused and lowering.unfusable.keys() <= kept.keys():

@@ -29,8 +29,7 @@ from sardonyx.compiler.picking import picked
 from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, dtype_of
 from sardonyx.compiler.scattering import updated
-from sardonyx.compiler.schedule import ORDERED, Group, Schedule, operations
-from sardonyx.compiler.target import Target
+from sardonyx.compiler.schedule import ORDERED, Group, operations
 from sardonyx.compiler.trees import TABLES, tree_sum
 from sardonyx.compiler.views import shape_of
 from sardonyx.compiler.walks import walked_alike
@@ -47,39 +46,25 @@ class Lowering:
     """Lowers the groups of a schedule.
 
     Args:
-        schedule: The groups.
-        target: What the kernels are for.
-        blocks: Channels in a block, of values that are images in blocked layout.
-        threads: How many threads will share the work.
+        whole: What is known of the whole function, the schedule among it.
         body: Lowers the body of a loop, or a branch.
-        iteration: The number of the iteration, where the function is the body of a loop.
 
     Attributes:
-        whole: What is known of the whole function.
         launches: The kernels, in order.
         unfusable: Values that have to be in memory, other than the schedule has it.
         refused: Values that there is no kernel for.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        target: Target,
-        blocks: Mapping[Value, int],
-        threads: int,
-        body: Callable[[Function, bool], Body],
-        iteration: Value | None = None,
-    ) -> None:
-        self.whole = Whole(schedule, target, blocks, threads, iteration)
-        self.schedule = schedule
-        self.target = target
-        self.blocks = blocks
-        self.threads = threads
+    def __init__(self, whole: Whole, body: Callable[[Function, bool], Body]) -> None:
+        self.whole = whole
+        self.schedule, self.target, self.blocks, self.threads = (
+            whole.schedule, whole.target, whole.blocks, whole.threads
+        )  # fmt: skip
         self._body = body
         self.launches: list[Launch] = []
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
-        for group in schedule.groups:
+        for group in whole.schedule.groups:
             try:
                 self.launches += self.lowered(group)
             except Unfusable as found:
