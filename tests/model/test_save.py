@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from pathlib import Path
@@ -13,7 +14,7 @@ import onnxruntime
 import pytest
 
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
-from sardonyx.model import SKELETON_LOCATION, from_proto, load, save, to_proto
+from sardonyx.model import SKELETON_LOCATION, from_proto, load, save, to_proto, write_text
 from tests.model.samples import serialized, small
 
 
@@ -226,3 +227,26 @@ def test_a_model_above_two_gigabytes_all_the_way(tmp_path: Path) -> None:
     assert weight.shape.numpy() == (size // 8,)
     assert not weight.numpy()[-1000:].any()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.html"
+    write_text(path, "first")
+
+    def full(descriptor: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(ModelFileError, match="No space left"):
+            write_text(path, "second")
+    assert path.read_text() == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+    write_text(path, "second")
+    assert path.read_text() == "second"
+
+
+@pytest.mark.parametrize("where", ["absent/page.html", "."])
+def test_a_text_goes_where_there_may_be_a_file(tmp_path: Path, where: str) -> None:
+    with pytest.raises(ModelFileError):
+        write_text(tmp_path / where, "text")

@@ -382,6 +382,20 @@ def _save_text(model: ir.Model, target: Path, format: str, external_data: bool |
         from sardonyx.model import textproto
 
         content = textproto.print_model(to_proto(model))
-    encoded = content.encode()
+    write_text(target, content)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file as a whole: where that fails, the file that was there stays.
+
+    Args:
+        path: Where to.
+        text: What it holds.
+
+    Raises:
+        ModelFileError: It cannot be written.
+    """
+    target, encoded = Path(path), text.encode()
+    _check_target(target)
     with _new_file(target, lambda descriptor: write_all(descriptor, encoded)) as file:
         file.replace(target)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from html import escape
-from pathlib import Path
 
 from sardonyx import __version__
-from sardonyx.errors import ModelFileError
+from sardonyx.model import write_text
 from sardonyx.report.latency import Latency
 from sardonyx.report.page import folded, section, svg, table, ticks
 from sardonyx.report.page import page as page_of
@@ -38,10 +37,7 @@ def write(
     Raises:
         ModelFileError: the file cannot be written.
     """
-    try:
-        Path(path).write_text(page(name, report, before, after, latency), encoding="utf-8")
-    except OSError as error:
-        raise ModelFileError(f"cannot be written: {error.strerror}", where=os.fspath(path)) from error
+    write_text(path, page(name, report, before, after, latency))
 
 
 def page(name: str, report: Report, before: Summary, after: Summary, latency: Latency | str) -> str:

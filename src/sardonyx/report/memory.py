@@ -13,7 +13,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sardonyx.errors import ModelFileError, OptionError
+from sardonyx.errors import OptionError
+from sardonyx.model import write_text
 from sardonyx.report.kernels import NodeNames, label
 from sardonyx.report.page import COLOURS, page, section, svg, ticks
 from sardonyx.report.tables import size
@@ -213,7 +214,4 @@ def write_plot(path: str | os.PathLike[str], found: Memory, names: NodeNames, na
         ])  # fmt: skip
     else:
         text = memory_svg(max(arenas, key=lambda each: each.bytes), names, alone=True)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ModelFileError(f"the plot cannot be written: {error.strerror}.", where=os.fspath(path)) from error
+    write_text(path, text)

@@ -6,10 +6,9 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
-from pathlib import Path
 
 from sardonyx import __version__
-from sardonyx.errors import ModelFileError
+from sardonyx.model import write_text
 from sardonyx.report.flame import Frame, joined
 from sardonyx.report.kernels import NodeNames, label, main_node
 from sardonyx.report.memory import memory_section
@@ -58,10 +57,7 @@ def write_page(
     ]
     threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
     told = f"Sardonyx {__version__}, {found.target}, {threads}; medians of {found.runs} runs."
-    try:
-        Path(path).write_text(page(f"{name}: profile", told, sections), encoding="utf-8")
-    except OSError as error:
-        raise ModelFileError(f"the page cannot be written: {error.strerror}.", where=os.fspath(path)) from error
+    write_text(path, page(f"{name}: profile", told, sections))
 
 
 def _verdict(found: Profile) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import ModelFileError
+from sardonyx.model import write_text
 from sardonyx.report.kernels import NodeNames, label
 from sardonyx.report.scopes import Scope, Scopes
 from sardonyx.runtime.profile import Event, Profile
@@ -30,10 +29,7 @@ def write_trace(path: str | os.PathLike[str], found: Profile, names: NodeNames, 
         ModelFileError: It cannot be written.
     """
     data = {"traceEvents": trace_events(found, names, scopes), "displayTimeUnit": "ms", "otherData": _told(found)}
-    try:
-        Path(path).write_text(json.dumps(data), encoding="utf-8")
-    except OSError as error:
-        raise ModelFileError(f"the trace cannot be written: {error.strerror}.", where=os.fspath(path)) from error
+    write_text(path, json.dumps(data))
 
 
 def _told(found: Profile) -> dict[str, str]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.core.recording import Span
 from sardonyx.errors import ModelFileError
+from sardonyx.model import write_text
 
 MOST_EVENTS = 1_000_000
 """Beyond which the oldest are forgotten."""
@@ -83,9 +84,10 @@ class Timeline:
             ModelFileError: It cannot be written.
         """
         path = Path(f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}_{time.perf_counter_ns() % 1_000_000:06}.json")
-        events = [self._events.popleft() for _ in range(len(self._events))]
+        events, self._events = self._events, deque(maxlen=MOST_EVENTS)
         try:
-            path.write_text(json.dumps(events), encoding="utf-8")
-        except OSError as error:
-            raise ModelFileError(f"the trace cannot be written: {error.strerror}.", where=str(path)) from error
+            write_text(path, json.dumps(list(events)))
+        except ModelFileError:
+            self._events.extendleft(reversed(events))
+            raise
         return str(path)
