@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import onnxruntime
 import pytest
 
 from sardonyx.compat import onnxoptimizer, onnxslim
+from sardonyx.compat.onnxruntime import __version__ as INTERFACE
 from sardonyx.rewrite.pipeline import available_passes
 from tests.compat.reference_pages import PAGES, REFERENCE
+from tests.ops.agreement import release
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_up_to_date(name: str) -> None:
+    if name == "onnxruntime.md" and release(onnxruntime.__version__) != release(INTERFACE):
+        pytest.skip(f"the page lists the names of ONNX Runtime {INTERFACE}; {onnxruntime.__version__} is installed")
     written = (REFERENCE / name).read_text(encoding="utf-8")
     assert written == PAGES[name](), f"{name} is stale: python -m tests.compat.reference_pages"
 

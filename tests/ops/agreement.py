@@ -24,6 +24,11 @@ from sardonyx.ops.registry import find
 from sardonyx.runtime import Session
 
 
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, which say what a package has."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
 def eager(
     name: str,
     arrays: Sequence[np.ndarray | None],

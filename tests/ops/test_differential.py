@@ -55,7 +55,8 @@ def test_operator(operator: str) -> None:
     # An operator that nobody else computes would be compared with nothing.
     assert max(tally.compared.values()) >= CASES // 4
     (told,) = [row.tested for row in support_table() if (row.domain, row.name) == ("ai.onnx", operator)]
-    assert {name for name, count in tally.compared.items() if count} == {e for e in EVALUATORS if TOLD[e] in told}
+    # An evaluator may learn operators with a later release than the one that is told.
+    assert {name for name, count in tally.compared.items() if count} >= {e for e in EVALUATORS if TOLD[e] in told}
 
 
 @pytest.mark.long

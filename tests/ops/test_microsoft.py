@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
+from sardonyx.compat.onnxruntime import __version__ as INTERFACE
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, TypeMismatchError, UnsupportedError
 from sardonyx.ops.contributed import CONTRIBUTED
-from tests.ops.agreement import assert_equal, by_onnxruntime, by_session, model_of, traced
+from tests.ops.agreement import assert_equal, by_onnxruntime, by_session, model_of, release, traced
 from tests.ops.microsoft_cases import CASES, Case, f, i32, positive, q, s
 
 
@@ -65,6 +67,8 @@ def test_the_table_of_types_is_that_of_onnx_runtime_s_schemas() -> None:
             kinds = words.removesuffix("...").split()
             found = {key: set(types.split()) for key, types in (variable.split(": ") for variable in variables)}
             wanted = [i.typeStr if i.typeStr in allowed else i.typeStr[7:-1] for i in schema.inputs]
+            if release(ort.__version__) < release(INTERFACE):
+                kinds = kinds[: len(wanted)]  # later releases add inputs at the end
             assert (kinds, found) == (wanted, {key: allowed[key] for key in kinds if key in allowed}), name
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sardonyx.ops.registry import all_operators
 from sardonyx.ops.support import support_table
-from tests.ops.agreement import assert_equal, by_onnxruntime, eager, model_of, traced
+from tests.ops.agreement import assert_equal, by_onnxruntime, eager, model_of, release, traced
 from tests.ops.microsoft_cases import CASES, Arrays, f, i32, mask, positive, q, s
 
 B, S, P, N, H = 5, 3, 7, 4, 16
@@ -242,6 +242,33 @@ def test_is_what_its_schema_composes_it_of(name: str, build: Any, reason: str) -
         symbols = {B: "B", S: "S", P: "P", P + S: "P+S"}
         shapes = [None if a is None else " ".join(symbols.get(n, str(n)) for n in a.shape) for a in arrays]
         assert_equal(traced(name, arrays, shapes, opset=1, domain="com.microsoft", **attributes), [found])
+
+
+def test_a_chunk_of_padded_queries_is_its_valid_queries() -> None:
+    """Sequence by sequence, with as many queries as are valid, and the same cache before."""
+    steps, before, valid, ends = 4, 12, [4, 1, 3, 0, 2], [6, 8, 2, 3, 1]
+    new, past = [f(B, steps, size) for size in (D, 2 * H, 2 * H)], [f(B, 2, before, H), f(B, 2, before, H)]
+    turn = [f(20, H // 2), f(20, H // 2)]
+    options: dict[str, Any] = {"num_heads": N, "kv_num_heads": 2, "do_rotary": 1}
+    padded: Arrays = [*new, *past, i32(*ends), i32(before), *turn, *[None] * 7, i32(*valid)]
+    found = ours("GroupQueryAttention", *padded, outputs=3, **options)
+    sizes = [f"B S {D}", f"B S {2 * H}", f"B S {2 * H}", *[f"B 2 P {H}"] * 2, "B", "1", *["M 8"] * 2, *[None] * 7, "B"]
+    open_ = {**options, "opset": 1, "outputs": 3, "domain": "com.microsoft"}
+    assert_equal(traced("GroupQueryAttention", padded, sizes, **open_), found)
+    if release(ort.__version__) >= (1, 32):
+        theirs = by_onnxruntime(model_of("GroupQueryAttention", padded, **open_), padded)
+    else:
+        print(f"not compared with ONNX Runtime {ort.__version__}, which has no `query_seqlens`")
+        theirs = found
+    for b, (count, end) in enumerate(zip(valid, ends, strict=True)):
+        assert_equal([theirs[0][b, :count]], [found[0][b, :count]], rtol=1e-4, atol=1e-4)
+        for cache, other, old in zip(found[1:], theirs[1:], past, strict=True):
+            assert_equal([cache[b, :, : end + 1]], [other[b, :, : end + 1]], rtol=1e-5, atol=1e-5)
+            assert_equal([cache[b, :, : end + 1 - count]], [old[b, :, : end + 1 - count]])
+        if count:
+            one = [x[b : b + 1, :count] for x in new] + [x[b : b + 1, :, : end + 1 - count] for x in past]
+            y, *_ = ours("GroupQueryAttention", *one, i32(end), i32(end + 1), *turn, **options)
+            assert_equal([found[0][b : b + 1, :count]], [y], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NO_KERNEL)

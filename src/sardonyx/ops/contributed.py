@@ -1,6 +1,6 @@
 """Element types that ONNX Runtime's own operators take: the standard has no schemas for them.
 
-Source: the schemas of ONNX Runtime 1.31. Each line holds a type, or the variable for one, for every input; then what
+Source: the schemas of ONNX Runtime 1.32. Each line holds a type, or the variable for one, for every input; then what
 the variables may be. The last input may occur any number of times, of any of its types, where dots follow it.
 """
 
@@ -40,7 +40,7 @@ CONTRIBUTED = {
         ),
         "GroupNorm": "T M M; T: float float16; M: float float16",
         "GroupQueryAttention": (
-            "T T T T_CACHE T_CACHE M M T T int64 T T T_KV_SCALE T_KV_SCALE T T; T: bfloat16 float float16; "
+            "T T T T_CACHE T_CACHE M M T T int64 T T T_KV_SCALE T_KV_SCALE T T M; T: bfloat16 float float16; "
             "T_CACHE: bfloat16 float float16 float8e4m3fn int8 uint8; M: int32; T_KV_SCALE: float"
         ),
         "Inverse": "T; T: double float float16",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -367,6 +368,32 @@ def test_functions_of_the_package(ort: Any) -> None:
     ort.disable_telemetry_events()
     levels = ort.GraphOptimizationLevel
     assert (str(levels.ORT_ENABLE_ALL), int(levels.ORT_ENABLE_ALL)) == ("GraphOptimizationLevel.ORT_ENABLE_ALL", 99)
+
+
+def test_a_function_takes_what_is_logged(capfd: pytest.CaptureFixture[str], logs: None) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def take(severity: int, category: str, name: str, place: str, message: str) -> None:
+        told.append((severity, category, message))
+        logging.getLogger("sardonyx").error("while it runs")
+        if message == "bad":
+            raise ValueError("the function's own")
+
+    ours.set_default_logger_callback(take, 1)
+    try:
+        for message in ("good", "bad"):
+            logging.getLogger("sardonyx.runtime").warning(message)
+        logging.getLogger("sardonyx").debug("less than was asked for")
+        assert told == [(2, "sardonyx.runtime", "good"), (2, "sardonyx.runtime", "bad")]
+        assert "the function's own" in capfd.readouterr().err
+    finally:
+        ours.set_default_logger_callback(None)
+        ours.set_default_logger_severity(2)
+    logging.getLogger("sardonyx.runtime").warning("after it")
+    assert len(told) == 2
+    for callback, severity in ((None, 5), (take, -1), ("text", 2)):
+        with pytest.raises(ours.capi.onnxruntime_pybind11_state.Fail):
+            ours.set_default_logger_callback(callback, severity)  # type: ignore[arg-type]
 
 
 def test_tensors_are_copied_into_others() -> None:

@@ -22,6 +22,7 @@ from sardonyx.compat.onnxruntime.devices import OrtMemoryInfo as OrtMemoryInfo
 from sardonyx.compat.onnxruntime.enums import ExecutionMode as ExecutionMode
 from sardonyx.compat.onnxruntime.enums import ExecutionOrder as ExecutionOrder
 from sardonyx.compat.onnxruntime.enums import GraphOptimizationLevel as GraphOptimizationLevel
+from sardonyx.compat.onnxruntime.enums import ModelPackageWriteMode as ModelPackageWriteMode
 from sardonyx.compat.onnxruntime.enums import OrtAllocatorType as OrtAllocatorType
 from sardonyx.compat.onnxruntime.enums import OrtCompileApiFlags as OrtCompileApiFlags
 from sardonyx.compat.onnxruntime.enums import OrtDeviceMemoryType as OrtDeviceMemoryType
@@ -31,7 +32,8 @@ from sardonyx.compat.onnxruntime.enums import OrtHardwareDeviceType as OrtHardwa
 from sardonyx.compat.onnxruntime.enums import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
 from sardonyx.compat.onnxruntime.enums import OrtMemType as OrtMemType
 from sardonyx.compat.onnxruntime.enums import OrtSparseFormat as OrtSparseFormat
-from sardonyx.compat.onnxruntime.errors import Fail
+from sardonyx.compat.onnxruntime.logs import set_default_logger_callback as set_default_logger_callback
+from sardonyx.compat.onnxruntime.logs import set_default_logger_severity as set_default_logger_severity
 from sardonyx.compat.onnxruntime.options import RunOptions as RunOptions
 from sardonyx.compat.onnxruntime.options import SessionOptions as SessionOptions
 from sardonyx.compat.onnxruntime.options import defaults
@@ -42,6 +44,10 @@ from sardonyx.compat.onnxruntime.session import NodeArg as NodeArg
 from sardonyx.compat.onnxruntime.unsupported import AdapterFormat as AdapterFormat
 from sardonyx.compat.onnxruntime.unsupported import LoraAdapter as LoraAdapter
 from sardonyx.compat.onnxruntime.unsupported import ModelCompiler as ModelCompiler
+from sardonyx.compat.onnxruntime.unsupported import ModelPackage as ModelPackage
+from sardonyx.compat.onnxruntime.unsupported import ModelPackageComponentContext as ModelPackageComponentContext
+from sardonyx.compat.onnxruntime.unsupported import ModelPackageContext as ModelPackageContext
+from sardonyx.compat.onnxruntime.unsupported import ModelPackageOptions as ModelPackageOptions
 from sardonyx.compat.onnxruntime.unsupported import OrtEpContextData as OrtEpContextData
 from sardonyx.compat.onnxruntime.unsupported import OrtEpContextDataBuffer as OrtEpContextDataBuffer
 from sardonyx.compat.onnxruntime.unsupported import OrtExternalInitializerInfo as OrtExternalInitializerInfo
@@ -59,7 +65,7 @@ from sardonyx.runtime import Node as Node
 
 SessionIOBinding = IOBinding
 
-__version__ = "1.31.1"
+__version__ = "1.32.0"
 __author__ = "Sardonyx"
 
 package_name = "onnxruntime"
@@ -103,17 +109,6 @@ def get_ep_devices() -> list[OrtEpDevice]:
 def has_collective_ops() -> bool:
     """Whether there are operators over several devices."""
     return False
-
-
-def set_default_logger_severity(severity: int) -> None:
-    """Let sessions log from this severity on, unless they say otherwise: 0 all, 2 warnings, 4 fatal.
-
-    Raises:
-        Fail: It is none of 0 to 4.
-    """
-    if severity not in range(5):
-        raise Fail(f"Invalid severity level {severity}: 0 to 4 are there.")
-    defaults.severity = int(severity)
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:

@@ -29,6 +29,13 @@ class ExecutionMode(_Named):
     ORT_PARALLEL = 1
 
 
+class ModelPackageWriteMode(_Named):
+    """How a package of models is written, which is refused here."""
+
+    PRESERVE = 0
+    DENSE = 1
+
+
 class ExecutionOrder(_Named):
     """In what order nodes run; here the schedule decides."""
 

@@ -8,6 +8,7 @@ from sardonyx.compat.onnxruntime import errors
 
 _LIBRARY = "it loads compiled code written for ONNX Runtime's C interface"
 _LORA = "adapters are files of ONNX Runtime's own; merge them into the weights, or set weights by `set_weight`"
+_PACKAGE = "packages hold variants of a model for execution providers of ONNX Runtime's; open one of their models"
 _CONTEXT = "contexts of execution providers are ONNX Runtime's own"
 
 REASONS = {
@@ -15,6 +16,10 @@ REASONS = {
     "LoraAdapter": _LORA,
     "RunOptions.add_active_adapter": _LORA,
     "ModelCompiler": "`sardonyx compile` and `Session.save_compiled` write compiled models, as files of our own",
+    "ModelPackage": _PACKAGE,
+    "ModelPackageComponentContext": _PACKAGE,
+    "ModelPackageContext": _PACKAGE,
+    "ModelPackageOptions": _PACKAGE,
     "OrtEpContextData": _CONTEXT,
     "OrtEpContextDataBuffer": _CONTEXT,
     "SessionOptions.set_ep_context_data_read_func": _CONTEXT,
@@ -63,6 +68,32 @@ class LoraAdapter(_Refused):
 
 class ModelCompiler(_Refused):
     """Compiles models to ONNX Runtime's files."""
+
+
+class ModelPackage(_Refused):
+    """A package that is written."""
+
+    @staticmethod
+    def open(package_root: Any, *arguments: Any, **named: Any) -> ModelPackage:
+        """Refused."""
+        refuse("ModelPackage")
+
+    @staticmethod
+    def compute_directory_hash(source_dir: Any) -> str:
+        """Refused."""
+        refuse("ModelPackage")
+
+
+class ModelPackageComponentContext(_Refused):
+    """One of a package's models."""
+
+
+class ModelPackageContext(_Refused):
+    """A package that is read."""
+
+
+class ModelPackageOptions(_Refused):
+    """What chooses a variant."""
 
 
 class OrtEpContextData(_Refused):

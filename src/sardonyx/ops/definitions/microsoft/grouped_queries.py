@@ -37,6 +37,7 @@ def group_query_attention(
     v_scale: Tensor | None = None,
     q_norm_weight: Tensor | None = None,
     k_norm_weight: Tensor | None = None,
+    query_seqlens: Tensor | None = None,
     *,
     causal: int = 1,
     do_rotary: int = 0,
@@ -54,7 +55,10 @@ def group_query_attention(
     softcap: float = 0.0,
     v_quant_type: str = "NONE",
 ) -> tuple[Tensor, ...]:
-    """Every sequence ends at ``seqlens_k`` + 1; where the queries are all there is, nothing was before them."""
+    """Every sequence ends at ``seqlens_k`` + 1; where the queries are all there is, nothing was before them.
+
+    ``query_seqlens`` says how many queries of each sequence there are; those after them are padding.
+    """
     if {k_quant_type, v_quant_type} != {"NONE"} or sliding_window_cache:
         raise UnsupportedError("GroupQueryAttention with a quantized or sliding cache is not defined.")
     q, k, v = _by_head(query, key, value, num_heads, kv_num_heads)
@@ -63,13 +67,19 @@ def group_query_attention(
         k, _ = simplified_layer_normalization(k, k_norm_weight, epsilon=qk_norm_epsilon)
     total, count = L.one_size(total_sequence_length, "total_sequence_length"), q.shape[2]
     ends = L.cast(seqlens_k, t.INT64) + 1
-    past = L.where(L.equal(L.number(count), L.number(total)), 0, ends - L.number(count))
+    first = L.equal(L.number(count), L.number(total))
+    if query_seqlens is None:
+        valid = L.number(count)
+        past = L.where(first, 0, ends - valid)
+    else:
+        valid = L.unsqueeze(L.cast(query_seqlens, t.INT64), [1])
+        past, first = ends - L.squeeze(valid, [1]), L.full((), False, t.BOOL)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise InvalidModelError("GroupQueryAttention with rotary positions needs `cos_cache` and `sin_cache`.")
-        places = _positions(position_ids, past, count, first=L.equal(L.number(count), L.number(total)))
+        places = _positions(position_ids, past, count, first)
         q, k = (_turned(x, cos_cache, sin_cache, places, rotary_interleaved) for x in (q, k))
-    keys, values = (_cached(cache, new, past, total) for cache, new in ((past_key, k), (past_value, v)))
+    keys, values = (_cached(cache, new, past, valid, total) for cache, new in ((past_key, k), (past_value, v)))
     allowed = _allowed(past, ends, count, total, causal, local_window_size)
     scores = scaled_scores(q, repeat_heads(L.slice_(keys, 2, 0, total), num_heads), scale or None)
     scores = softcap * L.tanh(scores / softcap) if softcap else scores
@@ -106,14 +116,14 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: in
     return rotary_embedding(x, cos, sin, places, interleaved=interleaved, rotary_embedding_dim=2 * cos.shape[1])  # type: ignore[arg-type]
 
 
-def _cached(cache: Tensor | None, new: Tensor, past: Tensor, total: L.Size) -> Tensor:
-    """New entries after the ``past`` ones of each sequence, [batch, heads, all, size]; 0 where there are none."""
+def _cached(cache: Tensor | None, new: Tensor, past: Tensor, valid: Tensor, total: L.Size) -> Tensor:
+    """The first ``valid`` entries of ``new`` after the ``past`` ones of each sequence; 0 where there are none."""
     joined = new if cache is None else L.concat([cache, new], 2)
     before: L.Size = 0 if cache is None else cache.shape[2]
     places = L.iota((1, dim_max(before, total)), 1)
     past = L.unsqueeze(past, [1])
     from_ = L.where(places < past, places, places - past + L.number(before))
-    there = places < past + L.number(new.shape[2])
+    there = places < past + valid
     picked = L.gather_nd(L.swap_axes(joined, 1, 2), L.unsqueeze(L.where(there, from_, 0), [-1]), batch=1)
     return L.where(L.unsqueeze(there, [1, 3]), L.swap_axes(picked, 1, 2), 0)
 
