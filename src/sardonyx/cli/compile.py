@@ -20,9 +20,7 @@ def command(
         Path | None,
         typer.Option("--output", "-o", help="Where to write a file for sessions (.sdx).", show_default=False),
     ] = None,
-    shared: Annotated[
-        Path | None, typer.Option(help="Where to write a C library (.so); all sizes must be fixed.", show_default=False)
-    ] = None,
+    shared: Annotated[Path | None, typer.Option(help="Where to write a C library (.so).", show_default=False)] = None,
     header: Annotated[
         Path | None, typer.Option(help="Where its header goes; beside it by default (.h).", show_default=False)
     ] = None,

@@ -75,6 +75,7 @@ class Plan:
         outside: Words that are addresses of what lies elsewhere, and which.
         makes: The values among those that it makes itself.
         shapes: The registers of the sizes of these, and of inputs.
+        told: Where in the tape the tensors of sizes are that were asked for, by word.
         count: The buffer where a kernel leaves how many results there are, or a loop how many iterations it made.
         fault: The word that kernels set where data have no result.
         limit: The word that says how many iterations a loop may make.
@@ -98,6 +99,7 @@ class Plan:
     outside: tuple[np.ndarray, list[Value]]
     makes: list[Value]
     shapes: dict[Value, list[int]]
+    told: dict[Value, int]
     count: int | None
     fault: int
     limit: int
@@ -224,6 +226,7 @@ class Planner:
         inputs: Sequence[Value] = (),
         equal: Sequence[Equal] = (),
         names: frozenset[str] = frozenset(),
+        told: Sequence[Value] = (),
     ) -> Plan:
         """The plan.
 
@@ -234,12 +237,14 @@ class Planner:
             inputs: Values whose sizes are wanted though they may not be read.
             equal: Sizes that must be equal, whatever is chosen.
             names: The symbols that are known by then.
+            told: Tensors of sizes that are wanted though no kernel reads them.
         """
         self._known = names
         start = self._put([Fixed(0)] * (WORDS * len(launches)))
         self._fault, self._limit = Own(self._put([Fixed(0)])), Own(self._put([Fixed(UNLIMITED)]))
         layout = self._layout(launches, blocks, elsewhere, ())
         self._tape(start, launches, layout, {})
+        in_words = {value: self._sizes_in_words(value).word for value in told}
         values = [value for _, value in self._outside]
         made = {value for launch in launches for value in launch.makes}
         makes = [value for value in dict.fromkeys(values) if value in made]
@@ -254,7 +259,7 @@ class Planner:
             sizes=_rows(self._sizes, WORD_WORDS), inside=_rows(self._inside, WORD_WORDS),
             elements=_rows(self._elements, ELEMENT_WORDS), own=_rows(self._own, WORD_WORDS), links=self._links,
             outside=(np.array([word for word, _ in self._outside], np.int64), values), makes=makes,
-            shapes=shapes,
+            shapes=shapes, told=in_words,
             count=next((layout.buffers[key] for key in layout.buffers if _is_count(key)), None),
             fault=self._fault.word, limit=self._limit.word,
             titles=self._titles,

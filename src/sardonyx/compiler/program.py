@@ -31,7 +31,7 @@ from sardonyx.compiler.image import Image
 from sardonyx.compiler.launch import NAME, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
-from sardonyx.compiler.plan import UNLIMITED, Planner, stored_shape
+from sardonyx.compiler.plan import UNLIMITED, Plan, Planner, stored_shape
 from sardonyx.compiler.player import Ended, player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.required import known, required
@@ -213,20 +213,26 @@ class Program:
         """What kernels read of constants."""
         return self._prepared
 
-    def whole(self) -> Context:
-        """One segment that is all of the program, which is native and of fixed sizes; the context is the caller's."""
-        outside = {*self.function.inputs, *self.function.results}
-        plan = Planner(self.pool.threads, self._prepared).plan(
-            self.launches, self.blocks, lambda value: value in outside or value.op == "dims"
+    def whole(self, told: Sequence[Value] = ()) -> Plan:
+        """The plan of one segment that is all of the program, which is native; it knows the sizes of all results.
+
+        Args:
+            told: Results that are tensors of sizes.
+        """
+        inputs, results = self.function.inputs, self.function.results
+        outside, names = {*inputs, *results}, self._symbols or frozenset()
+        return Planner(self.pool.threads, self._prepared).plan(
+            self.launches,
+            self.blocks,
+            lambda value: value in outside or value.op == "dims",
+            (*inputs, *results),
+            known(self._equal, names),
+            names,
+            told,
         )
-        linked = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
-        context = linked.context()
-        context.prepare({})
-        context.leave()
-        return context
 
     def known_result(self, value: Value) -> np.ndarray:
-        """A result that depends on no input."""
+        """A result that depends on no input, nor on a size."""
         return np.asarray(interpreted.result(value, {}, {}))
 
     def _begin(self, steps: list[Step]) -> None:

@@ -110,6 +110,56 @@ MODELS: dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]] = {
 }  # fmt: skip
 
 
+NETWORK = parsed(
+    """net (float[N, 3, H, W] image, float[N, K] more) => (float[N, 4, P, Q] y, int64[4] shape, z, float[K] k) {
+        a = Conv<kernel_shape = [3, 3], strides = [2, 2]>(image, w)
+        y = Relu(a)
+        shape = Shape(a)
+        m = GlobalAveragePool(y)
+        axes = Constant<value_ints = [2, 3]>()
+        s = Squeeze(m, axes)
+        z = Concat<axis = 1>(s, more)
+        k = ReduceMax<keepdims = 0>(more, first)
+    }""",
+    w=normal(4, 3, 3, 3),
+    first=np.array([0]),
+)
+
+REPEATED = parsed(
+    """net (float[N] x, int64 count) => (float[N] y, float[5, N] rows) {
+        yes = Constant<value = bool {1}>()
+        five = Constant<value = int64 {5}>()
+        y, rows = Loop(five, yes, x) <body = step (int64 i, bool go, float[N] a)
+            => (bool on, float[N] b, float[N] row) {
+            on = Identity(go)
+            f = Cast<to = 1>(i)
+            b = Add(a, f)
+            row = Sin(b)
+        }>
+    }"""
+)
+
+JOINED = parsed("net (float[N, 2] a, float[M, 2] b) => (float[N, 2] c, float[M, 2] d) { c = Add(a, b) d = Neg(b) }")
+
+
+def images(n: int, h: int, w: int, k: int) -> dict[str, np.ndarray]:
+    return {"image": normal(n, 3, h, w), "more": normal(n, k)}
+
+
+OPEN: dict[str, tuple[onnx.ModelProto, list[tuple[list[int], dict[str, np.ndarray]]]]] = {
+    "network": (
+        NETWORK,
+        [
+            ([n, h, w, k], images(n, h, w, k))
+            for n, h, w, k in [(1, 9, 9, 2), (3, 40, 21, 5), (1, 9, 9, 2), (2, 3, 4, 0)]
+        ],
+    ),
+    "repeated": (REPEATED, [([n], {"x": normal(n), "count": np.array(3)}) for n in (4, 100, 0, 7)]),
+    "joined": (JOINED, [([n, m], {"a": normal(n, 2), "b": normal(m, 2)}) for n, m in [(3, 3), (2, 2), (4, 1)]]),
+}
+"""Models of open sizes; numbers for these, and feeds."""
+
+
 class Described(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -133,6 +183,25 @@ class Library:
         self.run.argtypes = [ctypes.c_void_p] * 3
         self.destroy.argtypes = [ctypes.c_void_p]
         self.destroy.restype = None
+        if hasattr(loaded, f"{prefix}_resize"):
+            self.resize, self.input_shape, self.output_shape = (
+                getattr(loaded, f"{prefix}_{name}") for name in ("resize", "input_shape", "output_shape")
+            )
+            self.resize.argtypes = [ctypes.c_void_p] * 2
+            self.input_shape.argtypes = self.output_shape.argtypes = [
+                ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
+            ]  # fmt: skip
+
+    def resized(self, instance: Any, sizes: Sequence[int]) -> int:
+        return int(self.resize(instance, (ctypes.c_int64 * len(sizes))(*sizes)))
+
+    def shapes(self, instance: Any, count: int, of: str = "output_shape") -> list[tuple[tuple[int, ...], int]]:
+        found = []
+        for number in range(count):
+            sizes, bytes_ = (ctypes.c_int64 * 8)(*[-2] * 8), ctypes.c_size_t()
+            assert getattr(self, of)(instance, number, sizes, ctypes.byref(bytes_)) == Status.OK
+            found.append((tuple(size for size in sizes if size != -2), bytes_.value))
+        return found
 
     def made(self, threads: int = 0) -> ctypes.c_void_p:
         instance = ctypes.c_void_p()
@@ -181,6 +250,64 @@ def test_it_computes_the_same_bits_on_any_number_of_threads(name: str, tmp_path:
             for one, other in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(one, other)
         library.destroy(instance)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_open_sizes_are_given_and_change(name: str, tmp_path: Path) -> None:
+    model, calls = OPEN[name]
+    library, session = written(model, tmp_path)
+    instances = [library.made(threads) for threads in (1, 2)]
+    for sizes, feeds in calls:
+        expected = session.run(None, feeds)
+        for instance in instances:
+            assert library.resized(instance, sizes) == Status.OK
+            given = ordered(session, feeds)
+            for of, arrays in (("input_shape", given), ("output_shape", expected)):
+                assert library.shapes(instance, len(arrays), of) == [(each.shape, each.nbytes) for each in arrays]
+            found = [np.full_like(array, 1) for array in expected]
+            for _ in range(2):
+                assert library.call(instance, given, found) == Status.OK
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+    for instance in instances:
+        library.destroy(instance)
+
+
+def test_sizes_that_do_not_fit_have_a_status_and_do_no_harm(tmp_path: Path) -> None:
+    library, session = written(JOINED, tmp_path)
+    instance = library.made(1)
+    feeds = {"a": normal(3, 2), "b": normal(3, 2)}
+    expected = session.run(None, feeds)
+    found = [np.empty_like(array) for array in expected]
+    given = ordered(session, feeds)
+    assert library.call(instance, given, found) == Status.BAD_SIZES, "none were given"
+    assert library.output_shape(instance, 0, None, None) == Status.BAD_SIZES
+    for sizes in ([3, 2], [-1, -1], [1 << 62, 1 << 62]):
+        assert library.resized(instance, sizes) == Status.BAD_SIZES
+        assert library.call(instance, given, found) == Status.BAD_SIZES
+    assert library.resize(instance, None) == library.resize(None, None) == Status.BAD_ARGUMENT
+    assert library.resized(instance, [3, 3]) == Status.OK
+    for number in (-1, 2):
+        assert library.output_shape(instance, number, None, None) == Status.BAD_ARGUMENT
+    assert library.output_shape(instance, 1, None, None) == Status.OK
+    assert library.call(instance, [given[0], None], found) == Status.BAD_ARGUMENT
+    assert library.call(instance, given, found) == Status.OK
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    library.destroy(instance)
+
+
+def test_a_header_tells_open_sizes(tmp_path: Path) -> None:
+    session = sardonyx.Session(NETWORK, compile="wait", threads=2)
+    session.save_library(tmp_path / "libnet.so", tmp_path / "net.h")
+    text = (tmp_path / "net.h").read_text()
+    assert "Sizes that are open, in order:\n *   0: N\n *   1: H\n *   2: W\n *   3: K\n" in text
+    assert "#define NET_SIZES 4" in text
+    assert '0: "image", float (float) [N][3][H][W]\n' in text
+    told = Library(tmp_path / "libnet.so", "net").input(0).contents
+    assert (tuple(told.shape[: told.rank]), told.bytes) == ((-1, 3, -1, -1), 0)
+    (tmp_path / "main.c").write_text('#include "net.h"\n')
+    subprocess.run(["cc", "-std=c99", "-Wall", "-Werror", "-pedantic", "-c", "main.c"], check=True, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -359,12 +486,6 @@ def refused(graph: str, folder: Path, **weights: np.ndarray) -> str:
     with pytest.raises(UnsupportedError) as raised:
         sardonyx.Session(parsed(graph, **weights), compile="wait").save_library(folder / "net.so", folder / "net.h")
     return str(raised.value)
-
-
-def test_open_sizes_are_refused_with_what_to_do(empty: Path) -> None:
-    told = refused("net (float[N, 3, H, 4] image) => (y) { y = Relu(image) }", empty)
-    assert "image: the input has open sizes (N, H)" in told
-    assert "sardonyx set-shape model.onnx --input image:1,3,1,4 -o fixed.onnx" in told
 
 
 def test_steps_of_the_interpreter_are_all_named(empty: Path) -> None:

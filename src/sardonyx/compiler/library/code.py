@@ -1,129 +1,30 @@
 """The code of a C library around its kernels: instances, their threads, and the call.
 
-An instance is one piece of memory: its state, the pool of its threads, its tape, and the arena behind it. The tape is
-copied from the library's, and words that are places in the instance have its address added.
+An instance is its state, the pool of its threads, its tape, and what planning writes; the arena is memory of its own.
+The tape is copied from the library's, and words that are places in the instance have its address added. Then it is made
+ready for sizes as a session's is, by the functions of :mod:`.planning`: once, or, where sizes are open, whenever the
+caller gives others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 
-from sardonyx.compiler.context import Context
 from sardonyx.compiler.emitter import Emitter, Variable
 from sardonyx.compiler.library.interface import MESSAGES, Status, Tensor
+from sardonyx.compiler.library.parts import COUNTS, POOL, TRUE, Address, InTape, Parts, State, planning_rows
 from sardonyx.compiler.library.processor import lacks, needs
 from sardonyx.compiler.machine_code import module_text
-from sardonyx.compiler.planning import ALIGNMENT
+from sardonyx.compiler.planning import ALIGNMENT, FAULT, PlanWord
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.threads import PATIENCE_SECONDS, SPIN_SECONDS
 from sardonyx.compiler.worker_loop import MASK_BYTES, Field, architecture
-
-TRUE = "sardonyx_true"
-"""The name of a byte that is 1."""
-
-POOL = "sardonyx_pool"
-"""Stands for the pool of the instance's threads."""
 
 _GET_THREAD_ID = {"x86_64": 186, "aarch64": 178}
 """Linux's numbers of the system call, by architecture."""
 _MONOTONIC = 1
 _PAUSES = 500
-
-
-class _State(IntEnum):
-    """What is at the beginning of an instance, in bytes."""
-
-    BUSY = 0  # i32
-    STARTED = 8  # i64: threads, with the caller
-    THREADS = 64  # for each thread, i64: what pthread_create gave; then a worker's own two words: pool, number
-
-
-@dataclass(frozen=True)
-class Address:
-    """An address that the linker knows.
-
-    Attributes:
-        symbol: The name.
-        offset: How far behind it, in bytes.
-    """
-
-    symbol: str
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Copy:
-    """An output that no kernel writes where it is wanted.
-
-    Attributes:
-        output: Its number.
-        source: The number of the input, or, behind the inputs, of the output that it is; else a constant.
-        bytes: How much it is.
-    """
-
-    output: int
-    source: int | Address
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a library is made of.
-
-    Attributes:
-        prefix: What its names begin with.
-        target: What its kernels are compiled for.
-        threads: Most threads.
-        inputs: Its inputs, in order.
-        outputs: Its outputs, in order.
-        context: What a run does: the tape and the arena, ready.
-        links: Words of the tape that are addresses of what the library holds, and of what.
-        feeds: Words of the tape that are addresses of inputs or outputs, and of which: outputs are behind inputs.
-        copies: What is copied after the kernels, in order.
-        flushes: Whether denormal numbers are taken for zero.
-    """
-
-    prefix: str
-    target: Target
-    threads: int
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
-    context: Context
-    links: Sequence[tuple[int, Address]]
-    feeds: Sequence[tuple[int, int]]
-    copies: Sequence[Copy]
-    flushes: bool
-
-    @property
-    def pool_at(self) -> int:
-        """Where the pool is in an instance."""
-        return _aligned(_State.THREADS + 24 * self.threads)
-
-    @property
-    def tape_at(self) -> int:
-        """Where the tape is."""
-        return _aligned(self.pool_at + Field.THREAD_IDS + 4 * self.threads)
-
-    @property
-    def arena_at(self) -> int:
-        """Where the arena is."""
-        return _aligned(self.tape_at + 8 * len(self.context.tape))
-
-    @property
-    def bytes(self) -> int:
-        """How much an instance is."""
-        return _aligned(self.arena_at + self.context.arena)
-
-    @property
-    def functions(self) -> list[str]:
-        """The names of what the header declares."""
-        return [f"{self.prefix}_{name}" for name in ("input", "output", "create", "run", "destroy", "message")]
-
-
-def _aligned(bytes: int) -> int:
-    return -(-bytes // ALIGNMENT) * ALIGNMENT
 
 
 def module(parts: Parts) -> tuple[str, Target]:
@@ -142,7 +43,16 @@ def module(parts: Parts) -> tuple[str, Target]:
         writing.function("void", "destroy", "ptr %instance", writing.destroy),
         writing.function("ptr", "message", "i32 %status", writing.message),
         writing.worker(),
+        writing.prepare(),
     ]
+    if parts.sizes:
+        shape = "ptr %instance, i32 %number, ptr %shape, ptr %bytes"
+        first = len(parts.inputs)
+        definitions += [
+            writing.function("i32", "resize", "ptr %instance, ptr %sizes", writing.resize),
+            writing.function("i32", "input_shape", shape, lambda e: writing.shape(e, range(first))),
+            writing.function("i32", "output_shape", shape, lambda e: writing.shape(e, range(first, len(parts.shapes)))),
+        ]
     target = replace(parts.target, cpu=least, features="")
     return module_text(target, [*tables.definitions, *definitions], writing.declarations), target
 
@@ -161,8 +71,8 @@ class _Tables:
         self.definitions = [f"@{TRUE} = internal constant i8 1"]
         self._tensors("inputs", parts.inputs)
         self._tensors("outputs", parts.outputs)
-        context = parts.context
-        words = [f"i64 {word}" for word in context.tape.tolist()]
+        plan = parts.plan
+        words = [f"i64 {word}" for word in plan.words.tolist()]
         symbols: dict[str, None] = {}
         bases: list[tuple[int, int]] = []
         for word, address in parts.links:
@@ -171,21 +81,14 @@ class _Tables:
             else:
                 words[word] = f"i64 {_number(address)}"
                 symbols[address.symbol] = None
-        bases += [(word, parts.arena_at + int(context.offsets[place])) for word, place in context.plan.inside.tolist()]
-        bases += [(word, parts.tape_at + 8 * other) for word, other in context.plan.own.tolist()]
-        for word in (*(word for word, _ in bases), *(word for word, _ in parts.feeds)):
-            words[word] = "i64 0"
+        bases += [(word, parts.tape_at + 8 * other) for word, other in plan.own.tolist()]
         self._list("tape", "i64", words)
         self.bases = self._rows("bases", bases)
         self.feeds = self._rows("feeds", parts.feeds)
-        rows: list[tuple[int | str, ...]] = []
-        for copy in parts.copies:
-            if isinstance(copy.source, Address):
-                symbols[copy.source.symbol] = None
-                rows.append((copy.output, -1, _number(copy.source), copy.bytes))
-            else:
-                rows.append((copy.output, copy.source, 0, copy.bytes))
-        self.copies = self._rows("copies", rows)
+        symbols.update((copy.source.symbol, None) for copy in parts.copies if isinstance(copy.source, Address))
+        self._list("start", "i64", [f"i64 {number}" for number in plan.start.tolist()])
+        for name, array in planning_rows(plan).items():
+            self._rows(f"plan.{name.name}", array.tolist())
         messages = [self._text(f"message.{each.name}", MESSAGES[each]) for each in Status]
         self._list("messages", "ptr", messages)
         self.definitions += [f"@{name} = external hidden global i8" for name in symbols if name != TRUE]
@@ -208,10 +111,11 @@ class _Tables:
         rows = []
         for number, each in enumerate(tensors):
             named = self._text(f"{name}.{number}.name", each.name)
-            self._list(f"{name}.{number}.shape", "i64", [f"i64 {size}" for size in each.shape])
+            shape = [size if isinstance(size, int) else -1 for size in each.shape]
+            self._list(f"{name}.{number}.shape", "i64", [f"i64 {size}" for size in shape])
             rows.append(
                 f"%tensor {{ {named}, i32 {each.dtype.value}, i32 {len(each.shape)}, ptr @{name}.{number}.shape, "
-                f"i64 {each.bytes} }}"
+                f"i64 {each.bytes or 0} }}"
             )
         if name == "inputs":
             self.definitions.insert(0, "%tensor = type { ptr, i32, i32, ptr, i64 }")
@@ -240,6 +144,8 @@ class _Functions:
             "declare i64 @syscall(i64, ...)": None,
             "declare i32 @sched_getcpu()": None,
             "declare void @sardonyx_parallel(ptr, ptr, ptr, i64, i64)": None,
+            "declare i64 @measure(ptr)": None,
+            "declare void @fill(ptr)": None,
         }
 
     def function(self, result: str, name: str, parameters: str, write: Callable[[Emitter], None]) -> str:
@@ -276,20 +182,43 @@ class _Functions:
         _status_when(e, e.let(f"icmp eq ptr {made}, null"), Status.NO_MEMORY)
         e.call("ptr", "memset", [("ptr", made), ("i32", "0"), ("i64", str(parts.tape_at))])
         tape = e.address(made, "i8", parts.tape_at)
-        e.call("ptr", "memcpy", [("ptr", tape), ("ptr", "@tape"), ("i64", str(8 * len(parts.context.tape)))])
+        e.call("ptr", "memcpy", [("ptr", tape), ("ptr", "@tape"), ("i64", str(8 * len(parts.plan.words)))])
         base = e.let(f"ptrtoint ptr {made} to i64")
         with e.loop(0, self._tables.bases) as i:
             row = e.address("@bases", "i64", e.mul(i, 2))
             word, offset = (e.load("i64", e.address(row, "i64", at), 8) for at in (0, 1))
             e.store("i64", str(e.add(base, offset)), e.address(tape, "i64", word), 8)
+        self._begin_planning(e, made)
         pool = e.address(made, "i8", parts.pool_at)
         self._begin_pool(e, pool)
         started = self._start(e, made, pool)
         with e.when(e.let(f"xor i1 {started}, true")):
             e.line(f"call void @{parts.prefix}_destroy(ptr {made})")
             _return(e, f"i32 {Status.NO_THREADS}")
+        if not parts.sizes:
+            status = e.let(f"call i32 @prepare(ptr {made})")
+            with e.when(e.let(f"icmp ne i32 {status}, {Status.OK}")):
+                e.line(f"call void @{parts.prefix}_destroy(ptr {made})")
+                _return(e, f"i32 {status}")
         e.store("ptr", made, "%out", 8)
         e.line(f"ret i32 {Status.OK}")
+
+    def _begin_planning(self, e: Emitter, made: str) -> None:
+        """Write the table of planning, and what it begins with."""
+        parts, plan = self._parts, self._parts.plan
+        table = e.address(made, "i8", parts.table_at)
+        e.call("ptr", "memset", [("ptr", table), ("i32", "0"), ("i64", str(8 * len(PlanWord)))])
+        for word, rows in planning_rows(plan).items():
+            e.store("ptr", f"@plan.{word.name}", e.address(table, "i64", int(word)), 8)
+            if word in COUNTS:
+                e.store("i64", str(len(rows)), e.address(table, "i64", int(COUNTS[word])), 8)
+        for word, at in {**parts.planned_at, PlanWord.TAPE: parts.tape_at}.items():
+            e.store("ptr", e.address(made, "i8", at), e.address(table, "i64", int(word)), 8)
+        registers = e.address(made, "i8", parts.planned_at[PlanWord.REGISTERS])
+        e.call("ptr", "memcpy", [("ptr", registers), ("ptr", "@start"), ("i64", str(8 * len(plan.start)))])
+        order = e.address(made, "i8", parts.planned_at[PlanWord.ORDER])
+        with e.loop(0, len(plan.buffers)) as i:
+            e.store("i64", i, e.address(order, "i64", i), 8)
 
     def _begin_pool(self, e: Emitter, pool: str) -> None:
         """Write the first state of the pool, all but how many threads it has."""
@@ -331,7 +260,7 @@ class _Functions:
         with e.when(e.let("icmp eq i32 %threads, 0")):
             wanted.set(str(e.most(1, e.least(self._parts.threads, self._processors(e, pool)))))
         count = wanted.get()
-        begun = e.address(made, "i8", _State.STARTED)
+        begun = e.address(made, "i8", State.STARTED)
         e.store("i64", "1", begun, 8)
         e.store("i64", count, e.address(pool, "i8", Field.THREADS), 8)
         # Signals are for the threads of the program.
@@ -339,10 +268,10 @@ class _Functions:
         e.call("i32", "sigfillset", [("ptr", every)])
         e.call("i32", "pthread_sigmask", [("i32", "2"), ("ptr", every), ("ptr", had)])
         with e.loop(1, count) as number:
-            words = e.address(made, "i8", e.add(_State.THREADS + 8 * self._parts.threads, e.mul(number, 16)))
+            words = e.address(made, "i8", e.add(State.THREADS + 8 * self._parts.threads, e.mul(number, 16)))
             e.store("ptr", pool, words, 8)
             e.store("i64", number, e.address(words, "i64", 1), 8)
-            thread = e.address(e.address(made, "i8", _State.THREADS), "i64", number)
+            thread = e.address(e.address(made, "i8", State.THREADS), "i64", number)
             more = e.let(f"icmp eq i64 {e.load('i64', begun, 8)}, {number}")
             with e.when(more):
                 given = [("ptr", each) for each in (thread, "null", "@worker", words)]
@@ -386,11 +315,86 @@ class _Functions:
         with e.when(e.let("icmp eq ptr %instance, null")):
             _return(e, "void")
         e.call("void", "sardonyx_dismiss", [("ptr", e.address("%instance", "i8", self._parts.pool_at))])
-        with e.loop(1, e.load("i64", e.address("%instance", "i8", _State.STARTED), 8)) as number:
-            thread = e.address(e.address("%instance", "i8", _State.THREADS), "i64", number)
+        with e.loop(1, e.load("i64", e.address("%instance", "i8", State.STARTED), 8)) as number:
+            thread = e.address(e.address("%instance", "i8", State.THREADS), "i64", number)
             e.call("i32", "pthread_join", [("i64", e.load("i64", thread, 8)), ("ptr", "null")])
+        e.call("void", "free", [("ptr", self._arena(e, "%instance"))])
         e.call("void", "free", [("ptr", "%instance")])
         e.line("ret void")
+
+    # Sizes.
+
+    def prepare(self) -> str:
+        """The function that makes the tape of an instance ready for the sizes in its registers."""
+        e, parts = Emitter(), self._parts
+        table = e.address("%instance", "i8", parts.table_at)
+        ready = e.address("%instance", "i8", State.READY)
+        e.store("i32", "0", ready, 4)
+        wanted = e.let(f"call i64 @measure(ptr {table})")
+        _status_when(e, e.let(f"icmp eq i64 {wanted}, {FAULT}"), Status.BAD_SIZES)
+        for register in sorted({register for shape in parts.shapes for register in shape}):
+            _status_when(e, e.let(f"icmp slt i64 {self._register(e, register)}, 0"), Status.BAD_SIZES)
+        capacity = e.address(table, "i64", int(PlanWord.CAPACITY))
+        with e.when(e.let(f"icmp sgt i64 {wanted}, {e.load('i64', capacity, 8)}")):
+            e.call("void", "free", [("ptr", self._arena(e, "%instance"))])
+            arena = e.address(table, "i64", int(PlanWord.ARENA))
+            e.store("ptr", "null", arena, 8)
+            e.store("i64", "0", capacity, 8)
+            room = e.let(f"and i64 {e.add(wanted, ALIGNMENT - 1)}, {-ALIGNMENT}")
+            made = e.call("ptr", "aligned_alloc", [("i64", str(ALIGNMENT)), ("i64", room)])
+            _status_when(e, e.let(f"icmp eq ptr {made}, null"), Status.NO_MEMORY)
+            e.store("ptr", made, arena, 8)
+            e.store("i64", room, capacity, 8)
+        e.line(f"call void @fill(ptr {table})")
+        e.store("i32", "1", ready, 4)
+        e.line(f"ret i32 {Status.OK}")
+        self.declarations.update(e.declarations)
+        return f"define internal i32 @prepare(ptr %instance) nounwind {{\n{e.text()}\n}}"
+
+    def resize(self, e: Emitter) -> None:
+        """``resize``."""
+        for given in ("%instance", "%sizes"):
+            _status_when(e, e.let(f"icmp eq ptr {given}, null"), Status.BAD_ARGUMENT)
+        self._take(e)
+        registers = self._parts.planned_at[PlanWord.REGISTERS]
+        for number, register in enumerate(self._parts.sizes.values()):
+            size = e.load("i64", e.address("%sizes", "i64", number), 8)
+            e.store("i64", size, e.address("%instance", "i8", registers + 8 * register), 8)
+        status = e.let("call i32 @prepare(ptr %instance)")
+        self._leave(e)
+        e.line(f"ret i32 {status}")
+
+    def shape(self, e: Emitter, numbers: range) -> None:
+        """``input_shape`` and ``output_shape``."""
+        _status_when(e, e.let("icmp eq ptr %instance, null"), Status.BAD_ARGUMENT)
+        ready = e.load("i32", e.address("%instance", "i8", State.READY), 4)
+        _status_when(e, e.let(f"icmp eq i32 {ready}, 0"), Status.BAD_SIZES)
+        for at, number in enumerate(numbers):
+            with e.when(e.let(f"icmp eq i32 %number, {at}")):
+                with e.when(e.let("icmp ne ptr %shape, null")):
+                    for axis, register in enumerate(self._parts.shapes[number]):
+                        e.store("i64", self._register(e, register), e.address("%shape", "i64", axis), 8)
+                with e.when(e.let("icmp ne ptr %bytes, null")):
+                    e.store("i64", self._bytes(e, number), "%bytes", 8)
+                _return(e, f"i32 {Status.OK}")
+        e.line(f"ret i32 {Status.BAD_ARGUMENT}")
+
+    def _register(self, e: Emitter, register: int) -> str:
+        at = self._parts.planned_at[PlanWord.REGISTERS] + 8 * register
+        return e.load("i64", e.address("%instance", "i8", at), 8)
+
+    def _bytes(self, e: Emitter, number: int) -> str:
+        """How much an input or output fills."""
+        tensor = self._parts.of_tensor(number)
+        if tensor.bytes is not None:
+            return str(tensor.bytes)
+        found: str | int = tensor.itemsize
+        for register in self._parts.shapes[number]:
+            found = e.mul(found, self._register(e, register))
+        return str(found)
+
+    def _arena(self, e: Emitter, instance: str) -> str:
+        return e.load("ptr", e.address(instance, "i8", self._parts.table_at + 8 * PlanWord.ARENA), 8)
 
     # The call.
 
@@ -400,26 +404,35 @@ class _Functions:
         for given, tensors in (("%instance", ()), ("%inputs", parts.inputs), ("%outputs", parts.outputs)):
             if given == "%instance" or tensors:
                 _status_when(e, e.let(f"icmp eq ptr {given}, null"), Status.BAD_ARGUMENT)
-        busy = e.address("%instance", "i8", _State.BUSY)
-        pair = e.let(f"cmpxchg ptr {busy}, i32 0, i32 1 acquire monotonic")
-        taken = e.let(f"extractvalue {{ i32, i1 }} {pair}, 1")
-        _status_when(e, e.let(f"xor i1 {taken}, true"), Status.BUSY)
+        self._take(e)
         status = e.variable("i32", str(int(Status.OK)))
-        for given, tensors in (("%inputs", parts.inputs), ("%outputs", parts.outputs)):
-            for number, tensor in enumerate(tensors):
-                if tensor.bytes:
-                    address = e.load("ptr", e.address(given, "ptr", number), 8)
-                    with e.when(e.let(f"icmp eq ptr {address}, null")):
-                        status.set(str(int(Status.BAD_ARGUMENT)))
+        ready = e.load("i32", e.address("%instance", "i8", State.READY), 4)
+        with e.when(e.let(f"icmp eq i32 {ready}, 0")):
+            status.set(str(int(Status.BAD_SIZES)))
+        with e.when(e.let(f"icmp eq i32 {status.get()}, {Status.OK}")):
+            for number in range(len(parts.shapes)):
+                missing = e.let(f"icmp eq ptr {self._given(e, str(number))}, null")
+                filled = e.let(f"icmp ne i64 {self._bytes(e, number)}, 0")
+                with e.when(e.let(f"and i1 {missing}, {filled}")):
+                    status.set(str(int(Status.BAD_ARGUMENT)))
         with e.when(e.let(f"icmp eq i32 {status.get()}, {Status.OK}")):
             self._compute(e, status)
-        e.line(f"store atomic i32 0, ptr {busy} release, align 4")
+        self._leave(e)
         e.line(f"ret i32 {status.get()}")
+
+    def _take(self, e: Emitter) -> None:
+        """Return where another thread has the instance."""
+        pair = e.let(f"cmpxchg ptr {e.address('%instance', 'i8', State.BUSY)}, i32 0, i32 1 acquire monotonic")
+        taken = e.let(f"extractvalue {{ i32, i1 }} {pair}, 1")
+        _status_when(e, e.let(f"xor i1 {taken}, true"), Status.BUSY)
+
+    def _leave(self, e: Emitter) -> None:
+        e.line(f"store atomic i32 0, ptr {e.address('%instance', 'i8', State.BUSY)} release, align 4")
 
     def _compute(self, e: Emitter, status: Variable) -> None:
         parts = self._parts
         tape = e.address("%instance", "i8", parts.tape_at)
-        fault = e.address("%instance", "i8", parts.tape_at + 8 * parts.context.plan.fault)
+        fault = e.address("%instance", "i8", parts.tape_at + 8 * parts.plan.fault)
         e.store("i32", "0", fault, 4)
         with e.loop(0, self._tables.feeds) as i:
             row = e.address("@feeds", "i64", e.mul(i, 2))
@@ -427,15 +440,18 @@ class _Functions:
             e.store("ptr", self._given(e, number), e.address(tape, "i64", word), 8)
         pool = e.address("%instance", "i8", parts.pool_at)
         play = "play_flushing" if parts.flushes else "play"
-        e.call("void", play, [("ptr", tape), ("i64", str(parts.context.plan.kernels)), ("ptr", pool)])
-        with e.loop(0, self._tables.copies) as i:
-            row = e.address("@copies", "i64", e.mul(i, 4))
-            output, number, constant, count = (e.load("i64", e.address(row, "i64", at), 8) for at in range(4))
-            source = e.variable("ptr", e.let(f"inttoptr i64 {constant} to ptr"))
-            with e.when(e.let(f"icmp sge i64 {number}, 0")):
-                source.set(self._given(e, number))
-            to = e.load("ptr", e.address("%outputs", "ptr", output), 8)
-            e.call("ptr", "memmove", [("ptr", to), ("ptr", source.get()), ("i64", count)])
+        e.call("void", play, [("ptr", tape), ("i64", str(parts.plan.kernels)), ("ptr", pool)])
+        for copy in parts.copies:
+            match copy.source:
+                case Address():
+                    source = e.let(f"inttoptr i64 {_number(copy.source)} to ptr")
+                case InTape():
+                    source = e.address(tape, "i64", copy.source.word)
+                case same:
+                    source = self._given(e, str(same))
+            output = len(parts.inputs) + copy.output
+            to = self._given(e, str(output))
+            e.call("ptr", "memmove", [("ptr", to), ("ptr", source), ("i64", self._bytes(e, output))])
         with e.when(e.let(f"icmp ne i32 {e.load('i32', fault, 4)}, 0")):
             status.set(str(int(Status.NO_RESULT)))
 

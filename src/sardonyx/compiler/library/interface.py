@@ -11,6 +11,7 @@ from enum import IntEnum
 from string import Template
 
 from sardonyx.core import types as t
+from sardonyx.core.dim import Size
 from sardonyx.core.types import DType
 
 _C_TYPES = {
@@ -34,12 +35,18 @@ class Tensor:
 
     name: str
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
 
     @property
-    def bytes(self) -> int:
-        """How much memory it fills."""
-        return math.prod(self.shape) * t.numpy_dtype(self.dtype).itemsize
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return t.numpy_dtype(self.dtype).itemsize
+
+    @property
+    def bytes(self) -> int | None:
+        """How much memory it fills; None where a size is open."""
+        sizes = [size for size in self.shape if isinstance(size, int)]
+        return math.prod(sizes) * self.itemsize if len(sizes) == len(self.shape) else None
 
 
 class Status(IntEnum):
@@ -52,6 +59,7 @@ class Status(IntEnum):
     WRONG_PROCESSOR = 4
     BUSY = 5
     NO_RESULT = 6
+    BAD_SIZES = 7
 
 
 MESSAGES = {
@@ -62,6 +70,7 @@ MESSAGES = {
     Status.WRONG_PROCESSOR: "the processor lacks instructions that the library is compiled for",
     Status.BUSY: "the instance is running in another thread",
     Status.NO_RESULT: "a kernel has no result for these values, as for an index out of range",
+    Status.BAD_SIZES: "sizes are not given, or do not go together",
 }
 
 
@@ -71,7 +80,9 @@ def identifier(text: str) -> str:
     return name if name[:1].isalpha() else f"m{name}"
 
 
-def header(prefix: str, threads: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], made_by: str) -> str:
+def header(
+    prefix: str, threads: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[str], made_by: str
+) -> str:
     """The header of a library.
 
     Args:
@@ -79,25 +90,58 @@ def header(prefix: str, threads: int, inputs: Sequence[Tensor], outputs: Sequenc
         threads: Most threads that compute.
         inputs: Its inputs, in order.
         outputs: Its outputs, in order.
+        sizes: The names of its open sizes, in order.
         made_by: What it was made by, for the reader.
     """
     codes = "\n".join(f"  {prefix.upper()}_{each.name} = {each.value}, /* {MESSAGES[each]} */" for each in Status)
+    names = {"p": prefix, "P": prefix.upper()}
     return _HEADER.substitute(
-        p=prefix, P=prefix.upper(), threads=threads, codes=codes, made_by=made_by,
+        names, threads=threads, codes=codes, made_by=made_by, size_count=len(sizes),
         input_count=len(inputs), output_count=len(outputs), inputs=_listed(inputs), outputs=_listed(outputs),
+        sizes=_SIZES_HEAD.substitute(names, sizes=_numbered(sizes)) if sizes else "",
+        resize=_RESIZE.substitute(names) if sizes else "",
     )  # fmt: skip
+
+
+def _numbered(sizes: Sequence[str]) -> str:
+    return "\n".join(f" *   {number}: {_in_comment(size)}" for number, size in enumerate(sizes))
+
+
+def _in_comment(text: str) -> str:
+    """A text of the model's: none ends the comment that it stands in."""
+    return text.replace("*/", "*\\/").replace("\n", " ")
 
 
 def _listed(tensors: Sequence[Tensor]) -> str:
     lines = []
     for number, each in enumerate(tensors):
-        # No name ends the comment that it stands in.
-        name = json.dumps(each.name).replace("*/", "*\\/")
-        sizes = "".join(f"[{size}]" for size in each.shape)
+        name = _in_comment(json.dumps(each.name))
+        sizes = _in_comment("".join(f"[{size}]" for size in each.shape))
         element = f"{_C_TYPES.get(each.dtype, 'uint8_t')} ({each.dtype.name.lower()})"
-        lines.append(f" *   {number}: {name}, {element} {sizes or '[], a single element'}, {each.bytes} bytes")
+        lines.append(f" *   {number}: {name}, {element} {sizes or '[], a single element'}{_filled(each)}")
     return "\n".join(lines)
 
+
+def _filled(tensor: Tensor) -> str:
+    return "" if tensor.bytes is None else f", {tensor.bytes} bytes"
+
+
+_SIZES_HEAD = Template("""\
+ * Sizes that are open, in order:
+$sizes
+""")
+
+_RESIZE = Template("""\
+/* Say what the open sizes are, a number for each, in order: before the first run, and whenever they change. Memory for
+ * them is taken here. Where they do not go together, runs return ${P}_BAD_SIZES until others are given. */
+${p}_status ${p}_resize(${p}_instance *instance, const int64_t *sizes);
+
+/* The sizes of an input or output as it is now, to an array with room for its rank, and how many bytes it fills; either
+ * address may be NULL. */
+${p}_status ${p}_input_shape(const ${p}_instance *instance, int32_t number, int64_t *shape, size_t *bytes);
+${p}_status ${p}_output_shape(const ${p}_instance *instance, int32_t number, int64_t *shape, size_t *bytes);
+
+""")
 
 _HEADER = Template("""\
 /* $made_by
@@ -106,7 +150,7 @@ _HEADER = Template("""\
 $inputs
  * Outputs, in order:
 $outputs
- *
+$sizes *
  * Elements lie in row-major order without gaps; those of less than a byte fill one each.
  */
 #ifndef ${P}_H
@@ -121,6 +165,7 @@ extern "C" {
 
 #define ${P}_INPUTS $input_count
 #define ${P}_OUTPUTS $output_count
+#define ${P}_SIZES $size_count
 #define ${P}_THREADS $threads
 
 typedef enum ${p}_status {
@@ -132,8 +177,8 @@ typedef struct ${p}_tensor {
   const char *name;     /* its name in the model, UTF-8 */
   int32_t type;         /* ONNX's number of the element type: 1 float, 2 uint8, 6 int32, 7 int64, 9 bool, 11 double */
   int32_t rank;         /* how many sizes it has */
-  const int64_t *shape; /* its sizes */
-  size_t bytes;         /* how much memory it fills */
+  const int64_t *shape; /* its sizes; -1 where one is open */
+  size_t bytes;         /* how much memory it fills; 0 where a size is open */
 } ${p}_tensor;
 
 /* What one running call needs: threads, and memory for what is between inputs and outputs. Weights are shared. */
@@ -147,8 +192,8 @@ const ${p}_tensor *${p}_output(int32_t number);
  * these as the process has processors. Instances are independent; each may be used by any one thread at a time. */
 ${p}_status ${p}_create(int32_t threads, ${p}_instance **instance);
 
-/* Compute outputs from inputs: an address for each, in order, aligned as its elements are. What lies there stays the
- * caller's; outputs overlap nothing. Where the status is not ${P}_OK, what outputs hold has no meaning. */
+$resize/* Compute outputs from inputs: an address for each, in order, aligned as its elements are. What lies there stays
+ * the caller's; outputs overlap nothing. Where the status is not ${P}_OK, what outputs hold has no meaning. */
 ${p}_status ${p}_run(${p}_instance *instance, const void *const *inputs, void *const *outputs);
 
 /* End an instance, its threads and its memory; NULL is let be. */

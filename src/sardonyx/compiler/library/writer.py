@@ -17,15 +17,15 @@ from sardonyx.compiler import player, worker_loop
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.library import code, weights_object
-from sardonyx.compiler.library.code import POOL, TRUE, Address, Copy, Parts
 from sardonyx.compiler.library.interface import Tensor, header, identifier
+from sardonyx.compiler.library.parts import POOL, TRUE, Address, Copy, InTape, Parts
 from sardonyx.compiler.machine_code import compiled
 from sardonyx.compiler.plan import Kernel, Link, Part
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
-from sardonyx.core.dim import evaluate, is_constant
-from sardonyx.core.graph import Value
+from sardonyx.core.dim import Dim, symbols
+from sardonyx.core.graph import Function, Value
 from sardonyx.core.types import TensorType
 from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError, SardonyxError, UnsupportedError
 
@@ -54,7 +54,7 @@ def write_library(
 
     Raises:
         OptionError: The prefix is no name in C.
-        UnsupportedError: It has open sizes, or what no kernel computes, or the system is another than Linux.
+        UnsupportedError: Data decide its sizes, or no kernel computes a part, or the system is another than Linux.
         MissingDependencyError: There is no linker.
         LinkError: The linker refuses it.
         ModelFileError: A file cannot be written.
@@ -79,7 +79,9 @@ def write_library(
                 made_by = f"{prefix}: compiled for {program.target.name} by Sardonyx {_version()}."
                 with tempfile.TemporaryDirectory(dir=header_path.parent, prefix=".sardonyx-") as beside:
                     text = Path(beside) / header_path.name
-                    text.write_text(header(prefix, parts.threads, given, made, made_by), encoding="utf-8")
+                    text.write_text(
+                        header(prefix, parts.threads, given, made, list(parts.sizes), made_by), encoding="utf-8"
+                    )
                     text.replace(header_path)
             linked.replace(path)
     except OSError as error:
@@ -110,22 +112,13 @@ def _check(program: Program, inputs: Sequence[str]) -> None:
     for name, value in zip(inputs, program.function.inputs, strict=True):
         if not isinstance(value.type, TensorType) or value.type.dtype == t.STRING:
             raise UnsupportedError(f"is {value.type}, and C libraries take tensors of numbers.", where=name)
-        sizes = shape_of(value)
-        open_sizes = [str(size) for size in sizes if not is_constant(size)]
-        if open_sizes:
-            fixed = ",".join(str(size) if is_constant(size) else "1" for size in sizes)
-            raise UnsupportedError(
-                f"the input has open sizes ({', '.join(open_sizes)}), and a C library's are fixed.",
-                where=name,
-                remedy=f"Fix them first: `sardonyx set-shape model.onnx --input {name}:{fixed} -o fixed.onnx`.",
-            )
     if program.needs_graph:
         raise UnsupportedError(f"the model is not compiled as a whole: {'; '.join(program.needs_graph)}.")
 
 
 def _tensor(name: str, value: Value) -> Tensor:
     assert isinstance(value.type, TensorType)
-    return Tensor(name, value.type.dtype, tuple(int(evaluate(size, {})) for size in shape_of(value)))
+    return Tensor(name, value.type.dtype, shape_of(value))
 
 
 class _Weights:
@@ -151,22 +144,38 @@ class _Weights:
 
 def _parts(program: Program, prefix: str, inputs: list[Tensor], outputs: list[Tensor], weights: _Weights) -> Parts:
     """The tape and what surrounds it."""
-    numbers: dict[Value, int] = {value: number for number, value in enumerate(program.function.inputs)}
+    function = program.function
+    numbers: dict[Value, int] = {value: number for number, value in enumerate(function.inputs)}
     written = {value for launch in program.launches for value in launch.makes}
+    told = [value for value in dict.fromkeys(function.results) if value.op == "dims" and value not in numbers]
+    plan = program.whole(told)
+    sizes = {name: plan.symbols[name] for name in _open_sizes(function)}
+    unknown = plan.symbols.keys() - sizes.keys()
+    if unknown:
+        raise UnsupportedError(f"the sizes {', '.join(sorted(unknown))} are none of the inputs'.", where=prefix)
     copies = []
-    for number, (value, tensor) in enumerate(zip(program.function.results, outputs, strict=True)):
+    for number, value in enumerate(function.results):
         if value in numbers:
-            copies.append(Copy(number, numbers[value], tensor.bytes))
+            copies.append(Copy(number, numbers[value]))
         elif value in written:
             numbers[value] = len(inputs) + number
+        elif value in plan.told:
+            copies.append(Copy(number, InTape(plan.told[value])))
         else:
-            copies.append(Copy(number, weights.place(value, program.known_result(value)), tensor.bytes))
-    context = program.whole()
-    links = [(word, _address(link, program, weights)) for word, link in context.plan.links]
-    feeds = [(int(word), numbers[value]) for word, value in zip(*context.plan.outside, strict=True)]
+            copies.append(Copy(number, weights.place(value, program.known_result(value))))
+    links = [(word, _address(link, program, weights)) for word, link in plan.links]
+    feeds = [(int(word), numbers[value]) for word, value in zip(*plan.outside, strict=True)]
+    shapes = [plan.shapes[value] for value in (*function.inputs, *function.results)]
     return Parts(
-        prefix, program.target, program.pool.threads, inputs, outputs, context, links, feeds, copies, program.flushes
-    )
+        prefix, program.target, program.pool.threads, inputs, outputs, plan, sizes, shapes, links, feeds, copies,
+        program.flushes,
+    )  # fmt: skip
+
+
+def _open_sizes(function: Function) -> list[str]:
+    """The names of the sizes of inputs that are open, as they come."""
+    sizes = [size for value in function.inputs for size in shape_of(value) if isinstance(size, Dim)]
+    return list(dict.fromkeys(name for size in sizes for name in sorted(symbols(size))))
 
 
 def _address(link: Link, program: Program, weights: _Weights) -> Address:
