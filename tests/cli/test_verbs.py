@@ -36,10 +36,11 @@ def test_info(run: Run) -> None:
     out = run("info", DETECTOR).out
     for word in ("batch", "NonMaxSuppression", "opsets", "ai.onnx 16", "depends on sizes"):
         assert word in out
-    sized = run("info", DETECTOR, "--size", "batch=1", "--size", "height=96", "--size", "width=128", "--json").json
+    sized = run("info", DETECTOR, "--sizes", "batch=1,height=96", "--size", "width=128", "--json").json
     assert isinstance(sized["macs"], int)
     assert sized["file_bytes"] == DETECTOR.stat().st_size
-    assert run("info", DETECTOR, "--size", "batch").code == 2
+    assert run("info", DETECTOR, "--sizes", "batch").code == 2
+    assert "twice" in run("info", DETECTOR, "--sizes", "batch=1,batch=2").err
 
 
 def test_check_passes_what_is_sound(run: Run) -> None:
@@ -157,7 +158,7 @@ def test_long_work_shows_progress_on_terminals_only(run: Run, two_layers: Path) 
 
 
 def test_explain(run: Run, two_layers: Path) -> None:
-    out = run("explain", two_layers, "--size", "N=4").out
+    out = run("explain", two_layers, "--sizes", "N=4").out
     assert "contract" in out
     assert "a result" in out
     assert "Nothing is left to the interpreter" in out
@@ -235,6 +236,16 @@ def test_profile_writes_a_page_and_a_trace(run: Run, two_layers: Path, tmp_path:
     assert "By module" in out
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_profile_takes_sizes(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    for n in (1, 64):
+        found = run("profile", two_layers, "--runs", 1, "--sizes", f"N={n}", "--json").json
+        assert found["operations"] == n * 2 * 2 * 2 * 2
+    assert "no open size 'K'" in run("profile", two_layers, "--sizes", "K=3").err
+    np.savez(tmp_path / "real.npz", x=np.zeros((2, 4), np.float32))
+    both = run("profile", two_layers, "--sizes", "N=3", "--inputs", tmp_path / "real.npz")
+    assert both.code == 2 and "told by the inputs" in both.err
 
 
 def test_profile_tells_of_memory(run: Run, two_layers: Path, tmp_path: Path) -> None:

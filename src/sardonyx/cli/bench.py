@@ -24,7 +24,12 @@ def command(
     ] = None,
     sizes: Annotated[
         list[str] | None,
-        typer.Option(help="What to take open sizes as, N=8,S=128; repeat to measure several.", show_default=False),
+        typer.Option(
+            "--sizes",
+            "--size",
+            help="What to take open sizes as, N=8,S=128; repeat to measure several.",
+            show_default=False,
+        ),
     ] = None,
     inputs: Annotated[
         Path | None, typer.Option(help="Real inputs (.npz); drawn ones otherwise.", show_default=False)
@@ -43,7 +48,7 @@ def command(
 
     Engines take turns. A ratio above 1 says that Sardonyx is faster; its interval holds the true one with 95 %.
     """
-    assigned = [parse_sizes(names_in([text]), "--sizes") for text in sizes or ()]
+    assigned = [parse_sizes([text]) for text in sizes or ()]
     at_once = _counts(streams)
     with progress("measuring", quiet=as_json):
         engines = names_in(against) if against else ["onnxruntime"]

@@ -7,22 +7,19 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, console, parse_sizes, print_json, progress
+from sardonyx.cli.output import AsJson, ModelPath, Sizes, console, parse_sizes, print_json, progress
 from sardonyx.compiler.explain import explain
 from sardonyx.report.kernels import explanation_data, explanation_tables, node_names
 from sardonyx.report.placement import placement_tables
 from sardonyx.report.tables import print_all
 from sardonyx.runtime import Session
 
-EXAMPLE = "sardonyx explain model.onnx --size N=8"
+EXAMPLE = "sardonyx explain model.onnx --sizes N=8"
 
 
 def command(
     model: ModelPath,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(help="What to take an open size as, NAME=8 (repeatable).", show_default=False),
-    ] = None,
+    sizes: Sizes = None,
     provider: Annotated[
         list[str] | None,
         typer.Option(help="Who may run it, in order of preference (repeatable), or auto.", show_default=False),
@@ -37,7 +34,7 @@ def command(
     Also which values the interpreter computes, and why. A model that cannot be compiled as a whole is said to be so.
     With providers: which of them runs which node, in which call, and why.
     """
-    sizes = parse_sizes(size or [])
+    assigned = parse_sizes(sizes)
     with progress("compiling", quiet=as_json):
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
     if provider:
@@ -53,7 +50,7 @@ def command(
         else:
             console.print(f"It is not compiled, the interpreter runs it: {session.not_compiled}", markup=False)
         return
-    found = explain(session.program, sizes)
+    found = explain(session.program, assigned)
     if as_json:
         print_json({"compiled": True, **explanation_data(found, names)})
     else:

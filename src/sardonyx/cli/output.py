@@ -28,6 +28,10 @@ ModelPath = Annotated[
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write the result.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines, and nothing else.")]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--sizes", "--size", help="What to take open sizes as, N=8,S=128 (repeatable).", show_default=False),
+]
 
 Shapes = dict[str, list[int | str | None]]
 
@@ -125,18 +129,19 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def parse_sizes(texts: Iterable[str], option: str = "--size") -> dict[str, int]:
-    """``["batch=8"]`` → ``{"batch": 8}``.
+def parse_sizes(texts: Iterable[str] | None) -> dict[str, int]:
+    """``["batch=8,height=96"]`` → ``{"batch": 8, "height": 96}``.
 
     Raises:
-        OptionError: a text is no name with a number.
+        OptionError: a text is no name with a number, or a name has two.
     """
     sizes: dict[str, int] = {}
-    for text in texts:
+    for text in names_in(texts):
         name, equals, number = text.partition("=")
-        if not equals or not number.isdigit():
-            raise OptionError(f"'{text}' is no size", where=option, remedy="Write NAME=8.")
-        sizes[name] = int(number)
+        if not equals or not number.isdecimal():
+            raise OptionError(f"'{text}' is no size", where="--sizes", remedy="Write NAME=8.")
+        if sizes.setdefault(name, int(number)) != int(number):
+            raise OptionError(f"'{name}' is given twice", where="--sizes")
     return sizes
 
 

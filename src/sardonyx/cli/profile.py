@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, console, print_json, progress, read_inputs
+from sardonyx.cli.output import AsJson, ModelPath, Sizes, console, parse_sizes, print_json, progress, read_inputs
 from sardonyx.errors import ModelFileError, OptionError
 from sardonyx.report.flame import flame, flame_table
 from sardonyx.report.kernels import node_names, operators, profile_data, profile_tables
@@ -29,6 +29,7 @@ def command(
     inputs: Annotated[
         Path | None, typer.Option(help="Real inputs (.npz); drawn ones otherwise.", show_default=False)
     ] = None,
+    sizes: Sizes = None,
     runs: Annotated[int, typer.Option(help="Runs of which medians are taken.")] = 20,
     threads: Annotated[
         int | None, typer.Option(help="Threads that compute; all that there are by default.", show_default=False)
@@ -56,13 +57,16 @@ def command(
     by module of the model too, as far as names of nodes or weights tell. With --memory: arenas, weights, the peak of a
     call, and who shares memory with whom.
     """
+    assigned = parse_sizes(sizes)
+    if inputs is not None and assigned:
+        raise OptionError("are told by the inputs that are given.", where="--sizes", remedy="Leave out one of them.")
     _check(memory, plot, trace, html)
     with progress("compiling", quiet=as_json):
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
     with progress("running", quiet=as_json):
         feeds = read_inputs(inputs)
         if feeds is None:
-            feeds, _ = drawn_feeds(model, session)
+            feeds, _ = drawn_feeds(model, session, assigned or None)
     names = node_names(session.model)
     if memory:
         session.run(None, feeds)

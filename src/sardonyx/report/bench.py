@@ -18,11 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from sardonyx.report.alternation import REST_SECONDS, alternated
-from sardonyx.rewrite import inference, measure
-from sardonyx.rewrite.verify import inputs
+from sardonyx.rewrite import measure
 from sardonyx.runtime import Session
 
 SUBJECT = "sardonyx"
@@ -135,17 +133,9 @@ def _given(
         drawn, chosen = measure.draw(path, named)
         yield chosen, drawn
         return
-    model = model_io.load(path)
-    inference.infer_shapes(model, strict=False)
-    names = inputs.open_sizes(model)
     for assigned in sizes:
-        if unknown := sorted(set(assigned) - set(names)):
-            raise OptionError(
-                f"the model has no open size '{unknown[0]}'.", where="sizes",
-                remedy=f"It has: {', '.join(names) or 'none'}.",
-            )  # fmt: skip
-        whole = dict.fromkeys(names, 1) | dict(assigned)
-        yield whole, inputs.draw(model, whole, seed=0)
+        drawn, chosen = measure.draw_at(path, assigned)
+        yield chosen, drawn
 
 
 def _measured(

@@ -22,7 +22,7 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.errors import EvaluationError, MissingDependencyError
+from sardonyx.errors import EvaluationError, MissingDependencyError, OptionError
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.search import Feeds, Search
@@ -252,6 +252,29 @@ def draw(path: str | os.PathLike[str] | ir.Model, run: Run) -> tuple[Feeds, dict
             f"it runs on none of the inputs drawn: {reason[:400]}", where=model.graph.name or "the model"
         )
     return found[0].feeds, dict(found[0].sizes)
+
+
+def draw_at(path: str | os.PathLike[str] | ir.Model, sizes: Mapping[str, int]) -> tuple[Feeds, dict[str, int]]:
+    """Inputs of a model at some sizes, and what all its open sizes are in them: 1 where none is given.
+
+    Args:
+        path: The model's file; or a Model, whose shapes are then inferred in place.
+        sizes: Numbers for open sizes.
+
+    Raises:
+        OptionError: The model has no such open size.
+        EvaluationError: No inputs can be drawn.
+    """
+    model = model_io.load(path)
+    inference.infer_shapes(model, strict=False)
+    names = inputs.open_sizes(model)
+    if unknown := sorted(set(sizes) - set(names)):
+        raise OptionError(
+            f"the model has no open size '{unknown[0]}'.", where="sizes",
+            remedy=f"It has: {', '.join(names) or 'none'}.",
+        )  # fmt: skip
+    whole = dict.fromkeys(names, 1) | dict(sizes)
+    return inputs.draw(model, whole, seed=0), whole
 
 
 def _sizes_of(path: str | os.PathLike[str], feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -374,16 +374,23 @@ class Runs(Protocol):
         """What comes out."""
 
 
-def drawn_feeds(model: str | os.PathLike[str] | ir.Model, session: Runs) -> tuple[dict[str, Any], dict[str, int]]:
+def drawn_feeds(
+    model: str | os.PathLike[str] | ir.Model, session: Runs, sizes: Mapping[str, int] | None = None
+) -> tuple[dict[str, Any], dict[str, int]]:
     """Seeded inputs on which a model runs, and what its open sizes are in them.
 
     Args:
         model: The model, or its file.
         session: Runs it.
+        sizes: What open sizes are to be, 1 for those that are not named; by default what the model runs on.
 
     Raises:
+        OptionError: The model has no such open size.
         EvaluationError: It runs on none of those drawn.
     """
+    own = copy_of(model) if isinstance(model, ir.Model) else model
+    if sizes is not None:
+        return measure.draw_at(own, sizes)
 
     def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
@@ -392,4 +399,4 @@ def drawn_feeds(model: str | os.PathLike[str] | ir.Model, session: Runs) -> tupl
             raise EvaluationError(error.problem, where=error.where) from error
         return dict(zip((output.name for output in session.get_outputs()), found, strict=True))
 
-    return measure.draw(copy_of(model) if isinstance(model, ir.Model) else model, run)
+    return measure.draw(own, run)
