@@ -118,6 +118,13 @@ def test_results_do_not_tell_how_many_threads_there_were() -> None:
     np.testing.assert_array_equal(one, two)
 
 
+def test_arrays_of_types_of_their_own_are_read_as_they_are() -> None:
+    program = Program(trace("f", lambda x: [x + x], [TensorType(t.FLOAT, (Dim.symbol("N"),))]))
+    x = np.arange(5, dtype=np.float32)
+    for array in (x, np.ma.masked_array(x, mask=False), x.view(np.recarray)):
+        np.testing.assert_array_equal(program.run([array])[0], 2 * x)
+
+
 def test_data_without_a_result_are_a_fault() -> None:
     function = trace("f", lambda x, at: [L.take(x, at, 0)], [TensorType(t.FLOAT, (N,)), TensorType(t.INT64, (M,))])
     program = Program(function)

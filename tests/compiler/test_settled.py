@@ -10,13 +10,14 @@ import pytest
 from tests.core.programs import computed
 
 import sardonyx
+from sardonyx.compiler.call import Call
 from sardonyx.compiler.image import Image
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.sharing import aligned
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.graph import Function
+from sardonyx.core.graph import Function, Value
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
@@ -43,13 +44,14 @@ def recurrence(*, counted: bool) -> Function:
 def interpreted(program: Program, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many loops the interpreter has taken since it was asked last."""
     seen: list[object] = []
-    before = program.interpret
+    before = Call.interpret
 
-    def counting(value: object, *others: object) -> None:
-        seen.append(value)
-        before(value, *others)  # type: ignore[arg-type]
+    def counting(call: Call, value: Value) -> None:
+        if call.program is program:
+            seen.append(value)
+        before(call, value)
 
-    monkeypatch.setattr(program, "interpret", counting)
+    monkeypatch.setattr(Call, "interpret", counting)
 
     def asked() -> int:
         number = len(seen)

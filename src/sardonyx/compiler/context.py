@@ -6,8 +6,8 @@ import ctypes
 import math
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,9 +40,9 @@ class Linked:
 
     Attributes:
         free: Contexts that no call uses.
-        makes: The values that it makes outside of the arena, and their element types.
-        sources: The values that lie outside of the arena.
-        whose: Whose address each of the words is that are such addresses, by number.
+        outside: The values that lie outside of the arena, and the words of the tape that hold their addresses.
+        makes: The values that it makes outside of the arena.
+        reads: The values outside of the arena that others made.
         peak: Most bytes that the values of one call took, of those that were prepared here.
     """
 
@@ -72,10 +72,11 @@ class Linked:
         self.peak = 0
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self.makes = [(value, dtype_of(value).numpy()) for value in plan.makes]
-        numbers = {value: number for number, value in enumerate(dict.fromkeys(plan.outside[1]))}
-        self.sources = list(numbers)
-        self.whose = np.array([numbers[value] for value in plan.outside[1]], np.intp)
+        self.makes = list(plan.makes)
+        self.outside: dict[Value, list[int]] = {}
+        for word, value in zip(*plan.outside, strict=True):
+            self.outside.setdefault(value, []).append(int(word))
+        self.reads = [value for value in self.outside if value not in self.makes]
         self.words = plan.words.copy()
         self.words[[word for word, _ in plan.links]] = [address(link) for _, link in plan.links]
 
@@ -147,6 +148,7 @@ class Context:
         limit: How many iterations a loop may make.
         table: Where planning reads everything, see :class:`.PlanWord`.
         block: What the arena is, where it is not the context's own.
+        connect: The function of the arrays that it reads, see :func:`.connect_entry`; made when it is first needed.
     """
 
     def __init__(self, linked: Linked) -> None:
@@ -167,6 +169,7 @@ class Context:
         self._most = 0
         self._memory = np.empty(0, np.uint8)
         self.block: arena.Block | None = None
+        self.connect: Callable[[tuple[Any, ...]], list[np.ndarray] | None] | None = None
         order = np.arange(len(plan.buffers))
         placed = np.empty((len(plan.buffers), PLACED_WORDS), np.int64)
         self._alive = order, placed
@@ -246,6 +249,10 @@ class Context:
         self.table[PlanWord.CAPACITY] = 0
         self.block = arena.BLOCKS.take(wanted, room, self.linked.player.seize)
         self.table[PlanWord.BLOCK], self.table[PlanWord.ARENA] = self.block.address, self.block.place
+
+    def words(self, value: Value) -> list[int]:
+        """The addresses of the words that hold the address of a value outside of the arena."""
+        return [self.address + 8 * word for word in self.linked.outside.get(value, ())]
 
     def play(self, launches: Sequence[Launch], pool: Pool, recorder: Recorder | None, *, flush: bool) -> None:
         """Run the kernels of the tape.

@@ -25,7 +25,9 @@ from sardonyx.compiler.linking import MappedCode, linked, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.once import once
 from sardonyx.compiler.planning import FAULT, PlanWord, release
+from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.target import Target
+from sardonyx.core.graph import Value
 
 # Where numpy keeps what of an array (PyArrayObject_fields), in bytes.
 _DATA, _RANK, _SHAPE, _DTYPE, _FLAGS = 16, 24, 32, 56, 64
@@ -133,7 +135,8 @@ class Entry:
 
 @once
 def _code(target: Target) -> MappedCode | LoadedCode:
-    definitions = [_function("sardonyx_call", _call), _function("sardonyx_again", _again)]
+    written = {"sardonyx_call": _call, "sardonyx_again": _again, "sardonyx_connect": _connect}
+    definitions = [_function(name, write) for name, write in written.items()]
     return loaded(linked(objects([module_text(target, definitions)], target, store(), jobs=1)), target)
 
 
@@ -289,20 +292,21 @@ def _measure(e: Emitter) -> None:
         _give_up(e, e.let(f"icmp ne i64 {declared}, {_field(e, row, 0, 'i64')}"))
 
 
-def _raise_if_null(e: Emitter, object: str, beside: str = "", *, held: bool = False) -> None:
+def _raise_if_null(e: Emitter, object: str, beside: str = "", *, busy: bool = True, held: bool = False) -> None:
     """Raise what was raised where there is no object; what was made before it is released."""
     with e.when(e.let(f"icmp eq ptr {object}, null")):
         if beside:
             e.line(f"call void {_word(e, Word.RELEASE)}(ptr {beside})")
-        _leave(e, held=held)
+        if busy:
+            _leave(e, held=held)
         _return(e, "null")
 
 
-def _results(e: Emitter) -> str:
-    """A list of new arrays, whose addresses are written to the tape."""
+def _results(e: Emitter, *, busy: bool = True) -> str:
+    """A list of new arrays, whose addresses are written to the tape, which was taken with the arena where ``busy``."""
     outputs, registers = _word(e, Word.OUTPUTS, "i64"), _word(e, Word.REGISTERS)
     found = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
-    _raise_if_null(e, found, held=True)
+    _raise_if_null(e, found, busy=busy, held=True)
     with e.loop(0, outputs) as i:
         row = e.address(_word(e, Word.OUTPUT_TABLE), "i64", e.mul(i, _OUTPUT_WORDS))
         dtype, shape, of_axes = (_field(e, row, at, "ptr") for at in (0, 16, 24))
@@ -316,7 +320,7 @@ def _results(e: Emitter) -> str:
         axes = e.let(f"trunc i64 {rank} to i32")
         arguments = f"i32 {axes}, ptr {shape}, ptr {dtype}, i32 0"
         array = e.let(f"call ptr {_word(e, Word.EMPTY)}({arguments})")
-        _raise_if_null(e, array, found, held=True)
+        _raise_if_null(e, array, found, busy=busy, held=True)
         _patch(e, array, row, 4)
         e.line(f"call i32 {_word(e, Word.SET_ITEM)}(ptr {found}, i64 {i}, ptr {array})")
     return found
@@ -333,6 +337,17 @@ def _again(e: Emitter) -> None:
     found = _word(e, Word.TRUE)
     e.line(f"call void {_word(e, Word.RETAIN)}(ptr {found})")
     e.line(f"ret ptr {found}")
+
+
+def _connect(e: Emitter) -> None:
+    """``connect(arrays)``: point the tape to what a tuple holds and to new arrays, which are a list; or None."""
+    with e.loop(0, _word(e, Word.INPUTS, "i64")) as i:
+        row = e.address(_word(e, Word.INPUT_TABLE), "i64", e.mul(i, _INPUT_WORDS))
+        items = e.address("%argument", "i8", tuple.__basicsize__)
+        array = e.load("ptr", e.address(items, "ptr", i), 8)
+        _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _TYPE, 'ptr')}, {_word(e, Word.ARRAY)}"), busy=False)
+        _patch(e, array, row, 4)
+    e.line(f"ret ptr {_results(e, busy=False)}")
 
 
 class Input(NamedTuple):
@@ -365,6 +380,11 @@ class Output(NamedTuple):
     dtype: np.dtype
     shape: Sequence[int]
     places: Sequence[int]
+
+
+def output(context: Context, value: Value) -> Output:
+    """A value that a context makes outside of the arena."""
+    return Output(dtype_of(value).numpy(), context.plan.shapes[value], context.words(value))
 
 
 class _Words:
@@ -406,18 +426,12 @@ def call_entry(
         listed.kept += [name, dtype]
         rows += [id(name), id(dtype), len(declared), first, len(places), listed(places)]
         first += 8 * _AXIS_WORDS * len(declared)
-    results: list[int] = []
-    for dtype, shape, places in outputs:
-        listed.kept.append(dtype)
-        results += [id(dtype), len(shape), listed([0] * len(shape)), listed(shape), len(places), listed(places)]
     of_axes = [register for given in inputs for register in given.declared]
     symbols = [each for register in context.plan.symbols.values() for each in (register, of_axes.index(register))]
     more = {
-        Word.DICT: id(dict), Word.ARRAY: id(np.ndarray), Word.EMPTY: _empty(),
-        Word.INPUTS: len(inputs), Word.OUTPUTS: len(outputs), Word.INPUT_TABLE: listed(rows),
-        Word.OUTPUT_TABLE: listed(results), Word.AXES: len(of_axes),
+        Word.DICT: id(dict), Word.INPUTS: len(inputs), Word.INPUT_TABLE: listed(rows), Word.AXES: len(of_axes),
         Word.AXIS_TABLE: first - 8 * len(axes), Word.SYMBOLS: len(context.plan.symbols),
-        Word.SYMBOL_TABLE: listed(symbols), Word.REGISTERS: int(context.registers.ctypes.data),
+        Word.SYMBOL_TABLE: listed(symbols), **_arrays(context, outputs, listed),
         Word.MEASURE: context.linked.player.code.address("measure"),
     }  # fmt: skip
     return Entry("sardonyx_call", target, words | more | _ready(context, listed), _METH_O, [*alive, *listed.kept])
@@ -435,6 +449,36 @@ def again_entry(target: Target, words: dict[Word, int], context: Context, alive:
     listed = _Words()
     more = {Word.TRUE: id(True)}
     return Entry("sardonyx_again", target, words | more | _ready(context, listed), _METH_NOARGS, [*alive, *listed.kept])
+
+
+def connect_entry(context: Context) -> Entry:
+    """The function of a tuple of arrays that points a tape to them, and to the new ones that it gives as a list.
+
+    It asks nothing of the arrays but that they are no other type's, gives None where they are, and leaves to the caller
+    that nobody else has the tape and that it is ready.
+
+    Args:
+        context: The tape; the arrays are those of ``linked.reads``, and the new ones those of ``linked.makes``.
+    """
+    listed, linked = _Words(), context.linked
+    places = [context.words(value) for value in linked.reads]
+    rows = [word for each in places for word in (0, 0, 0, 0, len(each), listed(each))]
+    words = {Word.NONE: id(None), Word.INPUTS: len(places), Word.INPUT_TABLE: listed(rows)}
+    words |= _arrays(context, [output(context, value) for value in linked.makes], listed)
+    alive = [context.tape, context.registers, *listed.kept]
+    return Entry("sardonyx_connect", linked.player.target, words, _METH_O, alive)
+
+
+def _arrays(context: Context, outputs: Sequence[Output], listed: _Words) -> dict[Word, int]:
+    """The words by which arrays are known and made; what they point to is kept in ``listed``."""
+    rows: list[int] = []
+    for dtype, shape, places in outputs:
+        listed.kept.append(dtype)
+        rows += [id(dtype), len(shape), listed([0] * len(shape)), listed(shape), len(places), listed(places)]
+    return {
+        Word.ARRAY: id(np.ndarray), Word.EMPTY: _empty(), Word.OUTPUTS: len(outputs),
+        Word.OUTPUT_TABLE: listed(rows), Word.REGISTERS: int(context.registers.ctypes.data),
+    }  # fmt: skip
 
 
 def _ready(context: Context, listed: _Words) -> dict[Word, int]:

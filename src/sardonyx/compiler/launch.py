@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,7 +133,7 @@ class Launch:
     bodies: tuple[Body, ...] = ()
     also: tuple[Value, ...] = ()
 
-    @property
+    @functools.cached_property
     def makes(self) -> tuple[Value, ...]:
         """The values that it writes, or parts of them."""
         if not self.bodies:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from sardonyx.compiler.call import Call
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.steps import Step
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Value, symbols_in
+from sardonyx.core.interpreter import Sizes
 from sardonyx.core.run_context import RunContext, running
 
 
@@ -43,7 +45,7 @@ class Tailed:
         inputs: The inputs, by name.
         tail: See :func:`tail_of`.
         results: What is given in the end.
-        interpret: Computes a value from others.
+        begin: A call of the program, from the values that there are, sizes and limits.
 
     Attributes:
         call: A function of feeds: results, or None to ask otherwise.
@@ -51,7 +53,7 @@ class Tailed:
 
     def __init__(
         self, entry: Entry, made: Sequence[Value], inputs: Mapping[str, Value], tail: Sequence[Value],
-        results: Sequence[Value], interpret: Callable[[Value, dict[Value, Any], dict[str, int]], None],
+        results: Sequence[Value], begin: Callable[[dict[Value, Any], Sizes, RunContext], Call],
     ) -> None:  # fmt: skip
         native = entry.call
         places = _places(inputs.values(), tail)
@@ -63,9 +65,11 @@ class Tailed:
             env: dict[Value, Any] = dict(zip(made, found, strict=True))
             env.update((value, feeds[name]) for name, value in inputs.items())
             sizes = {symbol: env[value].shape[axis] for symbol, value, axis in places}
-            with running(RunContext()):
+            run = RunContext()
+            rest = begin(env, sizes, run)
+            with running(run):
                 for value in tail:
-                    interpret(value, env, sizes)
+                    rest.interpret(value)
             return [env[value] for value in results]
 
         self.call = call

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.denormals import Denormals
+from sardonyx.compiler.direct import binding, direct
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.tail import Tailed
@@ -134,7 +135,7 @@ class NativeModel:
     ) -> tuple[Entry, dict[str, np.ndarray]]:
         """A function over arrays that stay, and the results by name; see :meth:`Session.bind`."""
         arrays = [feeds[name] for name in self.input_names]
-        entry, found = self.program.binding(arrays, [outputs.get(name) for name in self.output_names])
+        entry, found = binding(self.program, arrays, [outputs.get(name) for name in self.output_names])
         return entry, dict(zip(self.output_names, found, strict=True))
 
     def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
@@ -175,7 +176,7 @@ class NativeModel:
         arrays = self.arrays(feeds)
         found = self.program.run(arrays, context)
         if self._may_have_entry and self._ran and self._entry is None:
-            self._entry = self.program.entry(self.input_names, arrays)
+            self._entry = direct(self.program, self.input_names, arrays)
             self._may_have_entry = self._entry is not None
         self._ran = True
         if output_names is None:
