@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 from tests.core.programs import computed
@@ -15,27 +17,56 @@ from sardonyx.core.graph import Function
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
-from sardonyx.ops.definitions.ml.trees import LEAF, MEMBER, MODES, Trees, scores
+from sardonyx.ops.definitions.ml.trees import LEAF, MEMBER, MODES, Trees, Weights, scores
 
 CATEGORIES = [-np.inf, np.inf, np.nan, 0.0, -0.0, 1.0, 2.0, float(np.nextafter(np.float32(1), np.float32(2)))]
 ORDERED = ["BRANCH_LEQ", "BRANCH_LT"]
+
+
+@dataclass
+class Grown:
+    """Trees to which nodes are still added; see :class:`Trees`."""
+
+    roots: list[int] = field(default_factory=list)
+    features: list[int] = field(default_factory=list)
+    splits: list[float] = field(default_factory=list)
+    modes: list[int] = field(default_factory=list)
+    yes: list[int] = field(default_factory=list)
+    no: list[int] = field(default_factory=list)
+    missing: list[bool] = field(default_factory=list)
+    weights: list[tuple[int, int, float]] = field(default_factory=list)
+    members: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, feature: int, split: float, mode: int, yes: int, no: int, missing: bool = False) -> int:
+        node = len(self.modes)
+        columns: tuple[list, ...] = (self.features, self.splits, self.modes, self.yes, self.no, self.missing)  # type: ignore[type-arg]
+        for column, entry in zip(columns, (feature, split, mode, yes, no, missing), strict=True):
+            column.append(entry)
+        return node
+
+    def trees(self) -> Trees:
+        ids = (self.roots, self.features, self.modes, self.yes, self.no)
+        roots, features, modes, yes, no = (np.array(each, np.int64) for each in ids)
+        splits, missing = np.array(self.splits, np.float64), np.array(self.missing, bool)
+        node, target, value = zip(*self.weights, strict=True) if self.weights else ((), (), ())
+        weights = Weights(np.array(node, np.int64), np.array(target, np.int64), np.array(value, np.float64))
+        return Trees(roots, features, splits, modes, yes, no, missing, weights, self.members)
 
 
 def random_trees(
     rng: np.random.Generator, count: int, features: int, targets: int, depth: int, modes: list[str], missing: bool
 ) -> Trees:
     """Trees whose paths end at random, with weights of either sign, zeros and NaN among them."""
-    trees = Trees([], [], [], [], [], [], [], [], {})
+    trees = Grown()
 
     def grown(level: int) -> int:
-        node = len(trees.modes)
         is_leaf = level == depth or (level and rng.random() < 0.2)
-        for column in (trees.features, trees.splits, trees.modes, trees.yes, trees.no, trees.missing):
-            column.append(False)
-        trees.features[node] = 0 if is_leaf else int(rng.integers(features))
-        trees.splits[node] = float(rng.choice([*CATEGORIES, *rng.standard_normal(20)]))
-        trees.modes[node] = LEAF if is_leaf else MODES.index(str(rng.choice(modes)))
-        trees.missing[node] = missing and bool(rng.random() < 0.5)
+        node = trees.add(
+            0 if is_leaf else int(rng.integers(features)),
+            float(rng.choice([*CATEGORIES, *rng.standard_normal(20)])),
+            LEAF if is_leaf else MODES.index(str(rng.choice(modes))),
+            0, 0, missing and bool(rng.random() < 0.5),
+        )  # fmt: skip
         if is_leaf:
             trees.yes[node] = trees.no[node] = node
             given = float(rng.choice([0.0, -0.0, np.nan, *rng.standard_normal(40)]))
@@ -51,7 +82,7 @@ def random_trees(
 
     for _ in range(count):
         trees.roots.append(grown(0))
-    return trees
+    return trees.trees()
 
 
 def traced(trees: Trees, features: int, targets: int, aggregate: str = "SUM") -> Function:
@@ -95,10 +126,10 @@ def test_all_comparisons_have_the_kernel(modes: list[str], missing: bool) -> Non
 def test_denormal_numbers_are_told_apart(mode: str) -> None:
     least = float(np.finfo(np.float32).smallest_subnormal)
     for split in (-least, -0.0, 0.0, least):
-        node, leaf = MODES.index(mode), LEAF
-        trees = Trees(
-            [0], [0] * 3, [split, 0, 0], [node, leaf, leaf], [1, 1, 2], [2, 1, 2], [False] * 3, [(1, 0, 1.0)], {}
-        )
+        grown = Grown(roots=[0], weights=[(1, 0, 1.0)])
+        for row in ((0, split, MODES.index(mode), 1, 2), (0, 0.0, LEAF, 1, 1), (0, 0.0, LEAF, 2, 2)):
+            grown.add(*row)
+        trees = grown.trees()
         x = np.array([-2 * least, -least, -0.0, 0.0, least, 2 * least], np.float32)[:, None]
         function = traced(trees, 1, 1)
         np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
@@ -113,18 +144,15 @@ def test_threads_share_many_trees_where_rows_are_few(depth: int) -> None:
 def test_a_chain_of_categories_is_a_search() -> None:
     """A feature is compared with one category after the other: 200 steps down, 8 of a search."""
     count = 200
-    trees = Trees([0], [], [], [], [], [], [], [], {})
+    grown = Grown(roots=[0])
     for category in range(count):
         yes, no = 2 * category + 1, 2 * category + 2
-        rows = ((0, float(category), MODES.index("BRANCH_EQ"), yes, no), (0, 0.0, LEAF, yes, yes))
-        for node in rows:
-            for column, entry in zip(trees[1:6], node, strict=True):
-                column.append(entry)  # type: ignore[union-attr,arg-type]
-        trees.weights.append((yes, 0, float(category)))
-    for column, entry in zip(trees[1:6], (0, 0.0, LEAF, 2 * count, 2 * count), strict=True):
-        column.append(entry)  # type: ignore[union-attr,arg-type]
-    trees.weights.append((2 * count, 0, -1.0))
-    trees.missing.extend([False] * len(trees.modes))
+        grown.add(0, float(category), MODES.index("BRANCH_EQ"), yes, no)
+        grown.add(0, 0.0, LEAF, yes, yes)
+        grown.weights.append((yes, 0, float(category)))
+    last = grown.add(0, 0.0, LEAF, 2 * count, 2 * count)
+    grown.weights.append((last, 0, -1.0))
+    trees = grown.trees()
     function = traced(trees, 1, 1)
     call = next(value for value in function.values if value.op == "call")
     ensemble = tree_sum(call)

@@ -138,6 +138,15 @@ def test_unpacked_contents_are_left_to_protobuf() -> None:
     assert len(onnx.ModelProto.FromString(skeleton).graph.initializer[0].float_data) == 51
 
 
+@pytest.mark.parametrize("kind", [onnx.AttributeProto.FLOATS, onnx.AttributeProto.INTS, onnx.AttributeProto.STRINGS])
+def test_attributes_that_are_lists_are_left_to_protobuf(kind: int) -> None:
+    """They are not opened: of a list each entry is a field."""
+    tensor = onnx.TensorProto(raw_data=bytes(200))
+    attribute = onnx.AttributeProto(name="a", t=tensor, ints=range(300), type=kind)
+    model = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto(attribute=[attribute])])).SerializeToString()
+    assert wire.take_out(model, 64, TOKEN) == (model, [])
+
+
 def test_unknown_groups_are_passed_over() -> None:
     group = bytes([0x7B, 0x08, 0x01, 0x7C])
     model = group + wire.length_field(7, group + wire.length_field(5, wire.length_field(9, bytes(200))))

@@ -25,6 +25,9 @@ RAW_DATA, FLOAT_DATA, DOUBLE_DATA = 9, 4, 10
 
 _EXTERNAL_DATA = 13
 _PAYLOAD_FIELDS = frozenset({RAW_DATA, FLOAT_DATA, DOUBLE_DATA})
+_ENDS_OF_LISTS = tuple(bytes([20 << 3 & 0x7F | 0x80, 1, kind]) for kind in (6, 7, 8))
+"""How an attribute ends whose type is FLOATS, INTS or STRINGS: the field of its type comes after those of values."""
+
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 
 Buffer = bytes | memoryview
@@ -158,6 +161,10 @@ def _take_out(
         raise _malformed(f"nests messages more than {MAX_DEPTH} deep, which protobuf cannot read", start)
     if kind is _Message.TENSOR:
         return _take_out_contents(data, start, end, least, token, payloads)
+    if kind is _Message.ATTRIBUTE and bytes(data[max(start, end - 3) : end]) in _ENDS_OF_LISTS:
+        # Numbers and texts have a field each, a million of them in a large ensemble of trees. Where it is not what it
+        # seems, contents stay in the skeleton.
+        return None
     children = _CHILDREN[kind]
     fields = [field for field in _fields(data, start, end, least) if field.number in children]
     singular = _SINGULAR.get(kind)
