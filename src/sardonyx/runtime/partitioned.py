@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.interpreter import match_type
-from sardonyx.core.recording import noted
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.types import STRING, TensorType, Type, numpy_dtype
 from sardonyx.errors import OptionError, SizeLimitError
@@ -104,18 +103,25 @@ class Partitioned:
         """
         values = self._checked(feeds)
         held: dict[str, int] = {}
+        bytes, recorder = 0, context.recorder
         for part in self.parts:
             if context.limited:
                 context.check_time()
-            part.around = max(part.around, sum(held.values()))
-            with noted(context.recorder, part):
+            if bytes > part.around:
+                part.around = bytes
+            if recorder is None:
                 results = part.run(values, context)
+            else:
+                with recorder.span(part):
+                    results = part.run(values, context)
             for name, found in zip(part.outputs, results, strict=True):
                 values[name], held[name] = found, getattr(found, "nbytes", 0)
-            context.peak = max(context.peak, sum(held.values()))
+                bytes += held[name]
+            if bytes > context.peak:
+                context.peak = bytes
             for name in part.last:
                 del values[name]
-                held.pop(name, None)
+                bytes -= held.pop(name, 0)
         return [self._result(name, values, feeds) for name in (self._outputs if output_names is None else output_names)]
 
     def memory(self, peak: int) -> Memory:

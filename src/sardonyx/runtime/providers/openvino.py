@@ -6,18 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.core.run_context import RunContext
-from sardonyx.core.types import TensorType, numpy_dtype
+from sardonyx.core.types import TensorType, Type, numpy_dtype
 from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
 from sardonyx.ops.graph import declared_type
 from sardonyx.ops.registry import canonical
 from sardonyx.rewrite import facts
 from sardonyx.runtime.parts import boundary, is_constant_node, part_of
 from sardonyx.runtime.providers.estimates import node_seconds
+from sardonyx.runtime.providers.openvino_request import Expected, Request
 from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings
 
 _TAKEN = frozenset({"FLOAT", "INT8", "UINT8", "INT32", "INT64", "BOOL"})
@@ -25,26 +25,6 @@ _TAKEN = frozenset({"FLOAT", "INT8", "UINT8", "INT32", "INT64", "BOOL"})
 
 _UNCONVERTED = re.compile(r"No conversion rule found for operations: ([^\n]*)")
 _MOST_IDLE = 16
-
-_COPIED_BYTES = 1 << 17
-"""Bytes of a value that is copied into and out of a request's own memory: to give it other memory takes longer."""
-
-
-class _Request:
-    """An inference request, and the memory of its own that it has been given.
-
-    Args:
-        request: OpenVINO's.
-        inputs: How many inputs there are.
-        outputs: How many outputs.
-    """
-
-    __slots__ = ("inputs", "outputs", "request")
-
-    def __init__(self, request: Any, inputs: int, outputs: int) -> None:
-        self.request = request
-        self.inputs: list[np.ndarray | None] = [None] * inputs
-        self.outputs: list[np.ndarray | None] = [None] * outputs
 
 
 class OpenVinoRunner:
@@ -66,32 +46,26 @@ class OpenVinoRunner:
         self._tensor = provider.tensor
         self._places = [_place(self._compiled.inputs, str(value.name)) for value in part.graph.inputs]
         types = [declared_type(value) for value in part.graph.outputs]
-        self._dtypes = [numpy_dtype(each.dtype) if isinstance(each, TensorType) else None for each in types]
-        self._shapes = [tuple(port.shape) if port.partial_shape.is_static else None for port in self._compiled.outputs]
+        self._outputs = [_expected(*each) for each in zip(self._compiled.outputs, types, strict=True)]
         # Taken and given back by one operation of a list each, which no other thread divides.
-        self._idle: list[_Request] = []
+        self._idle: list[Request] = []
 
     def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
         """Run once; see :class:`~sardonyx.runtime.providers.protocol.Runner`."""
         try:
             own = self._idle.pop()
         except IndexError:
-            own = _Request(self._compiled.create_infer_request(), len(self._places), len(self._shapes))
+            request = self._compiled.create_infer_request()
+            own = Request(request, self._places, self._outputs, self._tensor)
         try:
-            for i, value in enumerate(values):
-                kept = own.inputs[i]
-                if kept is not None and kept.shape == value.shape:
-                    kept[...] = value
-                else:
-                    self._give(own, i, value)
-            fresh = self._outputs(own)
+            own.prepare(values)
             if context.limited:
                 own.request.start_async()
                 with context.on_end(own.request.cancel):
                     own.request.wait()
             else:
-                own.request.infer(share_outputs=True)
-            found = [self._result(own, i, given) for i, given in enumerate(fresh)]
+                own.infer()
+            found = own.results()
         except Exception as error:  # As above.
             context.check_time()
             if "was canceled" in str(error):
@@ -101,39 +75,11 @@ class OpenVinoRunner:
             self._idle.append(own)
         return found
 
-    def _give(self, own: _Request, i: int, value: np.ndarray) -> None:
-        """Give an input to a request: as it is, or where it is small as a copy that the request keeps."""
-        # `ascontiguousarray` would make a vector of a scalar; of numpy's equal types OpenVINO knows one.
-        small = value.nbytes <= _COPIED_BYTES
-        array = value.copy() if small or not value.flags.c_contiguous else value
-        array = array.view(np.dtype(array.dtype.str))
-        own.request.set_input_tensor(self._places[i], self._tensor(array, shared_memory=True))
-        own.inputs[i] = array if small else None
 
-    def _outputs(self, own: _Request) -> list[np.ndarray | None]:
-        """Arrays of the caller's for the large outputs of known sizes, given to the request; None for the others."""
-        fresh: list[np.ndarray | None] = []
-        for i, (shape, dtype) in enumerate(zip(self._shapes, self._dtypes, strict=True)):
-            if own.outputs[i] is not None or shape is None or dtype is None or 0 in shape:
-                fresh.append(None)
-                continue
-            array = np.empty(shape, dtype)
-            own.request.set_output_tensor(i, self._tensor(array, shared_memory=True))
-            small = array.nbytes <= _COPIED_BYTES
-            own.outputs[i] = array if small else None
-            fresh.append(None if small else array)
-        return fresh
-
-    def _result(self, own: _Request, i: int, given: np.ndarray | None) -> np.ndarray:
-        """An output, in memory that no later run writes."""
-        if given is not None:
-            return given
-        kept = own.outputs[i]
-        if kept is not None:
-            return kept.copy()
-        found: np.ndarray = own.request.get_output_tensor(i).data
-        dtype = self._dtypes[i]
-        return found.astype(found.dtype if dtype is None else dtype)
+def _expected(port: Any, type: Type | None) -> Expected:
+    """What an output is, as far as that is known before a run."""
+    dtype = numpy_dtype(type.dtype) if isinstance(type, TensorType) else None
+    return Expected(tuple(port.shape) if port.partial_shape.is_static else None, dtype)
 
 
 def _place(ports: Sequence[Any], name: str) -> int:
