@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import OptionError
+from sardonyx.model.copying import copy_of
 from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import gate, pipeline, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
@@ -253,7 +254,7 @@ class _Original:
             require_structure(self._source)
         model = model_io.load(self._source)
         if model is self._source:
-            model = model.clone()
+            model = copy_of(model)
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
         wanted = self._opset if self._opset is not None or version is None else self._profile.opset(version)
         if wanted is not None and wanted != version:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx.errors import ShapeError
+from sardonyx.model.copying import copy_of
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.baked import repair
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
 from sardonyx.rewrite.inference import InputShapes
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform
 from sardonyx.rewrite.surgery.interface import annotated, keep_annotations, shown
 from sardonyx.rewrite.workspace import Settings

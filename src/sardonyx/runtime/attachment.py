@@ -9,10 +9,11 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.core.type_rules import same_type
 from sardonyx.errors import EditError, ShapeError
+from sardonyx.model.copying import copy_of
 from sardonyx.ops import inference
 from sardonyx.ops.graph import declared_type, node_label
 from sardonyx.rewrite.names import Names, node_names, value_names
-from sardonyx.rewrite.opset.convert import convert_opset, copy_of
+from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.surgery.interface import graphs_of, rename_values
 from sardonyx.rewrite.surgery.merging import feed, take_functions, take_graph, tell_sizes_apart
 from sardonyx.runtime.kept import Given

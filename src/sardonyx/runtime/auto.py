@@ -22,9 +22,9 @@ import onnx_ir as ir
 from sardonyx.compiler.cache import digest, store
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import EvaluationError, SardonyxError, UnsupportedError
+from sardonyx.model.copying import copy_of
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.rewrite import measure
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.runtime.cut import Chosen, Cut
 from sardonyx.runtime.part import Part
 from sardonyx.runtime.partition import CROSSING_SECONDS, Group, assigned, grouped

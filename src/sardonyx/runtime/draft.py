@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import EditError, InvalidModelError, TypeMismatchError
+from sardonyx.model.copying import copy_of
 from sardonyx.model.reader import collector_paused
 from sardonyx.ops import inference, registry
 from sardonyx.ops.graph import node_label
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_names, value_names
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.runtime import attachment
 from sardonyx.runtime.kept import Given
 from sardonyx.runtime.node import Node, built, read_by

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.rewrite.opset.convert import copy_of
+from sardonyx.model.copying import copy_of
 from sardonyx.rewrite.surgery.interface import substituted
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from sardonyx.runtime.kept import Given
 from sardonyx.runtime.known import Known
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import SessionOptions
+from sardonyx.runtime.priority import behind_calls
 from sardonyx.runtime.recompile import Recompiler
 from sardonyx.runtime.version import Version
 
@@ -74,10 +76,14 @@ class Live:
         """
         if not draft.said:
             return
-        with collector_paused():
+        before = self.version
+
+        def settled() -> Version:
             draft.settle()
-            before = self.version
-            self._answer(draft.model, compile, None if draft.structural else before.native)
+            return self._made(draft.model, compile, None if draft.structural else before.native)
+
+        with collector_paused():
+            self._answer(settled)
             self.history.add(before.model, draft.model, tuple(draft.said))
 
     def reload(self, given: Given) -> None:
@@ -89,7 +95,8 @@ class Live:
         self.begin()
         try:
             when = "wait" if self.options.compiles else self.options.compile
-            version = Version(given, dataclasses.replace(self.options, compile=when))
+            options = dataclasses.replace(self.options, compile=when)
+            version = behind_calls(lambda: Version(given, options))
             before, self.version = self.version, version
             name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else type(given).__name__
             self.history.add(_model_of(before), _model_of(version), (f"reload {name}",))
@@ -104,7 +111,8 @@ class Live:
         """
         self.begin()
         try:
-            self._answer(self.history.before())
+            model = self.history.before()
+            self._answer(lambda: self._made(model))
             return self.history.forget()
         finally:
             self.end()
@@ -122,8 +130,8 @@ class Live:
         self._known = Known()
         self.version.shrink()
 
-    def _answer(self, model: ir.Model, compile: When | None = None, like: NativeModel | None = None) -> None:
-        """Let a model answer that was checked.
+    def _made(self, model: ir.Model, compile: When | None = None, like: NativeModel | None = None) -> Version:
+        """A version of a model that was checked.
 
         Args:
             model: The model.
@@ -132,11 +140,16 @@ class Live:
         """
         version = Version.edited(model, self.options)
         if self.options.compiles:
-            self._known.add(self.version)
             if not self._known.compile(version) and (like is not None or self._waits(compile)):
                 version.compile(like)
             version.require_what_is_strict()
-        self.version = version
+        return version
+
+    def _answer(self, make: Callable[[], Version]) -> None:
+        """Let a version answer that an edit makes."""
+        if self.options.compiles:
+            self._known.add(self.version)
+        self.version = version = behind_calls(make)
         if not version.compiled:
             self._recompiler.compile_soon()
 

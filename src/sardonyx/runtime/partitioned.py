@@ -13,10 +13,10 @@ from sardonyx.core.interpreter import match_type
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.types import STRING, TensorType, Type, numpy_dtype
 from sardonyx.errors import OptionError, SizeLimitError
+from sardonyx.model.copying import copy_of
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type
 from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.runtime import auto
 from sardonyx.runtime.cut import Cut
 from sardonyx.runtime.memory import Memory, memory

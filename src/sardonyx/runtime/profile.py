@@ -22,8 +22,8 @@ from sardonyx.core.graph import Value
 from sardonyx.core.recording import Recorder, Span
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
+from sardonyx.model.copying import copy_of
 from sardonyx.rewrite import measure
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.runtime.part import Part
 from sardonyx.runtime.provenance import with_absorbed
 from sardonyx.runtime.providers.native import NativeRunner

@@ -37,8 +37,8 @@ from sardonyx.compat.onnxruntime.unsupported import refuse
 from sardonyx.compat.onnxruntime.values import OrtValue, SparseTensor, numpy_of
 from sardonyx.errors import SardonyxError, UnsupportedError
 from sardonyx.model import load, save, to_proto
+from sardonyx.model.copying import copy_of
 from sardonyx.ops.registry import canonical
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.runtime.edit import Edit, Edits

@@ -9,6 +9,7 @@ from onnx_ir.passes.common import InlinePass
 
 from sardonyx.errors import InvalidModelError, OpsetConversionError, OptionError, SardonyxError
 from sardonyx.model import lower_ir_version
+from sardonyx.model.copying import copy_of
 from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset.alignment import align, illegality
@@ -64,13 +65,6 @@ def convert_opset(
     elif opset is not None:
         lower_ir_version(converted)
     return converted
-
-
-def copy_of(model: ir.Model) -> ir.Model:
-    """A Model of its own that shares the tensors of ``model``."""
-    twin = model.clone()
-    twin.meta.update(model.meta)
-    return twin
 
 
 class Walk:

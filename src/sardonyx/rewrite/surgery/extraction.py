@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from sardonyx.errors import OptionError
 from sardonyx.model import lower_ir_version
+from sardonyx.model.copying import copy_of
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.rewrite.surgery.interface import (
     annotated,
     bodies_within,

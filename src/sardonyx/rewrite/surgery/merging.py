@@ -9,8 +9,9 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
+from sardonyx.model.copying import copy_of
 from sardonyx.rewrite.names import Names, node_names, value_names
-from sardonyx.rewrite.opset.convert import convert_opset, copy_of
+from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.sizes import parsed
 from sardonyx.rewrite.surgery.interface import (
     all_values,

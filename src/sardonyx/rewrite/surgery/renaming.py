@@ -9,8 +9,8 @@ import onnx_ir as ir
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
+from sardonyx.model.copying import copy_of
 from sardonyx.rewrite.names import node_names, value_names
-from sardonyx.rewrite.opset.convert import copy_of
 from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_values, shown, substituted, symbols_in
 
 Names = Mapping[str, str]

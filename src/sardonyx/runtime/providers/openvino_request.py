@@ -175,7 +175,8 @@ class Request:
             for i, each in enumerate(outputs)
         ]
         # Of the class beneath: it is given a dictionary and not what might become one, and gives none by names.
-        self._infer = super(type(request), request).infer
+        beneath: Any = super(type(request), request)
+        self._infer = beneath.infer
 
     def prepare(self, values: Sequence[np.ndarray]) -> None:
         """Give the inputs, and places for the outputs."""
