@@ -38,16 +38,23 @@ _REMEMBERED = 256
 _FIRST_ROOM = 1 << 20
 """Bytes that a loop may collect before it is begun again with more room, where its length is not known before."""
 
+_ABSENT: Any = object()
+
 _Found = TypeVar("_Found")
 
 
 def remembered(table: dict[Any, _Found], key: Hashable, find: Callable[[], _Found]) -> _Found:
-    """What a table has for a key, or what is found and put there; a table that is full begins anew."""
-    if key not in table:
+    """What a table has for a key, or what is found and put there; a table that is full begins anew.
+
+    Threads share tables: what one of them looks up another may clear away just before.
+    """
+    found: _Found = table.get(key, _ABSENT)
+    if found is _ABSENT:
+        found = find()
         if len(table) >= _REMEMBERED:
             table.clear()
-        table[key] = find()
-    return table[key]
+        table[key] = found
+    return found
 
 
 class Callee(Protocol):
