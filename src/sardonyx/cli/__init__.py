@@ -57,7 +57,7 @@ def build(needed: Collection[str] = tuple(VERBS)) -> typer.Typer:
     """
     app = typer.Typer(
         name="sardonyx",
-        help="Take an ONNX model from file to answer: check, optimize with proof, compress, convert.",
+        help="Take an ONNX model from file to answer: check, optimize with proof, compress, convert, compile, measure.",
         epilog=EXIT_CODES,
         no_args_is_help=True,
         add_completion=True,
