@@ -200,3 +200,20 @@ def test_the_same_nodes_are_remembered_and_told_apart() -> None:
         types = {value.name: found.type(value) for value in found.known}
         assert str(types["a2"]).startswith("float[")
         assert types["a2"] != types["b2"]
+
+
+def test_a_model_inferred_again_has_the_very_same_types() -> None:
+    """Also the names of sizes that only the run tells, by which what comes after is remembered."""
+    text = """g (int64 n, bool c, float[N] x, int64[2] s) => (y, z, e) {
+        i = NonZero(x)  y = Transpose(i)
+        a, rows = Loop<body = b (int64 k, bool go, float[K] v) => (bool more, float[L] d, float[K] r) {
+            more = Identity(go)  d = Concat<axis = 0>(v, x)  r = Neg(v) }>(n, c, x)
+        t = Reshape(a, s)  z = Transpose(t)
+        b = If<then_branch = one () => (p) { p = Neg(a) },
+               else_branch = two () => (q) { q = Concat<axis = 0>(x, a) }>(c)
+        e = Concat<axis = 0>(b, a) }"""
+    first, second = (infer(model(text)) for _ in range(2))
+    told = [{value.name: found.type(value) for value in found.known} for found in (first, second)]
+    named = ("y", "a", "rows", "t", "z", "b", "e")
+    assert all("%" in str(told[0][name]) for name in named)
+    assert [told[0][name] for name in named] == [told[1][name] for name in named]

@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Dim, Size, as_dim, equal
-from sardonyx.core.graph import DEFINED, Value, symbols_in
+from sardonyx.core.graph import DEFINED, Value, fresh_symbol, symbols_in
 from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, size_tensor, sizes_of
 from sardonyx.core.trace import nested
@@ -111,6 +111,8 @@ class Inference:
         self.refusals: dict[ir.Node, SardonyxError] = {}
         self._operands: dict[ir.Value | None, int] = {}
         self._opened = itertools.count()
+        self._names: dict[str, Size] = {}
+        self._in_bodies = 0
 
     def type(self, value: ir.Value) -> Type | None:
         """The type of a value; None where it is not known."""
@@ -162,13 +164,13 @@ class Inference:
         )
         try:
             if "then_branch" in step.bodies and not step.node.domain:
-                return self._branches(step, inputs[0], frame)
+                return self._named_alike(self._branches(step, inputs[0], frame))
             if missing:
                 return _types_by_signature(step, inputs)
             if step.function is not None:
                 return self._call(step, step.function, inputs, frame)
             if step.bodies or step.references:
-                return self._apply(step, inputs, frame, level)
+                return self._named_alike(self._apply(step, inputs, frame, level))
             return self._remembered(step, inputs, frame, level)
         except SardonyxError as error:
             self.refusals[step.node] = error
@@ -203,7 +205,7 @@ class Inference:
             found = results if found is None else [self._joined(a, b) for a, b in zip(found, results, strict=False)]
         if found is None:
             raise refusal or UnsupportedError("too many ranks or axes are open.", where=node_label(step.node))
-        return self._renamed(found, _new_symbols(found, inputs))
+        return found
 
     def _branches(self, step: Step, condition: Known, frame: Frame) -> Sequence[Known]:
         """What both branches of an ``If`` give, or the one that its condition chooses; they may differ in rank."""
@@ -219,23 +221,25 @@ class Inference:
         return [self._joined(a, b) for a, b in zip(*found, strict=False)]
 
     def _remembered(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
+        if not inputs and any(map(_is_large, step.attributes.values())):
+            return self._traced(step, inputs, frame, level)  # What remembers a weight holds it.
         attributes = tuple(step.attributes.items())
         key = (step.operator, step.opset, step.outputs, attributes, *inputs)
         try:
             found = _traced.get(key)
         except TypeError:  # An attribute that has no hash, such as a list of tensors.
-            return self._traced(step, inputs, frame, level)
+            return self._named_alike(self._traced(step, inputs, frame, level))
         if found is None:
             results = tuple(self._traced(step, inputs, frame, level))
             new = _new_symbols(results, inputs)
             # What is read off a value is the same whoever reads it: the next node is to find these very symbols.
-            if not new or _ranks(inputs) is not None:
-                if len(_traced) >= _REMEMBERED:
-                    _traced.clear()
-                _traced[key] = results, new
-            return results
+            if new and _ranks(inputs) is None:
+                return self._named_alike(results)
+            if len(_traced) >= _REMEMBERED:
+                _traced.clear()
+            found = _traced[key] = results, new
         results, new = found
-        return self._renamed(results, new) if new else results
+        return _renamed(results, {symbol: self._open_size() for symbol in sorted(new)}) if new else results
 
     def _apply(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         operands = [
@@ -261,7 +265,11 @@ class Inference:
             level = deeper - 1
         for value, argument in zip(graph.inputs, arguments, strict=True):
             self.known[value] = _abstract(argument)
-        self.graph(graph, Frame(around), level)
+        self._in_bodies += 1
+        try:
+            self.graph(graph, Frame(around), level)
+        finally:
+            self._in_bodies -= 1
         results = []
         for value in graph.outputs:
             known = self.known.get(value)
@@ -290,29 +298,18 @@ class Inference:
         """A size that only the run tells; named alike each time that a model is inferred, so that it is remembered."""
         return Dim.symbol(f"{DEFINED}n{next(self._opened)}")
 
-    def _renamed(self, found: Sequence[Known], symbols: frozenset[str]) -> tuple[Known, ...]:
-        """The same of another node: with other symbols in place of these."""
-        names: dict[str, Size] = {symbol: self._open_size() for symbol in sorted(symbols)}
+    def _named_alike(self, found: Sequence[Known]) -> Sequence[Known]:
+        """The same with such names for the symbols that Core made up, so that what comes after is remembered too.
 
-        def sizes(shape: Iterable[Size]) -> tuple[Size, ...]:
-            return tuple([size if isinstance(size, int) else size.substitute(names) for size in shape])
-
-        def renamed(type: Type) -> Type:
-            match type:
-                case TensorType() if type.shape is not None:
-                    return TensorType(type.dtype, sizes(type.shape))
-                case SequenceType() | OptionalType():
-                    return type._replace(element=renamed(type.element))
-            return type
-
-        def each(known: Known) -> Known:
-            if isinstance(known, Value):
-                if known.op != "dims":
-                    return known
-                return size_tensor(sizes(known.params["sizes"]), known.params["shape"], known.params["dtype"])
-            return None if known is None else renamed(known)
-
-        return tuple(map(each, found))
+        What was read off a value before keeps its name. In a body, Core tells what is defined there by its own names.
+        """
+        if self._in_bodies:
+            return found
+        made_up = [symbol for symbol in _spoken(found) if symbol[len(DEFINED) :].isdigit()]
+        for symbol in sorted(made_up, key=lambda symbol: (len(symbol), symbol)):
+            if symbol not in self._names:
+                self._names[symbol] = self._open_size()
+        return _renamed(found, self._names) if made_up else found
 
     def _joined(self, a: Known, b: Known) -> Known:
         """What is known of a value that is one of two."""
@@ -327,7 +324,9 @@ class Inference:
             return TensorType(first.dtype, None)
         return TensorType(
             first.dtype,
-            tuple([x if x == y else self._open_size() for x, y in zip(first.shape, second.shape, strict=True)]),
+            tuple(
+                [x if x == y else Dim.symbol(fresh_symbol()) for x, y in zip(first.shape, second.shape, strict=True)]
+            ),
         )
 
     def _merged(self, value: ir.Value, found: Known) -> Known:
@@ -386,8 +385,37 @@ def _more_telling(inferred: Size, claimed: Size) -> Size:
 
 def _new_symbols(found: Sequence[Known], inputs: Sequence[Known]) -> frozenset[str]:
     """The symbols of sizes that only the run tells, and that none of the inputs has."""
-    spoken = {symbol for symbol in symbols_in(tuple(map(_type_and_sizes, found))) if symbol.startswith(DEFINED)}
+    spoken = _spoken(found)
     return frozenset(spoken.difference(symbols_in(tuple(map(_type_and_sizes, inputs))))) if spoken else frozenset()
+
+
+def _spoken(found: Sequence[Known]) -> set[str]:
+    """The symbols of sizes that only the run tells."""
+    return {symbol for symbol in symbols_in(tuple(map(_type_and_sizes, found))) if symbol.startswith(DEFINED)}
+
+
+def _renamed(found: Sequence[Known], names: Mapping[str, Size]) -> tuple[Known, ...]:
+    """The same with other symbols in place of these."""
+
+    def sizes(shape: Iterable[Size]) -> tuple[Size, ...]:
+        return tuple([size if isinstance(size, int) else size.substitute(names) for size in shape])
+
+    def renamed(type: Type) -> Type:
+        match type:
+            case TensorType() if type.shape is not None:
+                return TensorType(type.dtype, sizes(type.shape))
+            case SequenceType() | OptionalType():
+                return type._replace(element=renamed(type.element))
+        return type
+
+    def each(known: Known) -> Known:
+        if isinstance(known, Value):
+            if known.op != "dims":
+                return known
+            return size_tensor(sizes(known.params["sizes"]), known.params["shape"], known.params["dtype"])
+        return None if known is None else renamed(known)
+
+    return tuple(map(each, found))
 
 
 def _type_and_sizes(known: Known) -> tuple[Any, ...]:
@@ -463,6 +491,10 @@ def _abstract(result: Value | None) -> Known:
 def _may_tell(dtype: DType, elements: int) -> bool:
     """Whether a constant may matter to sizes: so do integers, and few floats, as the scales of a ``Resize``."""
     return elements <= (_FEW if is_float(dtype) else FOLDED_ELEMENTS)
+
+
+def _is_large(attribute: Any) -> bool:
+    return isinstance(attribute, Value) and attribute.is_constant and attribute.known.size > FOLDED_ELEMENTS
 
 
 def initial(value: ir.Value) -> Known:
