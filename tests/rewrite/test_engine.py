@@ -57,6 +57,19 @@ def operators(graph: ir.Graph) -> list[str]:
     return [n.op_type for n in graph]
 
 
+def test_a_selection_follows_what_is_registered() -> None:
+    before = pipeline.select()
+    assert pipeline.select() is before, "it is made once"
+    made = drop("Neg")
+    assert made not in before.rules
+    assert made in pipeline.select().rules
+    again = drop("Neg")
+    assert made not in pipeline.select().rules
+    assert again in pipeline.select().rules
+    del REGISTRY["drop_Neg"]
+    assert pipeline.select().rules == before.rules
+
+
 def test_rules_run_to_a_fixed_point() -> None:
     loaded, engine = run(chain("Identity", "Tanh", "Identity", "Identity"), drop())
     assert operators(loaded.graph) == ["Tanh"]

@@ -343,7 +343,7 @@ class Reader:
         fields = _fields(proto)
         name = fields.get(1, "")
         kind = _ATTRIBUTE_TYPES[fields[20]] if 20 in fields else _present_type(fields)
-        if kind in _NUMBERS and len(fields) == 3 and name and _VALUE_FIELDS[kind] in fields and not self._compare_all:
+        if len(fields) == 3 and kind in _NUMBERS and name and _VALUE_FIELDS[kind] in fields and not self._compare_all:
             # Name, type and value, as nearly all have them.
             return ir.Attr(name, kind, fields[_VALUE_FIELDS[kind]])
         doc_string = fields.get(13)

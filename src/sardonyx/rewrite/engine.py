@@ -89,7 +89,7 @@ class Engine(Workspace):
         """What rules raised, by rule and place; each such match is left alone."""
         self.origin: dict[ir.Node, tuple[str, ...]] = {}
         self._worklists: dict[ir.Graph, Worklist] = {}
-        self._budget = 20_000 + 100 * sum(1 for root in self.roots() for _ in facts.nodes_of(root))
+        self._budget = 20_000 + 100 * self.nodes_given
         self._indexed: tuple[Sequence[Rule], RuleIndex] | None = None
 
     # -- running -------------------------------------------------------------------------------
@@ -251,10 +251,11 @@ class Engine(Workspace):
             replacements[old] = building.value(new) if isinstance(new, Expr) else new
         nodes = [*building.nodes, *patch.nodes]
         self._insert(graph, nodes, patch, site.node)
-        told = {new: old for old, new in replacements.items() if inference.all_told(old.shape)}
-        for node in building.nodes:
-            if not all(v in told for v in node.outputs):
-                inference.infer_node(node, self.opset_imports, self.model.ir_version)
+        if building.nodes:
+            told = {new for old, new in replacements.items() if inference.all_told(old.shape)}
+            for node in building.nodes:
+                if not told.issuperset(node.outputs):
+                    inference.infer_node(node, self.opset_imports, self.model.ir_version)
         # A dict and no set: nodes hash by their address, and the order of visits must not hang on that.
         touched: dict[ir.Node, None] = dict.fromkeys(nodes)
         made_values = {v for n in nodes for v in n.outputs}

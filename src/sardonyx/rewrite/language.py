@@ -365,7 +365,7 @@ def _instantiate(template: Operand, match: Match, made: dict[Expr, Expr]) -> Any
     return source if template.index == 0 else source.out(template.index)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """One rewrite of a Model: found at a root node, applied as one labelled patch.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -82,12 +84,26 @@ def select(
     Raises:
         OptionError: a name is no pass.
     """
+    wanted = None if passes is None else frozenset(passes)
+    return _selected(target, wanted, frozenset(skip), tuple(extra), _registered())
+
+
+def _registered() -> tuple[Rule | Sweep, ...]:
+    return (*itertools.chain.from_iterable(REGISTRY.values()), *SWEEPS.values())
+
+
+@functools.lru_cache(maxsize=64)
+def _selected(
+    target: str,
+    wanted: frozenset[str] | None,
+    skipped: frozenset[str],
+    extra: tuple[Rule, ...],
+    registered: tuple[Rule | Sweep, ...],
+) -> Selection:
+    """See ``select``; what is registered is named, so that a selection is made anew when that changes."""
     known = {*REGISTRY, *SWEEPS}
-    skipped = set(skip)
-    for name in (*(passes or ()), *skipped):
-        if name not in known:
-            raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
-    wanted = None if passes is None else set(passes)
+    for name in sorted({*(wanted or ()), *skipped} - known):
+        raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
     profile = targets.profile(target)
 
     def chosen(name: str, rules: Iterable[Rule]) -> list[Rule]:
@@ -110,9 +126,9 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     model as it was after that many patches.
     """
     free_initializers(model)
-    interface = _Interface(model)
-    open_negative_sizes(model)
     with collector_paused():
+        interface = _Interface(model)
+        open_negative_sizes(model)
         inference.infer_shapes(model, strict=False)
         engine = _to_fixed_point(model, selection, settings)
     inference.forget_made_up(model)
@@ -210,15 +226,10 @@ class _Interface:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._listed = frozenset(
-            str(value.name)
-            for root in _roots(model)
-            for node in facts.nodes_of(root)
-            for value in node.outputs
-            if _declared(value)
-        )
+        nodes = [node for root in _roots(model) for node in facts.nodes_of(root)]
+        self._listed = frozenset([str(value.name) for node in nodes for value in node.outputs if _declared(value)])
         self._inputs = [(v, v.type, v.shape) for v in model.graph.inputs]
-        bodies = [body for root in _roots(model) for node in facts.nodes_of(root) for body in facts.bodies(node)]
+        bodies = [body for node in nodes if node.attributes.data for body in facts.bodies(node)]
         self._of_bodies = [(body, v, v.type, v.shape) for body in bodies for v in body.outputs]
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
 

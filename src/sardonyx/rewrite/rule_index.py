@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -23,10 +24,7 @@ class RuleIndex:
 
     def __init__(self, rules: Sequence[Rule], operators: set[str]) -> None:
         self._operators = operators
-        self._by_root: dict[str, list[Rule]] = {}
-        for rule in rules:
-            for root in rule.roots:
-                self._by_root.setdefault(root, []).append(rule)
+        self._by_root = _by_root(tuple(rules))
         self._chosen: dict[tuple[str, ...], list[Rule]] = {}
         self._chosen_for = len(operators)
 
@@ -35,7 +33,7 @@ class RuleIndex:
         if len(self._operators) != self._chosen_for:
             self._chosen.clear()
             self._chosen_for = len(self._operators)
-        key = (node.op_type, *[_maker(value) for value in node.inputs]) if node.domain in STANDARD else ("*",)
+        key = (node.op_type, *map(_maker, node.inputs)) if node.domain in STANDARD else ("*",)
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self._choose(key)
@@ -49,6 +47,16 @@ class RuleIndex:
             if behind and (not rule.among or not any(needed.isdisjoint(self._operators) for needed in rule.among)):
                 chosen.append(rule)
         return chosen
+
+
+@functools.lru_cache(maxsize=64)
+def _by_root(rules: tuple[Rule, ...]) -> Mapping[str, Sequence[Rule]]:
+    """Rules by the operators that they are rooted at; few selections of rules serve many models."""
+    found: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for root in rule.roots:
+            found.setdefault(root, []).append(rule)
+    return found
 
 
 def _maker(value: ir.Value | None) -> str:

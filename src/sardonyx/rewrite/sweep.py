@@ -20,7 +20,7 @@ from sardonyx.rewrite.site import Site
 Finder = Callable[[Engine, ir.Graph], Iterator[tuple[ir.Node, Result]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sweep:
     """A registered sweep: its contract as a ``Rule``, and the function that finds its patches."""
 

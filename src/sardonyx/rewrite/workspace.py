@@ -71,10 +71,13 @@ class Workspace:
         self._dead_graphs: set[ir.Graph] = set()
         self._unread: list[ir.Value] = []
         nodes = [node for root in self.roots() for node in facts.nodes_of(root)]
+        self.nodes_given = len(nodes)
+        """Nodes that the model came with."""
         self.node_names = Names([node.name for node in nodes if node.name])
         self.operators = {node.op_type for node in nodes}
         """Types of all operators that the model has, or had: what is not here is nowhere in it."""
-        self._flat = not any(facts.bodies(node) for node in nodes)
+        self.flat = not any(facts.bodies(node) for node in nodes)
+        """Whether no node holds a body, so that none need be looked for."""
 
     def roots(self) -> Iterator[ir.Graph]:
         """The main graph, then each model-local function's body, with its operator sets in force."""
@@ -94,14 +97,14 @@ class Workspace:
 
     def graphs(self, root: ir.Graph) -> list[ir.Graph]:
         """A graph and all bodies in it, outer before inner."""
-        return [root] if self._flat else list(facts.graphs_of(root))
+        return [root] if self.flat else list(facts.graphs_of(root))
 
     def note_operators(self, nodes: Iterable[ir.Node]) -> None:
         """Have ``operators`` include those of nodes, and of bodies in them."""
         for node in nodes:
             self.operators.add(node.op_type)
             for body in facts.bodies(node):
-                self._flat = False
+                self.flat = False
                 self.operators.update(inner.op_type for inner in facts.nodes_of(body))
 
     def alive(self, node: ir.Node) -> bool:
@@ -144,13 +147,13 @@ class Workspace:
     def discard(self, node: ir.Node) -> ir.Node:
         """Take a node out, with the bodies it holds, and stop it from reading anything."""
         self._unread.extend(v for v in node.inputs if v is not None)
-        for body in facts.bodies(node):
-            self.discard_body(body)
+        if not self.flat:
+            for body in facts.bodies(node):
+                self.discard_body(body)
         graph = node.graph
         assert graph is not None
         graph.remove(node)
-        for i in range(len(node.inputs)):
-            node.replace_input_with(i, None)
+        _read_nothing(node)
         return node
 
     def discard_body(self, body: ir.Graph) -> None:
@@ -159,8 +162,7 @@ class Workspace:
         for inner in body:
             for nested in facts.bodies(inner):
                 self.discard_body(nested)
-            for i in range(len(inner.inputs)):
-                inner.replace_input_with(i, None)
+            _read_nothing(inner)
 
     def remove_dead(self, candidates: Iterable[ir.Node | None]) -> list[ir.Node]:
         """Remove the candidates that nothing reads, and then what only they read."""
@@ -170,10 +172,11 @@ class Workspace:
             node = stack.pop()
             if node.graph is None or not all(facts.unused(v) for v in node.outputs):
                 continue
-            inputs = [v for v in node.inputs if v is not None]
-            captured = [v for body in facts.bodies(node) for v in facts.captured_values(body)]
+            read = [v for v in node.inputs if v is not None]
+            if not self.flat:
+                read += [v for body in facts.bodies(node) for v in facts.captured_values(body)]
             removed.append(self.discard(node))
-            stack.extend(p for v in (*inputs, *captured) if (p := v.producer()) is not None)
+            stack += [p for v in read if (p := v.producer()) is not None]
         return removed
 
     def unread(self) -> list[ir.Node]:
@@ -181,6 +184,12 @@ class Workspace:
         found = [producer for value in self._unread if (producer := value.producer()) is not None]
         self._unread.clear()
         return found
+
+
+def _read_nothing(node: ir.Node) -> None:
+    for i, value in enumerate(node.inputs):
+        if value is not None:
+            node.replace_input_with(i, None)
 
 
 def _normal_imports(imports: Mapping[str, int]) -> dict[str, int]:

@@ -202,6 +202,25 @@ def test_weights_that_nothing_reads_go_and_inputs_stay() -> None:
     assert [value.name for value in result.graph.initializer] == ["w", "u"]
 
 
+def test_equal_weights_of_a_graph_become_one_in_one_patch() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] y)
+        <float[2] u = {1, 2}, float[2] v = {1, 2}, float[2] w = {1, 2}, float[2] kept = {1, 2}> {
+        a = Add (x, u)  b = Mul (a, v)  d = Sub (b, kept)
+        y = If (c) <then_branch = t () => (float[2] p) { p = Add (d, w) },
+                    else_branch = e () => (float[2] q) <float[2] own = {1, 2}> { q = Mul (d, own) }>
+    }"""
+    model = model_io.from_proto(onnx.parser.parse_model(text))
+    selection = pipeline.select(passes=["eliminate_duplicate_initializer"])
+    engine = pipeline.transform(model, selection, Settings(protected=frozenset({"kept"})))
+    result = model_io.to_proto(model).graph
+    assert [weight.name for weight in result.initializer] == ["u", "kept"]
+    assert [node.input[1] for node in result.node[:3]] == ["u", "u", "kept"]
+    branches = {attribute.name: attribute.g for attribute in result.node[3].attribute}
+    assert [branch.node[0].input[1] for branch in branches.values()] == ["u", "u"]
+    assert not any(branch.initializer for branch in branches.values())
+    assert len(engine.applied) == 2, "one for the graph, one for the branch that has a weight"
+
+
 def test_equal_nodes_of_sibling_branches_stay_in_their_branches() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] y) {
         y = If (c) <then_branch = t () => (float[2] p) { p = Relu (x) },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import ChainMap
-from collections.abc import Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, MutableMapping, Sequence
 from typing import cast
 
 import onnx_ir as ir
@@ -119,23 +119,36 @@ Form = tuple[ir.DataType, tuple[object, ...]]
 
 @sweep("eliminate_duplicate_initializer", exactness=EXACT)
 def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Equal weights are stored once."""
-    yield from _duplicates(graph, _Seen(contents_in(engine)))
+    """Equal weights are stored once.
+
+    All those of a graph in one patch.
+    """
+    yield from _duplicates(engine, graph, _Seen(contents_in(engine)))
 
 
-def _duplicates(graph: ir.Graph, seen: _Seen) -> Iterator[tuple[ir.Node, Result]]:
-    for value in list(graph.initializers.values()):
+def _duplicates(engine: Engine, graph: ir.Graph, seen: _Seen) -> Iterator[tuple[ir.Node, Result]]:
+    found: dict[ir.Value, ir.Value] = {}
+    for value in graph.initializers.values():
         tensor = facts.constant_tensor(value)
-        if tensor is None or value.is_graph_output() or not value.uses():
+        if tensor is None or value.is_graph_output() or facts.unused(value):
             continue
         first = seen.find_or_add(value, (tensor.dtype, tuple(tensor.shape)))
-        if first is not None:
-            yield next(iter(value.uses())).node, Patch({value: first})
-            if not value.uses():
-                del graph.initializers[str(value.name)]
+        if first is not None and value.name not in engine.settings.protected:
+            found[value] = first
+    if found:
+        yield next(iter(next(iter(found)).uses())).node, Patch(found, edit=functools.partial(_dropped, graph, found))
+    if engine.flat:
+        return
     for node in graph:
         for body in facts.bodies(node):
-            yield from _duplicates(body, _Seen(seen.contents, seen))
+            yield from _duplicates(engine, body, _Seen(seen.contents, seen))
+
+
+def _dropped(graph: ir.Graph, weights: Iterable[ir.Value]) -> Iterable[ir.Node]:
+    """Take weights that nothing reads any more out of their graph."""
+    for value in weights:
+        del graph.initializers[str(value.name)]
+    return ()
 
 
 class _Seen:
@@ -184,10 +197,12 @@ class _Seen:
 @sweep("eliminate_common_subexpression", exactness=EXACT)
 def common_subexpressions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Nodes that compute the same from the same are computed once; bodies reuse what their surroundings know."""
-    yield from _equal_nodes(graph, {})
+    yield from _equal_nodes(engine, graph, {})
 
 
-def _equal_nodes(graph: ir.Graph, outer: MutableMapping[Hashable, ir.Node]) -> Iterator[tuple[ir.Node, Result]]:
+def _equal_nodes(
+    engine: Engine, graph: ir.Graph, outer: MutableMapping[Hashable, ir.Node]
+) -> Iterator[tuple[ir.Node, Result]]:
     seen = ChainMap({}, outer) if outer else outer
     for node in graph:
         key = _expression_key(node)
@@ -197,8 +212,9 @@ def _equal_nodes(graph: ir.Graph, outer: MutableMapping[Hashable, ir.Node]) -> I
                 pairs = zip(node.outputs, first.outputs, strict=True)
                 yield node, Patch({old: new for old, new in pairs if not facts.unused(old)})
                 continue
-        for body in facts.bodies(node):
-            yield from _equal_nodes(body, ChainMap({}, seen))
+        if not engine.flat:
+            for body in facts.bodies(node):
+                yield from _equal_nodes(engine, body, ChainMap({}, seen))
 
 
 def _expression_key(node: ir.Node) -> Hashable | None:

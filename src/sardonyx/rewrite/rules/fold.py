@@ -98,7 +98,7 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
     known: set[ir.Value] = set()
     group: list[ir.Node] = []
     for node in facts.nodes_of(graph):
-        if not node.inputs or not all(v is None or v in known or facts.is_constant(v) for v in node.inputs):
+        if not _reads_constants(node, known):
             continue
         known_here = node.domain in STANDARD or facts.is_users(node)
         if not known_here or node.op_type in KEPT or not facts.is_pure(node):
@@ -112,6 +112,14 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
         group.append(node)
         known.update(node.outputs)
     return group
+
+
+def _reads_constants(node: ir.Node, known: set[ir.Value]) -> bool:
+    """Whether a node reads something, and nothing but constants and what is ``known`` to become one."""
+    for value in node.inputs:  # No generator: every node is asked, and most fail at their first input.
+        if value is not None and value not in known and not facts.is_constant(value):
+            return False
+    return bool(node.inputs)
 
 
 def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | None:

@@ -159,6 +159,8 @@ def unused_functions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node,
 @sweep("eliminate_unused_opset_import", exactness=EXACT)
 def unused_imports(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Operator sets other than the default one that no node comes from."""
+    if all(domain in STANDARD for domain in graph.opset_imports):
+        return
     used = {node.domain for node in facts.nodes_of(graph)}
     if not engine.in_function:
         used |= {domain for function in engine.model.functions.values() for domain in function.opset_imports}

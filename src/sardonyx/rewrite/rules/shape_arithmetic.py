@@ -27,8 +27,10 @@ def _as_constant(s: Site) -> Result:
     kind = facts.dtype(output)
     if kind not in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL):
         return None
+    if len(output.shape or ()) > 1 or len(s.node.outputs) > 1 or facts.unused(output):
+        return None
     found = s.sizes.elements(output)
-    if found is None or len(s.node.outputs) > 1 or facts.unused(output):
+    if found is None:
         return None
     rank, elements = found
     if not all(isinstance(e, int) for e in elements):
@@ -166,8 +168,9 @@ def _shared(
     seen: MutableMapping[Hashable, ir.Value] = ChainMap({}, outer)
     sizes = engine.sizes
     for node in graph:
-        for body in facts.bodies(node):
-            yield from _shared(engine, body, seen)
+        if not engine.flat:
+            for body in facts.bodies(node):
+                yield from _shared(engine, body, seen)
         if node.op_type not in RULES or node.domain not in STANDARD or len(node.outputs) != 1:
             continue
         value = node.outputs[0]
