@@ -38,6 +38,9 @@ _AHEAD = 4096
 LINE = 64
 """Bytes of a cache line."""
 
+_MOST_LINES = 4
+"""Most cache lines of the following panel that a round of a tile asks for; with more, few tiles make use of it."""
+
 TILES_WORTH_PACKING = 2
 """Register tiles of rows up to which B is read where it lies."""
 
@@ -377,27 +380,33 @@ class _Gemm:
                 e.store(tile.type, value, sum_at(number, offset), tile.bytes * tile.lanes)
 
     def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None] | None:
-        """What asks for a part of the following panel, a cache line a round, so that the tiles of one fetch the next.
+        """What asks for a part of the following panel, some cache lines a round: the tiles of one fetch the next.
 
-        Once all of it has been asked for, or where it would drive this one out, it is lines of A that are there.
-        With panels of more than one line a step of K the processor does as well alone (measured on Zen 4).
+        Processors look ahead along what is read, not to what comes after a panel that passes many times: without this
+        the first tile of each waits for memory while the others leave that idle. Once all of it has been asked for, or
+        where it would drive this one out, it is lines of A that are there.
         """
         e, tile = self.e, self.tile
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
-        if panel.following is None or row_bytes > LINE:
+        lines = -(-tile.unroll * row_bytes // LINE)
+        tiles = self.product.m // tile.rows if isinstance(self.product.m, int) else lines
+        each = -(-lines // max(tiles, 1))
+        if panel.following is None or each > _MOST_LINES:
             return None
-        part = e.mul(e.div(panel.depth, tile.unroll), LINE)
+        part = e.mul(e.div(panel.depth, tile.unroll), each * LINE)
         number = e.div(e.sub(row, panel.first_row), tile.rows)
         wanted = e.address(panel.following, "i8", e.mul(number, part))
-        enough = e.let(f"icmp sge i64 {number}, {-(-tile.unroll * row_bytes // LINE)}")
+        enough = e.let(f"icmp sge i64 {number}, {-(-lines // each)}")
         large = e.let(f"icmp sgt i64 {panel.depth}, {self.target.l2 // 4 // row_bytes}")
         none = e.let(f"or i1 {enough}, {large}")
         start = e.let(f"select i1 {none}, ptr {line}, ptr {wanted}")
         along = e.mul(self.a.column, numpy_dtype(self.a.dtype).itemsize)
-        step = e.let(f"select i1 {none}, i64 {along}, i64 {LINE // tile.unroll}")
+        step = e.let(f"select i1 {none}, i64 {along}, i64 {each * LINE // tile.unroll}")
 
         def prefetch(place: str) -> None:
-            e.prefetch(e.address(start, "i8", e.mul(place, step)), level=2)
+            first = e.address(start, "i8", e.mul(place, step))
+            for offset in range(each):
+                e.prefetch(e.address(first, "i8", offset * LINE), level=2)
 
         return prefetch
 
