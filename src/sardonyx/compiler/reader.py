@@ -313,11 +313,8 @@ class Reader:
 
     def reshaped(self, place: Place, shape: Sequence[Size], source: Sequence[Size]) -> Place:
         """A place in ``shape`` as the place of the same element in ``source``."""
-        groups = factor_groups(shape, source)
-        if groups is None:
-            groups = [(list(range(len(shape))), list(range(len(source))))]
         found = [ORIGIN] * len(source)
-        for mine, theirs in groups:
+        for mine, theirs in factor_groups(shape, source):
             if not theirs:
                 continue
             at = ORIGIN

@@ -103,13 +103,24 @@ def view(value: Value, stop: frozenset[Value] | set[Value] | dict[Value, object]
     return itself if reshaped is None else View(inner.base, inner.offset, shape, reshaped)
 
 
-def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """Split the axes of two shapes of equal element counts into the smallest runs of equal products.
+def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
+    """Split the axes of two shapes of equal element counts into the smallest runs whose products are known to be equal.
 
     Returns:
-        Pairs of axis lists, in order; axes of size 1 may be left with an empty other side. None where sizes cannot be
-        told apart.
+        Pairs of axis lists, in order; axes of size 1 may be left with an empty other side.
     """
+    # Where the last axes are the same, so is what is left of the counts, also where nothing tells their factors apart.
+    last = 0
+    while last < min(len(first), len(second)) and _same(first[-1 - last], second[-1 - last]):
+        last += 1
+    groups = _groups(first[: len(first) - last], second[: len(second) - last])
+    if groups is None:
+        groups = [([*range(len(first) - last)], [*range(len(second) - last)])]
+    return groups + [([len(first) - each], [len(second) - each]) for each in range(last, 0, -1)]
+
+
+def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+    """Split axes from the first one on; None where sizes cannot be told apart."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(first) or j < len(second):
@@ -123,7 +134,7 @@ def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[l
                 mine.append(i)
                 theirs.append(j)
                 i, j = i + 1, j + 1
-            elif a == b or equal(a, b):
+            elif _same(a, b):
                 break
             elif j < len(second) and (i >= len(first) or _smaller(b, a)):
                 b = b * second[j]
@@ -135,7 +146,7 @@ def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[l
                 i += 1
             else:
                 return None
-            if (i >= len(first) and j >= len(second)) and not (a == b or equal(a, b)):
+            if (i >= len(first) and j >= len(second)) and not _same(a, b):
                 return None
         if not mine and not theirs:
             # What is left over on one side alone has size 1.
@@ -143,6 +154,11 @@ def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[l
             break
         groups.append((mine, theirs))
     return groups
+
+
+def _same(a: Size, b: Size) -> bool:
+    """Whether two sizes are known to be equal."""
+    return a == b or equal(a, b) is True
 
 
 def _smaller(a: Size, b: Size) -> bool:
@@ -155,8 +171,6 @@ def _smaller(a: Size, b: Size) -> bool:
 def reshaped_strides(shape: Sequence[Size], strides: Sequence[Size], target: Sequence[Size]) -> tuple[Size, ...] | None:
     """The strides of a view after a reshape; None where elements would have to move."""
     groups = factor_groups(shape, target)
-    if groups is None:
-        return None
     found: list[Size] = [0] * len(target)
     for mine, theirs in groups:
         wide = [axis for axis in mine if shape[axis] != 1]

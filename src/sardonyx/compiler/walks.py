@@ -58,8 +58,6 @@ def _permute(value: Value, axis: int, walk: _Walk) -> bool:
 def _reshape(value: Value, axis: int, walk: _Walk) -> bool:
     source = value.operands[0]
     groups = factor_groups(shape_of(value), shape_of(source))
-    if groups is None:
-        return False
     first = next((theirs for mine, theirs in groups if axis in mine), [])
     second = next((theirs for mine, theirs in groups if axis + 1 in mine), [])
     together = next((mine for mine, _ in groups if axis in mine and axis + 1 in mine), None)
