@@ -123,7 +123,7 @@ class Entry:
             table[word] = ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
         for word, value in words.items():
             table[word] = value
-        functions = _code(target)
+        functions = _code(target, code)
         definition = _MethodDef(b"run", functions.address(code), flags, None)
         make = api.PyCFunction_NewEx
         make.restype = ctypes.py_object
@@ -134,10 +134,11 @@ class Entry:
 
 
 @once
-def _code(target: Target) -> MappedCode | LoadedCode:
-    written = {"sardonyx_call": _call, "sardonyx_again": _again, "sardonyx_connect": _connect}
-    definitions = [_function(name, write) for name, write in written.items()]
-    return loaded(linked(objects([module_text(target, definitions)], target, store(), jobs=1)), target)
+def _code(target: Target, name: str) -> MappedCode | LoadedCode:
+    """A function by itself: what a process does first needs one of them."""
+    write = {"sardonyx_call": _call, "sardonyx_again": _again, "sardonyx_connect": _connect}[name]
+    text = module_text(target, [_function(name, write)])
+    return loaded(linked(objects([text], target, store(), jobs=1)), target)
 
 
 def _function(name: str, write: Callable[[Emitter], None]) -> str:
