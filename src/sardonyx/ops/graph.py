@@ -505,7 +505,7 @@ def _attribute(attribute: ir.Attr) -> Any:
             return [tensor_constant(tensor) for tensor in value]
         case kinds.STRING if isinstance(value, bytes):
             raise InvalidModelError(f"the attribute {attribute.name!r} is a text that is not UTF-8.")
-        case kinds.STRINGS if any(isinstance(text, bytes) for text in value):
+        case kinds.STRINGS if bytes in set(map(type, value)):
             raise InvalidModelError(f"the attribute {attribute.name!r} holds a text that is not UTF-8.")
         case kinds.INTS | kinds.FLOATS | kinds.STRINGS:
             return tuple(value)
