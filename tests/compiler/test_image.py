@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import random_program
 
+from sardonyx.compiler.alignment import aligned
 from sardonyx.compiler.image import Image
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.sharing import aligned
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim

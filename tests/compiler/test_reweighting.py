@@ -138,3 +138,24 @@ def test_equal_weights_are_one_in_memory() -> None:
     first, second = (NativeModel.compiled(each) for each in (model, model.clone()))
     arrays = [set(map(id, each.program._prepared.values())) for each in (first, second)]
     assert arrays[0] & arrays[1]
+
+
+def test_a_weight_of_which_only_the_last_element_is_another_is_made_anew() -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[1, 300] x) => (float[1, 200] y) { y = MatMul(x, w) }'
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(drawn("w", np.empty((300, 200), np.float32)), "w"))
+    model = load(proto)
+    native, x = NativeModel.compiled(model), np.zeros((1, 300), np.float32)
+    x[0, -1] = 1
+
+    def last_doubled(_: str, array: np.ndarray) -> np.ndarray:
+        other = array.copy()
+        other[-1, -1] *= 2
+        return other
+
+    found = native.reweighted(with_weights(model, last_doubled))
+    assert found is not None
+    (before,), (after,) = run(native, {"x": x}), run(found, {"x": x})
+    assert after[0, -1] == 2 * before[0, -1]
+    np.testing.assert_array_equal(after[0, :-1], before[0, :-1])

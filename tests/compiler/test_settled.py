@@ -10,10 +10,10 @@ import pytest
 from tests.core.programs import computed
 
 import sardonyx
+from sardonyx.compiler.alignment import aligned
 from sardonyx.compiler.call import Call
 from sardonyx.compiler.image import Image
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.sharing import aligned
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim

@@ -16,7 +16,7 @@ from sardonyx.core import types as t
 from sardonyx.core.differentiation import gradient
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Function, Value, functions_of
-from sardonyx.core.simplifications import SIMPLIFICATIONS
+from sardonyx.core.simplifications import SIMPLIFICATIONS, uniform
 from sardonyx.core.simplify import simplify
 from sardonyx.core.spec import check
 from sardonyx.core.tensor import apply
@@ -105,6 +105,17 @@ def test_a_rule(rule: str, type_: TensorType, compute: Callable[[L.Tensor], L.Te
     arrays = [[HALF], [SPECIAL]] if type_ is X else [[random_array(np.random.default_rng(0), type_, {"N": 3, "M": 2})]]
     assert primitives(assert_simplified(function, arrays)) == left
     assert primitives(function) != left
+
+
+@pytest.mark.parametrize("elements", [1, 4096, 4097, 10_000])
+def test_a_tensor_is_one_number_everywhere_if_its_last_element_is_too(elements: int) -> None:
+    array = np.full(elements, np.nan, np.float32)
+    found = uniform(L.constant(array))
+    assert found is not None
+    assert np.isnan(found)
+    if elements > 1:
+        array[-1] = -array[-1]
+        assert uniform(L.constant(array)) is None
 
 
 def test_every_exact_rule_has_an_example() -> None:

@@ -272,7 +272,7 @@ class ImageKernel:
         w = self.writing
 
         def made(read: Callable[[Value], np.ndarray]) -> np.ndarray:
-            source = read(found.weights)[0].astype(np.float32)
+            source = read(found.weights)[0].astype(np.float32, copy=False)
             if chosen.fresh:
                 return tiles.pack_weights(source, self.target)
             return tiles.transform_weights(source, chosen.tile, self.target)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
+from sardonyx.compiler.alignment import ALIGNMENT
 from sardonyx.compiler.emitter import Emitter, Variable
 from sardonyx.compiler.size_table import ROW_WORDS, Operation
-
-ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
 
 BUFFER_WORDS = 3
 """Words of a buffer: the register of its bytes, the first and the last step that it is alive in."""

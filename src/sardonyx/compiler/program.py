@@ -17,6 +17,7 @@ import numpy as np
 
 from sardonyx.compiler import image as image_module
 from sardonyx.compiler import interpreted
+from sardonyx.compiler.alignment import aligned
 from sardonyx.compiler.bodies import Bodies
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
@@ -33,7 +34,7 @@ from sardonyx.compiler.plan import Plan, Planner
 from sardonyx.compiler.player import player
 from sardonyx.compiler.required import known, required
 from sardonyx.compiler.reweighting import Meaning, matched, remade
-from sardonyx.compiler.sharing import aligned, prepared
+from sardonyx.compiler.sharing import prepared
 from sardonyx.compiler.steps import Outline, Segment, Step, beneath, is_of_constants, last_readers, not_native, steps_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target

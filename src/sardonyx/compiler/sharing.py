@@ -8,9 +8,9 @@ import weakref
 
 import numpy as np
 
+from sardonyx.compiler.alignment import aligned
 from sardonyx.compiler.closed import computed, is_closed
 from sardonyx.compiler.launch import Prepared
-from sardonyx.compiler.planning import ALIGNMENT
 from sardonyx.core.graph import Value, function
 
 _arrays: weakref.WeakValueDictionary[tuple[str, bytes], np.ndarray] = weakref.WeakValueDictionary()
@@ -46,14 +46,3 @@ def _contents(value: Value) -> bytes:
             sum.update(b"".join(digests[operand] for operand in each.operands))
         digests[each] = sum.digest()
     return digests[value]
-
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """The array, contiguous and on a cache line."""
-    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
-        return array
-    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found

@@ -20,6 +20,9 @@ from sardonyx.core.primitives import PRIMITIVES
 from sardonyx.core.tensor import apply, constant
 from sardonyx.core.types import DType, Shape, TensorType, numpy_dtype
 
+_BLOCK = 1 << 12
+"""Elements that are compared at a time."""
+
 SimplificationRule = Callable[..., "Tensor | None"]
 
 
@@ -56,7 +59,10 @@ def uniform(x: Tensor) -> np.ndarray | None:
     if not x.is_constant or x.known.size == 0 or x.known.dtype == object:
         return None
     flat = np.ascontiguousarray(x.known).reshape(-1)
-    return flat[0, ...] if flat.tobytes() == flat[:1].tobytes() * flat.size else None
+    # In blocks, and the bits: of most tensors the first says that it is not so.
+    bits = flat.view(np.uint8).reshape(flat.size, -1)
+    same = all((bits[at : at + _BLOCK] == bits[0]).all() for at in range(0, flat.size, _BLOCK))
+    return flat[0, ...] if same else None
 
 
 def _is(x: Tensor, number: float, *, negative_zero: bool = False) -> bool:

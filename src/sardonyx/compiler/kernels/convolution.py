@@ -138,7 +138,7 @@ def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
     flat = weights.reshape(tile.filters, each, math.prod(window))
     if tile.together > 1:
         return direct_weights(joined_channels(flat, tile.together), tile)
-    flat = flat.astype(np.float32)
+    flat = flat.astype(np.float32, copy=False)
     if tile.form == "dot":
         return dot_weights(flat, tile)
     return grouped_weights(flat, tile.lanes) if tile.form == "grouped" else direct_weights(flat, tile)

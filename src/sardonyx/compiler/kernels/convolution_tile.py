@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from sardonyx.compiler.alignment import aligned_zeros
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.windows import Number, block_count
 
@@ -58,6 +59,8 @@ class Tile:
     @property
     def depth(self) -> int:
         """Input blocks that an output block sees."""
+        if self.groups == 1:
+            return self._input_blocks
         return max(last - first for first, last in map(self._seen, range(self.tiles)))
 
     def first_input(self, tile: int) -> int:
@@ -91,22 +94,37 @@ def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
     For each group of output blocks: [input block][tap][input channel of the block][output block][lane].
     """
     each, taps = flat.shape[1:]
-    produced = tile.filters // tile.groups
-    parts = []
+    produced, depth = tile.filters // tile.groups, tile.depth
+    packed = aligned_zeros((depth * taps * tile.inner * tile.output_blocks * tile.lanes,), flat.dtype)
+    size = depth * taps * tile.inner * tile.lanes
     for number in range(tile.tiles):
-        blocks = min(tile.blocks, tile.output_blocks - number * tile.blocks)
-        first = number * tile.blocks * tile.lanes
-        last = min(first + blocks * tile.lanes, tile.filters)
-        part = np.zeros((tile.depth * tile.inner, taps, blocks * tile.lanes), flat.dtype)
+        start = number * tile.blocks
+        blocks = min(tile.blocks, tile.output_blocks - start)
+        first, last = start * tile.lanes, min((start + blocks) * tile.lanes, tile.filters)
+        part = packed[start * size : (start + blocks) * size].reshape(depth, taps, tile.inner, blocks * tile.lanes)
         if tile.groups == 1:
-            part[:each, :, : last - first] = flat[first:last].transpose(1, 2, 0)
+            _put_channels(part[..., : last - first], flat[first:last].transpose(2, 1, 0), 0)
         else:
+            seen = tile.first_input(number) * tile.inner
             for filter in range(first, last):
-                at = filter // produced * each - tile.first_input(number) * tile.inner
-                part[at : at + each, :, filter - first] = flat[filter]
-        by_block = part.reshape(tile.depth, tile.inner, taps, blocks * tile.lanes)
-        parts.append(by_block.transpose(0, 2, 1, 3).ravel())
-    return np.concatenate(parts) if parts else np.zeros(0, flat.dtype)
+                at = filter // produced * each - seen
+                _put_channels(part[..., filter - first : filter - first + 1], flat[filter].T[..., np.newaxis], at)
+    return packed
+
+
+def _put_channels(blocks: np.ndarray, channels: np.ndarray, at: int) -> None:
+    """Write channels [taps, channels, filters] into blocks of them, [block, tap, channel, filter], from one on."""
+    inner, count = blocks.shape[2], channels.shape[1]
+    block, within = divmod(at, inner)
+    if within == 0 and (whole := count // inner):
+        taps, filters = len(channels), channels.shape[2]
+        parts = channels[:, : whole * inner].reshape(taps, whole, inner, filters)
+        blocks[block : block + whole] = parts.swapaxes(0, 1)
+        channels, block, count = channels[:, whole * inner :], block + whole, count - whole * inner
+    while count:
+        some = min(inner - within, count)
+        blocks[block, :, within : within + some] = channels[:, :some]
+        channels, block, within, count = channels[:, some:], block + 1, 0, count - some
 
 
 def joined_channels(flat: np.ndarray, together: int) -> np.ndarray:

@@ -181,11 +181,12 @@ def transform_weights(
         target: What the code is for.
 
     Returns:
-        [groups of filters, places, channels, filters of a group]; channels and filters that fill blocks are zero.
+        [groups of filters, places, channels, filters of a group], not in this order in memory; channels and filters
+        that fill blocks are zero.
     """
     down, across = (as_floats(short_convolution(m).weight) for m in tile)
     transformed = np.einsum("xi,fcij,yj->fcxy", down, weights.astype(np.float64), across, optimize=True)
-    return np.ascontiguousarray(_in_groups(transformed, target).transpose(0, 2, 1, 3))
+    return _in_groups(transformed, target).transpose(0, 2, 1, 3)
 
 
 def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArray[np.float32]:
@@ -196,7 +197,8 @@ def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArra
         target: What the code is for.
 
     Returns:
-        [groups of filters, channels, taps, filters of a group]; channels and filters that fill blocks are zero.
+        [groups of filters, channels, taps, filters of a group], not in this order in memory; channels and filters that
+        fill blocks are zero.
     """
     return _in_groups(weights, target)
 
@@ -209,7 +211,7 @@ def _in_groups(weights: npt.NDArray[np.floating], target: Target) -> npt.NDArray
     groups = -(-filters // width)
     padded = np.zeros((groups * width, block_count(channels, lanes) * lanes, math.prod(window)), np.float32)
     padded[:filters, :channels] = weights.reshape(filters, channels, -1)
-    return np.ascontiguousarray(padded.reshape(groups, width, *padded.shape[1:]).transpose(0, 2, 3, 1))
+    return padded.reshape(groups, width, *padded.shape[1:]).transpose(0, 2, 3, 1)
 
 
 def error_bound(tile: tuple[int, int], channels: int) -> float:
