@@ -8,6 +8,7 @@ axes multiplies 4 times less than the direct way.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -255,6 +256,7 @@ def cost(
     return (max(products, memory) + transforms) / workers
 
 
+@functools.lru_cache(maxsize=1024)
 def best_tile(
     target: Target,
     *,
