@@ -12,8 +12,8 @@ import pytest
 
 from sardonyx import Session
 from sardonyx.compiler import arena
+from sardonyx.compiler.alignment import ALIGNMENT
 from sardonyx.compiler.arena import Block, Blocks
-from sardonyx.compiler.planning import ALIGNMENT
 from sardonyx.compiler.player import player
 from sardonyx.compiler.target import host
 

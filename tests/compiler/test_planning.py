@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx.compiler.alignment import ALIGNMENT
 from sardonyx.compiler.context import Context, Linked
 from sardonyx.compiler.plan import Plan
-from sardonyx.compiler.planning import ALIGNMENT, BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
+from sardonyx.compiler.planning import BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
 from sardonyx.compiler.player import player
 from sardonyx.compiler.size_table import SizeTable
 from sardonyx.compiler.target import host

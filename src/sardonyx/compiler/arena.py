@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sardonyx.compiler.planning import ALIGNMENT, BlockWord
+from sardonyx.compiler.alignment import ALIGNMENT
+from sardonyx.compiler.planning import BlockWord
 
 SHARED = 1 << 20
 """Bytes of an arena above which it is a block: to take one costs some nanoseconds, and to be given another the words of

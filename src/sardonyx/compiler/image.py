@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler.alignment import ALIGNMENT
 from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.launch import FAULT, Body, Buffer, Count, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.linking import Code
-from sardonyx.compiler.planning import ALIGNMENT
 from sardonyx.compiler.schedule import Group
 from sardonyx.compiler.settled import Settling
 from sardonyx.compiler.steps import Outline, Segment, Step

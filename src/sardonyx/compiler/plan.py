@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sardonyx.compiler.alignment import ALIGNMENT
 from sardonyx.compiler.launch import FAULT, Body, Count, Launch, Prepared, Relaid, Scratch, Stage
-from sardonyx.compiler.planning import ALIGNMENT, BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
+from sardonyx.compiler.planning import BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
 from sardonyx.compiler.player import COPY_WORDS, PATCH_WORDS, WORDS, IterationWord
 from sardonyx.compiler.required import Equal, known
 from sardonyx.compiler.size_table import Operation, SizeTable

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from sardonyx.compiler.alignment import ALIGNMENT
 from sardonyx.compiler.emitter import Emitter, Variable
 from sardonyx.compiler.library.interface import MESSAGES, Status, Tensor
 from sardonyx.compiler.library.parts import COUNTS, POOL, TRUE, Address, InTape, Parts, State, planning_rows
 from sardonyx.compiler.library.processor import lacks, needs
 from sardonyx.compiler.machine_code import module_text
-from sardonyx.compiler.planning import ALIGNMENT, FAULT, PlanWord
+from sardonyx.compiler.planning import FAULT, PlanWord
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.threads import PATIENCE_SECONDS, SPIN_SECONDS
 from sardonyx.compiler.worker_loop import MASK_BYTES, Field, architecture

@@ -8,9 +8,10 @@ from enum import IntEnum
 
 import numpy as np
 
+from sardonyx.compiler.alignment import ALIGNMENT
 from sardonyx.compiler.library.interface import Tensor
 from sardonyx.compiler.plan import Plan
-from sardonyx.compiler.planning import ALIGNMENT, PLACED_WORDS, PlanWord
+from sardonyx.compiler.planning import PLACED_WORDS, PlanWord
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.worker_loop import Field
 

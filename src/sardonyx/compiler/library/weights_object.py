@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from sardonyx.compiler.planning import ALIGNMENT
+from sardonyx.compiler.alignment import ALIGNMENT
 
 SYMBOL = "sardonyx_weights"
 """The name of the first array."""
