@@ -10,6 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,7 @@ from sardonyx.ops.registry import defined_by_users, remove
 from sardonyx.rewrite import rules
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
+from tests.background import Background, end_all
 
 assert rules.__name__  # importing the package registers every rule of the library
 
@@ -29,10 +31,13 @@ settings.load_profile("any-machine")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Processes that share the tests inherit these from the one that shares them out: what one compiles, all have."""
-    if not hasattr(config, "workerinput") and "SARDONYX_CACHE" not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="sardonyx-tests-", ignore_cleanup_errors=True)
-        config.add_cleanup(folder.cleanup)
-        os.environ["SARDONYX_CACHE"] = folder.name
+    if not hasattr(config, "workerinput"):
+        made = tempfile.TemporaryDirectory(prefix="sardonyx-tests-", ignore_cleanup_errors=True)
+        folder = Path(made.name)
+        config.add_cleanup(made.cleanup)
+        config.add_cleanup(lambda: end_all(folder))
+        os.environ["SARDONYX_TESTS"] = str(folder)
+        os.environ.setdefault("SARDONYX_CACHE", str(folder / "cache"))
     # Tests that mean compiled code ask for it.
     os.environ.setdefault("SARDONYX_COMPILE", "off")
 
@@ -71,6 +76,34 @@ def logs() -> None:
             logger.setLevel(logging.NOTSET)
 
 
+# Programs that run beside the tests.
+
+
+def _beside(item: pytest.Item) -> Background | None:
+    """The program that runs beside a test and those before it, if there is one."""
+    marker = item.get_closest_marker("beside")
+    if marker is None:
+        return None
+    program, *arguments = marker.args
+    return Background(Path(os.environ["SARDONYX_TESTS"]), item.config.rootpath / program, *arguments)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin what takes minutes by the clock and little of a processor first, so that other tests run beside it."""
-    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+    """Whoever waits for such a program comes last."""
+    items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """They begin as soon as it is known which tests run."""
+    for item in session.items:
+        program = None if session.config.option.collectonly else _beside(item)
+        if program is not None:
+            program.begin()
+
+
+@pytest.fixture
+def beside(request: pytest.FixtureRequest) -> Background:
+    """The program that the test's marker names."""
+    program = _beside(request.node)
+    assert program is not None
+    return program
