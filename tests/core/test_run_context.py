@@ -57,6 +57,29 @@ def test_memory_limit() -> None:
             L.concat([x, y], 0)
 
 
+def test_small_values_are_limited_too() -> None:
+    with running(RunContext(max_memory=100)), pytest.raises(ResourceError, match="160 bytes, and 0 of the 100"):
+        _ = constant(np.zeros(20)) + 1
+
+
+def test_what_is_noted_twice_counts_once() -> None:
+    run, held = RunContext(), np.zeros(10_000)
+    for _ in range(2):
+        run.track(held, held.nbytes)
+    assert run.alive == run.peak == 80_000
+    del held
+    assert run.alive == 0
+
+
+def test_who_keeps_account_has_nothing_counted_twice() -> None:
+    run, held = RunContext(), np.zeros(10_000)
+    run.track(held, held.nbytes)
+    run.count_from(held.nbytes)
+    assert run.alive == 80_000
+    del held
+    assert run.alive == 80_000
+
+
 def test_time_and_the_end_from_outside() -> None:
     with running(RunContext(timeout=0)), pytest.raises(ResourceError, match="took longer than 0 s"):
         _ = constant(np.zeros(2)) + 1

@@ -79,6 +79,34 @@ def test_a_call_that_needs_more_than_is_allowed_fails_before_it_takes_it(compile
     enough.run(None, {"x": np.concatenate([X] * 8)})
 
 
+def test_what_parts_hand_to_each_other_counts() -> None:
+    """Each part alone needs two arrays at most; the last finds one there already."""
+    model, large = layers(4, "N"), np.concatenate([X] * 8)
+    model.graph.node[1].name = "second"
+
+    def made(most: int | None) -> Session:
+        return Session(model, compile="wait", pins=[("second", "reference")], max_memory=most)
+
+    free = made(None)
+    free.run(None, {"x": large})
+    need = free.memory().peak
+    assert need == 3 * large.nbytes
+    made(need).run(None, {"x": large})
+    limited = made(need - 1)
+    for _ in range(2):
+        with pytest.raises(ResourceError, match=f"{need - 1:,}"):
+            limited.run(None, {"x": large})
+        limited.run(None, {"x": X})
+
+
+def test_what_another_provider_gives_counts() -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: test)")
+    session = Session(layers(1, "N"), providers=["onnxruntime"], max_memory=X.nbytes)
+    session.run(None, {"x": X})
+    with pytest.raises(ResourceError, match=f"onnxruntime: .*{2 * X.nbytes:,} bytes are in use"):
+        session.run(None, {"x": np.concatenate([X] * 2)})
+
+
 def test_what_no_call_uses_is_let_go_of() -> None:
     session = Session(layers(4, "N"), compile="wait")
     for _ in range(4):

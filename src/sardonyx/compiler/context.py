@@ -310,7 +310,6 @@ class Context:
         run = current_run()
         if run is not None:
             run.reserve(self._needed, "the call")
-            run.peak = max(run.peak, run.alive + self._needed)
 
     def place(self, buffer: int) -> int:
         """The address of a buffer in the arena."""

@@ -22,7 +22,8 @@ from sardonyx.core.recording import Recorder
 from sardonyx.errors import ResourceError
 
 COUNTED = 4096
-"""Bytes from which a value counts toward the memory limit."""
+"""Bytes from which a value counts toward the memory limit after it was made: to follow smaller ones takes longer than
+most take to compute."""
 
 
 @functools.cache
@@ -59,6 +60,7 @@ class RunContext:
         """Whether somebody may want the run to end early: code that cannot look, or be told, must not run it."""
         self.alive = 0
         self.peak = 0
+        self._tracked: dict[int, int] = {}
         self.terminated = False
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._lock = threading.Lock()
@@ -70,11 +72,12 @@ class RunContext:
         Raises:
             ResourceError: It would pass the memory limit, or the time is over.
         """
-        if nbytes > COUNTED and self.alive + nbytes > self.max_memory:
+        if self.alive + nbytes > self.max_memory:
             raise ResourceError(
                 f"{what} needs {nbytes:,} bytes, and {self.alive:,} of the {self.max_memory:,} allowed are in use.",
                 remedy="Give smaller inputs, or raise `max_memory`.",
             )
+        self.peak = max(self.peak, self.alive + nbytes)
         self.check_time()
 
     def check_time(self) -> None:
@@ -135,16 +138,26 @@ class RunContext:
             )
 
     def track(self, holder: object, nbytes: int) -> None:
-        """Count ``nbytes`` as in use as long as ``holder`` lives."""
-        if nbytes >= COUNTED:
-            with self._lock:
-                self.alive += nbytes
-                self.peak = max(self.peak, self.alive)
-            weakref.finalize(holder, self._release, nbytes).atexit = False
-
-    def _release(self, nbytes: int) -> None:
+        """Count ``nbytes`` as in use as long as ``holder`` lives; once, however often that is asked for."""
+        if nbytes < COUNTED:
+            return
         with self._lock:
-            self.alive -= nbytes
+            if id(holder) in self._tracked:
+                return
+            self._tracked[id(holder)] = nbytes
+            self.alive += nbytes
+            self.peak = max(self.peak, self.alive)
+        weakref.finalize(holder, self._release, id(holder)).atexit = False
+
+    def count_from(self, nbytes: int) -> None:
+        """Count ``nbytes`` as in use, in place of all that was tracked: who calls keeps account of that."""
+        with self._lock:
+            self._tracked.clear()
+            self.alive = nbytes
+
+    def _release(self, holder: int) -> None:
+        with self._lock:
+            self.alive -= self._tracked.pop(holder, 0)
 
 
 _current: ContextVar[RunContext | None] = ContextVar("sardonyx_run", default=None)

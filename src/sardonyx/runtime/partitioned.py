@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.core.interpreter import match_type
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.types import STRING, TensorType, Type, numpy_dtype
-from sardonyx.errors import OptionError, SizeLimitError
+from sardonyx.errors import OptionError, ResourceError, SizeLimitError
 from sardonyx.model.copying import copy_of
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type
@@ -21,6 +21,7 @@ from sardonyx.runtime import auto
 from sardonyx.runtime.cut import Cut
 from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.options import SessionOptions
+from sardonyx.runtime.part import Part
 from sardonyx.runtime.providers import Provider, Settings, installed, make
 from sardonyx.runtime.providers.native import NativeRunner
 
@@ -103,22 +104,20 @@ class Partitioned:
         """
         values = self._checked(feeds)
         held: dict[str, int] = {}
-        bytes, recorder = 0, context.recorder
+        bytes = 0
         for part in self.parts:
             if context.limited:
                 context.check_time()
             if bytes > part.around:
                 part.around = bytes
-            if recorder is None:
-                results = part.run(values, context)
-            else:
-                with recorder.span(part):
-                    results = part.run(values, context)
-            for name, found in zip(part.outputs, results, strict=True):
-                values[name], held[name] = found, getattr(found, "nbytes", 0)
-                bytes += held[name]
+            context.count_from(bytes)
+            taken = _taken(part, values, context)
+            held |= taken
+            bytes += sum(taken.values())
             if bytes > context.peak:
                 context.peak = bytes
+            if bytes > context.max_memory:
+                raise _too_much(part, bytes, context)
             for name in part.last:
                 del values[name]
                 bytes -= held.pop(name, 0)
@@ -173,6 +172,28 @@ class Partitioned:
         for name, declared in self._types.items():
             if declared is not None:
                 match_type(declared, as_value(values[name], declared, name).type, sizes, name)
+
+
+def _taken(part: Part, values: dict[str, Any], context: RunContext) -> dict[str, int]:
+    """Run a part and add what it gives to the values; how many bytes each takes."""
+    if context.recorder is None:
+        results = part.run(values, context)
+    else:
+        with context.recorder.span(part):
+            results = part.run(values, context)
+    taken = {}
+    for name, found in zip(part.outputs, results, strict=True):
+        values[name], taken[name] = found, getattr(found, "nbytes", 0)
+    return taken
+
+
+def _too_much(part: Part, bytes: int, context: RunContext) -> ResourceError:
+    """The error where a part brings the call above its limit: other providers do not tell before what they give."""
+    return ResourceError(
+        f"with what it gave, {bytes:,} bytes are in use, and {context.max_memory:,} are allowed.",
+        where=f"{part.provider}: {part.label}",
+        remedy="Give smaller inputs, or raise `max_memory`.",
+    )
 
 
 def _providers(options: SessionOptions) -> list[Provider]:
