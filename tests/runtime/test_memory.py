@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
+import mmap
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +18,10 @@ from sardonyx.errors import ResourceError
 
 N, C = 64, 32
 X = np.random.default_rng(0).random((N, C), np.float32)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
 
 
 def layers(count: int, size: int | str = N) -> onnx.ModelProto:
@@ -105,6 +112,17 @@ def test_what_another_provider_gives_counts() -> None:
     session.run(None, {"x": X})
     with pytest.raises(ResourceError, match=f"onnxruntime: .*{2 * X.nbytes:,} bytes are in use"):
         session.run(None, {"x": np.concatenate([X] * 2)})
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_what_is_free_goes_back_to_the_system() -> None:
+    session = Session(layers(1), compile="off")
+    # Blocks of an arena of the C library, the last of which keeps the others there when they are free.
+    blocks = [bytearray(10_000) for _ in range(3000)]
+    del blocks[:-1]
+    before = resident()
+    session.shrink()
+    assert before - resident() > 20_000_000
 
 
 def test_what_no_call_uses_is_let_go_of() -> None:

@@ -16,6 +16,7 @@ from sardonyx.runtime.draft import Draft
 from sardonyx.runtime.history import Commit, History
 from sardonyx.runtime.kept import Given
 from sardonyx.runtime.known import Known
+from sardonyx.runtime.memory import give_back
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.priority import behind_calls
@@ -129,6 +130,7 @@ class Live:
         """Let go of memory that no call uses, and of compiled models before."""
         self._known = Known()
         self.version.shrink()
+        give_back()
 
     def _made(self, model: ir.Model, compile: When | None = None, like: NativeModel | None = None) -> Version:
         """A version of a model that was checked.

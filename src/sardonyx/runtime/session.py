@@ -294,7 +294,8 @@ class Session(Edits):
     def shrink(self) -> None:
         """Let go of memory that no call uses: arenas, and what was compiled for models before edits.
 
-        What is needed again is made again, when it is.
+        What is needed again is made again, when it is. Where the C library is glibc, what is free then goes back to the
+        system, which takes some milliseconds.
         """
         self._live.shrink()
 
