@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from sardonyx.errors import ExternalDataError, InvalidModelError, ModelFileError
 from sardonyx.model import SparseTensor, from_proto, load, save, to_proto, wire
+from sardonyx.model.reader import collector_paused
 from tests.model.samples import serialized, small, sparse
 
 
@@ -229,3 +231,22 @@ def test_the_memory_taken_does_not_grow_with_the_file(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, tmp_path], check=True, capture_output=True, text=True)
     assert int(done.stdout) < 40
     assert (tmp_path / "n.onnx").stat().st_size == (tmp_path / "m.onnx").stat().st_size
+
+
+def test_the_collector_goes_on_whatever_threads_load_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One asks whether it runs while another has stopped it, which starts it again before the first goes on."""
+    other, is_enabled = collector_paused(), gc.isenabled
+
+    def asked() -> bool:
+        found = is_enabled()
+        other.__exit__(None, None, None)
+        return found
+
+    other.__enter__()
+    monkeypatch.setattr(gc, "isenabled", asked)
+    try:
+        with collector_paused():
+            pass
+        assert is_enabled()
+    finally:
+        gc.enable()

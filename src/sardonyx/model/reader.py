@@ -624,9 +624,14 @@ def _value_record(value: ir.Value) -> ValueRecord:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keeps the garbage collector from walking, over and over, a graph of objects that is being built."""
+    """Keeps the garbage collector from walking, over and over, a graph of objects that is being built.
+
+    Threads may do so side by side: whoever finds it running stops it and starts it again, others leave it as it is. One
+    that stopped it once more, after the thread that had stopped it left, would leave it stopped for good.
+    """
     enabled = gc.isenabled()
-    gc.disable()
+    if enabled:
+        gc.disable()
     try:
         yield
     finally:
