@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import mmap
+import weakref
 from itertools import pairwise
 from pathlib import Path
 
@@ -247,3 +248,21 @@ def test_a_report_is_plain_data() -> None:
     (plan,) = found["plans"]
     assert plan["alive"][plan["busiest"]] == max(plan["alive"])
     assert plan["buffers"][0]["bytes"] == X.nbytes
+
+
+def test_what_a_session_held_goes_with_it() -> None:
+    """At once: it does not wait for the collector of cycles, which may be long in coming."""
+    session = Session(layers(4, "N"), compile="wait")
+    for _ in range(3):
+        session.run(["h2"], {"x": X})
+        session.run(None, {"x": X})
+    session.insert_after("h2", "Relu")
+    session.run(None, {"x": X})
+    program = weakref.ref(session.program)
+    assert program() is not None
+    gc.disable()
+    try:
+        del session
+        assert program() is None
+    finally:
+        gc.enable()

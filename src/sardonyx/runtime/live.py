@@ -47,7 +47,7 @@ class Live:
         self._editing = threading.Lock()
         self._editor: int | None = None
         self._known = Known()
-        self._recompiler = Recompiler(lambda: self.version)
+        self._recompiler = Recompiler()
 
     def begin(self) -> None:
         """Wait until no other thread edits, and keep others from it.
@@ -153,7 +153,7 @@ class Live:
             self._known.add(self.version)
         self.version = version = behind_calls(make)
         if not version.compiled:
-            self._recompiler.compile_soon()
+            self._recompiler.compile_soon(lambda: self.version)
 
     def _waits(self, compile: When | None) -> bool:
         """Whether a model is compiled before it answers: nothing else keeps calls as fast as they are."""

@@ -12,35 +12,36 @@ _PAUSE_SECONDS = 0.05
 
 
 class Recompiler:
-    """Compiles the version that answers.
+    """Compiles the version that answers; it knows whose only while it does, so that a session that is dropped goes."""
 
-    Args:
-        current: Tells which that is.
-    """
-
-    def __init__(self, current: Callable[[], Version]) -> None:
-        self._current = current
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def compile_soon(self) -> None:
-        """See to it that the version that answers is compiled, now or after what is being compiled."""
+    def compile_soon(self, current: Callable[[], Version]) -> None:
+        """See to it that the version that answers is compiled, now or after what is being compiled.
+
+        Args:
+            current: Tells which that is, the same at every call.
+        """
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="sardonyx-compile", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, args=(current,), name="sardonyx-compile", daemon=True
+                )
                 self._thread.start()
 
-    def _work(self) -> None:
+    def _work(self, current: Callable[[], Version]) -> None:
         pause = threading.Event()
         while True:
-            version = self._current()
+            version = current()
             pause.wait(_PAUSE_SECONDS)
-            if version is not self._current():
+            if version is not current():
                 continue
             if not version.compiled:
                 version.compile_quietly()
                 continue
             with self._lock:
-                if version is self._current():
+                if version is current():
                     self._thread = None
                     return

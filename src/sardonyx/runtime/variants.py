@@ -19,22 +19,30 @@ _KEPT = 4
 """Variants of a model; weights that they have in common are once in memory."""
 
 
+Make = Callable[[Sequence[str]], NativeModel | None]
+"""Compiles the variant with these outputs; None where there is no compiled code for it."""
+
+
 class Variants:
     """The variants of a model that calls have asked for.
 
     Args:
-        make: Compiles the variant with these outputs; None where there is no compiled code for it.
         at_once: Whether the first call for a variant waits until it is made.
     """
 
-    def __init__(self, make: Callable[[Sequence[str]], NativeModel | None], *, at_once: bool) -> None:
-        self._compiled = make
+    def __init__(self, *, at_once: bool) -> None:
         self._at_once = at_once
         self._made: OrderedDict[tuple[str, ...], NativeModel | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any], context: RunContext) -> list[Any] | None:
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], context: RunContext, make: Make) -> list[Any] | None:
         """Run on compiled code; None where there is none for these outputs, or not yet.
+
+        Args:
+            names: The outputs.
+            feeds: All inputs.
+            context: The limits of this run.
+            make: Makes a variant, where it is the first call for one.
 
         Raises:
             Fault: Compiled code found something that it does not compute.
@@ -49,9 +57,9 @@ class Variants:
                 self._made.popitem(last=False)
         if not begun:
             if self._at_once:
-                self._make(key)
+                self._make(key, make)
             else:
-                threading.Thread(target=self._make, args=(key,), name="sardonyx-compile", daemon=True).start()
+                threading.Thread(target=self._make, args=(key, make), name="sardonyx-compile", daemon=True).start()
             variant = self._made.get(key)
         if variant is None or not variant.takes(None, feeds):
             return None
@@ -64,8 +72,8 @@ class Variants:
             made = [(names, variant) for names, variant in self._made.items() if variant is not None]
         return [(f"with {', '.join(names)} as outputs", variant.program, 0) for names, variant in made]
 
-    def _make(self, names: tuple[str, ...]) -> None:
-        variant = self._compiled(names)
+    def _make(self, names: tuple[str, ...], make: Make) -> None:
+        variant = make(names)
         with self._lock:
             if names in self._made:
                 self._made[names] = variant

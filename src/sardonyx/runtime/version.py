@@ -203,7 +203,7 @@ class Version:
             raise native.refused(output_names, feeds)
         if native is not None and output_names and not set(output_names) <= set(native.output_names):
             with contextlib.suppress(Fault):
-                found = self._variants.run(output_names, feeds, context)
+                found = self._variants.run(output_names, feeds, context, self._variant)
                 if found is not None:
                     return found
         return self._interpreter().run(output_names, feeds, context)
@@ -245,7 +245,7 @@ class Version:
         return self.native is not None
 
     def _no_variants(self) -> Variants:
-        return Variants(self._variant, at_once=self.options.compile == "wait")
+        return Variants(at_once=self.options.compile == "wait")
 
     def _variant(self, output_names: Sequence[str]) -> NativeModel | None:
         """Compile the model with other outputs; None where it is not compiled."""
