@@ -318,5 +318,5 @@ def _varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 def _malformed(problem: str, offset: int) -> ModelFileError:
     return ModelFileError(
-        f"{problem} (at byte {offset:,})", remedy="The file is damaged or no ONNX model; get it again from its source."
+        f"{problem} (at byte {offset:,}).", remedy="The file is damaged or no ONNX model; get it again from its source."
     )

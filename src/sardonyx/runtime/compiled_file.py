@@ -62,6 +62,8 @@ def read_compiled(path: str | os.PathLike[str]) -> Image:
     where = str(path)
     try:
         with Path(path).open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise ModelFileError("is empty.", where=where, remedy="Make it anew with `sardonyx compile`.")
             found = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise ModelFileError(f"cannot be read: {error}.", where=where) from error

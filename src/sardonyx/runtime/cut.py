@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.errors import ExecutionError, OptionError, SardonyxError, UnsupportedError
 from sardonyx.ops.graph import node_label
 from sardonyx.runtime.options import SessionOptions, Who
-from sardonyx.runtime.part import Part
+from sardonyx.runtime.part import Part, raised
 from sardonyx.runtime.partition import Costs, Group, assigned, grouped, within_budget
 from sardonyx.runtime.parts import boundary, is_constant_node, part_of, reads
 from sardonyx.runtime.placement import Placement
 from sardonyx.runtime.providers.estimates import weight_bytes
-from sardonyx.runtime.providers.protocol import Claim, Provider, Refusal
+from sardonyx.runtime.providers.protocol import Answer, Claim, Provider, Refusal, Runner
 
 PREFERENCE = 4.0
 """How many times cheaper than one before it a provider must be, to be worth as much."""
@@ -76,7 +77,7 @@ class Cut:
                 for i in readers
             }
         )
-        self._answers = {each.name: dict(each.capability(model)) for each in providers}
+        self._answers = {each.name: _answers(each, model) for each in providers}
         self._pinned = self._pins()
         self._runners: dict[tuple[str, tuple[int, ...], tuple[str, ...]], Part | UnsupportedError] = {}
         self._costs: dict[int, Costs] = {}
@@ -195,7 +196,7 @@ class Cut:
         if key not in self._runners:
             model = part_of(self._model, [*constants, *nodes], inputs, outputs)
             try:
-                self._runners[key] = Part(group.provider, self._providers[group.provider].compile(model), model)
+                self._runners[key] = Part(group.provider, _runner(self._providers[group.provider], model), model)
             except UnsupportedError as error:
                 self._runners[key] = error
         return self._runners[key]
@@ -259,6 +260,53 @@ class Cut:
             cheaper = provider == min(self._costs[i], key=lambda name: self._costs[i][name])
             return f"{claimed}, at less cost" if cheaper else f"{claimed}, and its neighbours are there"
         return claimed
+
+
+def _answers(provider: Provider, model: ir.Model) -> dict[ir.Node, Answer]:
+    """What a provider can take.
+
+    Raises:
+        ExecutionError: It raises, or answers with something else.
+    """
+    where = f"{provider.name}: capability"
+    try:
+        found = provider.capability(model)
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise raised(error, where) from error
+    if not isinstance(found, Mapping):
+        raise ExecutionError(
+            f"the provider gave {type(found).__name__}, and a mapping from nodes is needed.", where=where
+        )
+    for node, answer in found.items():
+        if not isinstance(answer, (Claim, Refusal)):
+            raise ExecutionError(
+                f"the provider gave {type(answer).__name__} for {node_label(node)}, which is no claim and no refusal.",
+                where=where,
+            )
+        if isinstance(answer, Claim) and not 0 <= answer.seconds < math.inf:
+            raise ExecutionError(f"the provider claims {node_label(node)} in {answer.seconds} seconds.", where=where)
+    return dict(found)
+
+
+def _runner(provider: Provider, part: ir.Model) -> Runner:
+    """A part that a provider made ready.
+
+    Raises:
+        UnsupportedError: It cannot take the part after all.
+        ExecutionError: It raises something else, or gives nothing that runs.
+    """
+    where = f"{provider.name}: compile"
+    try:
+        found = provider.compile(part)
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise raised(error, where) from error
+    if not isinstance(found, Runner):
+        raise ExecutionError(f"the provider gave {type(found).__name__}, which has no method `run`.", where=where)
+    return found
 
 
 def _is_meant(who: Who, node: ir.Node) -> bool:

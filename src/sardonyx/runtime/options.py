@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.denormals import Denormals
 from sardonyx.errors import OptionError
+from sardonyx.runtime.providers import required
 from sardonyx.runtime.providers.protocol import OptimizationLevel, Provider
 
 PROVIDERS = ("native", "reference")
@@ -100,6 +101,9 @@ class SessionOptions:
         object.__setattr__(self, "providers", tuple(self.providers))
         if not self.providers:
             raise OptionError("at least one is needed.", where="providers", remedy=f"The usual ones are {PROVIDERS}.")
+        for each in self.providers:
+            if not isinstance(each, (str, tuple)):
+                required(each, "providers")
         for name, kind in (("compile", Compile), ("optimization", OptimizationLevel), ("denormals", Denormals)):
             if getattr(self, name) not in get_args(kind):
                 allowed = f"There are: {', '.join(get_args(kind))}."

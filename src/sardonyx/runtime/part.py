@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core.dim import Dim, Size
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.types import TensorType, Type, numpy_dtype
-from sardonyx.errors import ExecutionError, SardonyxError
+from sardonyx.errors import ExecutionError, SardonyxError, ShapeError
 from sardonyx.ops.graph import declared_type, node_label
 from sardonyx.runtime.parts import is_constant_node
 from sardonyx.runtime.providers.protocol import Runner
+
+Expected = tuple[np.dtype[Any], tuple[int | None, ...] | None]
+"""The element type of a tensor, and its sizes as far as they are known."""
 
 
 class Part:
@@ -39,7 +43,7 @@ class Part:
         self.inputs = [str(value.name) for value in model.graph.inputs]
         self.outputs = [str(value.name) for value in model.graph.outputs]
         self.types = [declared_type(value) for value in model.graph.outputs]
-        self._expected = [_expected(each) for each in self.types]
+        self._expected = self.expected({})
         self.last: list[str] = []
         self.around = 0
 
@@ -49,8 +53,23 @@ class Part:
         nodes = [node_label(node) for node in self.model.graph if not is_constant_node(node)]
         return f"{', '.join(nodes[:3])}{f' and {len(nodes) - 3} more' if len(nodes) > 3 else ''}"
 
-    def run(self, values: Mapping[str, Any], context: RunContext) -> Sequence[Any]:
+    def expected(self, sizes: Mapping[str, int]) -> list[Expected | None]:
+        """What each output must be.
+
+        Args:
+            sizes: Numbers for symbols; a size that has others is open.
+        """
+        return [_expected(each, sizes) for each in self.types]
+
+    def run(
+        self, values: Mapping[str, Any], context: RunContext, expected: Sequence[Expected | None] | None = None
+    ) -> Sequence[Any]:
         """What it gives for the values that are there by now.
+
+        Args:
+            values: Its inputs among them.
+            context: The limits of the run.
+            expected: What each output must be, where more is known than its type tells.
 
         Raises:
             SardonyxError: What the provider raises, or it gives something else than it must.
@@ -62,17 +81,19 @@ class Part:
                 raise type(error)(error.problem, where=f"{self.provider}: {self.label}", remedy=error.remedy) from error
             raise
         except Exception as error:
-            raise ExecutionError(
-                f"the provider raised {type(error).__name__}: {error}", where=f"{self.provider}: {self.label}"
-            ) from error
+            raise raised(error, f"{self.provider}: {self.label}") from error
+        if not isinstance(found, (list, tuple)):
+            raise self._wrong(f"{_kind(found)}, and a list of its results is needed")
         if len(found) != len(self.outputs):
             raise self._wrong(f"{len(found)} results, and {len(self.outputs)} are needed")
-        for array, name, expected in zip(found, self.outputs, self._expected, strict=True):
-            if expected is None:
+        for array, name, wanted in zip(
+            found, self.outputs, self._expected if expected is None else expected, strict=True
+        ):
+            if wanted is None:
                 continue
-            dtype, shape = expected
+            dtype, shape = wanted
             if not isinstance(array, np.ndarray):
-                raise self._wrong(f"{type(array).__name__} for {name!r}, which is a tensor")
+                raise self._wrong(f"{_kind(array)} for {name!r}, which is a tensor")
             if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OSU"):
                 raise self._wrong(f"{array.dtype} for {name!r}, which is {dtype}")
             if shape is not None and array.shape != shape and not _fits(array.shape, shape):
@@ -83,14 +104,33 @@ class Part:
         return ExecutionError(f"the provider gave {what}.", where=f"{self.provider}: {self.label}")
 
 
-Expected = tuple[np.dtype[Any], tuple[int | None, ...] | None]
+def raised(error: Exception, where: str) -> ExecutionError:
+    """The error by which a provider's own is told."""
+    text = str(error)
+    return ExecutionError(f"the provider raised {type(error).__name__}{f': {text}' if text else '.'}", where=where)
 
 
-def _expected(type: Type | None) -> Expected | None:
+def _kind(found: Any) -> str:
+    return "nothing" if found is None else f"{type(found).__name__}"
+
+
+def _expected(type: Type | None, sizes: Mapping[str, int]) -> Expected | None:
     if not isinstance(type, TensorType):
         return None
-    shape = None if type.shape is None else tuple(d if isinstance(d, int) else None for d in type.shape)
+    shape = None if type.shape is None else tuple(_number(size, sizes) for size in type.shape)
     return numpy_dtype(type.dtype), shape
+
+
+def _number(size: Size, sizes: Mapping[str, int]) -> int | None:
+    """The number of a size; None where it is open, or comes out as none."""
+    if not isinstance(size, Dim):
+        return size
+    if not size.symbols() <= sizes.keys():
+        return None
+    try:
+        return size.evaluate(sizes)
+    except ShapeError:  # Who computes the value says what is wrong.
+        return None
 
 
 def _fits(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> bool:

@@ -21,7 +21,7 @@ from sardonyx.runtime import auto
 from sardonyx.runtime.cut import Cut
 from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.options import SessionOptions
-from sardonyx.runtime.part import Part
+from sardonyx.runtime.part import Expected, Part
 from sardonyx.runtime.providers import Provider, Settings, installed, make
 from sardonyx.runtime.providers.native import NativeRunner
 
@@ -51,6 +51,7 @@ class Partitioned:
 
     def __init__(self, model: ir.Model, options: SessionOptions, name: str | None = None) -> None:
         self._model = copy_of(model)
+        _forget_symbols(self._model)
         try:
             infer_shapes(self._model, strict=False)
         except SizeLimitError as error:
@@ -64,7 +65,7 @@ class Partitioned:
             for name, t in self._types.items()
             if isinstance(t, TensorType) and t.dtype != STRING  # Of texts each is looked at.
         }
-        self._seen: set[tuple[Any, ...]] = set()
+        self._expected: dict[tuple[Any, ...], list[list[Expected | None]]] = {}
         cut = Cut(self._model, _providers(options), options)
         cut.decide(auto.choose(self._model, cut, name) if options.is_auto else {})
         self.parts, self.placement = cut.parts, cut.placement
@@ -102,16 +103,16 @@ class Partitioned:
             ExecutionError: A provider fails, or gives something else than it must; names it and its nodes.
             ResourceError: A limit is passed.
         """
-        values = self._checked(feeds)
+        values, expected = self._checked(feeds)
         held: dict[str, int] = {}
         bytes = 0
-        for part in self.parts:
+        for part, wanted in zip(self.parts, expected, strict=True):
             if context.limited:
                 context.check_time()
             if bytes > part.around:
                 part.around = bytes
             context.count_from(bytes)
-            taken = _taken(part, values, context)
+            taken = _taken(part, values, context, wanted)
             held |= taken
             bytes += sum(taken.values())
             if bytes > context.peak:
@@ -149,8 +150,8 @@ class Partitioned:
         # What is passed through is the caller's to keep all the same.
         return found.copy() if name in feeds and isinstance(found, np.ndarray) else found
 
-    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The feeds, as arrays in one piece of the declared types."""
+    def _checked(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Expected | None]]]:
+        """The feeds, as arrays in one piece of the declared types; what each part must give for their sizes."""
         values = {}
         for name in self._types:
             fed = feeds[name]
@@ -160,27 +161,39 @@ class Partitioned:
                 fed = value.known
             values[name] = fed
         sizes = tuple([each.shape if isinstance(each, np.ndarray) else None for each in values.values()])
-        if sizes not in self._seen:
-            self._check_sizes(values)
-            if len(self._seen) > _REMEMBERED:
-                self._seen.clear()
-            self._seen.add(sizes)
-        return values
+        expected = self._expected.get(sizes)
+        if expected is None:
+            numbers = self._numbers(values)
+            if len(self._expected) > _REMEMBERED:
+                self._expected.clear()
+            expected = self._expected[sizes] = [part.expected(numbers) for part in self.parts]
+        return values, expected
 
-    def _check_sizes(self, values: Mapping[str, Any]) -> None:
+    def _numbers(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """What the symbols of the inputs are."""
         sizes: dict[str, int] = {}
         for name, declared in self._types.items():
             if declared is not None:
                 match_type(declared, as_value(values[name], declared, name).type, sizes, name)
+        return sizes
 
 
-def _taken(part: Part, values: dict[str, Any], context: RunContext) -> dict[str, int]:
+def _forget_symbols(model: ir.Model) -> None:
+    """Leave sizes open that the file names where values are computed: what inference does not tell may be another."""
+    for value in (output for node in model.graph for output in node.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
+
+
+def _taken(
+    part: Part, values: dict[str, Any], context: RunContext, expected: Sequence[Expected | None]
+) -> dict[str, int]:
     """Run a part and add what it gives to the values; how many bytes each takes."""
     if context.recorder is None:
-        results = part.run(values, context)
+        results = part.run(values, context, expected)
     else:
         with context.recorder.span(part):
-            results = part.run(values, context)
+            results = part.run(values, context, expected)
     taken = {}
     for name, found in zip(part.outputs, results, strict=True):
         values[name], taken[name] = found, getattr(found, "nbytes", 0)

@@ -286,7 +286,10 @@ def fails(values: Sequence[Any], context: RunContext) -> Sequence[Any]:
         (lambda values, context: [values[0].astype(np.float64)], "float64 for 't', which is float32"),
         (lambda values, context: [values[0][0]], "the shape"),
         (lambda values, context: [values[0][:, :3]], "the shape"),
+        (lambda values, context: [values[0][:2]], r"the shape \(2, 4\) for 't', which is \(3, 4\)"),
         (lambda values, context: ["text"], "str for 't'"),
+        (lambda values, context: values[0], "gave ndarray, and a list of its results is needed"),
+        (lambda values, context: None, "gave nothing, and a list of its results is needed"),
     ],
 )
 def test_a_provider_that_fails_fails_the_call_alone(gives: Any, message: str) -> None:
@@ -297,6 +300,56 @@ def test_a_provider_that_fails_fails_the_call_alone(gives: Any, message: str) ->
     assert "mine" in str(caught.value) and "the_Add" in str(caught.value)
     mine._compute = None
     assert_equal(session)
+
+
+def test_sizes_that_only_the_file_tells_are_not_held_against_a_provider() -> None:
+    """``NonZero`` gives as many columns as there are; that they are called N, as the rows of x, makes them no N."""
+    text = """<ir_version: 9, opset_import: ["": 18]> n (float[N, 3] x) => (int64[2, N] y) { y = NonZero(x) }"""
+    session = sardonyx.Session(onnx.parser.parse_model(text), providers=["reference"])
+    assert session.run(None, {"x": np.ones((2, 3), np.float32)})[0].shape == (2, 6)
+
+
+class Wrong(Mine):
+    """A provider that does one thing wrong."""
+
+    def __init__(self, capability: Any = None, compile: Any = None) -> None:
+        super().__init__()
+        self._answer, self._make = capability, compile
+
+    def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
+        return self._answer(model) if self._answer else super().capability(model)
+
+    def compile(self, part: ir.Model) -> Any:
+        return self._make(part) if self._make else super().compile(part)
+
+
+def is_out(model: ir.Model) -> Any:
+    raise RuntimeError("the device is gone")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Wrong(capability=is_out), "mine: capability: the provider raised RuntimeError: the device is gone"),
+        (Wrong(capability=lambda model: None), "mine: capability: the provider gave NoneType, and a mapping"),
+        (Wrong(capability=lambda model: dict.fromkeys(model.graph, "yes")), "gave str for node the_Constant"),
+        (
+            Wrong(capability=lambda model: dict.fromkeys(model.graph, Claim(float("nan")))),
+            "the_Constant.* in nan seconds",
+        ),
+        (Wrong(compile=is_out), "mine: compile: the provider raised RuntimeError: the device is gone"),
+        (Wrong(compile=lambda part: None), "mine: compile: the provider gave NoneType, which has no method `run`"),
+    ],
+)
+def test_a_provider_that_fails_at_load_is_named(wrong: Any, message: str) -> None:
+    with pytest.raises(ExecutionError, match=message):
+        sardonyx.Session(NET, providers=[wrong, "reference"])
+
+
+@pytest.mark.parametrize(("given", "message"), [(3, "int is no provider"), (Mine, "Mine is a class")])
+def test_what_is_no_provider_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        sardonyx.Session(NET, providers=[given])
 
 
 def test_ctrl_c_ends_the_call_alone() -> None:

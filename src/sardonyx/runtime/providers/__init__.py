@@ -31,6 +31,7 @@ __all__ = [
     "installed",
     "known",
     "make",
+    "required",
 ]
 
 GROUP = "sardonyx.providers"
@@ -79,9 +80,19 @@ def make(named: str, settings: Settings) -> Provider:
         raise OptionError(
             f"there is no provider {name!r}.", where="providers", remedy=f"There are: {', '.join(known())}."
         )
-    made = factory(replace(settings, device=device))
+    return required(factory(replace(settings, device=device)), name)
+
+
+def required(made: object, where: str) -> Provider:
+    """What is to be a provider, if it is one.
+
+    Raises:
+        OptionError: It is not.
+    """
+    if isinstance(made, type):
+        raise OptionError(f"{made.__name__} is a class.", where=where, remedy="Give an instance of it.")
     if not isinstance(made, Provider):
         raise OptionError(
-            f"{type(made).__name__} is no provider.", where=name, remedy="It needs `name`, `capability` and `compile`."
+            f"{type(made).__name__} is no provider.", where=where, remedy="It needs `name`, `capability` and `compile`."
         )
     return made
