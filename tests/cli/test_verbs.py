@@ -264,6 +264,13 @@ def test_profile_says_which_options_do_not_go_together(run: Run, two_layers: Pat
     assert run("profile", two_layers, *options).code == 2
 
 
-@pytest.mark.parametrize("options", [["--html", "absent/p.html"], ["--trace", "absent/t.json"]])
-def test_profile_refuses_folders_that_are_not_there(run: Run, two_layers: Path, options: list[str]) -> None:
-    assert run("profile", two_layers, *options).code == 2
+@pytest.mark.parametrize("place", ["absent/file", "/proc/self/file", "/dev/null", "."])
+@pytest.mark.parametrize(
+    "verb", [["profile", "--html"], ["profile", "--trace"], ["profile", "--memory", "--plot"], ["bench", "--plot"]]
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(
+    run: Run, two_layers: Path, verb: list[str], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(sardonyx.Session, "__init__")
+    refused = run(verb[0], two_layers, *verb[1:], place)
+    assert refused.code == 2 and place in refused.err

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from sardonyx.cli.output import AsJson, ModelPath, console, names_in, parse_sizes, print_json, progress, read_inputs
 from sardonyx.errors import MissingDependencyError, OptionError
+from sardonyx.model import require_writable
 from sardonyx.report.bench import PERCENTILES, Figures, bench
 
 EXAMPLE = "sardonyx bench model.onnx --against onnxruntime --sizes N=1 --sizes N=8 --seconds 1"
@@ -50,6 +51,8 @@ def command(
     """
     assigned = [parse_sizes([text]) for text in sizes or ()]
     at_once = _counts(streams)
+    if plot is not None:
+        require_writable(plot)
     with progress("measuring", quiet=as_json):
         engines = names_in(against) if against else ["onnxruntime"]
         found = list(

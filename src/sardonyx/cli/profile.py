@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli.output import AsJson, ModelPath, Sizes, console, parse_sizes, print_json, progress, read_inputs
-from sardonyx.errors import ModelFileError, OptionError
+from sardonyx.errors import OptionError
+from sardonyx.model import require_writable
 from sardonyx.report.flame import flame, flame_table
 from sardonyx.report.kernels import node_names, operators, profile_data, profile_tables
 from sardonyx.report.memory import memory_tables, write_plot
@@ -99,17 +100,15 @@ def _check(memory: bool, plot: Path | None, *files: Path | None) -> None:
 
     Raises:
         OptionError: An option stands without the one that it belongs to.
-        ModelFileError: There is no such folder.
+        ModelFileError: A file cannot be written.
     """
     if plot is not None and not memory:
         raise OptionError("it is memory that is drawn.", where="--plot", remedy="Give --memory too, or --html.")
     if memory and any(files):
         raise OptionError("--trace and --html tell of time.", where="--memory", remedy="Leave out one of them.")
     for path in (plot, *files):
-        if path is not None and not path.parent.is_dir():
-            raise ModelFileError("there is no such folder.", where=str(path.parent), remedy="Make it first.")
-        if path is not None and path.is_dir():
-            raise ModelFileError("this is a folder.", where=str(path), remedy="Name a file.")
+        if path is not None:
+            require_writable(path)
 
 
 def _say_written(*paths: Path | None) -> None:

@@ -1,7 +1,7 @@
 """Models in and out of files: load, save, external data, text forms, checking, opset and IR versions."""
 
 from sardonyx.model.load import from_proto, load
-from sardonyx.model.save import SKELETON_LOCATION, save, to_proto, write_text
+from sardonyx.model.save import SKELETON_LOCATION, require_writable, save, to_proto, write_text
 from sardonyx.model.tensors import SparseTensor
 from sardonyx.model.types import MapType, OpaqueType
 from sardonyx.model.versions import lower_ir_version, lowest_ir_version
@@ -15,6 +15,7 @@ __all__ = [
     "load",
     "lower_ir_version",
     "lowest_ir_version",
+    "require_writable",
     "save",
     "to_proto",
     "write_text",

@@ -116,7 +116,7 @@ def save(
         )
     if external_threshold < 0:
         raise OptionError("is negative.", where=f"external_threshold={external_threshold}")
-    _check_target(target)
+    require_writable(target)
     if format != "onnx":
         _save_text(model, target, format, external_data)
         return
@@ -316,7 +316,7 @@ def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
             model_file.replace(target)
             return
         data = target.with_name(f"{target.name}.data")
-        _check_target(data)
+        require_writable(data)
         with _new_file(data, write_data) as data_file, _replaced(data_file, data):
             model_file.replace(target)
 
@@ -360,7 +360,16 @@ def _replaced(new: Path, target: Path) -> Iterator[None]:
     old.unlink(missing_ok=True)
 
 
-def _check_target(target: Path) -> None:
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a path where no file can be written, before anything is computed for it.
+
+    Args:
+        path: Where a file is to be, in place of another or not.
+
+    Raises:
+        ModelFileError: There is something else than a file, no such folder, or one in which no files may be made.
+    """
+    target = Path(path)
     if target.exists() and not target.is_file():
         raise ModelFileError("is not a regular file, so that it cannot be replaced.", where=str(target))
     if not target.name:
@@ -369,6 +378,8 @@ def _check_target(target: Path) -> None:
         raise ModelFileError(
             "cannot be written: its folder does not exist.", where=str(target), remedy=f"Make '{target.parent}' first."
         )
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise ModelFileError("cannot be written: its folder lets no files be made.", where=str(target))
 
 
 def _save_text(model: ir.Model, target: Path, format: str, external_data: bool | None) -> None:
@@ -396,6 +407,6 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         ModelFileError: It cannot be written.
     """
     target, encoded = Path(path), text.encode()
-    _check_target(target)
+    require_writable(target)
     with _new_file(target, lambda descriptor: write_all(descriptor, encoded)) as file:
         file.replace(target)
