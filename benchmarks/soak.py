@@ -36,7 +36,7 @@ from sardonyx.errors import EditError, ResourceError, SardonyxError
 from sardonyx.runtime.memory import give_back
 
 THREADS = 8
-LARGEST = 3
+LARGEST = 6
 """How often each thread does each thing at its largest, while all do it, before memory is read."""
 
 MIXED = 200
@@ -369,7 +369,7 @@ class Soak:
         for thread in threads:
             thread.start()
         try:
-            for _ in range(len(self._acts) + 1):
+            for _ in range(LARGEST * len(self._acts) + 1):
                 self._together.wait()
             end = time.monotonic() + seconds
             while time.monotonic() < end and not self.errors:
@@ -382,10 +382,9 @@ class Soak:
 
     def _act(self, number: int) -> None:
         largest, draw, names = Largest(number), random.Random(number), list(self._acts)
-        for name in names:
+        for name in names * LARGEST:
             self._together.wait()
-            for _ in range(LARGEST):
-                self._once(name, largest)
+            self._once(name, largest)
         for _ in range(MIXED):
             self._once(draw.choice(names), draw)
         self._together.wait()
