@@ -37,7 +37,7 @@ def context(
         symbols=table.symbols, dims=list(table.dims), buffers=rows(buffers, BUFFER_WORDS),
         layouts=rows(layouts, LAYOUT_WORDS), sizes=rows(more.get("sizes", ()), WORD_WORDS),
         inside=rows(more.get("inside", ()), WORD_WORDS), elements=rows(more.get("elements", ()), ELEMENT_WORDS),
-        own=rows((), WORD_WORDS), links=[], outside=(np.zeros(0, np.int64), []), makes=[], shapes={}, told={}, count=None,
+        own=rows((), WORD_WORDS), links=[], outside=(np.zeros(0, np.int64), []), makes=[], shapes={},
         fault=0, limit=1,
     )  # fmt: skip
     return Context(Linked(plan, player(host()), 0, {}, {}))
