@@ -38,7 +38,7 @@ def context(
         layouts=rows(layouts, LAYOUT_WORDS), sizes=rows(more.get("sizes", ()), WORD_WORDS),
         inside=rows(more.get("inside", ()), WORD_WORDS), elements=rows(more.get("elements", ()), ELEMENT_WORDS),
         own=rows((), WORD_WORDS), links=[], outside=(np.zeros(0, np.int64), []), makes=[], shapes={},
-        fault=0, limit=1,
+        told={}, count=None, fault=0, limit=1,
     )  # fmt: skip
     return Context(Linked(plan, player(host()), 0, {}, {}))
 
