@@ -36,6 +36,7 @@ class Run:
 
     Attributes:
         seconds: Wall time, import left out.
+        processor_seconds: What the process took of processors meanwhile, whatever else the machine did.
         peak_bytes: The most memory the worker ever held, above what it held once the tool was imported.
         children_peak_bytes: The most memory that one of the worker's own child processes ever held, or the worker
             itself when it started that child.
@@ -46,6 +47,7 @@ class Run:
     peak_bytes: int | None = None
     children_peak_bytes: int | None = None
     failure: str | None = None
+    processor_seconds: float | None = None
 
 
 class Worker:
@@ -150,16 +152,16 @@ def serve(tool: str) -> None:
     for request in sys.stdin:
         source, result = map(Path, json.loads(request))
         gc.collect()
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), time.process_time()
         try:
             optimize(source, result)
         except Exception as error:  # the tools' errors have no base class of their own
             reason = " ".join(str(error).split()).replace(f"{source.parent}/", "")
             reply = Run(failure=f"{type(error).__name__}: {reason[:300]}")
         else:
-            seconds = time.perf_counter() - begin
+            seconds, busy = time.perf_counter() - begin, time.process_time() - busy
             children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-            reply = Run(seconds, resident_bytes("VmHWM") - imported, children)
+            reply = Run(seconds, resident_bytes("VmHWM") - imported, children, processor_seconds=busy)
         print(json.dumps(asdict(reply)), file=replies, flush=True)
 
 

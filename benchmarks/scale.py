@@ -28,7 +28,7 @@ OPSET = 17
 
 @dataclass(frozen=True)
 class Scaling:
-    """Seconds by number of nodes for one generated model."""
+    """Processor seconds by number of nodes for one generated model."""
 
     model: str
     nodes: list[int]
@@ -65,7 +65,7 @@ def scaling(name: str, build: Callable[[int], onnx.ModelProto], sizes: tuple[int
             return Scaling(**{**vars(measured), "failure": f"{len(model.graph.node)} nodes: {run.failure}"})
         measured.nodes.append(len(model.graph.node))
         measured.nodes_left.append(len(onnx.load(result).graph.node))
-        measured.seconds.append(run.seconds)
+        measured.seconds.append(run.processor_seconds)
         measured.peak_bytes.append(run.peak_bytes)
     return measured
 
