@@ -17,7 +17,8 @@ from sardonyx.core.graph import Function
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
-from sardonyx.ops.definitions.ml.trees import LEAF, MEMBER, MODES, Trees, Weights, scores
+from sardonyx.ops.definitions.ml.tree_tables import LEAF, MEMBER, MODES, Trees, Weights
+from sardonyx.ops.definitions.ml.trees import scores
 
 CATEGORIES = [-np.inf, np.inf, np.nan, 0.0, -0.0, 1.0, 2.0, float(np.nextafter(np.float32(1), np.float32(2)))]
 ORDERED = ["BRANCH_LEQ", "BRANCH_LT"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import pytest
+
+from tests.suites.archives import unpacked
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ def onnxoptimizer_suite(tmp_path_factory: pytest.TempPathFactory) -> list[Record
     if not suites:
         pytest.skip("SARDONYX_SUITES does not name the folder of public test models")
     folder = tmp_path_factory.mktemp("onnxoptimizer")
-    with tarfile.open(Path(suites) / "onnxoptimizer.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    unpacked(Path(suites) / "onnxoptimizer.tar.xz", folder)
     root = next(folder.iterdir())
     calls = []
     for entry in json.loads((root / "_index.json").read_text()):

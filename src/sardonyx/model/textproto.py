@@ -26,9 +26,10 @@ from sardonyx.errors import TextFormatError
 from sardonyx.model.text import annotation
 from sardonyx.model.text.decimals import NumberError, format_floats, parse_floats, parse_integers
 from sardonyx.model.text.lexer import Scanner
+from sardonyx.model.text.patterns import pattern
 
 _NUMBER: Final = r"-?+(?:0|[1-9][0-9]{0,19}+)(?![0-9xXuU])(?:\.[0-9]{0,40}+)?+(?:[eE][+-]?+[0-9]{1,4}+)?+(?![\w.])"
-_BULK: Final = re.compile(
+_BULK: Final = pattern(
     rf"""
       \#[^\n]*+
     | \braw_data\s*+:\s*+"(?P<bytes>(?:[^"\\\n]++|\\.)*+)"(?!\s*+["'])
@@ -40,7 +41,7 @@ _BULK: Final = re.compile(
     """,
     re.VERBOSE,
 )
-_ITEMS: Final = re.compile(rf"\s*+{_NUMBER}\s*+(?:,\s*+{_NUMBER}\s*+)*+")
+_ITEMS: Final = pattern(rf"\s*+{_NUMBER}\s*+(?:,\s*+{_NUMBER}\s*+)*+")
 _DTYPES: Final[dict[str, np.dtype[np.generic]]] = {
     "float_data": np.dtype("<f4"),
     "double_data": np.dtype("<f8"),
@@ -50,7 +51,7 @@ _DTYPES: Final[dict[str, np.dtype[np.generic]]] = {
 }
 _LEAST_BYTES: Final = 256
 _LEAST_FLOATS: Final = 256
-_SIMPLE_ESCAPES: Final = re.compile(
+_SIMPLE_ESCAPES: Final = pattern(
     r"""(?:[^\\]++|\\(?:[0-3][0-7]{2}|[0-7]{1,2}(?![0-7])|x[0-9a-fA-F]{2}|[abfnrtv\\'"]))*+"""
 )
 _WIRE: Final = re.compile(r'^#@ wire (?P<path>[\w.\[\]]*): "(?P<digits>[A-Za-z0-9+/=]*)"[ \t\r]*$', re.MULTILINE)

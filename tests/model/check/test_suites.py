@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-import tarfile
 from pathlib import Path
 
 import onnx
 import pytest
+from tests.suites.archives import unpacked
 
 from sardonyx.model import load
 from sardonyx.model.check import check
@@ -30,8 +30,7 @@ BROKEN = {"squeezenet_coreml.onnx": {("type-mismatch", "node LabelLoader (Consta
 
 @functools.cache
 def negatives(folder: Path) -> list[dict[str, str]]:
-    with tarfile.open(Path(SUITES) / "negative.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    unpacked(Path(SUITES) / "negative.tar.xz", folder)
     (index,) = folder.rglob("_index.json")
     entries: list[dict[str, str]] = json.loads(index.read_text())
     return [{**entry, "path": str(index.parent / entry["file"])} for entry in entries]

@@ -19,11 +19,12 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sardonyx.errors import TextFormatError
 from sardonyx.model.text.lexer import Scanner
+from sardonyx.model.text.patterns import pattern
 
 _DESCRIPTIVE: Final = frozenset({"doc_string", "metadata_props", "denotation", "domain", "overload", "name"})
 _WORD: Final = re.compile(r'\s*+(?:(raw|typed)\b|unset\(\s*([\w.]+)\s*\)|wire\("([A-Za-z0-9+/=]*+)"\))')
 _LINE_COLUMN: Final = re.compile(r"(\d+):(\d+) : ")
-_BRACKET: Final = re.compile(r'"(?:[^"\\\n]++|\\.)*+"?|\'(?:[^\'\\\n]++|\\.)*+\'?|#[^\n]*+|[{}<>]')
+_BRACKET: Final = pattern(r'"(?:[^"\\\n]++|\\.)*+"?|\'(?:[^\'\\\n]++|\\.)*+\'?|#[^\n]*+|[{}<>]')
 
 _MAX_BRACKETS: Final = 95
 _LONGEST_PROBLEM: Final = 300

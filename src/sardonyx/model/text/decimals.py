@@ -10,8 +10,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-_INTEGERS: Final = re.compile(r"\s*+-?+[0-9]{1,20}+\s*+(?:,\s*+-?+[0-9]{1,20}+\s*+)*+", re.ASCII)
-_NUMBERS: Final = re.compile(
+from sardonyx.model.text.patterns import pattern
+
+_INTEGERS: Final = pattern(r"\s*+-?+[0-9]{1,20}+\s*+(?:,\s*+-?+[0-9]{1,20}+\s*+)*+", re.ASCII)
+_NUMBERS: Final = pattern(
     r"\s*+-?+[0-9]{1,40}+(?:\.[0-9]{0,40}+)?+(?:[eE][+-]?+[0-9]{1,5}+)?+\s*+"
     r"(?:,\s*+-?+[0-9]{1,40}+(?:\.[0-9]{0,40}+)?+(?:[eE][+-]?+[0-9]{1,5}+)?+\s*+)*+",
     re.ASCII,

@@ -11,13 +11,14 @@ from typing import Final, NoReturn
 
 from sardonyx.errors import TextFormatError
 from sardonyx.model.text.decimals import split_plain
+from sardonyx.model.text.patterns import pattern
 from sardonyx.model.text.vocabulary import IDENTIFIER, MAX_DEPTH
 
-_SPACE: Final = re.compile(r"(?:[ \t\n\v\f\r]++|#(?!@)[^\n]*+)*+")
-_STRING: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
-_BYTES: Final = re.compile(r'b"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_SPACE: Final = pattern(r"(?:[ \t\n\v\f\r]++|#(?!@)[^\n]*+)*+")
+_STRING: Final = pattern(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_BYTES: Final = pattern(r'b"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _BASE64: Final = re.compile(r'base64"([A-Za-z0-9+/=\s]*+)"')
-_NUMBER: Final = re.compile(
+_NUMBER: Final = pattern(
     r"-?+(?:[0-9]++(?:\.[0-9]*+)?+(?:[eE][+-]?+[0-9]++)?+|(?:[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+|[nN][aA][nN])(?![A-Za-z0-9_]))"
 )
 _INTEGER: Final = re.compile(r"-?+[0-9]++")
@@ -25,7 +26,7 @@ _ANY_TOKEN: Final = re.compile(r'[A-Za-z0-9_.+-]+|"[^"\n]*"?|=>|#@|@\{|.', re.DO
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _BYTE_ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _BYTE_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\", b'"': b'"'}
-_BLOCK_TOKEN: Final = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|\'(?:[^\'\\\n]++|\\.)*+\'|#[^\n]*+|[{}]')
+_BLOCK_TOKEN: Final = pattern(r'"(?:[^"\\\n]++|\\.)*+"|\'(?:[^\'\\\n]++|\\.)*+\'|#[^\n]*+|[{}]')
 
 _PREFIXES: Final = ("b", "base64")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
+from sardonyx.model.text.patterns import pattern
+
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
-_LEADING: Final = re.compile(r"\ufeff?+(?:\s++|#[^\n]*+(?:\n|\Z))*+")
+_LEADING: Final = pattern(r"\ufeff?+(?:\s++|#[^\n]*+(?:\n|\Z))*+")
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\s*[:{<]")
 
 _BEGINNING: Final = re.compile(r'[A-Za-z_"<]')
