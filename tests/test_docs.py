@@ -39,7 +39,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_is_reached_from_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     listed = {(ROOT / "docs" / target).resolve() for target in LINK.findall(index)}
-    assert {page.resolve() for page in PAGES if page.parent.parent.name == "docs"} <= listed
+    assert {page.resolve() for page in PAGES if page.parent.parent == ROOT / "docs"} <= listed
 
 
 @pytest.fixture
