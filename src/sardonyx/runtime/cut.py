@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.errors import ExecutionError, OptionError, SardonyxError, UnsupportedError
+from sardonyx.errors import ExecutionError, OptionError, UnsupportedError
 from sardonyx.ops.graph import node_label
 from sardonyx.runtime.options import SessionOptions, Who
-from sardonyx.runtime.part import Part, raised
+from sardonyx.runtime.part import Part, asking
 from sardonyx.runtime.partition import Costs, Group, assigned, grouped, within_budget
 from sardonyx.runtime.parts import boundary, is_constant_node, part_of, reads
 from sardonyx.runtime.placement import Placement
@@ -269,12 +269,8 @@ def _answers(provider: Provider, model: ir.Model) -> dict[ir.Node, Answer]:
         ExecutionError: It raises, or answers with something else.
     """
     where = f"{provider.name}: capability"
-    try:
+    with asking(where):
         found = provider.capability(model)
-    except SardonyxError:
-        raise
-    except Exception as error:
-        raise raised(error, where) from error
     if not isinstance(found, Mapping):
         raise ExecutionError(
             f"the provider gave {type(found).__name__}, and a mapping from nodes is needed.", where=where
@@ -298,12 +294,8 @@ def _runner(provider: Provider, part: ir.Model) -> Runner:
         ExecutionError: It raises something else, or gives nothing that runs.
     """
     where = f"{provider.name}: compile"
-    try:
+    with asking(where):
         found = provider.compile(part)
-    except SardonyxError:
-        raise
-    except Exception as error:
-        raise raised(error, where) from error
     if not isinstance(found, Runner):
         raise ExecutionError(f"the provider gave {type(found).__name__}, which has no method `run`.", where=where)
     return found

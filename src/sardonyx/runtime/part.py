@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Part:
                 raise type(error)(error.problem, where=f"{self.provider}: {self.label}", remedy=error.remedy) from error
             raise
         except Exception as error:
-            raise raised(error, f"{self.provider}: {self.label}") from error
+            raise _raised(error, f"{self.provider}: {self.label}") from error
         if not isinstance(found, (list, tuple)):
             raise self._wrong(f"{_kind(found)}, and a list of its results is needed")
         if len(found) != len(self.outputs):
@@ -104,7 +105,18 @@ class Part:
         return ExecutionError(f"the provider gave {what}.", where=f"{self.provider}: {self.label}")
 
 
-def raised(error: Exception, where: str) -> ExecutionError:
+@contextlib.contextmanager
+def asking(where: str) -> Iterator[None]:
+    """Turn what a provider raises, other than errors of ours, into one that names it."""
+    try:
+        yield
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise _raised(error, where) from error
+
+
+def _raised(error: Exception, where: str) -> ExecutionError:
     """The error by which a provider's own is told."""
     text = str(error)
     return ExecutionError(f"the provider raised {type(error).__name__}{f': {text}' if text else '.'}", where=where)
