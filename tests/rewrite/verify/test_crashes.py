@@ -69,7 +69,16 @@ def test_a_candidate_that_crashes_again_is_different(monkeypatch: pytest.MonkeyP
         assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
 
 
-def test_an_original_that_takes_too_long_is_not_proved() -> None:
+def test_an_original_that_takes_too_long_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is stopped answers never; one that runs may do so before anybody looks at the clock."""
+    ask = Client._ask
+
+    def stopped(self: Client, request: dict[str, object], seconds: float) -> dict[str, object]:
+        assert self._child is not None
+        os.kill(self._child.process.pid, signal.SIGSTOP)
+        return ask(self, request, seconds)
+
+    monkeypatch.setattr(Client, "_ask", stopped)
     with Verifier(model_io.from_proto(TANH), timeout=0) as verifier:
         verdict = verifier.judge(model_io.from_proto(TANH), exact=True)
     assert verdict.status == "not proved" and "more than" in verdict.reason
