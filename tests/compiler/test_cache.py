@@ -127,6 +127,16 @@ def test_the_size_is_bounded_and_what_is_used_stays(tmp_path: Path) -> None:
     assert present == list(range(100 - len(present), 100)), "the oldest went first"
 
 
+def test_what_is_read_counts_as_used_from_then_on(tmp_path: Path) -> None:
+    kept = Store(tmp_path)
+    kept.put("object", KEY, b"kept")
+    entry = tmp_path / "object" / KEY
+    os.utime(entry, (0, 0))
+    before = time.time()
+    assert kept.get("object", KEY) == b"kept"
+    assert entry.stat().st_mtime >= before - 1
+
+
 def test_a_new_process_counts_what_there_is(tmp_path: Path) -> None:
     for i in range(40):
         Store(tmp_path, limit=100_000).put("program", digest(str(i)), content(9_000))

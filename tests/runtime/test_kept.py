@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,12 @@ def test_no_space_left_at_any_write(
             np.testing.assert_array_equal(session(path).run(None, {"x": X})[0], expected)
         assert len(compilations) == 1
     assert most == 1 or 4 < number < most - 1
+
+
+def test_the_sources_that_name_a_program_are_all_that_sessions_stand_on() -> None:
+    root = Path(__file__).resolve().parents[2]
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    (layers,) = (each["layers"] for each in settings["contracts"] if each["type"] == "layers")
+    below = {name.strip() for layer in layers[layers.index("runtime") :] for name in layer.split("|")}
+    assert below - set(kept.COMPILING) == {"demo", "errors"}, "of these no program is made"
+    assert set(kept.COMPILING) <= below

@@ -40,6 +40,8 @@ _HEADER = struct.Struct("<8s32sQ16x")
 _MAGIC = b"sardonyx"
 _BLOCK = 64 << 10
 _ABANDONED_SECONDS = 3600
+_USED_SECONDS = 60
+"""How coarse the time of last use may be: to write it costs as much as to read a small entry."""
 
 
 def digest(*parts: str | bytes) -> str:
@@ -99,9 +101,10 @@ class Store:
         try:
             with path.open("rb") as file:
                 found = _mapped(file.fileno()) if kind == "weights" else file.read()
-                # Where the time of use cannot be written, the entry is as good.
-                with contextlib.suppress(OSError):
-                    os.utime(file.fileno() if os.utime in os.supports_fd else path)
+                if os.fstat(file.fileno()).st_mtime < time.time() - _USED_SECONDS:
+                    # Where the time of use cannot be written, the entry is as good.
+                    with contextlib.suppress(OSError):
+                        os.utime(file.fileno() if os.utime in os.supports_fd else path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

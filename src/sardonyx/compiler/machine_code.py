@@ -6,6 +6,7 @@ An object is position-independent bytes that any process on the same kind of mac
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Iterable
@@ -101,6 +102,7 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     passes.run(module, builder)
 
 
+@functools.cache
 def toolchain() -> str:
     """Names what compiles: with another LLVM, or other passes, a text may become other code."""
     ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (_machine.__code__, _optimize.__code__)]

@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
@@ -93,13 +92,18 @@ def host() -> Target:
     caches = _caches()
     l1, l2, l3 = (caches.get(level, 0) for level in (1, 2, 3))
     return Target(
-        name, llvm.get_default_triple(), known.cpu, known.features, known.vector_bits, known.vector_registers,
+        name, _triple(), known.cpu, known.features, known.vector_bits, known.vector_registers,
         l1 or known.l1, l2 or known.l2, l3 or known.l3,
     )  # fmt: skip
 
 
+@functools.cache
+def _triple() -> str:
+    return str(llvm.get_default_triple())
+
+
 def _detected() -> str:
-    if not llvm.get_default_triple().startswith("x86_64"):
+    if not _triple().startswith("x86_64"):
         return "neon"
     features = llvm.get_host_cpu_features()
     if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
@@ -112,10 +116,19 @@ def _caches() -> dict[int, int]:
     found: dict[int, int] = {}
     try:
         for number in itertools.count():
-            entry = Path(f"/sys/devices/system/cpu/cpu0/cache/index{number}")
-            kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+            entry = f"/sys/devices/system/cpu/cpu0/cache/index{number}"
+            kind, level, size = (_word(f"{entry}/{name}") for name in ("type", "level", "size"))
             if kind != "Instruction":
                 found.setdefault(int(level), int(size.rstrip("KM")) << (20 if size.endswith("M") else 10))
     except OSError:  # There are no more.
         return found
     return found
+
+
+def _word(path: str) -> str:
+    """What a small file says; the system's own calls, since the first load of every process waits for a dozen."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 64).decode().strip()
+    finally:
+        os.close(file)

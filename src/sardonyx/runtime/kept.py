@@ -41,6 +41,10 @@ from sardonyx.runtime.compiled_file import is_compiled_file
 _log = logging.getLogger(__name__)
 
 _PACKAGE = "sardonyx."
+
+COMPILING = ("compiler", "core", "model", "ops", "rewrite", "runtime")
+"""The parts of the package that decide what a model becomes: what stands above them only asks for it."""
+
 _BLOCK = 1 << 22
 _DIGITS = len(digest())
 _REMEMBERED = 1000
@@ -279,24 +283,27 @@ def _tensors(model: ir.Model) -> Iterator[Any]:
                 yield attribute.value
 
 
-@functools.cache
-def _build() -> str:
-    """Names the target, this package and what it computes with, down to when its files were written."""
-    others = [str(sys.modules[name].__version__) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
-    files = "\n".join(sorted(_sources(str(Path(__file__).parents[1]))))
-    return digest(sys.modules["sardonyx"].__version__, toolchain(), repr(host()), files, *others)
-
-
-def _sources(folder: str) -> list[str]:
-    """The package's files; a loop, since every load of a process waits for it."""
-    found, folders = [], [folder]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
+def _sources(folders: list[str]) -> list[str]:
+    """The files of Python in folders, with their sizes and when they were written."""
+    found, pending = [], [*folders]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
             for each in entries:
                 name = each.name
                 if name.endswith(".py"):
                     state = each.stat()
                     found.append(f"{each.path} {state.st_size} {state.st_mtime_ns}")
                 elif "." not in name and name != "__pycache__" and each.is_dir():
-                    folders.append(each.path)
-    return found
+                    pending.append(each.path)
+    return sorted(found)
+
+
+_SOURCES = "\n".join(_sources([f"{Path(__file__).parents[1]}/{part}" for part in COMPILING]))
+"""The package as this process imports it: what is edited later is not what computes here, and names nothing here."""
+
+
+@functools.cache
+def _build() -> str:
+    """Names the target, this package and what it computes with, down to when its files were written."""
+    others = [str(sys.modules[name].__version__) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
+    return digest(sys.modules["sardonyx"].__version__, toolchain(), repr(host()), _SOURCES, *others)
