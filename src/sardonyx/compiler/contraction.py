@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.ahead import Ahead
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.emitter import Emitter, vector
 from sardonyx.compiler.gates import Gates
@@ -17,7 +18,7 @@ from sardonyx.compiler.kernels.kernel import Gated, Index
 from sardonyx.compiler.launch import Prepared, Read, Scratch
 from sardonyx.compiler.loops import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.quantized import form_of
-from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
+from sardonyx.compiler.reader import ORIGIN, Element, Reader, dtype_of
 from sardonyx.compiler.reader import Place as Position
 from sardonyx.compiler.views import View, contiguous, merged, shape_of
 from sardonyx.compiler.walks import walked_alike
@@ -224,20 +225,31 @@ class Contraction:
                 for root, memory in memories:
                     stored(reader, root, memory, here)
 
-        def of_gates(at: tuple[Index, ...], results: Sequence[str], mask: str | None) -> None:
+        def bind_gates(reader: Reader, here: tuple[Index, ...], results: Sequence[str]) -> None:
             assert gates is not None
+            for part, gate in gates.parts.items():
+                reader.bind(part, self._gate(reader, part, here, gate * gates.units, results[gate]))
+
+        def of_gates(at: tuple[Index, ...], results: Sequence[str], mask: str | None) -> None:
             with masked(reader, mask):
                 here = located(at)
-                for part, gate in gates.parts.items():
-                    reader.bind(part, self._gate(part, here, gate * gates.units, results[gate]))
+                bind_gates(reader, here, results)
                 for root, memory in memories:
                     stored(reader, root, memory, here)
 
-        return epilogue if gates is None else Gated(gates.count, gates.units, of_gates)
+        def ahead(at: tuple[Index, ...]) -> None:
+            assert gates is not None
+            here, asking = located(at), Ahead(w.kernel, reader.lanes, reader.memory, reader.fault, reading=reader)
+            bind_gates(asking, here, ["poison"] * gates.count)
+            for root, _ in memories:
+                asking.element(root, here)
 
-    def _gate(self, part: Value, here: tuple[Index, ...], start: int, result: str) -> Callable[[Position], Element]:
+        return epilogue if gates is None else Gated(gates.count, gates.units, of_gates, ahead)
+
+    def _gate(
+        self, reader: Reader, part: Value, here: tuple[Index, ...], start: int, result: str
+    ) -> Callable[[Position], Element]:
         """A gate of the units at hand: what is computed of all columns is read where the gate's are."""
-        reader = self.writing.reader
 
         def at(wanted: Position) -> Element:
             if wanted != here:

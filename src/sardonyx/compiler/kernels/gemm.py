@@ -201,6 +201,7 @@ class _Gemm:
             else:
                 with e.loop(start, end, tile.rows) as row:
                     count = e.least(tile.rows, e.sub(end, row))
+                    self._ask(place.leading, row, count, column, left)
                     self._compute(_Strip(place.a, row, count, left, values, self.finished))
                     self._finish(place.leading, row, count, column, left)
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
@@ -430,6 +431,17 @@ class _Gemm:
                 e.prefetch(e.address(line, "i8", offset))
 
         return prefetch
+
+    def _ask(
+        self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
+    ) -> None:
+        """Ask for what will be read behind a tile of gates."""
+        e, tile, epilogue = self.e, self.tile, self.product.epilogue
+        if not isinstance(epilogue, Gated):
+            return
+        first = e.div(column, epilogue.count)
+        with e.loop(0, count) as number, e.loop(0, e.div(left, epilogue.count), tile.lanes) as offset:
+            epilogue.ahead((*leading, Index(e.add(row, number)), Index(e.add(first, offset), 1)))
 
     def _finish(
         self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
