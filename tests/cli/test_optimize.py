@@ -110,6 +110,8 @@ def test_passes_lists_all_with_their_exactness(run: Run) -> None:
     listed = run("passes", "--json").json
     assert {each["exactness"] for each in listed} >= {"exact", "reassociates"}
     assert all(each["description"] for each in listed)
+    told = {each["name"]: each["description"] for each in listed}
+    assert told["eliminate_double_inverse"] == "Not of Not. Neg of Neg. Reciprocal of Reciprocal."
     assert [each["name"] for each in listed] == [each.name for each in describe_passes()]
     assert "fuse_bn_into_conv" in run("passes").out
     assert "fuse_bn_into_conv" not in exact_passes()

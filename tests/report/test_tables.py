@@ -7,7 +7,7 @@ from onnx import parser
 from sardonyx import demo
 from sardonyx.report.latency import Latency
 from sardonyx.report.summary import summary
-from sardonyx.report.tables import before_and_after, fired, verdict_line
+from sardonyx.report.tables import before_and_after, explanation, fired, verdict_line
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REGISTRY, Expr, Result, rule
 from sardonyx.rewrite.optimize import optimize
@@ -60,3 +60,11 @@ def test_a_verdict_spells_out_few_sizes() -> None:
     assert (
         verdict_line(report).plain == f"✓ proved: 4 samples at sizes {'; '.join([each] * 3)}; and 1 more, equal bits."
     )
+
+
+def test_no_table_is_made_of_no_near_matches() -> None:
+    report = optimize(
+        parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Tanh(x) }'),
+        verify=False,
+    ).report
+    assert str(explanation(report)) == "Near matches that did not fire: none."

@@ -64,6 +64,8 @@ class GraphMaker:
         """Whether inputs hold NaN, infinities and −0.0."""
         self.nan = True
         """Whether those special inputs may be NaN: off where a rule says that it keeps NaN in another place."""
+        self.least = 1
+        """The least that an open size becomes at other sizes; below, engines answer where operators are undefined."""
         self.domains: dict[str, int] = {}
         self.producer = ""
         self.functions: list[onnx.FunctionProto] = []
@@ -258,6 +260,7 @@ class GraphMaker:
         for together, alone in ((0.0, 0.0), (0.6, 0.0), (0.0, 0.4)) if drawn else ():
             sizes = {n: 1 if n == 1 or self.chance(together) else self.int(2, 6) for n in sorted(set(drawn.values()))}
             taken = {symbol: 1 if self.chance(alone) else sizes[size] for symbol, size in drawn.items()}
+            taken = {symbol: max(size, self.least) for symbol, size in taken.items()}
             found.append({name: self._resized(name, taken) for name in self._feeds})
         return found
 

@@ -18,7 +18,7 @@ class PassInfo:
 
     Attributes:
         name: Its name.
-        description: What it does, in a line.
+        description: What it does: what each of its rules does.
         exactness: The weakest promise of its rules: ``exact``, ``reassociates`` or ``approximates``.
         default: Whether a run without a list of passes includes it.
         targets: Targets it is meant for; empty for all.

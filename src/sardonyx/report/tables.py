@@ -130,8 +130,10 @@ def fired(report: Report) -> Iterator[tuple[str, str, str, str, str]]:
         yield name, str(times), str(gains.get(name, 0)), report.promise_of(name), " ".join(told)
 
 
-def explanation(report: Report, most: int = 60) -> Table:
+def explanation(report: Report, most: int = 60) -> Table | Text:
     """Near matches that did not fire, and why."""
+    if not report.refused:
+        return Text("Near matches that did not fire: none.")
     table = Table(title="Near matches that did not fire", title_justify="left", header_style="bold")
     for name in ("rule", "at", "why not"):
         table.add_column(name, overflow="fold")

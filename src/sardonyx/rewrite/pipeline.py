@@ -56,7 +56,7 @@ def exact_passes() -> list[str]:
 
 
 def describe(name: str) -> str:
-    """What a pass does, in a line: the description of its first rule.
+    """What a pass does: what each of its rules does.
 
     Raises:
         OptionError: no such pass.
@@ -64,7 +64,7 @@ def describe(name: str) -> str:
     found = _rules_of(name)
     if not found:
         raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
-    return found[0].description
+    return " ".join(dict.fromkeys(rule.description for rule in found))
 
 
 def descriptions() -> dict[str, str]:

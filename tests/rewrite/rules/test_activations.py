@@ -244,3 +244,13 @@ def test_operators_slow_in_onnxruntime_are_made_for_other_targets_only() -> None
     for name in ("fuse_swish", "fuse_softplus", "fuse_elu", "fuse_prelu"):
         assert not [r for r in pipeline.select("portable").rules if r.name == name]
         assert [r for r in pipeline.select("native").rules if r.name == name]
+
+
+def test_hard_sigmoid_takes_in_the_sum_before_its_limits() -> None:
+    engine = transformed(
+        "g (float[N] x) => (float[N] y) { a = Add(x, three) b = Clip(a, zero, six) y = Div(b, six) }",
+        three=np.float32(3),
+        zero=np.float32(0),
+        six=np.float32(6),
+    )
+    assert [node.op_type for node in engine.model.graph] == ["HardSigmoid"]

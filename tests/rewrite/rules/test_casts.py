@@ -57,9 +57,29 @@ def casts_around_moves(g: GraphMaker) -> None:
     g.output(g.node("Cast", z, to=CODES[g.pick([source, source, middle])]))
 
 
+@generator("eliminate_nop_cast/cast_joined_casts")
+def casts_around_joins(g: GraphMaker) -> None:
+    g.special = False
+    source, middle = g.pick([("float16", "float32"), ("float32", "float16"), ("int32", "int64"), ("bool", "int64")])
+    shape = g.shape(rank=g.int(1, 3), zero=0)
+    parts = [g.input(shape, source) for _ in range(g.int(1, 3))]
+    wide = [g.node("Cast", part, to=CODES[middle]) for part in parts]
+    if g.chance(0.2):
+        wide.append(g.input(shape, middle) if g.chance() else g.node("Cast", g.input(shape, "int8"), to=CODES[middle]))
+    g.read_again(wide[0], 0.1)
+    y = g.node("Concat", *wide, axis=g.axis(len(shape)))
+    g.read_again(y, 0.1)
+    g.output(g.node("Cast", y, to=CODES[g.pick([source, source, source, middle])]))
+
+
 @pytest.mark.parametrize(
     "label",
-    ["eliminate_nop_cast/cast_like_known", "eliminate_nop_cast/cast_of_cast", "eliminate_nop_cast/cast_moved_cast"],
+    [
+        "eliminate_nop_cast/cast_like_known",
+        "eliminate_nop_cast/cast_of_cast",
+        "eliminate_nop_cast/cast_moved_cast",
+        "eliminate_nop_cast/cast_joined_casts",
+    ],
 )
 def test_outputs_stay_equal(label: str) -> None:
     run_many(label, 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
@@ -91,6 +92,28 @@ def scaled_before(g: GraphMaker) -> None:
     g.output(g.node("Conv", m, weight, g.weight((2 * group,)) if g.chance() else None, group=group, pads=pads))
 
 
+@generator("fuse_preceding_bn_into_conv")
+def normalized_before(g: GraphMaker) -> None:
+    group, each, dtype = g.pick([1, 1, 2]), g.int(1, 3), g.pick(["float32", "float32", "float16"])
+    channels = each * group
+    if dtype == "float16":
+        g.opset = 17
+    x = g.input((g.int(1, 2), channels, 5, 5), dtype)
+    parts = [g.array((channels,), dtype, special=False) for _ in range(3)]
+    if g.chance(0.3):
+        parts[1:] = [np.zeros(channels, dtype)] * 2  # nothing is added: padding may stay
+    given = [g.const(part) if g.chance(0.95) else g.input((channels,), dtype, values=part) for part in parts]
+    variance = g.const((abs(g.array((channels,), special=False)) + 0.1).astype(dtype))
+    y = g.node("BatchNormalization", x, *given, variance, epsilon=g.maybe(0.01))
+    g.read_again(y, 0.1)
+    weight = g.weight((2 * group, each, 3, g.int(1, 3)), dtype)
+    padding: dict[str, Any] = {"pads": [1, 0, 1, 1]} if g.chance(0.3) else {}
+    if g.chance(0.1):
+        padding = {"auto_pad": g.pick(["VALID", "SAME_UPPER"])}
+    bias = g.weight((2 * group,), dtype) if g.chance() else None
+    g.output(g.node("Conv", y, weight, bias, group=group, strides=g.maybe([2, 1], 0.2), **padding))
+
+
 @generator("fuse_bn_into_gemm")
 def normalized_gemm(g: GraphMaker) -> None:
     inner, columns = g.int(1, 4), g.int(1, 4)
@@ -140,6 +163,7 @@ def pad_pool(g: GraphMaker) -> None:
     rank = g.int(3, 4)
     y = padded(g, rank)
     kernel = [g.int(2, 3) for _ in range(rank - 2)]
+    g.least = 4  # ONNX Runtime averages in windows that are larger than the image too, where the standard has none.
     attrs: dict[str, Any] = {"count_include_pad": g.pick([None, 0, 1]), "ceil_mode": g.pick([None, None, 1])}
     if g.chance(0.3):
         attrs["pads"] = [g.int(0, 1) for _ in range(2 * (rank - 2))]
@@ -155,6 +179,7 @@ def pad_pool(g: GraphMaker) -> None:
         "fuse_add_bias_into_conv",
         "fuse_mul_into_conv",
         "fuse_preceding_mul_into_conv",
+        "fuse_preceding_bn_into_conv",
         "fuse_bn_into_gemm",
         "fuse_pad_into_conv",
         "fuse_pad_into_pool",

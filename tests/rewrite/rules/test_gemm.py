@@ -94,6 +94,41 @@ def transposed_operands(g: GraphMaker) -> None:
     )
 
 
+@generator("fuse_transpose_into_matmul")
+def transposed_matrices(g: GraphMaker) -> None:
+    dtype = g.pick([*TYPES, "int32"])
+    m, k, n = (g.int(1, 4) for _ in range(3))
+    batch = (2,) if g.chance(0.1) else ()
+    perm = [0, 2, 1] if batch else g.pick([None, [1, 0], [0, 1]])
+    operands = []
+    for shape in ((m, k), (k, n)):
+        x = g.input((*batch, *(shape if perm == [0, 1] else shape[::-1])), dtype)
+        x = g.node("Transpose", x, perm=perm) if g.chance(0.7) else g.input((*batch, *shape), dtype)
+        g.read_again(x, 0.1)
+        operands.append(x)
+    y = g.node("MatMul", *operands)
+    g.output(g.node("Add", *either(g, y, row(g, m, n, dtype, constant=0.5))) if g.chance() else y)
+
+
+@generator("fuse_transpose_after_gemm")
+def transposed_results(g: GraphMaker) -> None:
+    y, _, _ = gemm(g, g.pick(TYPES))
+    g.read_again(y, 0.1)
+    g.output(g.node("Transpose", y, perm=g.pick([None, [1, 0], [1, 0], [0, 1]])))
+
+
+@generator("fuse_scale_into_matmul/scale_of_gemm")
+def scaled_gemm(g: GraphMaker) -> None:
+    dtype = g.pick(TYPES)
+    y, m, n = gemm(g, dtype)
+    g.read_again(y, 0.1)
+    factor = g.array(g.pick([(), (1,), (n,), (1, n), (1, 1), (m, 1), (1, 1, n)]), dtype, special=False)
+    if g.chance(0.1):
+        factor = factor * 0
+    factor_or_input = g.const(factor) if g.chance(0.9) else g.input(factor.shape, dtype, values=factor)
+    g.output(g.node(g.pick(["Mul", "Mul", "Div"]), *either(g, y, factor_or_input)))
+
+
 @generator("fuse_scale_into_matmul")
 def scaled(g: GraphMaker) -> None:
     dtype = g.pick([*TYPES, "int32"])
@@ -128,6 +163,9 @@ LABELS = [
     "fuse_matmul_add_bias_into_gemm",
     "fuse_add_into_gemm",
     "fuse_transpose_into_gemm",
+    "fuse_transpose_into_matmul",
+    "fuse_transpose_after_gemm",
+    "fuse_scale_into_matmul/scale_of_gemm",
     "fuse_scale_into_matmul",
     "fuse_transposes_around_matmul",
 ]

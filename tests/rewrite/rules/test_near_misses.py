@@ -138,6 +138,44 @@ NEAR_MISSES = [
         "g (float[1, C, 4, 4] x) => (float[1, 1, 2, 2] y) { p = Mul(x, factors)\n y = Conv(p, w) }",
         {"factors": np.ones((1, 3, 1, 1), FLOAT), "w": np.ones((1, 3, 3, 3), FLOAT)},
     ),
+    (
+        "fuse_preceding_bn_into_conv/batch_norm_before",
+        "padding with zeros comes after",
+        "g (float[1, 2, 4, 4] x) => (float[1, 1, A, B] y) "
+        "{ n = BatchNormalization(x, ones, ones, ones, ones) y = Conv <pads = [1, 1, 1, 1]> (n, w) }",
+        {"ones": np.ones(2, FLOAT), "w": np.ones((1, 2, 3, 3), FLOAT)},
+    ),
+    (
+        "fuse_transpose_after_gemm/transposed_result",
+        "C is not constant",
+        "g (float[N, 2] x, float[2] c) => (float[2, N] y) { g = Gemm(x, w, c) y = Transpose(g) }",
+        {"w": np.ones((2, 2), FLOAT)},
+    ),
+    (
+        "fuse_scale_into_matmul/scale_of_gemm",
+        "one number a column",
+        "g (float[3, 2] x) => (float[3, 2] y) { g = Gemm(x, w) y = Mul(g, rows) }",
+        {"w": np.ones((2, 2), FLOAT), "rows": np.arange(3, dtype=FLOAT)[:, None]},
+    ),
+    (
+        "fuse_reshapes_around_matmul/rows_made_for_product",
+        "not those joined before",
+        "g (float[2, 6, 4] x) => (float[3, 4, 5] y) { r = Reshape(x, rows) p = MatMul(r, w) y = Reshape(p, parted) }",
+        {"rows": np.array([12, 4]), "parted": np.array([3, 4, 5]), "w": np.ones((4, 5), FLOAT)},
+    ),
+    (
+        "eliminate_nop_cast/cast_joined_casts",
+        "lose values",
+        "g (float[N] x, float[M] z) => (float[L] y) "
+        "{ a = Cast <to = 10> (x) b = Cast <to = 10> (z) c = Concat <axis = 0> (a, b) y = Cast <to = 1> (c) }",
+        {},
+    ),
+    (
+        "eliminate_nop_dropout/dropout",
+        "training_mode is not known to be false, nor the ratio to be 0",
+        "g (float[N] x, bool training) => (float[N] y) { y = Dropout(x, half, training) }",
+        {"half": FLOAT(0.5)},
+    ),
 ]
 
 

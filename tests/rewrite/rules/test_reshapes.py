@@ -121,6 +121,38 @@ def shapes_around_elementwise(g: GraphMaker) -> None:
         g.output(reshaped(g, y, between)[0])
 
 
+@generator("eliminate_reshape_around_elementwise/both_operands_reshaped")
+def both_reshaped(g: GraphMaker) -> None:
+    shape, dtype = g.shape(zero=0.01), g.pick(["float32", "float32", "int64"])
+    a, b = g.input(shape, dtype), g.input(shape, dtype)
+    seed = g.rng.bit_generator.state
+    y, _ = reshaped(g, a, shape)
+    if g.chance(0.8):
+        g.rng.bit_generator.state = seed  # the same change of shape again
+    z, _ = reshaped(g, b, shape)
+    if g.chance(0.1):
+        z = g.node("Unsqueeze", g.node("Relu", z), g.ints(0))
+    g.read_again(y, 0.1)
+    g.read_again(z, 0.1)
+    y = g.node(g.pick(["Add", "Sub", "Mul", "Max", "Less"]), y, z)
+    g.output(g.node("Reshape", y, g.ints(*shape)) if g.chance() and 0 not in shape else y)
+
+
+@generator("fuse_reshapes_around_matmul")
+def rows_of_products(g: GraphMaker) -> None:
+    lead = tuple(g.int(1, 4) for _ in range(g.int(1, 3)))
+    k, n = g.int(1, 4), g.int(1, 4)
+    x = g.input((*lead, k))
+    target = g.pick([(-1, k), (-1, k), (lead[0], -1, k), (-1, lead[-1], k), (-1, 1, k)])
+    rows = g.node("Reshape", x, g.ints(*target))
+    g.read_again(rows, 0.1)
+    weight = g.weight((k, n)) if g.chance(0.8) else g.input((k, n))
+    y = g.node("MatMul", rows, weight)
+    g.read_again(y, 0.1)
+    after = g.pick([(*lead, n), (-1, *lead[1:], n), (*lead[::-1], n), (-1, n), (*lead, 1, n)])
+    g.output(g.node("Reshape", y, g.ints(*after)))
+
+
 @generator("rewrite_transpose_to_reshape")
 def transposes_of_units(g: GraphMaker) -> None:
     shape = tuple(1 if g.chance() else size for size in g.shape(rank=g.int(2, 4), zero=0))
@@ -139,6 +171,8 @@ LABELS = [
     "eliminate_nop_flatten",
     "eliminate_nop_reshape/shape_kept",
     "eliminate_reshape_around_elementwise",
+    "eliminate_reshape_around_elementwise/both_operands_reshaped",
+    "fuse_reshapes_around_matmul",
     "rewrite_transpose_to_reshape",
 ]
 

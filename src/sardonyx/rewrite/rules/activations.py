@@ -157,11 +157,17 @@ def hard_swish(s: Site) -> Result:
 @rule("fuse_hard_sigmoid", on=("Mul", "Div"), exactness=REASSOCIATES, opset=6)
 def hard_sigmoid(s: Site) -> Result:
     """clip(x + b, 0, c) / c is HardSigmoid."""
+    widest: Result = None
     for found in gated(s, "Clip"):
         line = _line(s, found.gate, found.argument)
-        if line is not None and line[0] != 0 and found.root.is_close_to({(0, 1): 1 / line[2]}):
-            return found.objection(s) or HardSigmoid(found.x, alpha=line[0], beta=line[1])
-    return None
+        if line is None or line[0] == 0 or not found.root.is_close_to({(0, 1): 1 / line[2]}):
+            continue
+        objection = found.objection(s)
+        if objection is None:
+            widest = HardSigmoid(found.x, alpha=line[0], beta=line[1])  # the farthest x takes in most of the line
+        else:
+            widest = widest or objection
+    return widest
 
 
 @rule("fuse_hard_sigmoid", on="Clip", exactness=REASSOCIATES, opset=6)

@@ -123,3 +123,24 @@ def cast_moved_cast(s: Site) -> Result:
     if not holds_all(middle, source):
         return Refusal(f"the Cast from {source.name} to {middle.name} loses values")
     return again(moved, inner.inputs[0], *moved.inputs[1:])
+
+
+@rule("eliminate_nop_cast", on="Cast", after="Concat", exactness=EXACT)
+def cast_joined_casts(s: Site) -> Result:
+    """Casts of all the parts of a Concat to a wider type, and back, go away."""
+    joined, value = s.producer(0, "Concat"), s.input(0)
+    if joined is None or value is None or not facts.used_once(value):
+        return None
+    middle, target = facts.dtype(value), ir.DataType(s.attr("to"))
+    casts = [None if part is None else part.producer() for part in joined.inputs]
+    parts = [
+        cast.inputs[0]
+        for cast in casts
+        if cast is not None and cast.graph is s.node.graph and facts.is_op(cast, "Cast")
+        and facts.dtype(cast.inputs[0]) == target
+    ]  # fmt: skip
+    if len(parts) < len(casts) or not _numeric(middle) or not _numeric(target):
+        return None
+    if not holds_all(middle, target):
+        return Refusal(f"the Casts from {target.name} to {middle.name} lose values")
+    return again(joined, *parts)

@@ -254,14 +254,47 @@ def scale_before(s: Site) -> Result:
             return Refusal("the factor may broadcast the channels")
         weight = facts.constant(s.input(1))
         assert weight is not None
-        # Output channel o reads input channels of group o // (out / group).
-        per_group = factor.reshape(group, weight_shape[1]).astype(np.float64)
-        spread = np.repeat(per_group, weight_shape[0] // group, axis=0)
-        scaled = weight.astype(np.float64) * spread.reshape(weight_shape[:2] + (1,) * (weight.ndim - 2))
+        scaled = weight.astype(np.float64) * _along_inputs(factor, weight, group)
         return Op(("Conv",))(
             multiply.inputs[1 - index], scaled.astype(weight.dtype), s.input(2), **attributes_of(s.node)
         )
     return None
+
+
+def _along_inputs(numbers: np.ndarray, weight: np.ndarray, group: int) -> np.ndarray:
+    """One number an input channel, laid along the weight of a Conv, as float64: [out, in / group, 1, …]."""
+    # Output channel o reads input channels of group o // (out / group).
+    per_group = numbers.reshape(group, weight.shape[1]).astype(np.float64)
+    return np.repeat(per_group, weight.shape[0] // group, axis=0).reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))
+
+
+@rule("fuse_preceding_bn_into_conv", on="Conv", after="BatchNormalization", exactness=REASSOCIATES)
+def batch_norm_before(s: Site) -> Result:
+    """BatchNormalization before a convolution that pads nothing becomes part of its weight and bias."""
+    norm = s.producer(0, "BatchNormalization")
+    weight_shape = facts.static_shape(s.input(1))
+    if norm is None or weight_shape is None or facts.refers_to_function_attribute(s.node):
+        return None
+    if not facts.used_once(norm.outputs[0]):
+        return Refusal("the normalization has other readers")
+    if not facts.is_constant(s.input(1)) or (s.input(2) is not None and not facts.is_constant(s.input(2))):
+        return Refusal("the convolution's weight or bias is not constant")
+    group = s.attr("group", 1)
+    factors = norm_factors(Site(s.workspace, norm), weight_shape[1] * group)
+    if not isinstance(factors, tuple):
+        return factors
+    scale, shift = factors
+    if shift.any() and (any(s.attr("pads") or ()) or s.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID")):
+        return Refusal("padding with zeros comes after the normalization")
+    weight = facts.constant(s.input(1))
+    assert weight is not None
+    wide = weight.astype(np.float64)
+    total = (wide * _along_inputs(shift, weight, group)).sum(axis=tuple(range(1, weight.ndim)))
+    old = facts.constant(s.input(2))
+    if old is not None:
+        total = total + old.astype(np.float64)
+    scaled = (wide * _along_inputs(scale, weight, group)).astype(weight.dtype)
+    return Op(("Conv",))(norm.inputs[0], scaled, total.astype(weight.dtype), **attributes_of(s.node))
 
 
 @rule("fuse_bn_into_gemm", on="BatchNormalization", exactness=REASSOCIATES)

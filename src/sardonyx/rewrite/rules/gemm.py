@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Match, Patch, Rank, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.language import REASSOCIATES, Match, Op, Patch, Rank, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Add, Concat, Gemm, MatMul, Transpose
 from sardonyx.rewrite.rules.signatures import split
 from sardonyx.rewrite.site import Site
@@ -66,6 +66,49 @@ def transposed_operand(s: Site) -> Result:
     )
 
 
+@rule("fuse_transpose_into_matmul", on="MatMul", after="Transpose", exactness=REASSOCIATES, opset=11)
+def transposed_matrix(s: Site) -> Result:
+    """A product of matrices of which one is transposed is a Gemm."""
+    turned = [_turned(s, value) for value in s.node.inputs]
+    if sum(each is not None for each in turned) != 1 or any(facts.rank(value) != 2 for value in s.node.inputs):
+        return None
+    if facts.dtype(s.input(0)) not in FLOATS:
+        return Refusal("Gemm of integers has no kernel in most engines")
+    (a, b), (x, y) = s.node.inputs, turned
+    return Gemm(x or a, y or b, transA=1 if x is not None else None, transB=1 if y is not None else None)
+
+
+def _turned(s: Site, value: ir.Value | None) -> ir.Value | None:
+    """The matrix whose Transpose ``value`` is, if nothing else reads that."""
+    node = None if value is None else value.producer()
+    if value is None or node is None or node.graph is not s.graph or not facts.is_op(node, "Transpose"):
+        return None
+    return node.inputs[0] if _plain_transpose(node) and facts.used_once(value) else None
+
+
+@rule("fuse_transpose_after_gemm", on="Transpose", after="Gemm", exactness=REASSOCIATES, opset=11)
+def transposed_result(s: Site) -> Result:
+    """The transposed result of a Gemm is the Gemm of its operands in the other order, each transposed."""
+    gemm = s.producer(0, "Gemm")
+    if gemm is None or facts.refers_to_function_attribute(gemm) or not _plain_transpose(s.node):
+        return None
+    if not facts.used_once(gemm.outputs[0]):
+        return Refusal("the Gemm has other readers")
+    c = gemm.inputs[2] if len(gemm.inputs) > 2 else None
+    if c is not None and not facts.is_constant(c):
+        return Refusal("the Gemm's C is not constant, and would be transposed")
+    bias = facts.constant(c)
+    return Gemm(
+        gemm.inputs[1],
+        gemm.inputs[0],
+        *([] if bias is None else [np.ascontiguousarray(np.atleast_2d(bias).T)]),
+        alpha=_written(gemm, "alpha"),
+        beta=_written(gemm, "beta"),
+        transA=None if s.attr("transB", 0, node=gemm) else 1,
+        transB=None if s.attr("transA", 0, node=gemm) else 1,
+    )
+
+
 @rule("fuse_add_into_gemm", on=("Add", "Sub"), after="Gemm", exactness=REASSOCIATES, opset=7)
 def bias_of_gemm(s: Site) -> Result:
     """What is added to a Gemm is its C, or is added to its C where both are constant."""
@@ -81,12 +124,14 @@ def bias_of_gemm(s: Site) -> Result:
             continue
         if (shape[-1:] or (1,))[0] not in (1, columns) or (len(shape) == 2 and shape[0] != 1):
             return Refusal("what is added does not broadcast to the Gemm")
+        old_value = gemm.inputs[2] if len(gemm.inputs) > 2 else None
         if not facts.is_constant(other):
-            continue
+            if old_value is not None or s.node.op_type == "Sub":
+                continue
+            return Op(("Gemm",))(*gemm.inputs[:2], other, **_but(gemm, "beta"))
         added = facts.constant(other)
         assert added is not None
         wide = added.astype(np.float64) * (-1 if s.node.op_type == "Sub" else 1)
-        old_value = gemm.inputs[2] if len(gemm.inputs) > 2 else None
         beta = facts.attribute(gemm, "beta", s.opset, 1.0)
         if old_value is not None:
             old = facts.small_constant(old_value)
@@ -103,6 +148,10 @@ def bias_of_gemm(s: Site) -> Result:
             transB=_written(gemm, "transB"),
         )
     return None
+
+
+def _but(node: ir.Node, *names: str) -> dict[str, Any]:
+    return {name: attribute for name, attribute in node.attributes.items() if name not in names}
 
 
 def _written(node: ir.Node, name: str) -> ir.Attr | None:
@@ -135,6 +184,36 @@ def scale_of_matmul(s: Site) -> Result:
         if weight.dtype.kind != "f" or not np.isfinite(wide).all():
             return Refusal("the factor is not finite, or the weight is no float")
         return MatMul(matmul.inputs[0], (weight.astype(np.float64) * wide).astype(weight.dtype))
+    return None
+
+
+@rule("fuse_scale_into_matmul", on=("Mul", "Div"), after="Gemm", exactness=REASSOCIATES, opset=7)
+def scale_of_gemm(s: Site) -> Result:
+    """A Gemm with a constant matrix and C, times one number a column, is a Gemm with both of them scaled."""
+    for index in (0, 1) if s.node.op_type == "Mul" else (0,):
+        gemm, shape = s.producer(index, "Gemm"), facts.static_shape(s.input(1 - index))
+        if gemm is None or shape is None or not facts.used_once(gemm.outputs[0]):
+            continue
+        columns = facts.dim_at(gemm.outputs[0], 1)
+        if facts.refers_to_function_attribute(gemm) or columns is None or not facts.is_constant(s.input(1 - index)):
+            continue
+        if len(shape) > 2 or any(size != 1 for size in shape[:-1]) or (shape[-1:] or (1,))[0] not in (1, columns):
+            return Refusal("the factor is not one number a column")
+        c = gemm.inputs[2] if len(gemm.inputs) > 2 else None
+        if not facts.is_constant(gemm.inputs[1]) or (c is not None and not facts.is_constant(c)):
+            return Refusal("the Gemm's matrix or C is not constant")
+        weight, bias, factor = facts.constant(gemm.inputs[1]), facts.constant(c), facts.constant(s.input(1 - index))
+        assert weight is not None and factor is not None
+        wide = np.broadcast_to(factor.astype(np.float64).reshape(-1), (columns,))
+        if s.node.op_type == "Div":
+            with np.errstate(divide="ignore"):
+                wide = 1.0 / wide
+        if weight.dtype.kind != "f" or not np.isfinite(wide).all():
+            return Refusal("the factor is not finite, or the weight is no float")
+        along = wide[:, None] if s.attr("transB", 0, node=gemm) else wide
+        scaled_bias = None if bias is None else (bias.astype(np.float64) * wide).astype(bias.dtype)
+        scaled = (weight.astype(np.float64) * along).astype(weight.dtype)
+        return Op(("Gemm",))(gemm.inputs[0], scaled, scaled_bias, **dict[str, Any](gemm.attributes))
     return None
 
 

@@ -18,15 +18,19 @@ def identity(s: Site) -> Result:
 
 @rule("eliminate_nop_dropout", on="Dropout", exactness=EXACT)
 def dropout(s: Site) -> Result:
-    """Dropout outside training, with its mask unread, passes its input on."""
+    """Dropout outside training, or that drops nothing, passes its input on where its mask is unread."""
     if not s.unused_outputs_from(1):
         return Refusal("its mask is read")
     if s.opset < 7 and not s.attr("is_test", 0):
         return Refusal("it is in training mode (is_test=0)")
     training = s.input(2)
-    if training is not None and facts.scalar(training) not in (False, 0):
-        return Refusal("training_mode is not known to be false")
-    return s.input(0)
+    if training is None or facts.scalar(training) in (False, 0) or _drops_nothing(s):
+        return s.input(0)
+    return Refusal("training_mode is not known to be false, nor the ratio to be 0")
+
+
+def _drops_nothing(s: Site) -> bool:
+    return s.input(1) is not None and facts.scalar(s.input(1)) == 0
 
 
 @rule("eliminate_nop_cast", on="Cast", exactness=EXACT)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
@@ -135,6 +135,45 @@ def reshape_around_elementwise(s: Site) -> Result:
         inputs[position] = moved
         moved = again(node, *inputs)
     return moved
+
+
+@rule("eliminate_reshape_around_elementwise", on=tuple(sorted(BINARY)), after=FAMILY, exactness=EXACT, opset=7)
+def both_operands_reshaped(s: Site) -> Result:
+    """An element-wise operator of two tensors of one shape, each put into another shape, comes before that change."""
+    if len(s.node.inputs) != 2 or s.input(0) is s.input(1):
+        return None
+    left, right = s.producer(0, *FAMILY), s.producer(1, *FAMILY)
+    if left is None or right is None:
+        return None
+    if not same_dims(s, left.inputs[0], right.inputs[0]) or not same_dims(s, s.input(0), s.input(1)):
+        return None
+    if not facts.used_once(left.outputs[0]) or not facts.used_once(right.outputs[0]):
+        return Refusal("one of the shapes has other readers")
+    if checks_sizes(s, right):
+        return Refusal(UNCHECKED)
+    return again(left, again(s.node, left.inputs[0], right.inputs[0]), *left.inputs[1:])
+
+
+@rule("fuse_reshapes_around_matmul", on=FAMILY, after="MatMul", exactness=REASSOCIATES, opset=5)
+def rows_made_for_product(s: Site) -> Result:
+    """Axes joined to the rows of a matrix before its product with another, and parted after it, stay apart."""
+    product = s.producer(0, "MatMul")
+    if product is None or facts.rank(product.inputs[1]) != 2:
+        return None
+    rows = None if product.inputs[0] is None else product.inputs[0].producer()
+    if rows is None or rows.graph is not s.graph or not facts.is_op(rows, *FAMILY):
+        return None
+    before, joined, after = (s.sizes.dims(v) for v in (rows.inputs[0], product.inputs[0], s.output))
+    if before is None or joined is None or after is None or len(before) < 2 or len(before) != len(after):
+        return None
+    kept = all(equal(a, b) is True for a, b in zip(before[:-1], after[:-1], strict=True))
+    if not kept or equal(before[-1], joined[-1]) is not True:
+        return Refusal("the axes parted after the product are not those joined before it")
+    if not facts.used_once(product.outputs[0]):
+        return Refusal("the product has other readers")
+    if checks_sizes(s, rows, s.node):
+        return Refusal(UNCHECKED)
+    return again(product, rows.inputs[0], product.inputs[1])
 
 
 def _tensor_operand(node: ir.Node) -> int | None:
