@@ -12,7 +12,7 @@ from sardonyx import Session
 from sardonyx.compiler.required import required
 from sardonyx.errors import SardonyxError
 from sardonyx.model import from_proto
-from sardonyx.runtime.native import traced
+from sardonyx.runtime.front import traced
 
 RNG = np.random.default_rng(0)
 

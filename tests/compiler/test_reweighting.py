@@ -13,6 +13,7 @@ import pytest
 from sardonyx.compiler import program as program_module
 from sardonyx.core.run_context import RunContext
 from sardonyx.model import load
+from sardonyx.runtime import front as front_module
 from sardonyx.runtime.native import NativeModel
 
 RNG = np.random.default_rng(0)
@@ -111,6 +112,22 @@ def test_other_weights_give_what_compiling_anew_gives(name: str, monkeypatch: py
     assert third is not None
     for a, b in zip(run(third, feeds), before, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_other_weights_are_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feeds = filled("convolutions")
+    native, other = NativeModel.compiled(model), with_weights(model, drawn)
+    wanted = run(NativeModel.compiled(other), feeds)
+
+    def optimize(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model is rewritten")
+
+    monkeypatch.setattr(front_module, "optimize", optimize)
+    for weights in (other, model, other):
+        found = native.reweighted(weights)
+        assert found is not None
+        native = found
+    np.testing.assert_array_equal(run(native, feeds)[0], wanted[0])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.compiler.target import NAMED
 from sardonyx.core.graph import Function
 from sardonyx.core.types import DType, TensorType, numpy_dtype
-from sardonyx.runtime.native import traced
+from sardonyx.runtime.front import traced
 
 TEMPLATES = {
     "map": "(T[N, 19] x) => (T[N, 19] y) { a = Tanh(x) b = Mul(a, x) y = Erf(b) }",

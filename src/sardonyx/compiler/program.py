@@ -272,9 +272,14 @@ class Program:
                 elif isinstance(buffer, Value) and buffer.is_constant and buffer not in self._prepared:
                     self._prepared[buffer] = aligned(np.asarray(buffer.known))
 
+    @property
+    def takes_weights(self) -> bool:
+        """Whether it can be had over other elements of constants, as long as these are not looked at."""
+        return self.has_graph and not (self.host or self.loops or any(map(is_of_constants, self.steps)))
+
     def reweighted(self, function: Function) -> Program | None:
         """The same over a function with other elements of constants, not compiled; None where code would differ."""
-        if not self.has_graph or self.host or self.loops or any(map(is_of_constants, self.steps)):
+        if not self.takes_weights:
             return None
         meaning = matched(self.function, canonical(function, self.target))
         arrays = None if meaning is None else remade(self._prepared, meaning, self._meaning, self.function.results)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -29,11 +29,16 @@ def copy_of(model: ir.Model) -> ir.Model:
     return twin
 
 
+def copies_of(nodes: Sequence[ir.Node]) -> tuple[list[ir.Node], Mapping[ir.Value, ir.Value]]:
+    """Nodes in no graph, which read and give values of their own, and these values by what they are copies of."""
+    return (copy := _Copy()).nodes(nodes), copy.values
+
+
 class _Copy:
     """Copies of graphs inside one another, whose nodes may stand in any order."""
 
     def __init__(self) -> None:
-        self._values: dict[ir.Value, ir.Value] = {}
+        self.values: dict[ir.Value, ir.Value] = {}
 
     def graph(self, graph: ir.Graph) -> ir.Graph:
         """A graph; what it reads of graphs around it, it reads of their copies where there are any."""
@@ -52,8 +57,15 @@ class _Copy:
         twin.meta.update(graph.meta)
         return twin
 
+    def nodes(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+        """Nodes, with all that they read."""
+        outputs = [self._all(node.outputs) for node in nodes]
+        for node in nodes:
+            self._all([value for value in node.inputs if value is not None])
+        return [self._node(node, made) for node, made in zip(nodes, outputs, strict=True)]
+
     def _node(self, node: ir.Node, outputs: list[ir.Value]) -> ir.Node:
-        values = self._values
+        values = self.values
         twin = ir.Node(
             node.domain,
             node.op_type,
@@ -82,17 +94,17 @@ class _Copy:
 
     def _configuration(self, configuration: ir.NodeDeviceConfiguration) -> ir.NodeDeviceConfiguration:
         specs = [
-            spec if spec.value is None else dataclasses.replace(spec, value=self._values.get(spec.value, spec.value))
+            spec if spec.value is None else dataclasses.replace(spec, value=self.values.get(spec.value, spec.value))
             for spec in configuration.sharding_specs
         ]
         return dataclasses.replace(configuration, sharding_specs=tuple(specs))
 
     def _all(self, values: Iterable[ir.Value]) -> list[ir.Value]:
-        return [self._values.get(value) or self._value(value) for value in values]
+        return [self.values.get(value) or self._value(value) for value in values]
 
     def _value(self, value: ir.Value) -> ir.Value:
         shape = value.shape
-        twin = self._values[value] = ir.Value(
+        twin = self.values[value] = ir.Value(
             name=value.name,
             type=value.type,
             shape=None if shape is None else shape.copy(),

@@ -493,6 +493,21 @@ def _may_tell(dtype: DType, elements: int) -> bool:
     return elements <= (_FEW if is_float(dtype) else FOLDED_ELEMENTS)
 
 
+_LAYERS = frozenset(
+    {
+        "BatchNormalization", "Conv", "ConvTranspose", "GRU", "Gemm", "GroupNormalization", "InstanceNormalization",
+        "LSTM", "LayerNormalization", "PRelu", "RMSNormalization", "RNN",
+    }
+)  # fmt: skip
+"""Operators whose floats but for the first input are weights, be they as few as they may."""
+
+
+def _is_of_layers(value: ir.Value) -> bool:
+    """Whether a value is read as a weight of layers alone."""
+    uses = value.uses()
+    return bool(uses) and all(use.idx > 0 and use.node.op_type in _LAYERS for use in uses)
+
+
 def _is_large(attribute: Any) -> bool:
     return isinstance(attribute, Value) and attribute.is_constant and attribute.known.size > FOLDED_ELEMENTS
 
@@ -504,7 +519,7 @@ def initial(value: ir.Value) -> Known:
         return claimed_type(value)
     shape = tuple(tensor.shape.numpy())
     dtype = tensor.dtype
-    if _may_tell(dtype, math.prod(shape)):
+    if _may_tell(dtype, math.prod(shape)) and not (is_float(dtype) and _is_of_layers(value)):
         try:
             return tensor_constant(tensor)
         except ModelFileError:

@@ -67,22 +67,24 @@ class Building:
                 inputs.append(self._constant(np.asarray(arg)))
             elif isinstance(arg, (bool, int, float)) and like is not None:
                 inputs.append(self._constant(np.array(arg).astype(like.numpy())))
+            elif isinstance(arg, ir.TensorProtocol):
+                inputs.append(self._constant(arg))
             else:
                 raise RuleError(f"operand {arg!r} cannot become an input", where="|".join(expr.op_types))
         return inputs
 
-    def _constant(self, array: np.ndarray) -> ir.Value:
-        known = self._constants.get(id(array))
+    def _constant(self, elements: np.ndarray | ir.TensorProtocol) -> ir.Value:
+        known = self._constants.get(id(elements))
         if known is not None:
             return known
         base = self._site.node.name or self._site.output.name or "node"
-        value = self._workspace.new_constant(array, self._site.graph, f"{base}/constant", self.nodes)
-        self._constants[id(array)] = value
+        value = self._workspace.new_constant(elements, self._site.graph, f"{base}/constant", self.nodes)
+        self._constants[id(elements)] = value
         return value
 
 
 def leaves(expr: Replacement) -> Iterator[Any]:
-    """What an expression is applied to in the end: values, arrays, numbers."""
+    """What an expression is applied to in the end: values, arrays, tensors, numbers."""
     stack: list[Any] = [expr]
     while stack:
         item = stack.pop()
@@ -104,10 +106,11 @@ def operators_of(patch: Patch) -> Iterator[str]:
     yield from (node.op_type for node in patch.nodes if node.domain in STANDARD)
 
 
-def arrays_of(exprs: Iterable[Replacement]) -> list[np.ndarray]:
-    """The arrays among the leaves, each once."""
-    found = {id(leaf): leaf for expr in exprs for leaf in leaves(expr) if isinstance(leaf, np.ndarray)}
-    return list(found.values())
+def weights_of(exprs: Iterable[Replacement]) -> list[np.ndarray | ir.TensorProtocol]:
+    """The arrays and tensors among the leaves, each once."""
+    plain = (ir.Value, int, float, type(None))
+    found = {id(leaf): leaf for expr in exprs for leaf in leaves(expr) if not isinstance(leaf, plain)}
+    return [leaf for leaf in found.values() if isinstance(leaf, (np.ndarray, ir.TensorProtocol))]
 
 
 _ATTRIBUTES: Mapping[type, Callable[[str, Any], ir.Attr]] = {

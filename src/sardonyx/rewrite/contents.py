@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.watching import compared
 
 GLIMPSE = 64
 """Bytes that are compared first; what has fewer is compared whole."""
@@ -17,37 +18,41 @@ class Contents:
     """What tells the contents of weights apart: how they begin, then more places, and a digest only where all agree."""
 
     def __init__(self) -> None:
-        self._glimpses: dict[ir.Value, bytes] = {}
-        self._samples: dict[ir.Value, bytes] = {}
-        self._digests: dict[ir.Value, bytes] = {}
+        self._glimpses: dict[ir.TensorProtocol, bytes] = {}
+        self._samples: dict[ir.TensorProtocol, bytes] = {}
+        self._digests: dict[ir.TensorProtocol, bytes] = {}
+        self._compared: dict[ir.TensorProtocol, None] = {}
 
-    def glimpse(self, value: ir.Value) -> bytes:
+    def glimpse(self, tensor: ir.TensorProtocol) -> bytes:
         """How the contents begin: weights that are equal have it in common."""
-        known = self._glimpses.get(value)
+        known = self._glimpses.get(tensor)
         if known is None:
-            known = self._glimpses[value] = _pieces(value.const_value, (0,))
+            known = self._glimpses[tensor] = _pieces(compared(tensor, self._compared), (0,))
         return known
 
-    def equal(self, a: ir.Value, b: ir.Value) -> bool:
+    def equal(self, a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
         """Whether two weights of one type and shape are equal in every bit."""
-        glimpse, tensor = self.glimpse(a), a.const_value
+        if a is b:
+            return True
+        glimpse = self.glimpse(a)
         if glimpse != self.glimpse(b):
             return False
-        if tensor is not None and tensor.dtype != ir.DataType.STRING and len(glimpse) < GLIMPSE:
+        if a.dtype != ir.DataType.STRING and len(glimpse) < GLIMPSE:
             return True
         return self._sample(a) == self._sample(b) and self.digest(a) == self.digest(b)
 
-    def _sample(self, value: ir.Value) -> bytes:
-        known = self._samples.get(value)
+    def _sample(self, tensor: ir.TensorProtocol) -> bytes:
+        known = self._samples.get(tensor)
         if known is None:
-            known = self._samples[value] = _pieces(value.const_value, (0.5, 1))
+            known = self._samples[tensor] = _pieces(compared(tensor, self._compared), (0.5, 1))
         return known
 
-    def digest(self, value: ir.Value) -> bytes:
+    def digest(self, tensor: ir.TensorProtocol) -> bytes:
         """What only contents have in common that are equal in every bit."""
-        known = self._digests.get(value)
+        known = self._digests.get(tensor)
         if known is None:
-            known = self._digests[value] = hashlib.blake2b(_bytes(value.const_value), digest_size=16).digest()
+            contents = _bytes(compared(tensor, self._compared))
+            known = self._digests[tensor] = hashlib.blake2b(contents, digest_size=16).digest()
         return known
 
 
@@ -57,9 +62,8 @@ def contents_in(engine: Engine) -> Contents:
     return known
 
 
-def _pieces(tensor: ir.TensorProtocol | None, places: Sequence[float]) -> bytes:
+def _pieces(tensor: ir.TensorProtocol, places: Sequence[float]) -> bytes:
     """As many bytes as a glimpse at each place of a tensor's contents, from 0 at the beginning to 1 at the end."""
-    assert tensor is not None
     if tensor.dtype == ir.DataType.STRING:
         return b""
     array = tensor.numpy()
@@ -70,6 +74,5 @@ def _pieces(tensor: ir.TensorProtocol | None, places: Sequence[float]) -> bytes:
     return b"".join([flat[int(place * last) : int(place * last) + part].tobytes() for place in places])
 
 
-def _bytes(tensor: ir.TensorProtocol | None) -> bytes:
-    assert tensor is not None
+def _bytes(tensor: ir.TensorProtocol) -> bytes:
     return repr(tensor.numpy().tolist()).encode() if tensor.dtype == ir.DataType.STRING else tensor.tobytes()

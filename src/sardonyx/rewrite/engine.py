@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
-from sardonyx.rewrite.building import Building, arrays_of, leaves, operators_of
+from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rule_index import RuleIndex
@@ -211,7 +211,7 @@ class Engine(Workspace):
             for name in operators_of(patch):
                 if name not in self.settings.operators:
                     return f"{self.settings.target} does not take {name}"
-        added = sum(array.nbytes for array in arrays_of(patch.replace.values()))
+        added = sum(weight.nbytes for weight in weights_of(patch.replace.values()))
         if added > 256:
             added -= self._freed(patch)
             if added > self.settings.growth:

@@ -60,7 +60,7 @@ class Refusal:
     reason: str
 
 
-Operand: TypeAlias = "Expr | V | ir.Value | np.ndarray | int | float | bool | EllipsisType | None"
+Operand: TypeAlias = "Expr | V | ir.Value | np.ndarray | ir.TensorProtocol | int | float | bool | EllipsisType | None"
 Replacement: TypeAlias = "Expr | ir.Value"
 
 

@@ -13,48 +13,13 @@ from sardonyx.compiler.direct import binding, direct
 from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.tail import Tailed
-from sardonyx.core.graph import Function
 from sardonyx.core.run_context import RunContext
-from sardonyx.core.simplify import simplify
-from sardonyx.core.trace import trace
 from sardonyx.core.types import STRING, TensorType
-from sardonyx.errors import ExecutionError, FeedError, SardonyxError, UnsupportedError
+from sardonyx.errors import ExecutionError, FeedError, SardonyxError
 from sardonyx.ops.feeds import as_value
-from sardonyx.ops.graph import declared_type, prepare
-from sardonyx.rewrite.optimize import optimize
-from sardonyx.rewrite.pipeline import exact_passes
+from sardonyx.runtime.front import Source, front
 from sardonyx.runtime.memory import shrink
 from sardonyx.runtime.providers.protocol import OptimizationLevel
-
-
-def traced(model: ir.Model) -> Function:
-    """A model as one Core function of its inputs, simplified.
-
-    Raises:
-        UnsupportedError: It cannot be traced before data are known, or an input has no declared type.
-    """
-    prepared = prepare(model)
-    types = []
-    for value in prepared.inputs:
-        declared = declared_type(value)
-        if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
-            raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
-        types.append(declared)
-    return simplify(trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types))
-
-
-def _rewritten(model: ir.Model, optimization: OptimizationLevel) -> tuple[Function, list[str]]:
-    """What is compiled of a model, and the names of its inputs."""
-    initializers = set(model.graph.initializers.values())
-    fed = [value for value in model.graph.inputs if value not in initializers]
-    passes = {"none": ["eliminate_initializer_from_inputs"], "basic": exact_passes(), "all": None}[optimization]
-    rewritten = optimize(model, target="native", passes=passes, verify=False).model
-    function = traced(rewritten)
-    inputs = [str(value.name) for value in rewritten.graph.inputs]
-    missing = [str(value.name) for value in fed if value.name not in inputs]
-    if missing:
-        raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
-    return function, inputs
 
 
 class NativeModel:
@@ -64,10 +29,18 @@ class NativeModel:
         program: The compiled function.
         input_names: The names of its inputs.
         output_names: The names of its results.
+        source: What it was compiled of, where that is known.
     """
 
-    def __init__(self, program: Program, input_names: Sequence[str], output_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        source: Source | None = None,
+    ) -> None:
         self.program = program
+        self._source = source
         self.input_names = list(input_names)
         self.output_names = list(output_names)
         self._types = [value.type for value in program.function.inputs]
@@ -100,9 +73,9 @@ class NativeModel:
         Raises:
             UnsupportedError: It cannot be traced before data are known.
         """
-        function, inputs = _rewritten(model, optimization)
+        function, inputs, source = front(model, optimization)
         program = Program(function, threads=threads, denormals=denormals)
-        return cls(program, inputs, [str(value.name) for value in model.graph.outputs])
+        return cls(program, inputs, [str(value.name) for value in model.graph.outputs], source)
 
     def reweighted(self, model: ir.Model, optimization: OptimizationLevel = "all") -> NativeModel | None:
         """The same compiled model over other weights; None where they make another of it.
@@ -111,9 +84,14 @@ class NativeModel:
             model: The model that this one was compiled of, but for elements of weights; it is left as it is.
             optimization: Which rewrites went before.
         """
-        function, inputs = _rewritten(model, optimization)
+        if not self.program.takes_weights:
+            return None
+        inputs, source = self.input_names, self._source
+        function = source.over(model) if source is not None and source.optimization == optimization else None
+        if function is None:
+            function, inputs, source = front(model, optimization)
         program = self.program.reweighted(function) if inputs == self.input_names else None
-        return None if program is None else NativeModel(program, inputs, self.output_names)
+        return None if program is None else NativeModel(program, inputs, self.output_names, source)
 
     @property
     def _is_plain(self) -> bool:

@@ -43,7 +43,8 @@ def structure(model: ir.Model) -> Structure | None:
     count = itertools.count()
     opsets = dict(graph.opset_imports)
     operators: dict[tuple[str, str], registry.Operator | None] = {}
-    form: list[Hashable] = [tuple(sorted(opsets.items()))]
+    # Which inputs are weights hangs on who wrote the file, and in which version.
+    form: list[Hashable] = [(tuple(sorted(opsets.items())), model.ir_version, model.producer_name)]
     weights: list[ir.TensorProtocol] = []
     for value in graph.inputs:
         numbers[value] = next(count)

@@ -22,20 +22,20 @@ def weights_of_several_bodies(engine: Engine, graph: ir.Graph) -> Iterator[tuple
         return
     bodies = engine.graphs(graph)[1:]
     equal: dict[Hashable, list[ir.Value]] = defaultdict(list)
-    by_shape: dict[Hashable, list[ir.Value]] = defaultdict(list)
+    by_shape: dict[Hashable, list[tuple[ir.Value, ir.TensorProtocol]]] = defaultdict(list)
     for body in bodies:
         for value in body.initializers.values():
             tensor = facts.constant_tensor(value)
             if tensor is not None and value.uses() and not value.is_graph_output():
-                by_shape[(tensor.dtype, tuple(tensor.shape))].append(value)
+                by_shape[(tensor.dtype, tuple(tensor.shape))].append((value, tensor))
     contents = contents_in(engine)
-    for form, values in by_shape.items():
-        if len(values) < 2:
+    for form, met in by_shape.items():
+        if len(met) < 2:
             continue
-        glimpses = Counter(map(contents.glimpse, values))
-        for value in values:
-            if glimpses[contents.glimpse(value)] > 1:
-                equal[form, contents.digest(value)].append(value)
+        glimpses = Counter(contents.glimpse(tensor) for _, tensor in met)
+        for value, tensor in met:
+            if glimpses[contents.glimpse(tensor)] > 1:
+                equal[form, contents.digest(tensor)].append(value)
     for values in equal.values():
         if len(values) > 1:
             reader = next(iter(values[0].uses())).node

@@ -16,6 +16,7 @@ from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import again
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
+from sardonyx.rewrite.watching import asked
 
 BROADCASTING = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater"}
@@ -61,16 +62,8 @@ REPEATING = (CONSTANT, "ConstantOfShape", "Expand", "Reshape", "Unsqueeze", "Whe
 def repeated(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
     """The number that a tensor holds everywhere, or None: of a constant, or of what makes one number of any shape."""
     tensor = facts.constant_tensor(value)
-    mask = tensor is not None and tensor.dtype == ir.DataType.BOOL and tensor.size <= LARGEST_MASK
-    array = facts.constant(value) if mask else facts.small_constant(value)
-    if array is not None:
-        if array.size == 0 or array.dtype.kind not in "fiub":
-            return None
-        flat = array.reshape(-1)
-        first = flat[0].tobytes()
-        # Most tensors are told by their ends.
-        same = flat[-1].tobytes() == first and (array.size <= 2 or array.tobytes() == first * array.size)
-        return flat[0].item() if same else None
+    if tensor is not None and tensor.size <= (LARGEST_MASK if tensor.dtype == ir.DataType.BOOL else facts.SMALL):
+        return asked(_everywhere, tensor)
     node = None if value is None else value.producer()
     if node is None or depth > _DEEPEST:
         return None
@@ -85,6 +78,16 @@ def repeated(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
         condition = repeated(s, node.inputs[0], depth + 1)
         return None if condition is None else repeated(s, node.inputs[1 if condition else 2], depth + 1)
     return _decided(s, node) if facts.is_op(node, *_COMPARISONS) else None
+
+
+def _everywhere(array: np.ndarray) -> Any:
+    if array.size == 0 or array.dtype.kind not in "fiub":
+        return None
+    flat = array.reshape(-1)
+    first = flat[0].tobytes()
+    # Most tensors are told by their ends.
+    same = flat[-1].tobytes() == first and (array.size <= 2 or array.tobytes() == first * array.size)
+    return flat[0].item() if same else None
 
 
 def _decided(s: Site, node: ir.Node) -> bool | None:

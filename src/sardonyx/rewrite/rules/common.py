@@ -116,6 +116,8 @@ def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.No
 Form = tuple[ir.DataType, tuple[object, ...]]
 """Element type and shape of a weight."""
 
+_Met = tuple[ir.Value, ir.TensorProtocol]
+
 
 @sweep("eliminate_duplicate_initializer", exactness=EXACT)
 def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
@@ -132,7 +134,7 @@ def _duplicates(engine: Engine, graph: ir.Graph, seen: _Seen) -> Iterator[tuple[
         tensor = facts.constant_tensor(value)
         if tensor is None or value.is_graph_output() or facts.unused(value):
             continue
-        first = seen.find_or_add(value, (tensor.dtype, tuple(tensor.shape)))
+        first = seen.find_or_add(value, tensor)
         if first is not None and value.name not in engine.settings.protected:
             found[value] = first
     if found:
@@ -160,38 +162,39 @@ class _Seen:
     def __init__(self, contents: Contents, outer: _Seen | None = None) -> None:
         self.contents = contents
         self._outer = outer
-        self._alone: dict[Form, ir.Value] = {}
-        self._alike: dict[Form, dict[bytes, list[ir.Value]]] = {}
+        self._alone: dict[Form, _Met] = {}
+        self._alike: dict[Form, dict[bytes, list[_Met]]] = {}
 
-    def find_or_add(self, value: ir.Value, form: Form) -> ir.Value | None:
+    def find_or_add(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value | None:
         """A weight met before that equals this one; where there is none, this one is met."""
-        found = self._find(value, form)
+        form = tensor.dtype, tuple(tensor.shape)
+        found = self._find(tensor, form)
         if found is None:
-            self._add(value, form)
+            self._add((value, tensor), form)
         return found
 
-    def _find(self, value: ir.Value, form: Form) -> ir.Value | None:
+    def _find(self, tensor: ir.TensorProtocol, form: Form) -> ir.Value | None:
         # From the outermost graph inwards, as weights are met.
-        found = self._outer._find(value, form) if self._outer is not None else None
+        found = self._outer._find(tensor, form) if self._outer is not None else None
         if found is not None:
             return found
         alone = self._alone.get(form)
-        alike = [alone] if alone is not None else ()
+        alike: Sequence[_Met] = [alone] if alone is not None else ()
         if form in self._alike:
-            alike = self._alike[form].get(self.contents.glimpse(value), ())
-        return next((other for other in alike if self.contents.equal(other, value)), None)
+            alike = self._alike[form].get(self.contents.glimpse(tensor), ())
+        return next((value for value, other in alike if self.contents.equal(other, tensor)), None)
 
-    def _add(self, value: ir.Value, form: Form) -> None:
+    def _add(self, met: _Met, form: Form) -> None:
         alone = self._alone.pop(form, None)
         alike = self._alike.get(form)
         if alone is None and alike is None:
-            self._alone[form] = value
+            self._alone[form] = met
             return
         if alike is None:
             alike = self._alike[form] = {}
-        for each in (alone, value):
+        for each in (alone, met):
             if each is not None:
-                alike.setdefault(self.contents.glimpse(each), []).append(each)
+                alike.setdefault(self.contents.glimpse(each[1]), []).append(each)
 
 
 @sweep("eliminate_common_subexpression", exactness=EXACT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import with_axes
 from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.watching import asked, made
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
@@ -50,11 +52,16 @@ def scaled_weight(node: ir.Node, scale: np.ndarray) -> np.ndarray | None:
     weight = facts.constant(node.inputs[1])
     if weight is None:
         return None
-    if node.op_type == "Conv":
-        return _product(weight, scale.reshape((-1,) + (1,) * (weight.ndim - 1)))
     group = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    return _scaled(weight, scale, None if node.op_type == "Conv" else group)
+
+
+def _scaled(weight: np.ndarray, scale: np.ndarray, transposed: int | None) -> np.ndarray:
+    """As :func:`scaled_weight`; ``transposed`` are the groups of a ConvTranspose."""
+    if transposed is None:
+        return _product(weight, scale.reshape((-1,) + (1,) * (weight.ndim - 1)))
     # ConvTranspose: [in, out / group, …]; input channel i belongs to group i // (in / group).
-    factor = np.repeat(scale.reshape(group, weight.shape[1]), weight.shape[0] // group, axis=0)
+    factor = np.repeat(scale.reshape(transposed, weight.shape[1]), weight.shape[0] // transposed, axis=0)
     return _product(weight, factor.reshape(weight.shape[:2] + (1,) * (weight.ndim - 2)))
 
 
@@ -66,7 +73,7 @@ def _product(weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
     return product
 
 
-def rebuilt(node: ir.Node, weight: np.ndarray | ir.Value, bias: np.ndarray | ir.Value | None) -> Expr:
+def rebuilt(node: ir.Node, weight: Operand, bias: Operand) -> Expr:
     """The same convolution with another weight and bias."""
     return Op((node.op_type,))(node.inputs[0], weight, bias, **attributes_of(node))
 
@@ -99,34 +106,71 @@ def batch_norm(s: Site) -> Result:
     if not isinstance(conv, ir.Node):
         return conv
     channels = output_channels(conv)
-    factors = norm_factors(s, channels)
-    if not isinstance(factors, tuple):
-        return factors
-    scale, shift = factors
-    weight = scaled_weight(conv, scale)
+    norm = norm_parameters(s, channels)
+    if not isinstance(norm, tuple):
+        return norm
+    weight, bias = (facts.constant_tensor(value) for value in (*conv.inputs, None)[1:3])
     if weight is None:
         return None
-    bias = bias_of(conv)
-    total = shift if bias is None else bias.astype(np.float64) * scale + shift
-    return rebuilt(conv, weight, total.astype(weight.dtype))
+    group = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
+    fold = functools.partial(_normed, None if conv.op_type == "Conv" else group, s.attr("epsilon"))
+    return rebuilt(conv, *made(fold, weight, *norm, *([] if bias is None else [bias])))
+
+
+def _normed(
+    transposed: int | None, epsilon: float, weight: np.ndarray, *parameters: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The weight and the bias of a convolution and the normalization behind it.
+
+    Args:
+        transposed: Groups of a ConvTranspose; None of a Conv.
+        epsilon: The normalization's.
+        weight: The convolution's.
+        *parameters: The normalization's scale, shift, mean and variance, and the convolution's bias if it has one.
+    """
+    scale, shift = scale_and_shift(epsilon, *parameters[:4])
+    total = shift
+    for bias in parameters[4:]:
+        total = bias.astype(np.float64) * scale + shift
+    return _scaled(weight, scale, transposed), total.astype(weight.dtype)
+
+
+def scale_and_shift(
+    epsilon: float, gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """BatchNormalization in inference as ``x * scale + shift``, both float64 of shape [channels]."""
+    with np.errstate(all="ignore"):
+        scale = gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
+        return scale, beta.astype(np.float64) - mean.astype(np.float64) * scale
 
 
 def norm_factors(s: Site, channels: int | None) -> tuple[np.ndarray, np.ndarray] | Refusal:
     """BatchNormalization in inference as ``x * scale + shift``, both float64 of shape [channels]."""
+    norm = norm_parameters(s, channels)
+    if not isinstance(norm, tuple):
+        return norm
+    return scale_and_shift(s.attr("epsilon"), *[tensor.numpy() for tensor in norm])
+
+
+def norm_parameters(s: Site, channels: int | None) -> tuple[ir.TensorProtocol, ...] | Refusal:
+    """Scale, shift, mean and variance of a BatchNormalization in inference, all of shape [channels]."""
     if s.attr("training_mode", 0) or (s.opset < 7 and not s.attr("is_test", 0)):
         return Refusal("the normalization is in training mode")
     if not s.unused_outputs_from(1):
         return Refusal("its running statistics are read")
     if s.opset < 9 and not s.attr("spatial", 1):
         return Refusal("it normalizes every element by itself (spatial=0)")
-    parts = [facts.constant(s.input(i)) for i in range(1, 5)]
-    if any(p is None or channels is None or p.shape != (channels,) for p in parts):
+    found = [facts.constant_tensor(s.input(i)) for i in range(1, 5)]
+    parts = tuple([part for part in found if part is not None and tuple(part.shape) == (channels,)])
+    if len(parts) < len(found):
         return Refusal("its parameters are not constants of one number a channel")
-    gamma, beta, mean, variance = (p.astype(np.float64) for p in parts if p is not None)
-    scale = gamma / np.sqrt(variance + s.attr("epsilon"))
-    if not np.isfinite(scale).all():
+    if not asked(functools.partial(_has_finite_scale, s.attr("epsilon")), *parts):
         return Refusal("its scale is not finite")
-    return scale, beta - mean * scale
+    return parts
+
+
+def _has_finite_scale(epsilon: float, *parts: np.ndarray) -> bool:
+    return bool(np.isfinite(scale_and_shift(epsilon, *parts)[0]).all())
 
 
 @rule("fuse_add_bias_into_conv", on=("Add", "Sub", "Sum"), after=CONVOLUTIONS, exactness=REASSOCIATES, opset=7)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
+from sardonyx.model.copying import copies_of
 from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.engine import Engine
@@ -15,6 +17,7 @@ from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sweep import sweep
+from sardonyx.rewrite.watching import is_watched, made, tensor_of
 from sardonyx.rewrite.workspace import Workspace
 
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
@@ -61,16 +64,11 @@ def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
         yield producer, _replaced(engine, value, found, inside)
 
 
-def _replaced(engine: Engine, value: ir.Value, array: np.ndarray, group: set[ir.Node]) -> Result:
+def _replaced(engine: Engine, value: ir.Value, tensor: ir.TensorProtocol, group: set[ir.Node]) -> Result:
     producer = value.producer()
     assert producer is not None
-    if value.dtype is not None and value.dtype != ir.DataType.STRING and array.dtype != value.dtype.numpy():
-        return Refusal(f"it evaluates to {array.dtype}, and {value.dtype} is declared")
-    if array.dtype.kind in "OUS":
-        strings = [x.encode() if isinstance(x, str) else bytes(x) for x in array.reshape(-1).tolist()]
-        tensor: ir.TensorProtocol = ir.StringTensor(strings, shape=ir.Shape(list(array.shape)))
-    else:
-        tensor = ir.Tensor(array)
+    if value.dtype is not None and tensor.dtype != value.dtype:
+        return Refusal(f"it evaluates to {tensor.dtype}, and {value.dtype} is declared")
     nodes: list[ir.Node] = []
     assert producer.graph is not None
     constant = engine.new_constant(tensor, producer.graph, f"{value.name}_folded", nodes)
@@ -157,10 +155,12 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
     return None
 
 
-def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]) -> Mapping[ir.Value, np.ndarray]:
+def _evaluate(
+    engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]
+) -> Mapping[ir.Value, ir.TensorProtocol]:
     """The frontier's values; node by node where one of the group has no result, so that the others do."""
     try:
-        return evaluate_constants(engine, group, frontier)
+        return _made_together(engine, group, frontier)
     except SardonyxError as error:
         if len(group) == 1:
             engine.refused[("fold_constants", node_label(group[0]))] = str(error)
@@ -172,7 +172,37 @@ def _evaluate(engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Va
                 answers.update(evaluate_constants(engine, [node], [v for v in node.outputs if v.name], answers))
             except SardonyxError as error:
                 engine.refused[("fold_constants", node_label(node))] = str(error)
-    return {v: answers[v] for v in frontier if v in answers}
+    return {v: tensor_of(answers[v]) for v in frontier if v in answers}
+
+
+def _made_together(
+    engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]
+) -> Mapping[ir.Value, ir.TensorProtocol]:
+    read = dict.fromkeys(value for node in group for value in node.inputs)
+    constants = {value: tensor for value in read if (tensor := facts.constant_tensor(value)) is not None}
+    if is_watched(constants.values()):
+        # Folding takes the nodes apart, and they are evaluated again.
+        nodes, twins = copies_of(group)
+    else:
+        nodes, twins = list(group), {value: value for value in (*constants, *frontier) if value is not None}
+    inputs, outputs = [twins[value] for value in constants if value is not None], [twins[value] for value in frontier]
+    compute = functools.partial(_results, nodes, inputs, outputs, _imports(engine))
+    return dict(zip(frontier, made(compute, *constants.values()), strict=True))
+
+
+def _results(
+    nodes: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    imports: Mapping[str, int],
+    *arrays: np.ndarray,
+) -> list[np.ndarray]:
+    found = evaluate_nodes(nodes, outputs, dict(zip(inputs, arrays, strict=True)).get, imports)
+    return [found[value] for value in outputs]
+
+
+def _imports(workspace: Workspace) -> dict[str, int]:
+    return {("" if domain == "ai.onnx" else domain): version for domain, version in workspace.opset_imports.items()}
 
 
 def evaluate_constants(
@@ -192,5 +222,4 @@ def evaluate_constants(
     def tensor(value: ir.Value) -> np.ndarray | None:
         return known[value] if known and value in known else facts.constant(value)
 
-    imports = {("" if domain == "ai.onnx" else domain): version for domain, version in workspace.opset_imports.items()}
-    return evaluate_nodes(nodes, outputs, tensor, imports)
+    return evaluate_nodes(nodes, outputs, tensor, _imports(workspace))

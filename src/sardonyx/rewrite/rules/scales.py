@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sardonyx.rewrite.notation import Add, MatMul, Mul
 from sardonyx.rewrite.rules.polynomials import number_of
 from sardonyx.rewrite.rules.signatures import again
 from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.watching import asked, made
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
@@ -115,15 +117,22 @@ def _scaled_linear(s: Site, value: ir.Value, factor: float) -> Expr | Refusal | 
     return None
 
 
-def _times(value: ir.Value | None, factor: float) -> np.ndarray | None:
+def _times(value: ir.Value | None, factor: float) -> ir.TensorProtocol | None:
     """A floating-point constant times ``factor``."""
-    if value is None or not facts.is_constant(value) or facts.dtype(value) not in FLOATS:
+    tensor = facts.constant_tensor(value)
+    if tensor is None or facts.dtype(value) not in FLOATS:
         return None
-    array = facts.constant(value)
-    if array is None:
-        return None
+    (product,) = made(functools.partial(_product, factor), tensor)
+    return product if asked(_stays_finite, product, tensor) else None
+
+
+def _product(factor: float, array: np.ndarray) -> tuple[np.ndarray]:
     product = np.empty_like(array)
     with np.errstate(over="ignore"):
         # By pieces, and not as wide copies of the whole.
         np.multiply(array, factor, out=product, dtype=np.float64, casting="unsafe")
-    return product if np.isfinite(product).all() or not np.isfinite(array).all() else None
+    return (product,)
+
+
+def _stays_finite(product: np.ndarray, array: np.ndarray) -> bool:
+    return bool(np.isfinite(product).all() or not np.isfinite(array).all())

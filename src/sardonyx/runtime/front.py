@@ -1,0 +1,105 @@
+"""From a model to what is compiled of it: rewritten, and traced to one Core function; and that over other weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from sardonyx.core.graph import Function
+from sardonyx.core.simplify import simplify
+from sardonyx.core.trace import trace
+from sardonyx.core.types import TensorType
+from sardonyx.errors import UnsupportedError
+from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.rewrite.optimize import optimize
+from sardonyx.rewrite.pipeline import exact_passes
+from sardonyx.rewrite.reweighting import Rewriting, watched
+from sardonyx.runtime.providers.protocol import OptimizationLevel
+from sardonyx.runtime.structure import Structure, structure
+
+
+def traced(model: ir.Model) -> Function:
+    """A model as one Core function of its inputs, simplified.
+
+    Raises:
+        UnsupportedError: It cannot be traced before data are known, or an input has no declared type.
+    """
+    prepared = prepare(model)
+    types = []
+    for value in prepared.inputs:
+        declared = declared_type(value)
+        if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
+            raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
+        types.append(declared)
+    return simplify(trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types))
+
+
+class Front(NamedTuple):
+    """What is compiled of a model.
+
+    Attributes:
+        function: What it computes.
+        inputs: The names of its inputs.
+        source: What it was made of, without weights; None where models of other weights are rewritten anew.
+    """
+
+    function: Function
+    inputs: list[str]
+    source: Source | None
+
+
+class Source(NamedTuple):
+    """A model that was rewritten, for others that differ in weights alone.
+
+    Attributes:
+        structure: The model's; of the weights it holds none.
+        rewriting: What became of it.
+        optimization: Which rewrites there were.
+    """
+
+    structure: Structure
+    rewriting: Rewriting
+    optimization: OptimizationLevel
+
+    def over(self, model: ir.Model) -> Function | None:
+        """What is compiled of a model; None where it is to be rewritten for that.
+
+        Raises:
+            UnsupportedError: See :func:`traced`.
+        """
+        found = structure(model)
+        if found is None or found.form != self.structure.form:
+            return None
+        with self.rewriting.over(found.weights) as rewritten:
+            return None if rewritten is None else traced(rewritten)
+
+
+def front(model: ir.Model, optimization: OptimizationLevel) -> Front:
+    """Rewrite and trace a model.
+
+    Args:
+        model: The model; it is left as it is.
+        optimization: Which rewrites there are.
+
+    Raises:
+        UnsupportedError: It cannot be traced before data are known.
+    """
+    initializers = set(model.graph.initializers.values())
+    fed = [value for value in model.graph.inputs if value not in initializers]
+    passes = {"none": ["eliminate_initializer_from_inputs"], "basic": exact_passes(), "all": None}[optimization]
+    found = structure(model)
+    given, record = (model, None) if found is None else watched(model, found.weights)
+    seen = None if record is None else structure(given)
+    rewritten = optimize(given, target="native", passes=passes, verify=False).model
+    source = None
+    if seen is not None and record is not None:
+        source = Source(seen, Rewriting(rewritten, seen.weights, record), optimization)
+    function = traced(rewritten)
+    inputs = [str(value.name) for value in rewritten.graph.inputs]
+    missing = [str(value.name) for value in fed if value.name not in inputs]
+    if missing:
+        raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+    if source is not None:
+        source.rewriting.release()
+    return Front(function, inputs, source)
