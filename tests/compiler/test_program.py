@@ -163,6 +163,23 @@ def test_rows_of_few_elements(length: int, count: int | Dim) -> None:
         assert_close(program.run([x]), computed(function, [x]))
 
 
+@pytest.mark.parametrize("length", [3, 6, 9])
+def test_rows_side_by_side_look_up_nothing_behind_the_last_row(length: int) -> None:
+    """What lies in memory there is no index: were it read as one, good data would be a fault."""
+    function = trace(
+        "f",
+        lambda x, at: [L.reduce_sum(L.take(x, at, 0), [-1])],
+        [TensorType(t.FLOAT, (M,)), TensorType(t.INT64, (N, length))],
+    )
+    program = Program(function)
+    x = np.arange(7, dtype=np.float32)
+    for rows in (1, 5, 15, 17, 40):
+        behind = np.full((rows + 32, length), 1 << 40)
+        at = behind[:rows]
+        at[:] = np.random.default_rng(rows).integers(0, 7, at.shape)
+        assert_close(program.run([x, at]), computed(function, [x, at]))
+
+
 def attend(q: L.Tensor, k: L.Tensor, v: L.Tensor, mask: L.Tensor) -> L.Tensor:
     scores = L.matmul(q, L.permute(k, [0, 1, 3, 2])) * 0.25 + mask
     return L.matmul(softmax(scores), v)

@@ -359,7 +359,8 @@ class RowNest:
         if slots > 1 and not (isinstance(known, int) and known < slots * lanes):
             count = e.sub(end, start)
             whole = e.sub(end, e.rem(count, slots * lanes))
-            with e.loop(start, whole, slots * lanes) as i, masked(reader, None):
+            # Lanes that are rows keep their mask: those behind the last row do not exist in any step.
+            with e.loop(start, whole, slots * lanes) as i, reader.inside():
                 for slot in range(slots):
                     at(Index(e.add(i, slot * lanes), 1 if lanes > 1 else 0, lanes), slot)
             start = whole
