@@ -8,7 +8,7 @@ and forbid just that one (``limit``, ``banned``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -249,7 +249,7 @@ class Engine(Workspace):
         replacements: dict[ir.Value, ir.Value] = {}
         for old, new in patch.replace.items():
             replacements[old] = building.value(new) if isinstance(new, Expr) else new
-        nodes = [*building.nodes, *patch.nodes]
+        nodes = _in_order(building.nodes, patch.nodes)
         self._insert(graph, nodes, patch, site.node)
         if building.nodes:
             told = {new for old, new in replacements.items() if inference.all_told(old.shape)}
@@ -345,6 +345,20 @@ class Engine(Workspace):
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
+
+
+def _in_order(made: Iterable[ir.Node], given: Sequence[ir.Node]) -> list[ir.Node]:
+    """Nodes made of expressions, then those given ready-made, then what was made and reads what these give."""
+    read = {value for node in given for value in node.outputs}
+    ahead: list[ir.Node] = []
+    behind: list[ir.Node] = []
+    for node in made:
+        if read.isdisjoint(node.inputs):
+            ahead.append(node)
+        else:
+            behind.append(node)
+            read.update(node.outputs)
+    return [*ahead, *given, *behind]
 
 
 def _can_take_name(old: ir.Value, new: ir.Value) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from sardonyx import Session, optimize
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.workspace import Settings
@@ -69,6 +70,36 @@ def loops(g: GraphMaker) -> None:
         if g.chance(0.6):
             g.output(flat(g, name) if told is None or g.chance() else name)
     g.output(flat(g, found[0]))
+
+
+@generator("rewrite_growing_loop_state")
+def growing_loops(g: GraphMaker) -> None:
+    rank = g.int(1, 3)
+    shape = g.shape(rank, zero=0)
+    x = g.input(shape, dynamic=False)
+    axis = g.int(0, rank)
+    body = BodyMaker(g, [x])
+    body.parameter(INT64, ())
+    on, row, grown = body.parameter(BOOL, ()), body.parameter(FLOAT, shape), body.parameter(FLOAT)
+    body.pool.append(row)
+    body.some(1, 3)
+    rows = 1 if g.chance(0.8) else 2
+    added = body.node("Unsqueeze", body.pool[-1], body.const(np.array([axis]), "int64"))
+    if rows > 1:
+        added = body.node("Concat", added, added, axis=axis)
+    ends = [grown, added] if g.chance(0.9) else [added, grown]
+    joined = body.node("Concat", *ends, axis=g.pick([axis, axis - rank - 1]))
+    if g.chance(0.1):
+        joined = body.node("Relu", joined)
+    body.output(body.node("Identity", on), BOOL)
+    body.output(body.pool[-1], FLOAT, shape)
+    body.output(joined)
+    begin = g.const(np.zeros((*shape[:axis], g.int(0, 2), *shape[axis:]), np.float32))
+    count = g.const(np.int64(g.int(2, 4))) if g.chance() else g.input((), "int64", values=np.int64(3), dynamic=False)
+    found = g.node("Loop", count, g.const(True), x, begin, n_outputs=2, body=body.graph())
+    g.output(flat(g, found[1]))
+    if g.chance():
+        g.output(flat(g, found[0]))
 
 
 @generator("eliminate_short_loop", "hoist_loop_invariant")
@@ -192,6 +223,7 @@ LABELS = [
     "hoist_body_initializers",
     "hoist_loop_invariant",
     "push_initializers_into_bodies",
+    "rewrite_growing_loop_state",
     "rewrite_scan_to_batch",
     "unroll_loop",
 ]
@@ -217,3 +249,70 @@ def test_unrolling_is_not_done_unless_asked() -> None:
         counts[passes is None] = [node.op_type for node in model.graph.all_nodes()]
     assert counts[True] == ["Loop", "Identity", "Sin"]
     assert counts[False].count("Sin") == 3
+
+
+GROWING = """<ir_version: 8, opset_import: ["" : 17]>
+agraph (float[b, 4] x, int64 n) => (float[m, b, 4] out, float[b, k, 4] stacked, float[j, 4] joined) {
+    zero = Constant<value_ints = [0]> ()
+    shape = Shape (x)
+    empty_shape = Concat<axis = 0> (zero, shape)
+    empty = ConstantOfShape (empty_shape)
+    none = SequenceEmpty<dtype = 1> ()
+    out, sequence, rest, last = Loop (n, , empty, none, none, x) <body = body
+        (int64 i, bool on, float[p, q, r] o, seq(float) s, seq(float) t, float[b, 4] y)
+        => (bool on2, float[p2, q2, r2] o2, seq(float) s2, seq(float) t2, float[b, 4] y2) {
+            on2 = Identity (on)
+            y2 = Tanh (y)
+            row = Unsqueeze (y2, zero)
+            o2 = Concat<axis = 0> (o, row)
+            s2 = SequenceInsert (s, y2)
+            first = ReduceMax<axes = [0]> (y2)
+            t2 = SequenceInsert (t, first)
+        }>
+    stacked = ConcatFromSequence<axis = 1, new_axis = 1> (sequence)
+    joined = ConcatFromSequence<axis = 0> (rest)
+}"""
+"""A loop as exporters write one that appends to a tensor, or to lists that are stacked or joined."""
+
+
+def test_what_grows_by_a_row_in_every_run_is_rows_put_out_as_slices() -> None:
+    model = onnx.parser.parse_model(GROWING)
+    found = optimize(model, target="native")
+    assert found.report.verdict.status == "proved"
+    assert not any("Sequence" in node.op_type for node in found.model.graph.all_nodes())
+    (loop,) = [node for node in found.model.graph if node.op_type == "Loop"]
+    assert len(loop.inputs) == 3
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    for runs in (1, 5):
+        feeds = {"x": x, "n": np.int64(runs)}
+        before, after = (Session(m, providers=["reference"]).run(None, feeds) for m in (model, found.proto))
+        for a, b in zip(before, after, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_rows_of_open_sizes_stay_where_the_body_may_never_run() -> None:
+    """What an engine then makes of slices is its own affair."""
+    found = optimize(onnx.parser.parse_model(GROWING), verify=False)
+    assert ("rewrite_growing_loop_state/joined_row_by_row", "out") in [refused[:2] for refused in found.report.refused]
+
+
+@pytest.mark.parametrize(
+    ("joined", "reason"),
+    [
+        ("s2 = Concat<axis = 0> (s, two)", "not known to be one row"),
+        ("a = Abs (s)\n s2 = Concat<axis = 0> (s, row)\n y2 = ReduceSum<keepdims = 0> (a)", None),
+    ],
+)
+def test_a_state_that_is_read_or_grows_otherwise_is_carried(joined: str, reason: str | None) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float x, float[1, 3] row, float[2, 3] two, int64 n) => (float[m, 3] out, float y) {{
+            out, y = Loop (n, , row, x) <body = body (int64 i, bool on, float[p, q] s, float z)
+                => (bool on2, float[p2, q2] s2, float y2) {{
+                on2 = Identity (on)
+                {joined if "y2" in joined else joined + chr(10) + "y2 = Identity (z)"}
+            }}>
+        }}"""
+    found = optimize(onnx.parser.parse_model(text), verify=False)
+    assert "rewrite_growing_loop_state" not in found.report.by_pass()
+    refused = [why for rule, _, why in found.report.refused if rule.startswith("rewrite_growing_loop_state")]
+    assert [reason in why for why in refused] == ([True] if reason else [])

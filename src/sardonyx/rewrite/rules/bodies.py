@@ -117,6 +117,7 @@ def rebuilt(
     inputs: Sequence[ir.Value | None],
     kept: Sequence[int],
     attributes: Mapping[str, ir.Attr] | None = None,
+    collected: Sequence[ir.Value] = (),
 ) -> tuple[ir.Node, dict[ir.Value, ir.Value]]:
     """The node anew with other inputs and only the outputs ``kept``; its bodies move over to the new node.
 
@@ -126,6 +127,7 @@ def rebuilt(
         inputs: The inputs of the new one.
         kept: The outputs that the new one has, by index.
         attributes: What takes the place of attributes of the old one.
+        collected: Values of a body whose slices further outputs of the new one are, behind those.
 
     Returns:
         The new node, and each kept output with the value that takes its place.
@@ -138,17 +140,26 @@ def rebuilt(
         node.op_type,
         inputs,
         held,
-        num_outputs=len(kept),
+        num_outputs=len(kept) + len(collected),
         overload=node.overload,
         doc_string=node.doc_string,
         metadata_props=dict(node.metadata_props),
         name=workspace.node_names.fresh(node.name or node.op_type),
     )
-    pairs = {node.outputs[index]: output for index, output in zip(kept, made.outputs, strict=True)}
+    pairs = {node.outputs[index]: output for index, output in zip(kept, made.outputs[: len(kept)], strict=True)}
     for old, new in pairs.items():
         new.name = workspace.names.fresh(old.name or "output")
         new.type, new.shape = old.type, old.shape
+    for value, new in zip(collected, made.outputs[len(kept) :], strict=True):
+        new.name = workspace.names.fresh(f"{value.name}_collected")
+        new.type = value.type
+        new.shape = None if value.shape is None else ir.Shape([None, *_numbers(value.shape)])
     return made, pairs
+
+
+def _numbers(shape: ir.Shape) -> list[int | None]:
+    """The sizes that are numbers: names of a body's sizes mean nothing around it."""
+    return [dim if isinstance(dim, int) else None for dim in shape]
 
 
 def adopted(workspace: Workspace, node: ir.Node, into: ir.Graph) -> ir.Node:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.rules.bodies import body_of, passed_on, prune, rebuilt, release_outputs, substitute
+from sardonyx.rewrite.rules.control_flow_if import known_condition
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.workspace import Workspace
 
@@ -88,11 +89,18 @@ def carried(s: Site) -> Carried | None:
 
 
 def without(
-    s: Site, loop: Carried, *, states: Collection[int] = (), sliced: Collection[int] = (), stacked: Collection[int] = ()
+    s: Site,
+    loop: Carried,
+    *,
+    states: Collection[int] = (),
+    sliced: Collection[int] = (),
+    stacked: Collection[int] = (),
+    collected: Sequence[ir.Value] = (),
 ) -> tuple[ir.Node, dict[ir.Value, ir.Value]]:
     """The loop without these states, inputs and outputs, and each output that stays with what takes its place.
 
-    Nothing that stays may depend on what is left out.
+    Nothing that stays may depend on what is left out. Values ``collected`` are put out as slices by a Loop too, by
+    outputs behind all others.
     """
     kept_states = [i for i in range(loop.states) if i not in states]
     kept_sliced = [i for i in range(loop.sliced) if i not in sliced]
@@ -102,6 +110,9 @@ def without(
     outputs = [*kept_states, *(loop.states + i for i in kept_stacked)]
     old = release_outputs(loop.body)
     loop.body.outputs.extend([*old[: loop.conditions], *(old[loop.conditions + i] for i in outputs)])
+    for value in collected:
+        own = value.producer() is not None and value.graph is loop.body and value not in loop.body.outputs
+        loop.body.outputs.append(value if own else passed_on(s.workspace, value, loop.body))
     prune(s.workspace, loop.body)
     for i in reversed(range(len(loop.body.inputs))):
         if i not in inputs:
@@ -115,7 +126,8 @@ def without(
                 if written:
                     key = f"scan_{name}_{what}"
                     attributes[key] = ir.AttrInt64s(key, [written[i] for i in kept])
-    return rebuilt(s.workspace, loop.node, [loop.node.inputs[i] for i in inputs], outputs, attributes)
+    left = [loop.node.inputs[i] for i in inputs]
+    return rebuilt(s.workspace, loop.node, left, outputs, attributes, collected)
 
 
 def supplant(workspace: Workspace, body: ir.Graph, old: ir.Value, new: ir.Value) -> None:
@@ -133,3 +145,13 @@ def source_within(value: ir.Value, body: ir.Graph) -> ir.Value:
         value = node.inputs[0]
         node = value.producer()
     return value
+
+
+def surely_runs(s: Site, loop: Carried) -> bool:
+    """Whether the body runs at least once, whatever the inputs."""
+    if s.node.op_type == "Scan":
+        size = facts.dim_at(loop.slice_input(0), loop.axis(s, "scan_input_axes", 0))
+        return size is not None and size > 0
+    most = (1,) if s.input(0) is None else s.sizes.constant(s.input(0))
+    begins = True if s.input(1) is None else known_condition(s.sizes, s.input(1))
+    return most is not None and most[0] > 0 and begins is True

@@ -11,7 +11,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.facts import captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import Numbers, adopted, copied, immovable, release_outputs, splice
-from sardonyx.rewrite.rules.carried import Carried, carried, source_within, supplant, without
+from sardonyx.rewrite.rules.carried import Carried, carried, source_within, supplant, surely_runs, without
 from sardonyx.rewrite.rules.control_flow_if import known_condition
 from sardonyx.rewrite.site import Site
 
@@ -274,7 +274,7 @@ def same_in_every_run(s: Site) -> Result:
         return None
     if immovable(s.workspace, loop.body) is not None:
         return None
-    runs = _surely_runs(s, loop)
+    runs = surely_runs(s, loop)
     outputs = set(loop.body.outputs)
     inside = {v for v in loop.body.initializers.values() if v in outputs}
     inside.update(loop.body.inputs)
@@ -301,12 +301,3 @@ def same_in_every_run(s: Site) -> Result:
         return Patch(nodes=[adopted(s.workspace, node, s.graph) for node in found], edit=lambda: [s.node])
 
     return Patch(build=hoist)
-
-
-def _surely_runs(s: Site, loop: Carried) -> bool:
-    if s.node.op_type == "Scan":
-        size = facts.dim_at(loop.slice_input(0), loop.axis(s, "scan_input_axes", 0))
-        return size is not None and size > 0
-    most = (1,) if s.input(0) is None else s.sizes.constant(s.input(0))
-    begins = True if s.input(1) is None else known_condition(s.sizes, s.input(1))
-    return most is not None and most[0] > 0 and begins is True

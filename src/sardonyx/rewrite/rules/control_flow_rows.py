@@ -1,0 +1,130 @@
+"""Loops whose state grows by a row in every run: the rows are put out as slices, and joined once, behind the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.language import EXACT, Patch, Refusal, Replacement, Result, rule
+from sardonyx.rewrite.notation import Concat, Transpose
+from sardonyx.rewrite.rules.carried import Carried, carried, surely_runs, without
+from sardonyx.rewrite.rules.signatures import with_axes
+from sardonyx.rewrite.site import Site
+
+
+@dataclass(frozen=True)
+class _Growing:
+    """A state that a run of the body only adds to.
+
+    Attributes:
+        state: Which it is.
+        row: What a run adds, behind what is there.
+        by: The node of the body that adds it: a Concat or a SequenceInsert.
+    """
+
+    state: int
+    row: ir.Value
+    by: ir.Node
+
+
+def _growing(loop: Carried, state: int) -> _Growing | None:
+    """How a state grows; None where the body reads it for anything else, or it does not."""
+    parameter, update = loop.parameter(state), loop.update(state)
+    node = update.producer()
+    if node is None or node.graph is not loop.body or not facts.is_op(node, "Concat", "SequenceInsert"):
+        return None
+    inputs = node.inputs
+    if len(inputs) != 2 or inputs[0] is not parameter or inputs[1] is None or inputs[1] is parameter:
+        return None
+    if not facts.used_once(parameter) or list(update.uses()) or list(loop.body.outputs).count(update) != 1:
+        return None
+    return _Growing(state, inputs[1], node)
+
+
+@rule("rewrite_growing_loop_state", on="Loop", exactness=EXACT)
+def joined_row_by_row(s: Site) -> Result:
+    """State to which every run of a Loop joins a row is its rows, put out as slices, joined once."""
+    loop = carried(s)
+    for state in range(0 if loop is None else loop.states):
+        assert loop is not None
+        grown = _growing(loop, state)
+        if grown is None or grown.by.op_type != "Concat":
+            continue
+        axis, rank = s.attr("axis", node=grown.by), facts.rank(grown.row)
+        if rank is None:
+            return Refusal("the rank of the rows is not known")
+        axis %= rank
+        if facts.dim_at(grown.row, axis) != 1:
+            return Refusal("what a run joins to the state is not known to be one row")
+        if facts.static_shape(grown.row) is None and s.target != "native" and not surely_runs(s, loop):
+            # What an engine makes of slices of open sizes when there are none is its own affair.
+            return Refusal("the sizes of the rows are open, and the body may never run")
+        return Patch(build=lambda grown=grown, axis=axis: _joined(s, loop, grown, axis))  # type: ignore[misc]
+    return None
+
+
+def _joined(s: Site, loop: Carried, grown: _Growing, axis: int) -> Patch:
+    initial, rank = loop.initial(grown.state), facts.rank(grown.row)
+    assert initial is not None
+    assert rank is not None
+    node, pairs, rows = _collected(s, loop, grown)
+    joined = Concat(initial, _laid_along(s, with_axes(s, "Squeeze", rows, [axis + 1]), axis, rank), axis=axis)
+    return Patch({**pairs, s.node.outputs[grown.state]: joined}, nodes=[node], edit=lambda: list(loop.body))
+
+
+@rule("rewrite_growing_loop_state", on="Loop", exactness=EXACT)
+def inserted_one_by_one(s: Site) -> Result:
+    """A sequence into which every run of a Loop puts a tensor, to be joined, is tensors put out as slices."""
+    loop = carried(s)
+    for state in range(0 if loop is None else loop.states):
+        assert loop is not None
+        grown = _growing(loop, state)
+        if grown is None or grown.by.op_type != "SequenceInsert":
+            continue
+        initial, found = loop.initial(state), s.node.outputs[state]
+        begins = None if initial is None else initial.producer()
+        if not facts.is_op(begins, "SequenceEmpty"):
+            continue
+        readers = [use.node for use in found.uses()]
+        if found.is_graph_output() or not readers or not all(_joins(s, reader) for reader in readers):
+            return Refusal("the sequence is read in other ways than being joined")
+        rank = facts.rank(grown.row)
+        if rank is None:
+            return Refusal("the rank of the tensors is not known")
+        for reader in readers:
+            if not s.attr("new_axis", 0, node=reader) and facts.dim_at(grown.row, s.attr("axis", node=reader)) != 1:
+                return Refusal("what a run puts into the sequence is not known to be one row")
+        return Patch(build=lambda grown=grown, readers=readers: _joined_by(s, loop, grown, readers))  # type: ignore[misc]
+    return None
+
+
+def _joins(s: Site, node: ir.Node) -> bool:
+    return node.graph is s.graph and facts.is_op(node, "ConcatFromSequence")
+
+
+def _joined_by(s: Site, loop: Carried, grown: _Growing, readers: list[ir.Node]) -> Patch:
+    rank = facts.rank(grown.row)
+    assert rank is not None
+    node, pairs, rows = _collected(s, loop, grown)
+    replaced: dict[ir.Value, Replacement] = dict(pairs)
+    for reader in readers:
+        axis = s.attr("axis", node=reader)
+        if s.attr("new_axis", 0, node=reader):
+            replaced[reader.outputs[0]] = _laid_along(s, rows, axis % (rank + 1), rank + 1)
+        else:
+            axis %= rank
+            replaced[reader.outputs[0]] = _laid_along(s, with_axes(s, "Squeeze", rows, [axis + 1]), axis, rank)
+    return Patch(replaced, nodes=[node], remove=readers, edit=lambda: list(loop.body))
+
+
+def _collected(s: Site, loop: Carried, grown: _Growing) -> tuple[ir.Node, dict[ir.Value, ir.Value], ir.Value]:
+    """The loop that puts out the rows, each old output with the new one, and the rows along a new first axis."""
+    node, pairs = without(s, loop, states={grown.state}, collected=[grown.row])
+    return node, pairs, node.outputs[-1]
+
+
+def _laid_along(s: Site, rows: Replacement, axis: int, rank: int) -> Replacement:
+    """The first axis moved to where the rows are to lie."""
+    return Transpose(rows, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)]) if axis else rows
