@@ -46,6 +46,9 @@ COMPILING = ("compiler", "core", "model", "ops", "rewrite", "runtime")
 """The parts of the package that decide what a model becomes: what stands above them only asks for it."""
 
 _BLOCK = 1 << 22
+_SOON_BYTES = 4 << 20
+"""What is read and digested in a few milliseconds."""
+
 _DIGITS = len(digest())
 _REMEMBERED = 1000
 """Files whose digests are remembered."""
@@ -81,17 +84,51 @@ class ModelSource:
         if is_compiled_file(self._given):
             raise UnsupportedError("there is no model in a compiled file.", where=self._path)
         if self._model is None:
-            if self._state is not None and _state(self._path) != self._state:
-                raise ModelFileError(
-                    "was changed since the session was made.", where=self._path, remedy="Make a new session."
-                )
+            self._require_state()
             self._model = load(self._given)
         return self._model
 
     @property
     def has_name(self) -> bool:
         """Whether the model has contents that can name it, and becomes what this package alone makes of it."""
-        return (isinstance(self._given, bytes) or self._state is not None) and _is_standard()
+        return (isinstance(self._given, bytes) or self._state is not None) and is_standard()
+
+    @property
+    def is_named_soon(self) -> bool:
+        """Whether :meth:`name` takes milliseconds: little has to be read for it, or nothing, as it was read before."""
+        if isinstance(self._given, bytes):
+            return len(self._given) <= _SOON_BYTES
+        if self._state is None or self._state[2] <= _SOON_BYTES:
+            return True
+        try:
+            return known_contents(self._path) is not None
+        except OSError:  # Who reads it says what is wrong with it.
+            return True
+
+    def plain(self) -> bytes | str | None:
+        """The bytes of the model, or the path of its file, as it was given, for somebody else to read.
+
+        None where it was given in memory, and where it names files of external data, which only this package opens.
+
+        Raises:
+            ModelFileError: The file is another since it was loaded.
+        """
+        if any(self._is_elsewhere(tensor) for tensor in _tensors(self.model)):
+            return None
+        if isinstance(self._given, bytes):
+            return self._given
+        self._require_state()
+        return self._path or None
+
+    def _is_elsewhere(self, tensor: Any) -> bool:
+        """Whether a tensor is in another file."""
+        return isinstance(tensor, ir.ExternalTensor) and _state(tensor.path) != self._state
+
+    def _require_state(self) -> None:
+        if self._state is not None and _state(self._path) != self._state:
+            raise ModelFileError(
+                "was changed since the session was made.", where=self._path, remedy="Make a new session."
+            )
 
     def key(self, threads: int | None) -> str:
         """What names the program of this model.
@@ -125,9 +162,7 @@ class ModelSource:
             OSError: One cannot be read.
         """
         files = {
-            os.path.relpath(tensor.path, self.folder)
-            for tensor in _tensors(self.model)
-            if isinstance(tensor, ir.ExternalTensor) and _state(tensor.path) != self._state
+            os.path.relpath(tensor.path, self.folder) for tensor in _tensors(self.model) if self._is_elsewhere(tensor)
         }
         return {name: contents(self.folder / name) for name in sorted(files)}
 
@@ -136,7 +171,7 @@ class ModelSource:
         return os.fspath(self._given) if isinstance(self._given, (str, os.PathLike)) else ""
 
 
-def _is_standard() -> bool:
+def is_standard() -> bool:
     """Whether operators and rewriting are the package's alone, so that a digest of it names them."""
     modules = {rule.module for rules in REGISTRY.values() for rule in rules}
     modules.update(sweep.rule.module for sweep in SWEEPS.values())
@@ -217,7 +252,7 @@ def _weights(kept: Store, key: str) -> np.ndarray | None:
 
 # What files hold.
 
-_read_before: dict[tuple[Path | None, str, tuple[int, ...]], str] = {}
+_read_before: dict[tuple[Path | None, str], str] = {}
 
 
 def contents(path: str | os.PathLike[str]) -> str:
@@ -226,28 +261,45 @@ def contents(path: str | os.PathLike[str]) -> str:
     Raises:
         OSError: It cannot be read.
     """
+    known = known_contents(path)
+    if known is not None:
+        return known
     state = _state(path)
-    place = (store().folder, str(Path(path).absolute()), state)
-    known = _read_before.get(place)
-    if known is None:
-        if len(_read_before) >= _REMEMBERED:
-            _read_before.clear()
-        known = _contents(path, state, digest("file", place[1], *map(str, state)))
-        if _is_settled(state):
-            _read_before[place] = known
-    return known
-
-
-def _contents(path: str | os.PathLike[str], state: tuple[int, ...], name: str) -> str:
-    kept = store().get("program", name)
-    if kept is not None:
-        return kept.decode()
     settled = _is_settled(state)
     with Path(path).open("rb") as file:
         found = _sum(iter(lambda: file.read(_BLOCK), b""))
     if settled and _state(path) == state:
-        store().put("program", name, found.encode())
+        store().put("program", _place(path, state), found.encode())
+        _remember(path, state, found)
     return found
+
+
+def known_contents(path: str | os.PathLike[str]) -> str | None:
+    """The digest of a file that is as it was when it was read; None where it has to be read.
+
+    Raises:
+        OSError: Nothing is known of the file.
+    """
+    state = _state(path)
+    found = _read_before.get((store().folder, _place(path, state)))
+    if found is None:
+        kept = store().get("program", _place(path, state))
+        if kept is not None:
+            found = kept.decode()
+            if _is_settled(state):
+                _remember(path, state, found)
+    return found
+
+
+def _place(path: str | os.PathLike[str], state: tuple[int, ...]) -> str:
+    """What names a file as it is."""
+    return digest("file", str(Path(path).absolute()), *map(str, state))
+
+
+def _remember(path: str | os.PathLike[str], state: tuple[int, ...], found: str) -> None:
+    if len(_read_before) >= _REMEMBERED:
+        _read_before.clear()
+    _read_before[store().folder, _place(path, state)] = found
 
 
 def _is_settled(state: tuple[int, ...]) -> bool:

@@ -17,6 +17,48 @@ _NICER = 5
 what each of them does. Ten steps more would leave calls as they are, and edits waiting for seconds."""
 
 
+_MOMENT_SECONDS = 0.05
+"""How long a session's first call is waited for."""
+
+_FIRST_CALL_SECONDS = 2.0
+"""How long the end of it is waited for: a call that takes longer shares the processors."""
+
+
+def let_others_first() -> None:
+    """Lower the priority of this thread, for good, where threads have priorities of their own."""
+    if sys.platform == "linux":
+        own = threading.get_native_id()
+        with contextlib.suppress(OSError):  # A sandbox may refuse it: the work is done all the same.
+            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICER)
+
+
+class FirstCall:
+    """The first call of a session, which what is done for later ones waits for: both would hold Python's lock.
+
+    It is a context for calls.
+    """
+
+    def __init__(self) -> None:
+        self._begun = threading.Event()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> None:
+        self._begun.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def give_up(self) -> None:
+        """There is nobody who waits for a call: whoever waits for one goes on."""
+        self._ended.set()
+        self._begun.set()
+
+    def wait(self) -> None:
+        """Wait a moment for the first call to begin, and then for its end, as long as calls commonly take."""
+        if self._begun.wait(_MOMENT_SECONDS):
+            self._ended.wait(_FIRST_CALL_SECONDS)
+
+
 def behind_calls(work: Callable[[], T]) -> T:
     """Do something in a thread of lower priority, and wait for it.
 
@@ -40,9 +82,7 @@ def behind_calls(work: Callable[[], T]) -> T:
     context = contextvars.copy_context()
 
     def nicer() -> None:
-        own = threading.get_native_id()
-        with contextlib.suppress(OSError):  # A sandbox may refuse it: the work is done all the same.
-            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICER)
+        let_others_first()
         try:
             results.append(context.run(work))
         except BaseException as error:

@@ -27,7 +27,7 @@ from sardonyx.runtime.live import Live, When
 from sardonyx.runtime.memory import Memory
 from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.native import NativeModel
-from sardonyx.runtime.options import Compile, Named, SessionOptions
+from sardonyx.runtime.options import Compile, Interim, Named, SessionOptions
 from sardonyx.runtime.placement import Placement
 from sardonyx.runtime.profile import Nodes, Profile, drawn_feeds, profile
 from sardonyx.runtime.run_options import RunOptions
@@ -47,8 +47,11 @@ class Session(Edits):
         providers: What runs it, in order of preference: ``"native"``, compiled code, and ``"reference"``, numpy; others
             see :class:`SessionOptions`. Compiled code leaves to numpy what it has no kernel for, and calls that ask for
             more than the outputs.
-        compile: ``"background"`` answers at once from numpy, and from compiled code when that is ready; ``"wait"``
-            compiles first; ``"off"`` never does. By default what ``SARDONYX_COMPILE`` says, else ``"background"``.
+        compile: ``"background"`` answers at once, and from compiled code when that is ready; ``"wait"`` compiles first;
+            ``"off"`` never does. By default what ``SARDONYX_COMPILE`` says, else ``"background"``.
+        interim: What answers while the model is compiled in the background: ``"reference"``, numpy, or
+            ``"onnxruntime"`` where it can, see :class:`SessionOptions`, which is the default where no providers are
+            named.
         threads: How many threads compute; by default what the process may use.
         max_memory: Most bytes of values alive at a time in a run; the machine's memory by default.
         max_loop_iterations: Most iterations of any one loop; no limit by default.
@@ -77,6 +80,7 @@ class Session(Edits):
         *,
         providers: Sequence[Named] | None = None,
         compile: Compile | None = None,
+        interim: Interim | None = None,
         threads: int | None = None,
         max_memory: int | None = None,
         max_loop_iterations: int | None = None,
@@ -88,8 +92,9 @@ class Session(Edits):
         self._options = SessionOptions.of(
             options,
             {
-                "providers": providers, "compile": compile, "threads": threads, "max_memory": max_memory,
-                "max_loop_iterations": max_loop_iterations, "timeout": timeout, "denormals": denormals, **further,
+                "providers": providers, "compile": compile, "interim": interim, "threads": threads,
+                "max_memory": max_memory, "max_loop_iterations": max_loop_iterations, "timeout": timeout,
+                "denormals": denormals, **further,
             },
         )  # fmt: skip
         self._limits = self._options.limits
@@ -193,7 +198,7 @@ class Session(Edits):
 
     @property
     def placement(self) -> list[Placement]:
-        """Where each node of the main graph runs, and why; while compiling is under way, all on numpy."""
+        """Where each node of the main graph runs, and why; while compiling is under way, all where calls then go."""
         return self._live.version.placement
 
     # Editing.

@@ -30,12 +30,15 @@ from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.registry import host_function
 from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.free_dimensions import with_sizes
+from sardonyx.runtime.interim import NAME as INTERIM
+from sardonyx.runtime.interim import Interim, interim
 from sardonyx.runtime.kept import Given, ModelSource, keep, restored
 from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.partitioned import Partitioned
 from sardonyx.runtime.placement import Placement, placed
+from sardonyx.runtime.priority import FirstCall, let_others_first
 from sardonyx.runtime.structure import Structure, structure
 from sardonyx.runtime.value_info import ValueInfo
 from sardonyx.runtime.variants import Variants, with_outputs
@@ -62,6 +65,9 @@ class Version:
         OptionError: A compiled file is not to run on compiled code, or a provider is not there.
     """
 
+    _is_compiled_file: bool
+    _interim: Interim | None
+
     def __init__(self, given: Given, options: SessionOptions) -> None:
         if (options.free_dimensions or options.free_denotations) and not is_compiled_file(given):
             given = with_sizes(load(given), options.free_dimensions, options.free_denotations)
@@ -71,19 +77,21 @@ class Version:
                 raise OptionError("a compiled file runs on compiled code only.", where=str(given))
             self._open(given)  # type: ignore[arg-type]
             return
-        if options.compiles and options.optimization == "all" and self._restore():
-            self._compiled.set()
+        waits = options.compile == "wait" or options.strict
+        if self._is_kept and (waits or self._source.is_named_soon) and self._restore():
+            self._end_compiling()
             return
         self._declare()
         if self.partitioned is None:
             self._interpreter()
         if not options.compiles:
             return
-        if options.compile == "wait" or options.strict:
+        if waits:
             self.compile()
             self.require_what_is_strict()
         else:
-            threading.Thread(target=self.compile_quietly, name="sardonyx-compile", daemon=True).start()
+            self._interim = interim(self._source, options)
+            threading.Thread(target=self._compile_behind, name="sardonyx-compile", daemon=True).start()
 
     @classmethod
     def edited(cls, model: ir.Model, options: SessionOptions) -> Version:
@@ -109,6 +117,8 @@ class Version:
         self._reference: ReferenceModel | None = None
         self._loading = threading.Lock()
         self._compiled = threading.Event()
+        self._first_call = FirstCall()
+        self._interim = None
         self._is_compiled_file = is_compiled_file(given)
         self._variants = self._no_variants()
         self._peak = 0
@@ -121,7 +131,7 @@ class Version:
             self.partitioned = Partitioned(self.model, self.options, self._source.name(self.options.threads))
         if not self.options.compiles:
             self.not_compiled = "not asked for" if self.options.is_plain else "providers share it"
-            self._compiled.set()
+            self._end_compiling()
 
     @property
     def model(self) -> ir.Model:
@@ -163,7 +173,10 @@ class Version:
         """Where each node of the main graph runs, and why, as it is now."""
         if self.partitioned is not None:
             return self.partitioned.placement
-        program = self.native.program if self.native is not None else None
+        native, interim = self.native, self._interim
+        if native is None and interim is not None and interim.answers:
+            return placed(self.model, None, "compiling is under way", INTERIM)
+        program = native.program if native is not None else None
         return placed(self.model, program, self.not_compiled or "compiling is under way")
 
     def require_what_is_strict(self) -> None:
@@ -187,7 +200,8 @@ class Version:
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
         """Run once; see :meth:`Session.run`."""
         try:
-            return self._run(output_names, feeds, context)
+            with self._first_call:
+                return self._run(output_names, feeds, context)
         finally:
             self._peak = max(self._peak, context.peak)
 
@@ -206,6 +220,9 @@ class Version:
                 found = self._variants.run(output_names, feeds, context, self._variant)
                 if found is not None:
                     return found
+        interim = self._interim
+        if interim is not None and (found := interim.run(output_names, feeds, context)) is not None:
+            return found
         return self._interpreter().run(output_names, feeds, context)
 
     def bind(
@@ -241,6 +258,7 @@ class Version:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until compiling is over; whether compiled code answers from now on."""
+        self._first_call.give_up()
         self._compiled.wait(timeout)
         return self.native is not None
 
@@ -290,6 +308,11 @@ class Version:
             raise UnsupportedError(f"the model is not compiled: {self.not_compiled}.")
         return self.native
 
+    @property
+    def _is_kept(self) -> bool:
+        """Whether what the model is compiled to is kept in the store."""
+        return self.options.compiles and self.options.optimization == "all"
+
     def _restore(self) -> bool:
         """Take the compiled model from the store, if it is there."""
         found = restored(self._source, self.options.threads, self.options.denormals)
@@ -305,7 +328,7 @@ class Version:
             image, threads=self.options.threads, denormals=self.options.denormals, hosts=host_function
         )
         self._take(program, image.head["noted"])
-        self._compiled.set()
+        self._end_compiling()
 
     def _take(self, program: Program, noted: Mapping[str, Any]) -> None:
         self.inputs, self.outputs = ([ValueInfo(*each) for each in noted[part]] for part in ("inputs", "outputs"))
@@ -321,6 +344,11 @@ class Version:
     def take(self, native: NativeModel) -> None:
         """Be computed by the compiled model of an equal version."""
         self.native = native
+        self._end_compiling()
+
+    def _end_compiling(self) -> None:
+        """Compiling is over, and what answered meanwhile is freed when its calls have ended."""
+        self._interim = None
         self._compiled.set()
 
     def compile(self, like: NativeModel | None = None) -> None:
@@ -339,13 +367,27 @@ class Version:
                 self.model, threads, self.options.denormals, self.options.optimization
             )
             self.native = native
-            if self.options.optimization == "all":
+            if self._is_kept:
                 keep(native.program, self._source, threads, self._noted(native))
         except UnsupportedError as error:
             self.not_compiled = str(error)
             self.options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", error)
         finally:
-            self._compiled.set()
+            self._end_compiling()
+
+    def _compile_behind(self) -> None:
+        """Compile the model behind calls, unless it was, under another name or long ago."""
+        let_others_first()
+        self._first_call.wait()
+        try:
+            found = self._is_kept and not self._source.is_named_soon and self._restore()
+        except Exception as error:  # The thread's last place to tell; compiling makes the program anew.
+            self.options.log(logging.WARNING, "the compiled model in the store is not taken: %s", error)
+            found = False
+        if found:
+            self._end_compiling()
+        else:
+            self.compile_quietly()
 
     def compile_quietly(self) -> None:
         """Compile the model; a failure is logged, and numpy goes on computing it."""

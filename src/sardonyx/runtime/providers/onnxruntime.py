@@ -75,22 +75,40 @@ def _kernels(provider: str) -> Kernels | None:
     return table or None
 
 
+def serialized(model: ir.Model) -> bytes:
+    """A model as the bytes of a file.
+
+    Raises:
+        UnsupportedError: It does not fit into one.
+    """
+    try:
+        return model_io.to_proto(model).SerializeToString()
+    except Exception as error:  # Protobuf's limit of 2 GiB has a class of its own in each of its versions.
+        raise UnsupportedError(f"the model does not become a file: {error}") from error
+
+
 class OnnxRuntimeRunner:
-    """A part as a session of ONNX Runtime.
+    """A model as a session of ONNX Runtime.
 
     Args:
-        part: The part.
+        model: The bytes of the model, or the path of its file.
+        inputs: The names of its inputs, in the order in which they will be given.
+        outputs: The names of what is asked for.
         provider: Made it.
+
+    Raises:
+        UnsupportedError: ONNX Runtime refuses it.
     """
 
-    def __init__(self, part: ir.Model, provider: OnnxRuntimeProvider) -> None:
+    def __init__(
+        self, model: bytes | str, inputs: Sequence[str], outputs: Sequence[str], provider: OnnxRuntimeProvider
+    ) -> None:
         runtime = provider.runtime
         self._options = runtime.RunOptions
-        self._inputs = [str(value.name) for value in part.graph.inputs]
-        self._outputs = [str(value.name) for value in part.graph.outputs]
+        self._inputs = list(inputs)
+        self._outputs = list(outputs)
         try:
-            proto = model_io.to_proto(part).SerializeToString()
-            session = runtime.InferenceSession(proto, provider.session_options(), providers=provider.providers)
+            session = runtime.InferenceSession(model, provider.session_options(), providers=provider.providers)
         except Exception as error:  # The binding raises a dozen unrelated classes.
             raise UnsupportedError(f"ONNX Runtime does not load it: {error}") from error
         if provider.device not in session.get_providers():
@@ -195,7 +213,8 @@ class OnnxRuntimeProvider:
         Raises:
             UnsupportedError: ONNX Runtime refuses it.
         """
-        return OnnxRuntimeRunner(part, self)
+        inputs, outputs = ([str(value.name) for value in values] for values in (part.graph.inputs, part.graph.outputs))
+        return OnnxRuntimeRunner(serialized(part), inputs, outputs, self)
 
 
 def _without_kernel(node: ir.Node, version: int, kernels: Kernels) -> str:
