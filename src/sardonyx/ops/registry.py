@@ -29,6 +29,7 @@ from sardonyx.core.types import Type
 from sardonyx.errors import InvalidModelError, RuleError, UnsupportedError
 from sardonyx.ops import definitions
 from sardonyx.ops.definitions.index import INDEX
+from sardonyx.ops.parameters import parameters
 
 Definition = Callable[..., Any]
 F = TypeVar("F", bound=Definition)
@@ -257,7 +258,7 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
     attributes: dict[str, Any] = {}
     renamed: dict[str, str] = {}
     given = set()
-    for parameter in inspect.signature(definition).parameters.values():
+    for parameter in parameters(definition):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             variadic = True
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
