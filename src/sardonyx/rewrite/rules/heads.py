@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.signatures import axes, axis_of, split, split_sizes
 from sardonyx.rewrite.site import Site
@@ -23,7 +23,9 @@ PARTS_FIRST = (2, 0, 3, 1, 4)
 def joined_heads(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
     """The tensor (batch, length, heads · width) that Reshape and Transpose make heads of, and how many."""
     turned = made_by(s, value, "Transpose")
-    if turned is None or tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND:
+    if turned is None:
+        return _parted_at_once(s, value)
+    if tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND:
         return None
     return parted(s, turned.inputs[0])
 
@@ -39,14 +41,27 @@ def parted(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
     return (source, heads) if all(equal(joined[axis], parted[axis]) is True for axis in (0, 1)) else None
 
 
+def _parted_at_once(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """The same where the length is 1, so that a Reshape alone makes (batch, heads, 1, width) of it."""
+    node = made_by(s, value, "Reshape")
+    joined, apart = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
+    if node is None or joined is None or apart is None or len(joined) != 3 or len(apart) != 4:
+        return None
+    heads, source = apart[1], node.inputs[0]
+    alone = joined[1] == 1 and apart[2] == 1 and equal(joined[0], apart[0]) is True
+    return (source, heads) if alone and source is not None and isinstance(heads, int) else None
+
+
 def heads_joined_after(s: Site) -> ir.Value | None:
-    """What Transpose and the Reshape at the root join the heads of."""
+    """What Transpose and the Reshape at the root join the heads of; where the length is 1, the Reshape alone."""
     turned = s.producer(0, "Transpose")
-    if (
-        turned is None
-        or tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND
-        or not facts.used_once(turned.outputs[0])
-    ):
+    if turned is None:
+        apart, joined = s.sizes.dims(s.input(0)), s.sizes.dims(s.output)
+        if apart is None or joined is None or (len(apart), len(joined)) != (4, 3):
+            return None
+        alone = apart[2] == 1 and joined[1] == 1 and equal(apart[0], joined[0]) is True
+        return s.input(0) if alone else None
+    if tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND or not facts.used_once(turned.outputs[0]):
         return None
     apart, joined = s.sizes.dims(turned.outputs[0]), s.sizes.dims(s.output)
     if apart is None or joined is None or len(joined) != 3:
@@ -54,21 +69,21 @@ def heads_joined_after(s: Site) -> ir.Value | None:
     return turned.inputs[0] if all(equal(apart[axis], joined[axis]) is True for axis in (0, 1)) else None
 
 
-@rule("fuse_heads_into_attention", on="Reshape", after="Transpose", exactness=REASSOCIATES, opset=23)
+@rule("fuse_heads_into_attention", on="Reshape", after=("Transpose", "Attention"), exactness=REASSOCIATES, opset=23)
 def heads_of_attention(s: Site) -> Result:
     """Attention between Reshapes and Transposes that part and join its heads does so by itself."""
     node = made_by(s, heads_joined_after(s), "Attention")
-    if node is None or not facts.used_once(node.outputs[0]) or not all(facts.unused(v) for v in node.outputs[1:]):
+    if node is None or not facts.used_once(node.outputs[0]) or not all(facts.unused(v) for v in node.outputs[3:]):
         return None
-    if len(node.inputs) > 4:
-        return Refusal("it has keys and values of an earlier run")
     packed: dict[ir.Value, Expr] = {}
     parts = [_without_heads(s, value, packed) for value in node.inputs[:3]]
     if any(part is None for part in parts):
         return Refusal("q, k or v has its heads from elsewhere")
     (q, heads), (k, kv_heads), (v, _) = (part for part in parts if part is not None)
     attributes = dict[str, Any](node.attributes) | {"q_num_heads": heads, "kv_num_heads": kv_heads}
-    return Op(("Attention",))(q, k, v, *node.inputs[3:], **attributes)
+    made = Op(("Attention",))(q, k, v, *node.inputs[3:], n_outputs=len(node.outputs), **attributes)
+    kept = {value: made.out(i) for i, value in enumerate(node.outputs) if i}  # with or without heads, these have them
+    return Patch({s.output: made.out(0), **kept}, before=node)
 
 
 def _without_heads(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]) -> tuple[Expr | ir.Value, int] | None:

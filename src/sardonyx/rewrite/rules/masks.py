@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import APPROXIMATES, Match, Op, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import IsNaN, Where
@@ -16,6 +17,7 @@ from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.scales import scaled
 from sardonyx.rewrite.rules.signatures import axis_of, slice_ranges
 from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.sizes import equal
 
 MASKED = -1e4
 """What exporters add to a score, or write for it, that shall not count is this or less: e to that power is 0."""
@@ -81,6 +83,40 @@ def is_causal(s: Site, mask: ir.Value | None) -> bool:
     return side is not None and seen == 0 and unseen is not None and unseen <= MASKED
 
 
+def is_causal_behind(s: Site, mask: ir.Value | None, past: Size, total: Size) -> bool:
+    """Whether a mask is the rows from ``past`` to ``total``, and as many columns, of a constant causal table.
+
+    Where the table has no such rows or columns, it has not a column for each of the ``total`` keys: no run succeeds.
+    """
+    wanted = {-2: (past, total), -1: (0, total)}
+    while (node := made_by(s, mask, "Slice")) is not None:
+        rank, spans = facts.rank(node.inputs[0]), _spans(s, node)
+        if rank is None or spans is None:
+            return False
+        for axis, span in spans.items():
+            at = axis % rank - rank
+            if at not in wanted or not all(equal(a, b) is True for a, b in zip(span, wanted.pop(at), strict=True)):
+                return False
+        mask = node.inputs[0]
+    shape = facts.static_shape(mask)
+    return not wanted and shape is not None and min(shape[-2:]) > 1 and facts.is_constant(mask) and is_causal(s, mask)
+
+
+def _spans(s: Site, node: ir.Node) -> dict[int, tuple[Size, Size]] | None:
+    """Where a Slice by steps of 1 begins and ends, by axis; None where that is not known."""
+    if s.opset < 10:
+        return None
+    given = [s.sizes.elements(value) for value in node.inputs[1:]]
+    starts, ends, on, steps = [*(None if found is None else found[1] for found in given), None, None, None][:4]
+    if len(node.inputs) > 4 and steps is None:
+        return None
+    if starts is None or ends is None or on is None or not len(starts) == len(ends) == len(on):
+        return None
+    if any(not isinstance(axis, int) for axis in on) or any(step != 1 for step in steps or ()):
+        return None
+    return {int(axis): (start, end) for axis, start, end in zip(on, starts, ends, strict=True) if isinstance(axis, int)}
+
+
 def leaves_a_key(s: Site, mask: ir.Value | None) -> bool:
     """Whether each query of a mask, of booleans or to be added, surely sees a key: no row is masked wholly."""
     if is_causal(s, mask) or _adds_finite_numbers(s, mask):
@@ -138,11 +174,11 @@ def _takes_first(s: Site, node: ir.Node) -> bool | None:
         start, _, step = ranges.get(rank - 1, (0, 0, 1))
         return None if (start, step) != (0, 1) else rank - 1 in ranges
     starts, on, steps = (None if len(node.inputs) <= at else s.sizes.constant(node.inputs[at]) for at in (1, 3, 4))
+    if on is not None and rank - 1 not in {axis % rank for axis in on}:
+        return False
     if starts is None or on is None or (len(node.inputs) > 4 and steps is None):
         return None
     along = {axis % rank: span for axis, span in zip(on, zip(starts, steps or starts, strict=True), strict=True)}
-    if rank - 1 not in along:
-        return False
     start, step = along[rank - 1]
     return True if start == 0 and (steps is None or step == 1) else None
 
