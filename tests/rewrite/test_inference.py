@@ -80,3 +80,15 @@ def test_a_model_without_operator_sets_is_an_error() -> None:
     del proto.opset_import[:]
     with pytest.raises(InvalidModelError, match="types cannot be inferred"):
         annotated(proto)
+
+
+def test_a_size_that_names_make_too_long_has_a_name_of_its_own() -> None:
+    """Values are named as exporters name them, at length; equal sizes still have equal names."""
+    counts = [f"{'/scope' * 40}/NonZero_{i}" for i in range(24)]
+    nodes = [node("Add", ["x", f"c{i}"], [f"s{i}"]) for i in range(24)]
+    nodes += [node("NonZero", [f"s{i}"], [name]) for i, name in enumerate(counts)]
+    nodes += [node("Concat", counts, ["all"], axis=1), node("Cast", ["all"], ["y"], to=1)]
+    weights = {f"c{i}": np.array(i, np.float32) for i in range(24)}
+    found = annotated(model(nodes, [info("x", ["n"])], [info("y", None)], weights))
+    assert shape(found, "all") == [1, "?all.1.whole"]
+    assert shape(found, "y") == shape(found, "all")

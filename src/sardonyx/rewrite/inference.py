@@ -16,7 +16,7 @@ from sardonyx.core.dim import Dim, Size, dim_min, product
 from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.core.graph import DEFINED
 from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, Type
-from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError
+from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, SizeLimitError
 from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference
 from sardonyx.ops.inference import UNNAMED
@@ -361,7 +361,11 @@ def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -
     for symbol in unnamed:
         if symbol not in names:
             names[symbol] = Dim.symbol(f"?{value.name}.{axis}" + f".{symbol[1:]}" * (len(unnamed) > 1))
-    return str(size.substitute(names) if unnamed else size)
+    try:
+        return str(size.substitute(names) if unnamed else size)
+    except SizeLimitError:
+        # Names of values are longer than the symbols that they stand for. The whole has a name then, everywhere.
+        return str(names.setdefault(str(size), Dim.symbol(f"?{value.name}.{axis}.whole")))
 
 
 def ir_type(found: Type) -> ir.TypeProtocol:
