@@ -13,6 +13,7 @@ from sardonyx.compiler.compile_process import CompileProcess, ProcessEnded
 from sardonyx.compiler.machine_code import compiled, toolchain
 from sardonyx.compiler.processors import thread_count
 from sardonyx.compiler.target import Target
+from sardonyx.core.abandonment import require_somebody
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class _Build:
 
     def _compile_here(self) -> None:
         while each := self._next():
+            require_somebody()
             self._finish(each[0], compiled(each[1], self._target))
 
     def _compile_by(self, process: CompileProcess) -> None:

@@ -34,6 +34,7 @@ from sardonyx.compiler.trees import TABLES, tree_sum
 from sardonyx.compiler.views import shape_of
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.compiler.writing import Whole, Writing
+from sardonyx.core.abandonment import require_somebody
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.graph import Function, Value
 from sardonyx.errors import UnsupportedError
@@ -65,6 +66,7 @@ class Lowering:
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
         for group in whole.schedule.groups:
+            require_somebody()
             try:
                 self.launches += self.lowered(group)
             except Unfusable as found:

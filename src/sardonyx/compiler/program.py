@@ -40,6 +40,7 @@ from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
 from sardonyx.compiler.views import shape_of
+from sardonyx.core.abandonment import require_somebody
 from sardonyx.core.dim import Dim, symbols
 from sardonyx.core.graph import Function, Value
 from sardonyx.core.host import HostFunction
@@ -265,6 +266,7 @@ class Program:
         self._prepared: dict[Any, np.ndarray] = {}
         self._meaning: Meaning = {}
         for launch in every(self.launches):
+            require_somebody()
             results = [result for body in launch.bodies for result in body.function.results]
             for buffer in (*launch.buffers, *results):
                 if isinstance(buffer, Prepared) and buffer not in self._prepared:

@@ -13,6 +13,7 @@ import numpy as np
 from sardonyx.compiler.closed import computed, is_closed
 from sardonyx.compiler.launch import Prepared
 from sardonyx.compiler.reader import is_splat
+from sardonyx.core.abandonment import require_somebody
 from sardonyx.core.graph import Function, Value, function
 from sardonyx.core.interpreter import compute
 from sardonyx.core.run_context import RunContext, running
@@ -84,6 +85,7 @@ def remade(
         return None
     arrays = dict(prepared)
     for key in prepared:
+        require_somebody()
         if isinstance(key, Value):
             if key in new:
                 arrays[key] = np.asarray(meaning.get(key, key).known)

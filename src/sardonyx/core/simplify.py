@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sardonyx.core.abandonment import require_somebody
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.graph import Function, Value, defined_by, function, symbols_in
 from sardonyx.core.numpy_rules import NUMPY_RULES
@@ -27,6 +28,7 @@ def simplify(function: Function, *, exact: bool = True) -> Function:
     """
     with tracing():
         for _ in range(ROUNDS):
+            require_somebody()
             simpler = _Simplifier(function, exact).simpler(function)
             if simpler is function:
                 break

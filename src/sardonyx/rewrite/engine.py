@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from sardonyx.core.abandonment import require_somebody
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
@@ -127,6 +128,7 @@ class Engine(Workspace):
 
     def _run_graph(self, graph: ir.Graph, index: RuleIndex) -> None:
         for node in self._worklist_of(graph).drain():
+            require_somebody()
             site = Site(self, node)
             for rule in index.rules_for(node):
                 try:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from sardonyx.core.abandonment import until
+
 T = TypeVar("T")
 
 _NICER = 5
@@ -63,8 +65,8 @@ def behind_calls(work: Callable[[], T]) -> T:
     """Do something in a thread of lower priority, and wait for it.
 
     A thread of its own, because one that lowers its priority needs a privilege to raise it again. Where threads have no
-    priorities of their own, which is everywhere but on Linux, it is done in this thread. An exception that ends the
-    waiting does not end the work, whose result is then lost.
+    priorities of their own, which is everywhere but on Linux, it is done in this thread. Where an exception ends the
+    waiting, as Ctrl-C does, the work ends at its next :func:`.require_somebody`.
 
     Args:
         work: What to do; it runs with this thread's context variables.
@@ -80,17 +82,26 @@ def behind_calls(work: Callable[[], T]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
     context = contextvars.copy_context()
+    given_up = threading.Event()
+
+    def wanted() -> T:
+        with until(given_up):
+            return work()
 
     def nicer() -> None:
         let_others_first()
         try:
-            results.append(context.run(work))
+            results.append(context.run(wanted))
         except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=nicer, name="sardonyx-edit", daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:
+        given_up.set()
+        raise
     if errors:
         raise errors.pop()
     return results.pop()
