@@ -90,7 +90,8 @@ class Emitter:
 
     def let(self, text: str) -> str:
         """Write an instruction and return the name of what it gives."""
-        name = f"%{self.fresh()}"
+        self._count += 1  # As in `fresh`; most of what is written goes this way.
+        name = f"%v{self._count}"
         self._lines.append(f"  {name} = {text}")
         return name
 

@@ -88,7 +88,7 @@ class Reader:
     memory: Callable[[Value], Memory | None]
     fault: Callable[[], str]
     mask: str | None = None
-    _known: list[dict[tuple[Value, Place], Element]] = field(default_factory=lambda: [{}])
+    _known: dict[tuple[Value, Place], Element] = field(default_factory=dict)
     _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
 
     def bind(self, value: Value, found: Callable[[Place], Element]) -> None:
@@ -98,9 +98,10 @@ class Reader:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """What is read inside (a loop's body) is not known after it."""
-        self._known.append({})
+        before = len(self._known)
         yield
-        self._known.pop()
+        while len(self._known) > before:
+            self._known.popitem()
 
     def vector(self, value: Value, place: Place) -> str:
         """The value at a place, in every lane."""
@@ -115,11 +116,9 @@ class Reader:
     def element(self, value: Value, place: Place) -> Element:
         """The value at a place."""
         key = (value, place)
-        for known in reversed(self._known):
-            if key in known:
-                return known[key]
-        found = self._found(value, place)
-        self._known[-1][key] = found
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._found(value, place)
         return found
 
     def _found(self, value: Value, place: Place) -> Element:
@@ -280,13 +279,11 @@ class Reader:
 
     def plus(self, a: Index, b: Index) -> Index:
         """The sum of places."""
+        if a.is_origin or b.is_origin:
+            return b if a.is_origin else a
         e = self.kernel.emitter
         if a.vector or b.vector:
-            if a == ORIGIN or b == ORIGIN:
-                return b if a == ORIGIN else a
             return Index(0, vector=e.let(f"add nsw {vector(self.lanes, 'i64')} {self.lanes_of(a)}, {self.lanes_of(b)}"))
-        if a == ORIGIN or b == ORIGIN:
-            return b if a == ORIGIN else a
         return Index(e.add(a.base, b.base), a.lane + b.lane, math.gcd(_multiple(a), _multiple(b)) or 1)
 
     def shifted(self, index: Index, amount: str | int) -> Index:

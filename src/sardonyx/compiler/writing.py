@@ -105,6 +105,7 @@ class Writing:
         self.group = group
         self.kernel = Kernel(whole.target)
         self._buffers: dict[Buffer, str] = {}
+        self._memories: dict[Value, Memory | None] = {}
         self.reader = Reader(self.kernel, lanes or whole.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
 
     def pointer(self, buffer: Buffer) -> str:
@@ -115,9 +116,10 @@ class Writing:
 
     def memory(self, value: Value) -> Memory | None:
         """Where a value is, for those that are in memory before the kernel runs."""
-        if value in self.group.members or not self.whole.in_memory(value):
-            return None
-        return self.located(value)
+        if value not in self._memories:
+            absent = value in self.group.members or not self.whole.in_memory(value)
+            self._memories[value] = None if absent else self.located(value)
+        return self._memories[value]
 
     def located(self, value: Value) -> Memory:
         """Where a value is or goes."""

@@ -37,6 +37,11 @@ class Index:
         """Whether all lanes are at one place."""
         return not self.lane and not self.vector
 
+    @property
+    def is_origin(self) -> bool:
+        """Whether all lanes are at the first place."""
+        return self.base == 0 and not self.lane and not self.vector
+
 
 Epilogue = Callable[[tuple[Index, ...], str, "str | None"], None]
 """What becomes of a vector of results: its place in the logical result, its value, and the mask of its lanes that
