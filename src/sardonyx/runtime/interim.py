@@ -21,6 +21,7 @@ import onnx_ir as ir
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.types import TensorType
 from sardonyx.errors import ExecutionError, SardonyxError
+from sardonyx.model.reader import collector_paused
 from sardonyx.ops.graph import declared_type
 from sardonyx.runtime.kept import ModelSource, is_standard
 from sardonyx.runtime.options import SessionOptions
@@ -100,7 +101,8 @@ class Interim:
         with self._lock:
             if not self._is_decided:
                 self._is_decided = True
-                self._runner = self._load(feeds)
+                with collector_paused():
+                    self._runner = self._load(feeds)
             return self._runner
 
     def _load(self, feeds: Mapping[str, np.ndarray]) -> OnnxRuntimeRunner | None:
@@ -204,7 +206,8 @@ def _weights(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
             yield value, value.const_value
     for node in graph:
         if node.op_type == "Constant" and (told := node.attributes.get("value")) is not None:
-            yield node.outputs[0], told.as_tensor()
+            # As it is: `as_tensor` looks whether it is one, which takes longer than all else here.
+            yield node.outputs[0], told.value
 
 
 def _rows(fed: np.ndarray) -> int:

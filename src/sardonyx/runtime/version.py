@@ -26,6 +26,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import load
+from sardonyx.model.reader import collector_paused
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.registry import host_function
 from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
@@ -81,9 +82,10 @@ class Version:
         if self._is_kept and (waits or self._source.is_named_soon) and self._restore():
             self._end_compiling()
             return
-        self._declare()
-        if self.partitioned is None:
-            self._interpreter()
+        with collector_paused():
+            self._declare()
+            if self.partitioned is None:
+                self._interpreter()
         if not options.compiles:
             return
         if waits:

@@ -134,12 +134,11 @@ def _other_meaning(node: ir.Node) -> str:
     same = _SAME_IF.get(node.op_type)
     if same is not None and not same(node):
         return "it means something else by this one"
-    for attribute in node.attributes.values():
+    for name, attribute in node.attributes.items():
         if attribute.is_ref():
             return "of a function's attributes"
-        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype not in _NUMBERS:
+        if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype not in _NUMBERS:
             return "a constant of another element type than integers and float32"
-    kind = node.attributes.get("to") or node.attributes.get("dtype")
-    if kind is not None and ir.DataType(kind.as_int()) not in _NUMBERS:
-        return "another element type than integers and float32"
+        if name in ("to", "dtype") and ir.DataType(attribute.as_int()) not in _NUMBERS:
+            return "another element type than integers and float32"
     return ""
