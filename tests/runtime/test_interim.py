@@ -63,6 +63,9 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(interim, "is_worth_loading", lambda *_: True)
     yield over
     over.set()
+    for thread in threading.enumerate():  # What goes on would be counted by other tests.
+        if thread.name == "sardonyx-compile":
+            thread.join(60)
 
 
 def engines(session: sardonyx.Session) -> set[str]:
