@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.views import factor_groups
+from sardonyx.compiler.views import common_factors, factor_groups
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, Size, equal, product
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
 
@@ -32,6 +32,34 @@ def test_groups_are_runs_of_equal_products(seed: int) -> None:
     assert [axis for _, theirs in groups for axis in theirs] == list(range(len(second)))
     for mine, theirs in groups:
         assert math.prod(first[axis] for axis in mine) == math.prod(second[axis] for axis in theirs)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_factors_are_the_same_of_both_shapes_in_every_run(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    symbols = {name: Dim.symbol(name) for name in "hw"}
+    factors: list[Size] = [symbols.get(each) or int(each) for each in rng.choice([*"12235hw"], int(rng.integers(1, 7)))]
+
+    def joined() -> list[Size]:
+        cuts = sorted(rng.integers(0, len(factors) + 1, int(rng.integers(0, 4))).tolist())
+        return [product(factors[a:b]) for a, b in zip([0, *cuts], [*cuts, len(factors)], strict=True)]
+
+    first, second = joined(), joined()
+    found = common_factors(first, second)
+    if found is None:
+        return
+    for shape, each in zip((first, second), found, strict=True):
+        assert all(equal(product(parts), size) for parts, size in zip(each, shape, strict=True))
+    one, other = ([part for parts in each for part in parts] for each in found)
+    assert one == other
+
+
+def test_factors_of_groups_of_channels() -> None:
+    h, w = Dim.symbol("h"), Dim.symbol("w")
+    assert common_factors([32, h, w], [8, 4 * h * w]) == ([[8, 4], [h], [w]], [[8], [4, h, w]])
+    assert common_factors([h * w, 8, 4], [h, w, 32]) == ([[h, w], [8], [4]], [[h], [w], [8, 4]])
+    assert common_factors([4, 6], [6, 4]) is None
+    assert common_factors([h, 6], [w, 6]) is None
 
 
 def test_last_axes_are_told_apart_where_nothing_is_known_of_the_others() -> None:

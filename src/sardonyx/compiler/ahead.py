@@ -15,6 +15,7 @@ from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.reader import Element, Memory, Place, Reader, dtype_of, is_elementwise
 from sardonyx.compiler.views import shape_of
 from sardonyx.core import types as t
+from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
 
 _UNKNOWN = Element("poison", False)
@@ -33,9 +34,10 @@ class Ahead(Reader):
 
     reading: Reader = field(kw_only=True)
 
-    def _found(self, value: Value, place: Place) -> Element:
-        if value in self._bound or self.memory(value) is not None or value.op not in ("gather", "bitcast", "dims"):
-            return super()._found(value, place)
+    def _found(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
+        here = value not in self._bound and self.memory(value) is None and shape is None
+        if not here or value.op not in ("gather", "bitcast", "dims"):
+            return super()._found(value, place, shape)
         if value.op == "gather" and self._is_told(value.operands[1]):
             self._picked(value, place)
         return _UNKNOWN
@@ -48,9 +50,9 @@ class Ahead(Reader):
         computed = is_elementwise(value) or value.op in ("broadcast", "reshape", "slice", "iota")
         return at_hand or (computed and all(map(self._is_told, value.operands)))
 
-    def _computed(self, value: Value, place: Place) -> Element:
+    def _computed(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
         for operand in value.operands:
-            self.element(operand, place)
+            self.element(operand, place, shape)
         return _UNKNOWN
 
     def loaded(self, memory: Memory, place: Place) -> Element:

@@ -178,14 +178,9 @@ class Contraction:
         first_column = first_row + len(self.rows)
         a_axes, b_axes = self.rows, self.columns
 
-        def bound(each: Value, axis: int) -> bool:
-            if each is value:
-                return True
-            raise KeyError
-
         def alike(start: int, count: int) -> bool:
             axes = range(start, start + count - 1)
-            return all(walked_alike(root, axis, w.memory, bound) for root, _ in memories for axis in axes)
+            return all(walked_alike(root, axis, w.memory, {value}) for root, _ in memories for axis in axes)
 
         def spread(index: Index, axes: Sequence[int], start: int) -> list[Index]:
             """An index over several axes of the result as one each."""

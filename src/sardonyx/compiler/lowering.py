@@ -238,10 +238,7 @@ class Lowering:
         return some
 
     def _alike(self, w: Writing, value: Value, axis: int) -> bool:
-        def bound(each: Value, at: int) -> bool:
-            raise KeyError
-
-        return walked_alike(value, axis, w.memory, bound)
+        return walked_alike(value, axis, w.memory, ())
 
     # Regions.
 
@@ -339,17 +336,12 @@ class Lowering:
         elementwise = shape_of(root) == rows.shape and root not in reductions
         channels = self._row_channels(w, group)
 
-        def bound(each: Value, axis: int) -> bool:
-            if each in reductions:
-                return True
-            raise KeyError
-
         def together(axis: int, following: int) -> bool:
             if (axis in rows.axes) != (following in rows.axes):
                 return False
             read = [value.operands[0] for value in reductions] + ([root] if elementwise else [])
             fits = not memory.block or axis >= 2
-            return fits and all(walked_alike(each, axis, w.memory, bound) for each in read)
+            return fits and all(walked_alike(each, axis, w.memory, reductions) for each in read)
 
         nest = RowNest(reader, rows, together, channels)
         if not elementwise and len(nest.outer) > 0:

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.emitter import splat, vector
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.vectors import Vector
-from sardonyx.compiler.views import contiguous, factor_groups, may_repeat, shape_of
+from sardonyx.compiler.views import common_factors, contiguous, factor_groups, may_repeat, repeats_one, shape_of
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
@@ -88,7 +88,7 @@ class Reader:
     memory: Callable[[Value], Memory | None]
     fault: Callable[[], str]
     mask: str | None = None
-    _known: dict[tuple[Value, Place], Element] = field(default_factory=dict)
+    _known: dict[tuple[Value, Place, tuple[Size, ...] | None], Element] = field(default_factory=dict)
     _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
 
     def bind(self, value: Value, found: Callable[[Place], Element]) -> None:
@@ -113,29 +113,39 @@ class Reader:
             return element.name
         return self.kernel.emitter.spread(element.name, self.lanes, storage.register_type(dtype_of(value)))
 
-    def element(self, value: Value, place: Place) -> Element:
-        """The value at a place."""
-        key = (value, place)
+    def element(self, value: Value, place: Place, shape: tuple[Size, ...] | None = None) -> Element:
+        """The value at a place.
+
+        Args:
+            value: What is read.
+            place: An index along each of its axes; of those of ``shape``, where one is given.
+            shape: The sizes that it is reshaped to. What lies in memory is read there without its own axes' places.
+        """
+        key = (value, place, shape)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._found(value, place)
+            found = self._known[key] = self._found(value, place, shape)
         return found
 
-    def _found(self, value: Value, place: Place) -> Element:
-        bound = self._bound.get(value)
+    def _found(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
+        bound, memory = self._bound.get(value), self.memory(value)
+        if bound is None and memory is not None and (shape is None or not memory.block):
+            return self.loaded(memory if shape is None else replace(memory, shape=shape), place)
+        if bound is None and memory is None and is_elementwise(value):
+            return self._computed(value, place, shape)
+        if bound is None and memory is None and value.op == "reshape":
+            return self.element(value.operands[0], place, shape_of(value) if shape is None else shape)
+        if shape is not None:
+            own = shape_of(value)
+            return self.element(value, (ORIGIN,) * len(own) if repeats_one(value) else self.reshaped(place, shape, own))
         if bound is not None:
             return bound(place)
-        memory = self.memory(value)
-        if memory is not None:
-            return self.loaded(memory, place)
-        if is_elementwise(value):
-            return self._computed(value, place)
         rule = _MOVES.get(value.op)
         assert rule is not None, f"{value.op} is neither in memory nor fused"
         return rule(self, value, place)
 
-    def _computed(self, value: Value, place: Place) -> Element:
-        operands = [self.element(operand, place) for operand in value.operands]
+    def _computed(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
+        operands = [self.element(operand, place, shape) for operand in value.operands]
         uniform = all(operand.uniform for operand in operands)
         names = (
             [operand.name for operand in operands]
@@ -314,13 +324,35 @@ class Reader:
         for mine, theirs in factor_groups(shape, source):
             if not theirs:
                 continue
-            at = ORIGIN
-            for axis in mine:
-                at = self.plus(self.times(at, self.kernel.size(shape[axis])), place[axis])
-            for axis in reversed(theirs[1:]):
-                at, found[axis] = self.split(at, self.kernel.size(source[axis]))
-            found[theirs[0]] = at
+            factors = common_factors([shape[axis] for axis in mine], [source[axis] for axis in theirs])
+            if factors is None:
+                joined = self._joined([place[axis] for axis in mine], [shape[axis] for axis in mine])
+                along = self._along(joined, [source[axis] for axis in theirs])
+            else:
+                parts = [
+                    part
+                    for axis, sizes in zip(mine, factors[0], strict=True)
+                    for part in self._along(place[axis], sizes)
+                ]
+                along = [self._joined([parts.pop(0) for _ in sizes], sizes) for sizes in factors[1]]
+            for axis, at in zip(theirs, along, strict=True):
+                found[axis] = at
         return tuple(found)
+
+    def _joined(self, places: Sequence[Index], sizes: Sequence[Size]) -> Index:
+        """Places along axes as one along all of them."""
+        at = ORIGIN
+        for place, size in zip(places, sizes, strict=True):
+            at = self.plus(self.times(at, self.kernel.size(size)), place)
+        return at
+
+    def _along(self, at: Index, sizes: Sequence[Size]) -> list[Index]:
+        """A place along several axes as one, along each."""
+        found: list[Index] = []
+        for size in reversed(sizes[1:]):
+            at, inner = self.split(at, self.kernel.size(size))
+            found.insert(0, inner)
+        return [at, *found][: len(sizes)]
 
 
 def _multiple(index: Index) -> int:
@@ -367,11 +399,6 @@ def _permute(reader: Reader, value: Value, place: Place) -> Element:
     for axis, at in zip(value.params["axes"], place, strict=True):
         found[axis] = at
     return reader.element(value.operands[0], tuple(found))
-
-
-def _reshape(reader: Reader, value: Value, place: Place) -> Element:
-    source = value.operands[0]
-    return reader.element(source, reader.reshaped(place, shape_of(value), shape_of(source)))
 
 
 def _slice(reader: Reader, value: Value, place: Place) -> Element:
@@ -465,7 +492,6 @@ _MOVES: dict[str, Callable[[Reader, Value, Place], Element]] = {
     "constant": _constant,
     "broadcast": _broadcast,
     "permute": _permute,
-    "reshape": _reshape,
     "slice": _slice,
     "reverse": _reverse,
     "stop_gradient": _same,

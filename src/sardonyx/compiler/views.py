@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sardonyx.core.dim import Dim, Size, equal
+from sardonyx.core.dim import Dim, Size, divides, equal, floor_div
 from sardonyx.core.graph import Value
 from sardonyx.core.types import TensorType
 
@@ -154,6 +154,67 @@ def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[in
             break
         groups.append((mine, theirs))
     return groups
+
+
+def common_factors(first: Sequence[Size], second: Sequence[Size]) -> tuple[list[list[Size]], list[list[Size]]] | None:
+    """The sizes of two shapes of equal element counts as products of the same factors in the same order.
+
+    A place along the axes of one is then told along those of the other factor by factor: [32, h, w] and [8, 4 * h * w]
+    are [8, 4, h, w] both.
+
+    Returns:
+        The factors of each axis of the first, and of each of the second; None where none are known.
+    """
+    mine, theirs = list(first), list(second)
+    found: list[list[Size]] = [[] for _ in first]
+    other: list[list[Size]] = [[] for _ in second]
+    i = j = 0
+    while i < len(mine) and j < len(theirs):
+        a, b = mine[i], theirs[j]
+        if run := _run(mine[i:], b):
+            for at in range(i, i + run):
+                found[at].append(mine[at])
+            other[j] += mine[i : i + run]
+            i, j = i + run, j + 1
+        elif run := _run(theirs[j:], a):
+            for at in range(j, j + run):
+                other[at].append(theirs[at])
+            found[i] += theirs[j : j + run]
+            i, j = i + 1, j + run
+        elif _is_factor(a, b):
+            found[i].append(a)
+            other[j].append(a)
+            i, theirs[j] = i + 1, floor_div(b, a)
+        elif _is_factor(b, a):
+            found[i].append(b)
+            other[j].append(b)
+            mine[i], j = floor_div(a, b), j + 1
+        else:
+            return None
+    whole = all(size == 1 for size in (*mine[i:], *theirs[j:]))
+    return (found, other) if whole else None
+
+
+def _is_factor(size: Size, product: Size) -> bool:
+    """Whether a size is a number that divides another in every run."""
+    return isinstance(size, int) and size > 0 and divides(size, product) is True
+
+
+def _run(sizes: Sequence[Size], product: Size) -> int:
+    """How many of the first sizes have this product; 0 where none are known to."""
+    so_far: Size = 1
+    for count, size in enumerate(sizes, 1):
+        so_far = so_far * size
+        if _same(so_far, product):
+            return count
+    return 0
+
+
+def repeats_one(value: Value) -> bool:
+    """Whether a value is one number everywhere, wherever it is read."""
+    return value.op == "constant" or (
+        value.op == "broadcast" and all(size == 1 for size in shape_of(value.operands[0]))
+    )
 
 
 def _same(a: Size, b: Size) -> bool:

@@ -6,15 +6,21 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Container
 
 from sardonyx.compiler.reader import Memory, is_elementwise
-from sardonyx.compiler.views import factor_groups, may_repeat, shape_of
+from sardonyx.compiler.views import common_factors, factor_groups, may_repeat, repeats_one, shape_of
+from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
 
 
 def walked_alike(
-    value: Value, axis: int, memory: Callable[[Value], Memory | None], bound: Callable[[Value, int], bool]
+    value: Value,
+    axis: int,
+    memory: Callable[[Value], Memory | None],
+    bound: Container[Value],
+    shape: tuple[Size, ...] | None = None,
 ) -> bool:
     """Whether ``axis`` and the next one of a value can be one loop.
 
@@ -22,20 +28,27 @@ def walked_alike(
         value: What is read.
         axis: The outer axis.
         memory: Where a value is, for those in memory.
-        bound: Of values that the kernel computes in its own way: whether it walks the two axes alike there; raises
-            ``KeyError`` for other values.
+        bound: Values that the kernel computes in its own way, walking the two axes alike.
+        shape: The sizes that it is reshaped to, of which ``axis`` is one; its own, if None.
     """
-    try:
-        return bound(value, axis)
-    except KeyError:
-        pass
-    found = memory(value)
-    if found is not None:
-        return not found.block or axis >= 2
-    if is_elementwise(value):
-        return all(walked_alike(operand, axis, memory, bound) for operand in value.operands)
+
+    def walk(operand: Value, at: int) -> bool:
+        return walked_alike(operand, at, memory, bound)
+
+    if value not in bound:
+        found = memory(value)
+        if found is not None and (shape is None or not found.block):
+            return not found.block or axis >= 2
+        if found is None and is_elementwise(value):
+            return all(walked_alike(operand, axis, memory, bound, shape) for operand in value.operands)
+        if found is None and value.op == "reshape":
+            return walked_alike(value.operands[0], axis, memory, bound, shape_of(value) if shape is None else shape)
+    if shape is not None:
+        return repeats_one(value) or _reshaped(value, shape, axis, walk)
+    if value in bound:
+        return True
     rule = _RULES.get(value.op)
-    return rule is not None and rule(value, axis, lambda operand, at: walked_alike(operand, at, memory, bound))
+    return rule is not None and rule(value, axis, walk)
 
 
 _Walk = Callable[[Value, int], bool]
@@ -55,19 +68,34 @@ def _permute(value: Value, axis: int, walk: _Walk) -> bool:
     return bool(second == first + 1) and walk(value.operands[0], first)
 
 
-def _reshape(value: Value, axis: int, walk: _Walk) -> bool:
-    source = value.operands[0]
-    groups = factor_groups(shape_of(value), shape_of(source))
-    first = next((theirs for mine, theirs in groups if axis in mine), [])
-    second = next((theirs for mine, theirs in groups if axis + 1 in mine), [])
-    together = next((mine for mine, _ in groups if axis in mine and axis + 1 in mine), None)
-    if together is not None:
+def _reshaped(value: Value, shape: tuple[Size, ...], axis: int, walk: _Walk) -> bool:
+    """Whether two axes of a shape that a value is reshaped to are walked alike along its own axes."""
+    pairs = _paired(shape, shape_of(value))
+    first, second = ({own for at, own in pairs if at == each} for each in (axis, axis + 1))
+    if len(first) != 1 or len(second) != 1:
+        return False
+    if first == second:
         # Two axes that become one: its place is counted from both.
-        return len(first) == 1 and together == [axis, axis + 1]
-    if len(first) == len(second) == 1 and second[0] == first[0] + 1:
-        alone = all(len(mine) == 1 for mine, _ in groups if axis in mine or axis + 1 in mine)
-        return alone and walk(source, first[0])
-    return False
+        return True
+    (outer,), (inner,) = first, second
+    alone = all(own not in (outer, inner) or at in (axis, axis + 1) for at, own in pairs)
+    return inner == outer + 1 and alone and walk(value, outer)
+
+
+def _paired(shape: tuple[Size, ...], source: tuple[Size, ...]) -> list[tuple[int, int]]:
+    """The axes of a shape, each with every axis of another shape of the same elements that its place tells of."""
+    found: list[tuple[int, int]] = []
+    for mine, theirs in factor_groups(shape, source):
+        factors = common_factors([shape[axis] for axis in mine], [source[axis] for axis in theirs])
+        if factors is None:
+            found += itertools.product(mine, theirs)
+        else:
+            of_mine, of_theirs = (
+                [(axis, size) for axis, sizes in zip(axes, each, strict=True) for size in sizes]
+                for axes, each in zip((mine, theirs), factors, strict=True)
+            )
+            found += [(at, own) for (at, size), (own, _) in zip(of_mine, of_theirs, strict=True) if size != 1]
+    return found
 
 
 def _slice(value: Value, axis: int, walk: _Walk) -> bool:
@@ -101,7 +129,6 @@ _RULES: dict[str, Callable[[Value, int, _Walk], bool]] = {
     "iota": lambda value, axis, walk: value.params["axis"] not in (axis, axis + 1),
     "broadcast": _broadcast,
     "permute": _permute,
-    "reshape": _reshape,
     "slice": _slice,
     "reverse": _reverse,
     "gather": _gather,
