@@ -45,6 +45,7 @@ __all__ = [
     "evaluate",
     "floor_div",
     "is_constant",
+    "is_long",
     "product",
     "simplify",
     "substitute",
@@ -68,6 +69,11 @@ def as_dim(value: Size | str) -> Size:
 def is_constant(size: Size) -> TypeGuard[int]:
     """Return whether the size is a known number."""
     return isinstance(size, int)
+
+
+def is_long(size: Size) -> bool:
+    """Return whether a form of a few sizes like this may pass the limits on the size of an expression."""
+    return isinstance(size, Dim) and size.is_long
 
 
 def symbols(size: Size) -> frozenset[str]:

@@ -34,6 +34,9 @@ MAX_OPERANDS = 32
 MAX_NAME = 512
 """Most characters of a symbol's name."""
 
+LONG_TEXT = MAX_TEXT // 16
+"""A form of a few sizes of more characters may pass the limits."""
+
 IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 """A symbol's name that stands in an expression as it is; any other stands there in backticks."""
 
@@ -191,6 +194,11 @@ class Dim:
         """The atom that the whole expression is, if it is one."""
         _, atoms, factor = self.terms[0]
         return atoms[0] if len(self.terms) == len(atoms) == factor == 1 else None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a form of a few sizes like this may pass the limits."""
+        return sum([len(text) for text, _, _ in self.terms]) > LONG_TEXT
 
     def without(self, index: int) -> Size:
         """Return the sum of all terms but the one at ``index``."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sardonyx.core.abandonment import require_somebody
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Dim, Size, is_long
 from sardonyx.core.graph import Function, Value, defined_by, function, symbols_in
 from sardonyx.core.numpy_rules import NUMPY_RULES
 from sardonyx.core.run_context import tracing
@@ -60,10 +60,10 @@ class _Simplifier(Substitution):
         if value.op == "get" and operands[0] in self._taken:
             return self._taken[operands[0]][value.params["index"]]
         if value.op == "bind":
-            known = sizes_of(operands[0])
-            if known is not None:
-                place = value.params["element"]
-                self._sizes[value.params["symbol"]] = known[place[0] if place else 0]
+            known, place = sizes_of(operands[0]), value.params["element"]
+            size = None if known is None else known[place[0] if place else 0]
+            if size is not None and not is_long(size):  # A size that is long has its name for that.
+                self._sizes[value.params["symbol"]] = size
                 return operands[0]
         if value.op in ("cond", "loop"):
             return self._control(value, operands) or super().made(value)

@@ -30,7 +30,7 @@ from sardonyx.core.run_context import COUNTED, RunContext, current_run
 from sardonyx.core.size_rules import SIZE_RULES, Sized
 from sardonyx.core.type_rules import TYPE_RULES
 from sardonyx.core.types import DType, Shape, TensorType, Type, dtype_of, numpy_dtype
-from sardonyx.errors import ResourceError, ShapeError
+from sardonyx.errors import ResourceError, ShapeError, SizeLimitError
 
 FOLDED_ELEMENTS = 1 << 12
 """Most elements of a value that is computed while tracing."""
@@ -328,7 +328,10 @@ def _folded_sizes(op: str, type: Type, operands: tuple[Value, ...], params: dict
             parts.append(Sized(tuple(value.ravel().tolist()), value.shape))
         else:
             return None
-    found = SIZE_RULES[op](type, *parts, **params)
+    try:
+        found = SIZE_RULES[op](type, *parts, **params)
+    except SizeLimitError:
+        return None  # It is computed when the model runs, and a size that is read off it has a name of its own.
     if found is None:
         return None
     if type.dtype == t.BOOL:

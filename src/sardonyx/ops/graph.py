@@ -7,6 +7,7 @@ bodies become functions that the operator's definition calls, and see the values
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +17,19 @@ import onnx_ir as ir
 from sardonyx.core.dim import as_dim
 from sardonyx.core.graph import Value
 from sardonyx.core.host import unknown_size
+from sardonyx.core.long_sizes import with_named_sizes
 from sardonyx.core.recording import noted
 from sardonyx.core.run_context import current_run
 from sardonyx.core.tensor import constant
 from sardonyx.core.types import STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
-from sardonyx.errors import ExecutionError, InvalidModelError, ResourceError, SardonyxError, UnsupportedError
+from sardonyx.errors import (
+    ExecutionError,
+    InvalidModelError,
+    ResourceError,
+    SardonyxError,
+    SizeLimitError,
+    UnsupportedError,
+)
 from sardonyx.model import types as model_types
 from sardonyx.ops import registry
 from sardonyx.ops.registry import Between, Operator, canonical
@@ -313,9 +322,21 @@ def apply_operator(step: Step, inputs: list[Value | None], attributes: Mapping[s
     if step.references:
         step.operator.bound(attributes)
     identity = step.node.name or str(step.node.outputs[0].name)
-    return step.operator(
-        inputs, attributes, opset=step.opset, outputs=step.outputs, identity=identity, between=step.between
+    apply = functools.partial(
+        step.operator,
+        attributes=attributes,
+        opset=step.opset,
+        outputs=step.outputs,
+        identity=identity,
+        between=step.between,
     )
+    try:
+        return apply(inputs)
+    except SizeLimitError:
+        named = [None if value is None else with_named_sizes(value) for value in inputs]
+        if named == inputs:
+            raise
+        return apply(named)
 
 
 # Preparation.
