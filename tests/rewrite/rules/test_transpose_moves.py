@@ -394,6 +394,10 @@ REFUSED = {
         "(float[2,3,4,5] x, float[2,4,5,3] z, float[2,4,5,3] u) => (float[2,3,4,5] y)"
         f" {{ a = {IN}(x) b = Add(a, z) c = Mul(b, u) y = {OUT}(c) }}"
     ),
+    "one Transpose stands between the operands": (
+        "(float[3,4,8] x) => (float[4,4,3] y)"
+        " { a = Transpose <perm = [0, 2, 1]>(x) b = MatMul(x, a) y = Transpose <perm = [1, 2, 0]>(b) }"
+    ),
 }
 
 

@@ -175,7 +175,11 @@ class _Costs:
         self._engine = engine
         self._region = region
         self._unit = 1 + 2 * len(region.orders)
-        self._values = [self._seen(value) for value, order in region.orders.items() if not _in_place(order)]
+        seen = {value: self._seen(value) for value, order in region.orders.items() if not _in_place(order)}
+        self._values = list(seen.values())
+        for value, found in seen.items():
+            source = self._other_order_of(value)
+            found.turned_of = None if source is None else seen[source]
 
     def turned(self) -> set[ir.Node]:
         """The nodes to turn."""
@@ -191,22 +195,31 @@ class _Costs:
                 network.connect(places[node], turned, NEVER)
             if each.asked_plain:
                 network.connect(plain, network.SINK, NEVER)
-            if each.asked_turned:
+            if each.asked_turned or each.held_turned:
                 network.connect(network.SOURCE, turned, NEVER)
         chosen = network.cut()
         return {node for node, place in places.items() if place in chosen}
 
     def total(self, chosen: set[ir.Node]) -> tuple[int, int]:
         """Bytes and number of the Transposes, when these nodes are turned."""
-        cost = 0
+        needed: set[tuple[_Value, bool]] = set()
         for each in self._values:
-            lacks_plain = each.plain if isinstance(each.plain, bool) else each.plain in chosen
-            has_turned = each.turned if isinstance(each.turned, bool) else each.turned in chosen
-            if lacks_plain and (each.asked_plain or not chosen.issuperset(each.readers)):
-                cost += each.cost
-            if not has_turned and (each.asked_turned or not chosen.isdisjoint(each.readers)):
-                cost += each.cost
-        return divmod(cost, self._unit)
+            if each.asked_plain or not chosen.issuperset(each.readers):
+                needed.add(each.held_as(turned=False))
+            if each.asked_turned or not chosen.isdisjoint(each.readers):
+                needed.add(each.held_as(turned=True))
+        return divmod(sum(each.cost for each, turned in needed if each.lacks(chosen, turned=turned)), self._unit)
+
+    def _other_order_of(self, value: ir.Value) -> ir.Value | None:
+        """The value of the region of which a Transpose makes this one, where each is the other in its other order."""
+        producer = value.producer()
+        perm = None if producer is None else _perm_of(self._engine, producer)
+        if producer is None or perm is None or producer.graph is not self._region.graph:
+            return None
+        source, orders = producer.inputs[0], self._region.orders
+        if source is None or orders.get(value) != perm or orders.get(source) != inverse(perm):
+            return None
+        return source
 
     def _seen(self, value: ir.Value) -> _Value:
         order, producer = self._region.orders[value], value.producer()
@@ -225,11 +238,12 @@ class _Costs:
             elif node.graph is not self._region.graph or (perm := _perm_of(self._engine, node)) is None:
                 found.asked_plain = True
             elif perm == inverse(order):
-                found.asked_turned = True
+                between = self._other_order_of(node.outputs[0]) is value
+                found.asked_turned, found.held_turned = found.asked_turned or not between, found.held_turned or between
         return found
 
 
-@dataclass
+@dataclass(eq=False)
 class _Value:
     """A value that could be held in another order.
 
@@ -239,7 +253,9 @@ class _Value:
         turned: Whether it is there in the other order anyway; or the node that makes it so when turned.
         readers: Nodes of the region that read it, in the order that they work in.
         asked_plain: Whether anything else reads it as it is.
-        asked_turned: Whether it is turned anyway.
+        asked_turned: Whether it is turned anyway, for readers outside the region.
+        held_turned: Whether the region has it in the other order too, as another value.
+        turned_of: The value of which this one is the other order; a Transpose between the two is one of that value.
     """
 
     cost: int
@@ -248,6 +264,20 @@ class _Value:
     readers: list[ir.Node] = field(default_factory=list)
     asked_plain: bool = False
     asked_turned: bool = False
+    held_turned: bool = False
+    turned_of: _Value | None = None
+
+    def held_as(self, *, turned: bool) -> tuple[_Value, bool]:
+        """The value that is to be held for this one to be there as it is, or turned; and whether that one is turned."""
+        found = self
+        while found.turned_of is not None:
+            found, turned = found.turned_of, not turned
+        return found, turned
+
+    def lacks(self, chosen: set[ir.Node], *, turned: bool) -> bool:
+        """Whether it takes a Transpose to have it as it is, or turned, when these nodes are turned."""
+        made = self.turned if turned else self.plain
+        return (made if isinstance(made, bool) else made in chosen) != turned
 
 
 def _end(made: ir.Node | bool, places: dict[ir.Node, int], ends: dict[bool, int]) -> int:
@@ -275,10 +305,12 @@ def _moved(engine: Engine, seed: ir.Node, region: _Region, fixed: set[ir.Node]) 
     outputs: list[ir.Value] = []
     for node in _in_sequence(region, chosen):
         said = region.said[node]
-        for value in dict.fromkeys(region.data(node)):
+        # Asked each time: to hold one operand in its other order may put another in the place of the next.
+        while (value := next((v for v in region.data(node) if v not in held), None)) is not None:
+            yield from _hold(engine, node, value, region.order[node], held)
             if value not in held:
-                yield from _hold(engine, node, value, region.order[node], held)
-        if not all(value in held for value in region.data(node)):
+                break
+        if value is not None:
             fixed.add(node)
             continue
         expr = said.build(_operands(region, node, held))
