@@ -10,8 +10,9 @@ from onnx import helper
 
 from sardonyx import model as model_io
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.rewrite import inference
-from tests.rewrite.models import BOOL, info, model, node
+from sardonyx.rewrite import inference, pipeline
+from sardonyx.rewrite.workspace import Settings
+from tests.rewrite.models import BOOL, INT64, info, model, node
 
 
 def annotated(proto: onnx.ModelProto, **options: object) -> ir.Model:
@@ -92,3 +93,49 @@ def test_a_size_that_names_make_too_long_has_a_name_of_its_own() -> None:
     found = annotated(model(nodes, [info("x", ["n"])], [info("y", None)], weights))
     assert shape(found, "all") == [1, "?all.1.whole"]
     assert shape(found, "y") == shape(found, "all")
+
+
+def test_a_size_that_shape_arithmetic_makes_too_long_stays_as_it_is() -> None:
+    """A product of two sums of values that have long names."""
+    counts = [f"{'/scope' * 12}/NonZero_{i}" for i in range(8)]
+    nodes = [node("Add", ["x", f"c{i}"], [f"s{i}"]) for i in range(8)]
+    nodes += [node("NonZero", [f"s{i}"], [name]) for i, name in enumerate(counts)]
+    nodes += [node("Concat", counts, ["row"], axis=1), node("Transpose", ["row"], ["column"])]
+    nodes += [node("Mul", ["row", "column"], ["table"]), node("Reshape", ["table", "target"], ["y"])]
+    weights = {f"c{i}": np.array(i, np.float32) for i in range(8)} | {"target": np.array([-1])}
+    found = annotated(model(nodes, [info("x", ["n"])], [info("y", None, INT64)], weights))
+    assert len(shape(found, "y")) == 1
+
+
+def beside_its_first_row() -> list[onnx.NodeProto]:
+    """All rows of ``x`` but the first behind a row of their own, beside ``x``: as many rows as it has."""
+    return [
+        node("Slice", ["x", "one", "most", "zero"], ["rest"]),
+        node("Concat", ["row", "rest"], ["c"], axis=0),
+        node("Add", ["c", "x"], ["a"]),
+        node("Shape", ["x"], ["sizes"]),
+        node("Gather", ["sizes", "zero"], ["n"]),
+        node("Concat", ["n", "open"], ["target"], axis=0),
+        node("Reshape", ["a", "target"], ["r"]),
+        node("Tanh", ["r"], ["t"]),
+        node("Reshape", ["t", "same"], ["y"]),
+    ]
+
+
+ROWS = {
+    "zero": np.array([0]),
+    "one": np.array([1]),
+    "most": np.array([2**62]),
+    "row": np.ones((1, 8), np.float32),
+    "open": np.array([-1, 4]),
+    "same": np.array([0, 2, 4]),
+}
+
+
+def test_a_size_is_written_as_what_it_comes_to_where_none_is_empty() -> None:
+    proto = model(beside_its_first_row(), [info("x", ["n", 8])], [info("y", None)], ROWS)
+    found = annotated(proto)
+    assert [shape(found, name) for name in ("c", "a", "r")] == [["n", 8], ["n", 8], ["n", 2, 4]]
+    once = pipeline.transform(model_io.from_proto(proto), pipeline.select(), Settings()).model
+    assert [each.op_type for each in once.graph].count("Reshape") == 1
+    assert not pipeline.transform(once, pipeline.select(), Settings()).applied

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.core.dim import Dim, Size, dim_min, product
+from sardonyx.core.dim import POSITIVE, Dim, Size, dim_min, product, simplify
 from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.core.graph import DEFINED
 from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, Type
@@ -171,6 +171,13 @@ def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
     """The output shape that an integer operand of the node spells out, where that is all it takes."""
     if node.domain not in ("", "ai.onnx"):
         return None
+    try:
+        return _spelled_out(node, sizes)
+    except SizeLimitError:
+        return None  # It stays as operator inference has it, whose names are shorter.
+
+
+def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
     match node.op_type:
         case "Reshape":
             return _reshaped(node, sizes)
@@ -356,16 +363,33 @@ def _annotate_value(
         value.shape = shape
 
 
-def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -> str:
+def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -> int | str:
     unnamed = [symbol for symbol in size.symbols() if symbol.startswith(DEFINED)]
+    if not unnamed:
+        return _plainest(size)
     for symbol in unnamed:
         if symbol not in names:
             names[symbol] = Dim.symbol(f"?{value.name}.{axis}" + f".{symbol[1:]}" * (len(unnamed) > 1))
     try:
-        return str(size.substitute(names) if unnamed else size)
+        return str(size.substitute(names))
     except SizeLimitError:
         # Names of values are longer than the symbols that they stand for. The whole has a name then, everywhere.
         return str(names.setdefault(str(size), Dim.symbol(f"?{value.name}.{axis}.whole")))
+
+
+@functools.lru_cache(maxsize=4096)
+def _plainest(size: Dim) -> int | str:
+    """A size of the file's own names, none of which is 0 as far as rules are concerned: what follows is written out.
+
+    Rules compare sizes under that assumption, but they look for numbers as they are written.
+    """
+    if size.depth:
+        try:
+            found = simplify(size, POSITIVE)
+        except ShapeError:
+            return str(size)  # Sizes that never broadcast: the run tells, as inference did not.
+        return found if isinstance(found, int) else str(found)
+    return str(size)
 
 
 def ir_type(found: Type) -> ir.TypeProtocol:
