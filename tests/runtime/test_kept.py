@@ -139,6 +139,33 @@ def test_what_the_interpreter_computes_a_part_of_is_kept(
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_host_function_of_nothing_is_kept(compilations: list[int]) -> None:
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ["N"])
+    optional = onnx.helper.make_optional_type_proto(kind)
+
+    def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
+        return onnx.helper.make_graph([node], name, [], [onnx.helper.make_value_info(name, optional)])
+
+    made = branch("some", onnx.helper.make_node("Optional", ["x"], ["some"]))
+    none = branch("none", onnx.helper.make_node("Optional", [], ["none"], type=kind))
+    nodes = [
+        onnx.helper.make_node("If", ["c"], ["o"], then_branch=made, else_branch=none),
+        onnx.helper.make_node("OptionalHasElement", ["o"], ["y"]),
+    ]
+    inputs = [
+        onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []),
+        onnx.helper.make_value_info("x", kind),
+    ]
+    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.BOOL, [])]
+    graph = onnx.helper.make_graph(nodes, "net", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    for told in (True, False):
+        (found,) = session(model).run(None, {"c": np.array(told), "x": np.zeros(2, np.float32)})
+        assert found == told
+    assert len(compilations) == 1
+
+
 @pytest.mark.parametrize("form", ["bytes", "a copy"])
 def test_models_are_known_by_their_contents(path: Path, compilations: list[int], form: str) -> None:
     session(path)

@@ -393,7 +393,7 @@ class Reader:
                 return tuple(map(self._decoded, what))
             case "host":
                 domain, name, since, present, module = what
-                return self._hosts(domain, name, since, present and tuple(present), module)
+                return self._hosts(domain, name, since, None if present is None else tuple(present), module)
             case "function":
                 name, inputs, results, level = what
                 return Function(name, self._chosen(inputs), self._chosen(results), level)
