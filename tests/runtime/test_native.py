@@ -66,6 +66,23 @@ def test_wrong_feeds_are_refused_as_by_numpy() -> None:
         session.run(None, {"x": rows(1)[:, :7]})
 
 
+def test_a_branch_whose_shapes_do_not_fit_is_refused_when_it_is_taken() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 13]>
+        g (bool c, float[5] x) => (float[N] y) {
+            y = If (c) <
+                then_branch = t () => (float[A] a) {
+                    s = Constant <value = int64[3] {2, 2, 2}> ()
+                    a, b, d = Split (x, s)
+                },
+                else_branch = e () => (float[5] f) { f = Identity (x) }>
+        }""")
+    x = np.arange(5, dtype=np.float32)
+    session = sardonyx.Session(model, compile="wait")
+    np.testing.assert_array_equal(session.run(None, {"c": np.array(False), "x": x})[0], x)
+    with pytest.raises(ShapeError, match="cannot be split"):
+        session.run(None, {"c": np.array(True), "x": x})
+
+
 def test_an_index_out_of_range_is_refused_as_by_numpy() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["": 18]> g (float[N] x, int64[M] i) => (float[M] y) { y = Gather(x, i) }'

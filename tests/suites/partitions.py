@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -35,9 +35,9 @@ class Drawn:
         return self._provider.compile(part)
 
 
-def cut_at_random(model: Given, seed: int, share: float = 0.7) -> Session:
+def cut_at_random(model: Given, seed: int, share: float = 0.7, without: Sequence[str] = ()) -> Session:
     rng = random.Random(seed)
-    names = [name for name in NAMES if name != "reference"]
+    names = [name for name in NAMES if name not in ("reference", *without)]
     rng.shuffle(names)
     settings = Settings(threads=1)
     others = [Drawn(make(name, settings), rng, share) for name in names]

@@ -10,7 +10,7 @@ from sardonyx.core.graph import Function
 from sardonyx.core.simplify import simplify
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import ShapeError, UnsupportedError
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
@@ -23,7 +23,8 @@ def traced(model: ir.Model) -> Function:
     """A model as one Core function of its inputs, simplified.
 
     Raises:
-        UnsupportedError: It cannot be traced before data are known, or an input has no declared type.
+        UnsupportedError: It cannot be traced before data are known, or an input has no declared type. Shapes that do
+            not fit may be those of a branch that no call takes: numpy says so where one does.
     """
     prepared = prepare(model)
     types = []
@@ -32,7 +33,11 @@ def traced(model: ir.Model) -> Function:
         if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
             raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
         types.append(declared)
-    return simplify(trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types))
+    try:
+        function = trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types)
+    except ShapeError as error:
+        raise UnsupportedError(error.problem, where=error.where, remedy=error.remedy) from error
+    return simplify(function)
 
 
 class Front(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
-from sardonyx.core.dim import Size, product
+from sardonyx.core.dim import Size
+from sardonyx.errors import SizeLimitError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.arithmetic import MACS
 from sardonyx.rewrite.sizes import Sizes
@@ -30,17 +33,24 @@ def node_seconds(model: ir.Model) -> dict[ir.Node, float]:
 
 def _seconds(node: ir.Node, sizes: Sizes) -> float:
     inside = sum(_seconds(each, sizes) for body in facts.bodies(node) for each in body)
-    count = MACS.get(node.op_type)
-    macs = _number(count(node, sizes) if count is not None else None)
+    macs = _number(_macs(node, sizes))
     moved = sum(_bytes(value, sizes) for value in (*node.inputs, *node.outputs) if value is not None)
     return STARTING_SECONDS + macs / MACS_PER_SECOND + moved / BYTES_PER_SECOND + _BODY_RUNS * inside
+
+
+def _macs(node: ir.Node, sizes: Sizes) -> Size | None:
+    count = MACS.get(node.op_type)
+    try:
+        return None if count is None else count(node, sizes)
+    except SizeLimitError:  # Of sizes that are too long to multiply, bytes alone count.
+        return None
 
 
 def _bytes(value: ir.Value, sizes: Sizes) -> int:
     dims = sizes.dims(value)
     if dims is None or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return 0
-    return _number(product(dims)) * value.dtype.bitwidth // 8
+    return math.prod(map(_number, dims)) * value.dtype.bitwidth // 8
 
 
 def _number(size: Size | None) -> int:
