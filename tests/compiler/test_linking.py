@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +91,42 @@ def test_other_object_code_is_left_to_llvm() -> None:
     assert linked(writable) == Code(writable)
     assert linked([]) == Code([])
     assert not is_linked(linked(arm))
+
+
+APART = """
+import ctypes, mmap
+import numpy as np
+from onnx import parser
+from sardonyx.runtime import Session
+
+library = ctypes.CDLL(None)
+library.mmap.restype = ctypes.c_void_p
+library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+def take(size):
+    return library.mmap(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)
+
+pages = 4096
+top = take(pages * mmap.PAGESIZE)
+below = take(3 << 30)
+assert below < top
+while take(2 * mmap.PAGESIZE) > top:
+    pass
+for page in range(0, pages, 2):
+    library.munmap(top + page * mmap.PAGESIZE, mmap.PAGESIZE)
+model = '<ir_version: 8, opset_import: ["": 17]> g (float[a, b] x) => (float[a, b] y) {s = Sin(x) y = Softmax(s)}'
+session = Session(parser.parse_model(model), providers=["native"], compile="wait")
+(found,) = session.run(None, {"x": np.zeros((5, 37), np.float32)})
+print(session.placement[0].provider, np.round(found.sum()))
+"""
+"""Above three gigabytes that are taken there is room for single pages only, below them for all."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="addresses are taken as Linux gives them")
+def test_code_is_loaded_where_free_addresses_are_far_apart(tmp_path: Path) -> None:
+    environment = os.environ | {"SARDONYX_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", APART], capture_output=True, text=True, env=environment, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["native", "5.0"]), done.stderr[-2000:]

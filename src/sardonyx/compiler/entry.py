@@ -21,7 +21,7 @@ from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.context import Context
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.linking import MappedCode, linked, loaded
+from sardonyx.compiler.linking import Code, MappedCode, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.once import once
 from sardonyx.compiler.planning import FAULT, PlanWord, release
@@ -138,7 +138,7 @@ def _code(target: Target, name: str) -> MappedCode | LoadedCode:
     """A function by itself: what a process does first needs one of them."""
     write = {"sardonyx_call": _call, "sardonyx_again": _again, "sardonyx_connect": _connect}[name]
     text = module_text(target, [_function(name, write)])
-    return loaded(linked(objects([text], target, store(), jobs=1)), target)
+    return loaded(Code(objects([text], target, store(), jobs=1)), target)
 
 
 def _function(name: str, write: Callable[[Emitter], None]) -> str:

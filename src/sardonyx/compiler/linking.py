@@ -217,13 +217,17 @@ def is_linked(code: Code) -> bool:
 
 
 def loaded(code: Code, target: Target) -> MappedCode | LoadedCode:
-    """Object code in memory: as a piece where it is one, else by LLVM.
+    """Object code in memory: as one piece where that is understood, else by LLVM.
+
+    LLVM takes memory for each section by itself. In a process that has mapped much these may come to lie further apart
+    than code can reach, at which LLVM ends the process; in one piece nothing is far.
 
     Args:
-        code: The object code.
+        code: The object code, which is linked if it is not yet.
         target: What it is for.
 
     Raises:
         OSError: The system does not let memory that was written be run.
     """
-    return MappedCode(code) if is_linked(code) else LoadedCode(code.parts, target)
+    piece = code if code.functions else linked(code.parts)
+    return MappedCode(piece) if is_linked(piece) else LoadedCode(piece.parts, target)

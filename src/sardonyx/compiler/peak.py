@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.kernels.kernel import Kernel
-from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.linking import Code, loaded
+from sardonyx.compiler.machine_code import compiled, module_text
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.threads import Pool
 
@@ -71,8 +72,8 @@ def _bytes(target: Target, pool: Pool, times: int) -> float:
     begin, end = (e.mul(at, each_item) for at in ("%first", "%last"))
     with e.loop(begin, end, step) as i:
         for number, total in enumerate(sums):
-            loaded = e.load(type, e.address(stream, "i32", e.add(i, number * lanes)), 4)
-            total.set(e.let(f"xor {type} {total.get()}, {loaded}"))
+            found = e.load(type, e.address(stream, "i32", e.add(i, number * lanes)), 4)
+            total.set(e.let(f"xor {type} {total.get()}, {found}"))
     merged = sums[0].get()
     for total in sums[1:]:
         merged = e.let(f"xor {type} {merged}, {total.get()}")
@@ -86,7 +87,7 @@ def _bytes(target: Target, pool: Pool, times: int) -> float:
 
 def _least_seconds(kernel: Kernel, pool: Pool, data: np.ndarray, items: int, times: int) -> float:
     text = module_text(kernel.target, [kernel.definition("peak")], kernel.emitter.declarations)
-    code = LoadedCode([compiled(text, kernel.target)], kernel.target)
+    code = loaded(Code([compiled(text, kernel.target)]), kernel.target)
     arguments = np.array([data.ctypes.data], np.int64)
     address = code.address("peak")
 

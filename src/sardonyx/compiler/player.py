@@ -21,7 +21,7 @@ from sardonyx.compiler import planning
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.linking import MappedCode, linked, loaded
+from sardonyx.compiler.linking import Code, MappedCode, loaded
 from sardonyx.compiler.machine_code import LoadedCode, module_text
 from sardonyx.compiler.once import once
 from sardonyx.compiler.target import Target
@@ -117,7 +117,7 @@ class Player(NamedTuple):
 @once
 def player(target: Target) -> Player:
     """The functions for a target."""
-    code = loaded(linked(objects([text(target)], target, store(), jobs=1)), target)
+    code = loaded(Code(objects([text(target)], target, store(), jobs=1)), target)
     pointer = ctypes.c_void_p
     signature = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer)
     return Player(

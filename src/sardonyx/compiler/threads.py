@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sardonyx.compiler import worker_loop
 from sardonyx.compiler.build import objects
 from sardonyx.compiler.cache import store
-from sardonyx.compiler.linking import linked, loaded
+from sardonyx.compiler.linking import Code, loaded
 from sardonyx.compiler.once import once
 from sardonyx.compiler.processors import allowed, thread_count
 from sardonyx.compiler.target import host
@@ -60,7 +60,7 @@ class Functions:
 def functions(futex: bool) -> Functions:
     """The generated functions, loaded for as long as the process lives."""
     target = host()
-    code = loaded(linked(objects([worker_loop.text(target, futex=futex)], target, store(), jobs=1)), target)
+    code = loaded(Code(objects([worker_loop.text(target, futex=futex)], target, store(), jobs=1)), target)
     # Daemon threads may be in it when the interpreter takes its objects apart.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
     parallel, worker, dismiss, pauses = (

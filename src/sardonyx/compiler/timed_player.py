@@ -12,7 +12,8 @@ import numpy as np
 
 from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.launch import Launch
-from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.linking import Code, loaded
+from sardonyx.compiler.machine_code import compiled, module_text
 from sardonyx.compiler.once import once
 from sardonyx.compiler.player import WORDS
 from sardonyx.compiler.target import Target
@@ -74,7 +75,8 @@ def _player(target: Target) -> Any:
         f"define void @timed(ptr %job, i64 %first, i64 %last, i64 %worker) nounwind {{\n{timed.text()}\n}}",
         f"define void @play_timed({parameters}) nounwind {{\n{e.text()}\n}}",
     ]
-    code = LoadedCode([compiled(module_text(target, bodies, [*e.declarations, *timed.declarations]), target)], target)
+    text = module_text(target, bodies, [*e.declarations, *timed.declarations])
+    code = loaded(Code([compiled(text, target)]), target)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     signature = ctypes.CFUNCTYPE(
         None, pointer, number, pointer, pointer, pointer, ctypes.c_int32, ctypes.c_bool, pointer, number

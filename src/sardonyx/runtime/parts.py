@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
@@ -95,6 +96,7 @@ def _name_sizes(part: ir.Model) -> None:
         values.update(dict.fromkeys((*graph.inputs, *graph.outputs)))
         values.update(dict.fromkeys(output for node in graph for output in node.outputs))
     names: dict[str, str] = {}
+    owner = re.sub(r"\W", "_", part.graph.name or "part")  # A size is read as a formula: "a-b" would be a difference.
     for value in values:
         if value.shape is None or all(isinstance(dim, int) or symbols_in(dim) <= told for dim in value.shape):
             continue
@@ -105,7 +107,7 @@ def _name_sizes(part: ir.Model) -> None:
                 if isinstance(dim, int)
                 else dim.value
                 if dim.value is None or is_unnamed(dim) or symbols_in(dim) <= told
-                else names.setdefault(dim.value, f"size_{len(names)}_of_{part.graph.name or 'part'}")
+                else names.setdefault(dim.value, f"size_{len(names)}_of_{owner}")
                 for dim in value.shape
             ]
         )
