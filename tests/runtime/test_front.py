@@ -9,9 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import sardonyx
 from sardonyx.compiler.reweighting import matched
 from sardonyx.core.graph import Function
 from sardonyx.model import load
+from sardonyx.rewrite.language import EXACT, Op, Rewrite, V
 from sardonyx.rewrite.watching import Weight
 from sardonyx.runtime.front import Front, Source, front
 
@@ -120,7 +122,7 @@ def test_drawn_weights_are_taken_without_rewriting(name: str) -> None:
         # A few numbers that no layer reads might be scales, and are looked at.
         large = {key: array for key, array in weights.items() if array.size > 16 or "conv" in name}
         other = with_weights(model, **{key: array * np.float32(factor) for key, array in large.items()})
-        found = source.over(other)
+        found = source.over(other, "all")
         assert found is not None
         assert is_same(found, front(other, "all").function)
 
@@ -135,12 +137,12 @@ def test_weights_of_any_kind_become_what_a_fresh_start_gives(name: str) -> None:
             arrays[key] = changed(arrays[key], list(arrays.values()), rng)
         other = with_weights(model, **arrays)
         anew = front(other, "all")
-        found = source.over(other)
+        found = source.over(other, "all")
         assert found is None or is_same(found, anew.function)
         if found is None and anew.source is not None and rng.random() < 0.5:
             # From there on, and back.
             source = anew.source
-            back = source.over(model)
+            back = source.over(model, "all")
             assert back is None or is_same(back, front(model, "all").function)
 
 
@@ -164,34 +166,36 @@ def test_where_a_rule_decides_otherwise_the_model_is_rewritten(graph: str, weigh
     model = model_of(graph)
     array = weights_of(model)[new] if isinstance(new, str) else new
     source, other = source_of(model), with_weights(model, **{weight: array})
-    found = source.over(other)
+    found = source.over(other, "all")
     assert found is None or is_same(found, front(other, "all").function)
     if graph != "scales":
         assert found is None
     # And the other way: what was merged or left out comes back.
-    back = source_of(other).over(model)
+    back = source_of(other).over(model, "all")
     assert back is None or is_same(back, front(model, "all").function)
 
 
 def test_equal_weights_that_differ_later_are_two_again() -> None:
     model = model_of("alike")
     equal = with_weights(model, v=weights_of(model)["w"], b=weights_of(model)["a"])
-    assert source_of(equal).over(model) is None
-    found = source_of(equal).over(with_weights(equal, **{name: 2 * each for name, each in weights_of(equal).items()}))
+    assert source_of(equal).over(model, "all") is None
+    found = source_of(equal).over(
+        with_weights(equal, **{name: 2 * each for name, each in weights_of(equal).items()}), "all"
+    )
     assert found is not None
 
 
 def test_a_rewritten_model_holds_no_weights() -> None:
     model = model_of("convolutions and normalization")
     source = source_of(model)
-    assert source.over(with_weights(model, w=2 * weights_of(model)["w"])) is not None
+    assert source.over(with_weights(model, w=2 * weights_of(model)["w"]), "all") is not None
     watched = [each for each in source.structure.weights if isinstance(each, Weight)]
     assert watched
     assert all(each.elements is None for each in watched)
 
 
 def test_a_model_of_another_form_is_rewritten() -> None:
-    assert source_of(model_of("neutral")).over(model_of("alike")) is None
+    assert source_of(model_of("neutral")).over(model_of("alike"), "all") is None
 
 
 def test_a_model_with_bodies_is_rewritten_each_time() -> None:
@@ -200,3 +204,18 @@ def test_a_model_with_bodies_is_rewritten_each_time() -> None:
             { q = Abs(x) }> }"""
     found: Front = front(load(onnx.parser.parse_model(text)), "all")
     assert found.source is None
+
+
+def test_a_rule_that_is_registered_since_is_applied() -> None:
+    model = model_of("scales")
+    source = source_of(model)
+    other = with_weights(model, b=2 * weights_of(model)["b"])
+    assert source.over(other, "all") is not None
+    assert source.over(other, "basic") is None
+
+    @sardonyx.rule("turn_subtraction", exactness=EXACT)
+    def turned(x: V, y: V) -> Rewrite:
+        "Sub(x, y) is Neg(Sub(y, x))."
+        return Op("Sub")(x, y) >> Op("Neg")(Op("Sub")(y, x))
+
+    assert source.over(other, "all") is None

@@ -13,10 +13,12 @@ from sardonyx.core.types import TensorType
 from sardonyx.errors import ShapeError, UnsupportedError
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
-from sardonyx.rewrite.pipeline import exact_passes
+from sardonyx.rewrite.pipeline import Selection, exact_passes, select
 from sardonyx.rewrite.reweighting import Rewriting, watched
 from sardonyx.runtime.providers.protocol import OptimizationLevel
 from sardonyx.runtime.structure import Structure, structure
+
+_TARGET = "native"
 
 
 def traced(model: ir.Model) -> Function:
@@ -60,15 +62,19 @@ class Source(NamedTuple):
     Attributes:
         structure: The model's; of the weights it holds none.
         rewriting: What became of it.
-        optimization: Which rewrites there were.
+        selection: The rules there were.
     """
 
     structure: Structure
     rewriting: Rewriting
-    optimization: OptimizationLevel
+    selection: Selection
 
-    def over(self, model: ir.Model) -> Function | None:
+    def over(self, model: ir.Model, optimization: OptimizationLevel) -> Function | None:
         """What is compiled of a model; None where it is to be rewritten for that.
+
+        Args:
+            model: The model.
+            optimization: Which rewrites there are.
 
         Raises:
             UnsupportedError: See :func:`traced`.
@@ -76,8 +82,14 @@ class Source(NamedTuple):
         found = structure(model)
         if found is None or found.form != self.structure.form:
             return None
+        if select(_TARGET, _passes(optimization)) != self.selection:  # Rules were registered since.
+            return None
         with self.rewriting.over(found.weights) as rewritten:
             return None if rewritten is None else traced(rewritten)
+
+
+def _passes(optimization: OptimizationLevel) -> list[str] | None:
+    return {"none": ["eliminate_initializer_from_inputs"], "basic": exact_passes(), "all": None}[optimization]
 
 
 def front(model: ir.Model, optimization: OptimizationLevel) -> Front:
@@ -92,14 +104,15 @@ def front(model: ir.Model, optimization: OptimizationLevel) -> Front:
     """
     initializers = set(model.graph.initializers.values())
     fed = [value for value in model.graph.inputs if value not in initializers]
-    passes = {"none": ["eliminate_initializer_from_inputs"], "basic": exact_passes(), "all": None}[optimization]
+    passes = _passes(optimization)
+    selection = select(_TARGET, passes)
     found = structure(model)
     given, record = (model, None) if found is None else watched(model, found.weights)
     seen = None if record is None else structure(given)
-    rewritten = optimize(given, target="native", passes=passes, verify=False).model
+    rewritten = optimize(given, target=_TARGET, passes=passes, verify=False).model
     source = None
     if seen is not None and record is not None:
-        source = Source(seen, Rewriting(rewritten, seen.weights, record), optimization)
+        source = Source(seen, Rewriting(rewritten, seen.weights, record), selection)
     function = traced(rewritten)
     inputs = [str(value.name) for value in rewritten.graph.inputs]
     missing = [str(value.name) for value in fed if value.name not in inputs]

@@ -87,7 +87,7 @@ class NativeModel:
         if not self.program.takes_weights:
             return None
         inputs, source = self.input_names, self._source
-        function = source.over(model) if source is not None and source.optimization == optimization else None
+        function = source.over(model, optimization) if source is not None else None
         if function is None:
             function, inputs, source = front(model, optimization)
         program = self.program.reweighted(function) if inputs == self.input_names else None
