@@ -87,19 +87,21 @@ class Part:
             raise self._wrong(f"{_kind(found)}, and a list of its results is needed")
         if len(found) != len(self.outputs):
             raise self._wrong(f"{len(found)} results, and {len(self.outputs)} are needed")
-        for array, name, wanted in zip(
-            found, self.outputs, self._expected if expected is None else expected, strict=True
-        ):
-            if wanted is None:
-                continue
-            dtype, shape = wanted
-            if not isinstance(array, np.ndarray):
-                raise self._wrong(f"{_kind(array)} for {name!r}, which is a tensor")
-            if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OSU"):
-                raise self._wrong(f"{array.dtype} for {name!r}, which is {dtype}")
-            if shape is not None and array.shape != shape and not _fits(array.shape, shape):
-                raise self._wrong(f"the shape {array.shape} for {name!r}, which is {_told(shape)}")
+        for i, wanted in enumerate(self._expected if expected is None else expected):
+            if wanted is not None:
+                array = found[i]
+                # What nearly always is so, at once.
+                if type(array) is not np.ndarray or array.dtype is not wanted[0] or array.shape != wanted[1]:
+                    self._require(array, self.outputs[i], *wanted)
         return found
+
+    def _require(self, array: Any, name: str, dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> None:
+        if not isinstance(array, np.ndarray):
+            raise self._wrong(f"{_kind(array)} for {name!r}, which is a tensor")
+        if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OSU"):
+            raise self._wrong(f"{array.dtype} for {name!r}, which is {dtype}")
+        if shape is not None and array.shape != shape and not _fits(array.shape, shape):
+            raise self._wrong(f"the shape {array.shape} for {name!r}, which is {_told(shape)}")
 
     def _wrong(self, what: str) -> ExecutionError:
         return ExecutionError(f"the provider gave {what}.", where=f"{self.provider}: {self.label}")

@@ -22,7 +22,7 @@ from sardonyx.runtime.cut import Cut
 from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.part import Expected, Part
-from sardonyx.runtime.providers import Provider, Settings, installed, make
+from sardonyx.runtime.providers import Provider, Settings, Shrinking, installed, make
 from sardonyx.runtime.providers.native import NativeRunner
 
 _FALLBACK = "reference"
@@ -104,7 +104,6 @@ class Partitioned:
             ResourceError: A limit is passed.
         """
         values, expected = self._checked(feeds)
-        held: dict[str, int] = {}
         bytes = 0
         for part, wanted in zip(self.parts, expected, strict=True):
             if context.limited:
@@ -112,16 +111,22 @@ class Partitioned:
             if bytes > part.around:
                 part.around = bytes
             context.count_from(bytes)
-            taken = _taken(part, values, context, wanted)
-            held |= taken
-            bytes += sum(taken.values())
+            if context.recorder is None:
+                results = part.run(values, context, wanted)
+            else:
+                with context.recorder.span(part):
+                    results = part.run(values, context, wanted)
+            for name, found in zip(part.outputs, results, strict=True):
+                values[name] = found
+                bytes += _bytes(found)
             if bytes > context.peak:
                 context.peak = bytes
             if bytes > context.max_memory:
                 raise _too_much(part, bytes, context)
             for name in part.last:
-                del values[name]
-                bytes -= held.pop(name, 0)
+                gone = values.pop(name)
+                if name not in feeds:
+                    bytes -= _bytes(gone)
         return [self._result(name, values, feeds) for name in (self._outputs if output_names is None else output_names)]
 
     def memory(self, peak: int) -> Memory:
@@ -140,8 +145,8 @@ class Partitioned:
     def shrink(self) -> None:
         """Let go of memory that no call uses."""
         for part in self.parts:
-            if isinstance(part.runner, NativeRunner):
-                part.runner.native.shrink()
+            if isinstance(part.runner, Shrinking):
+                part.runner.shrink()
 
     def _result(self, name: str, values: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
         if name in self._known:
@@ -185,19 +190,9 @@ def _forget_symbols(model: ir.Model) -> None:
             value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
 
 
-def _taken(
-    part: Part, values: dict[str, Any], context: RunContext, expected: Sequence[Expected | None]
-) -> dict[str, int]:
-    """Run a part and add what it gives to the values; how many bytes each takes."""
-    if context.recorder is None:
-        results = part.run(values, context, expected)
-    else:
-        with context.recorder.span(part):
-            results = part.run(values, context, expected)
-    taken = {}
-    for name, found in zip(part.outputs, results, strict=True):
-        values[name], taken[name] = found, getattr(found, "nbytes", 0)
-    return taken
+def _bytes(value: Any) -> int:
+    """How many bytes a value takes; what is no tensor is not counted."""
+    return getattr(value, "nbytes", 0)
 
 
 def _too_much(part: Part, bytes: int, context: RunContext) -> ResourceError:

@@ -8,7 +8,7 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.core.run_context import RunContext
-from sardonyx.runtime.providers import Settings, make
+from sardonyx.runtime.providers import Settings, Shrinking, make
 from sardonyx.runtime.providers.protocol import Runner
 
 pytest.importorskip("openvino")
@@ -74,3 +74,24 @@ def test_an_input_of_another_shape_at_the_same_place_is_read_in_that_shape() -> 
     for shape in [(240, 100)] * 12 + [(100, 240)] * 12 + [(240, 100), (24_000, 1), (1, 24_000)]:
         (found,) = runner.run([x.reshape(shape)], RunContext())
         np.testing.assert_array_equal(found, np.full(shape[0], shape[1], np.float32))
+
+
+def test_values_of_any_size_are_read_after_any_other() -> None:
+    runner, rng = doubled("N", "N"), np.random.default_rng(1)
+    stays = np.empty((300, 300), np.float32)
+    for i in range(60):
+        size = int(rng.choice([1, 2, 300]))
+        x = stays if size == 300 and i % 3 else np.empty((size, size), np.float32)
+        x[...] = i
+        (found,) = runner.run([x], RunContext())
+        assert found.shape == x.shape
+        assert (found == 2 * i).all()
+
+
+def test_what_shrinking_lets_go_of_is_made_again() -> None:
+    runner = doubled(8)
+    assert isinstance(runner, Shrinking)
+    for i in range(3):
+        (found,) = runner.run([np.full(8, i, np.float32)], RunContext())
+        runner.shrink()
+        assert (found == 2 * i).all()

@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from sardonyx.errors import OptionError
-from sardonyx.runtime.providers.protocol import Answer, Claim, Factory, Provider, Refusal, Runner, Settings
+from sardonyx.runtime.providers.protocol import Answer, Claim, Factory, Provider, Refusal, Runner, Settings, Shrinking
 
 __all__ = [
     "Answer",
@@ -28,6 +28,7 @@ __all__ = [
     "Refusal",
     "Runner",
     "Settings",
+    "Shrinking",
     "installed",
     "known",
     "make",

@@ -75,6 +75,10 @@ class OpenVinoRunner:
             self._idle.append(own)
         return found
 
+    def shrink(self) -> None:
+        """Let go of the requests that no call uses, with their memory."""
+        self._idle.clear()
+
 
 def _expected(port: Any, type: Type | None) -> Expected:
     """What an output is, as far as that is known before a run."""

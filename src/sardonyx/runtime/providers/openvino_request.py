@@ -7,6 +7,7 @@ memory that the request writes again when nobody holds any view of it any more.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,6 +83,12 @@ class _Source:
             self._is_lent = False
         copy[...] = value
 
+    @property
+    def copied_into(self) -> np.ndarray | None:
+        """The memory that values of the last one's shape are copied into; None where they may be read as they lie."""
+        copy = None if self._is_lent else self._copy
+        return copy if copy is not None and copy.nbytes <= _SMALL else None
+
     def _read(self, array: np.ndarray) -> None:
         # Of numpy's equal types OpenVINO knows one.
         tensor = self._tensor(array.view(np.dtype(array.dtype.str)), shared_memory=True)
@@ -96,9 +103,12 @@ class _Sink:
         place: The position of the output.
         expected: What is written there, all of it known.
         tensor: OpenVINO's class of tensors.
+
+    Attributes:
+        copied: The memory that results are copies of, which is always free; None where they are views.
     """
 
-    __slots__ = ("_expected", "_is_copied", "_kept", "_place", "_request", "_tensor")
+    __slots__ = ("_expected", "_kept", "_place", "_request", "_tensor", "copied")
 
     def __init__(self, request: Any, place: int, expected: Expected, tensor: Any) -> None:
         self._request = request
@@ -108,12 +118,13 @@ class _Sink:
         self._kept: list[_Memory] = []
         """That which the request writes to first."""
         self._make()
-        self._is_copied = self._kept[0].array.nbytes <= _SMALL
+        array = self._kept[0].array
+        self.copied = array if array.nbytes <= _SMALL else None
 
     def ready(self) -> None:
-        """See to it that what is written next is where no result of before is."""
+        """See to it that what is written next is where no view of before is."""
         kept = self._kept
-        if self._is_copied or kept[0].is_free:
+        if kept[0].is_free:
             return
         free = next((each for each in kept if each.is_free), None)
         if free is None:
@@ -125,8 +136,7 @@ class _Sink:
 
     def result(self) -> np.ndarray:
         """What was written, in memory that nothing writes as long as somebody holds it."""
-        array = self._kept[0].array
-        return array.copy() if self._is_copied else array.view()
+        return self._kept[0].array.view() if self.copied is None else self.copied.copy()
 
     def _make(self) -> None:
         shape, dtype = self._expected
@@ -162,6 +172,7 @@ class Request:
 
     Attributes:
         request: OpenVINO's.
+        infer: Runs it to the end, in this thread.
     """
 
     def __init__(self, request: Any, places: Sequence[int], outputs: Sequence[Expected], tensor: Any) -> None:
@@ -174,24 +185,38 @@ class Request:
             else None
             for i, each in enumerate(outputs)
         ]
+        self._lent = [sink for sink in self._sinks if sink is not None and sink.copied is None]
+        copied = [sink and sink.copied for sink in self._sinks]
+        # Where all is small: what is copied from and, from the second run on, what is copied into.
+        self._from = [array for array in copied if array is not None]
+        self._into: list[np.ndarray] = []
         # Of the class beneath: it is given a dictionary and not what might become one, and gives none by names.
         beneath: Any = super(type(request), request)
-        self._infer = beneath.infer
+        self.infer = functools.partial(beneath.infer, {}, share_outputs=True, decode_strings=False)
 
     def prepare(self, values: Sequence[np.ndarray]) -> None:
         """Give the inputs, and places for the outputs."""
+        if self._into and self._are_copied(values):
+            return
         for source, value in zip(self._sources, values, strict=True):
             source.give(value)
-        for sink in self._sinks:
-            if sink is not None:
-                sink.ready()
+        for sink in self._lent:
+            sink.ready()
+        copies = [source.copied_into for source in self._sources]
+        small = [copy for copy in copies if copy is not None]
+        self._into = small if len(small) == len(copies) and not self._lent else []
 
-    def infer(self) -> None:
-        """Run to the end, in this thread."""
-        self._infer({}, share_outputs=True, decode_strings=False)
+    def _are_copied(self, values: Sequence[np.ndarray]) -> bool:
+        for copy, value in zip(self._into, values, strict=True):
+            if copy.shape != value.shape:
+                return False
+            copy[...] = value
+        return True
 
     def results(self) -> list[np.ndarray]:
         """The outputs, in memory that nothing writes as long as somebody holds it."""
+        if len(self._from) == len(self._sinks):
+            return [array.copy() for array in self._from]
         return [
             self._copied(i, each.dtype) if sink is None else sink.result()
             for i, (sink, each) in enumerate(zip(self._sinks, self._outputs, strict=True))

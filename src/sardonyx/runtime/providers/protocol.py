@@ -68,6 +68,14 @@ class Runner(Protocol):
 
 
 @runtime_checkable
+class Shrinking(Protocol):
+    """A runner that can let go of memory."""
+
+    def shrink(self) -> None:
+        """Let go of memory that no call uses, from any thread."""
+
+
+@runtime_checkable
 class Provider(Protocol):
     """Something that can run parts of models.
 
