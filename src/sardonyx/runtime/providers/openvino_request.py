@@ -186,9 +186,8 @@ class Request:
             for i, each in enumerate(outputs)
         ]
         self._lent = [sink for sink in self._sinks if sink is not None and sink.copied is None]
-        copied = [sink and sink.copied for sink in self._sinks]
         # Where all is small: what is copied from and, from the second run on, what is copied into.
-        self._from = [array for array in copied if array is not None]
+        self._from = [sink.copied for sink in self._sinks if sink is not None and sink.copied is not None]
         self._into: list[np.ndarray] = []
         # Of the class beneath: it is given a dictionary and not what might become one, and gives none by names.
         beneath: Any = super(type(request), request)
