@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sardonyx
-from sardonyx.errors import InvalidModelError
+from sardonyx.errors import InvalidModelError, UnsupportedError
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed (extra: test)")
 skl2onnx = pytest.importorskip("skl2onnx", reason="skl2onnx is not installed (extra: test)")
@@ -190,3 +190,12 @@ def test_a_tree_whose_nodes_form_a_cycle_is_refused() -> None:
     by_name["nodes_falsenodeids"].ints[inner] = by_name["nodes_nodeids"].ints[inner]
     with pytest.raises(InvalidModelError, match=r"cycle|does not end"):
         sardonyx.Session(proto).run(None, {proto.graph.input[0].name: THREE[0]})
+
+
+def test_targets_whose_table_would_take_gigabytes_are_refused() -> None:
+    _, proto = fitted(tree.DecisionTreeRegressor(random_state=0), THREE)
+    (node,) = [node for node in proto.graph.node if node.op_type == "TreeEnsembleRegressor"]
+    (targets,) = [attribute for attribute in node.attribute if attribute.name == "n_targets"]
+    targets.i = 2**62
+    with pytest.raises(UnsupportedError, match=r"targets are more than .* numbers"):
+        sardonyx.Session(proto, compile="off").run(None, {proto.graph.input[0].name: THREE[0]})

@@ -14,10 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError
+from sardonyx.errors import InvalidModelError, UnsupportedError
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 LEAF, MEMBER = MODES.index("LEAF"), MODES.index("BRANCH_MEMBER")
+MOST_ENTRIES = 1 << 28
+"""Numbers in the table of the weights of an ensemble."""
+
 _CODES = {name: code for code, name in enumerate(MODES) if code != MEMBER}
 
 
@@ -72,8 +75,18 @@ def set_tables(trees: Trees) -> tuple[np.ndarray, np.ndarray]:
 
 
 def leaf_table(trees: Trees, targets: int) -> np.ndarray:
-    """The weights of every node, [nodes, targets]."""
-    table = np.zeros((len(trees.modes), targets))
+    """The weights of every node, [nodes, targets].
+
+    Raises:
+        UnsupportedError: There are so many targets that the table would take gigabytes.
+    """
+    nodes = len(trees.modes)
+    if nodes * targets > MOST_ENTRIES:
+        raise UnsupportedError(
+            f"the weights of {nodes} nodes for {targets} targets are more than {MOST_ENTRIES} numbers.",
+            remedy="Split the ensemble by targets.",
+        )
+    table = np.zeros((nodes, targets))
     np.add.at(table, (trees.weights.nodes, trees.weights.targets), trees.weights.values)
     return table
 
