@@ -11,12 +11,14 @@ import pytest
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, is_long
 from sardonyx.core.interpreter import evaluate
-from sardonyx.core.long_sizes import with_named_sizes
+from sardonyx.core.long_sizes import has_long_forms, with_named_sizes
 from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.simplify import simplify
 from sardonyx.core.tensor import Tensor, apply, constant, size_tensor, sizes_of
 from sardonyx.core.trace import trace
 from sardonyx.core.types import FLOAT, TensorType
+from sardonyx.model import load
+from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.runtime.session import Session
 
 HEIGHT, WIDTH = "h" * 400, "w" * 400
@@ -52,6 +54,14 @@ def test_models_of_long_sizes_are_compiled() -> None:
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         for found, wanted in zip(session.run(None, {"x": x}), reference.run(None, {"x": x}), strict=True):
             np.testing.assert_array_equal(found, wanted)
+
+
+def test_results_of_operators_have_no_long_sizes() -> None:
+    prepared = prepare(load(onnx.parser.parse_model(LEVELS)))
+    types = [declared_type(value) for value in prepared.inputs]
+    traced = trace("levels", lambda *inputs: list(prepared.call(list(inputs))), types)
+    assert any(value.op == "bind" for value in traced.values)
+    assert not any(map(has_long_forms, traced.results))
 
 
 @pytest.mark.parametrize("number", [0, 3, 700])

@@ -71,7 +71,7 @@ def is_constant(size: Size) -> TypeGuard[int]:
     return isinstance(size, int)
 
 
-def is_long(size: Size) -> bool:
+def is_long(size: Size) -> TypeGuard[Dim]:
     """Return whether a form of a few sizes like this may pass the limits on the size of an expression."""
     return isinstance(size, Dim) and size.is_long
 

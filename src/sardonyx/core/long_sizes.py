@@ -1,6 +1,6 @@
 """Sizes that are too long to compute with, under names of their own: symbols that are bound to them at run time.
 
-What is known of such a size is lost but for its name: a size is named where nothing else is left. Equal sizes have one
+What is known of such a size is lost but for its name, which of one that is so long is little. Equal sizes have one
 name as long as it is in use, as equal values are one.
 """
 
@@ -23,12 +23,20 @@ def with_named_sizes(value: Value) -> Value:
     """
     if not isinstance(value, Tensor) or value.type.shape is None:
         return value
-    if value.op == "dims":
-        sizes = tuple([_named_number(size) for size in value.params["sizes"]])
-        return size_tensor(sizes, value.params["shape"], value.dtype)
-    if not any(map(is_long, value.shape)):
+    sizes = value.params["sizes"] if value.op == "dims" else value.shape
+    if not any(map(is_long, sizes)):
         return value
-    return apply("reshape", value, shape=tuple([_named(size) for size in value.shape]))
+    if value.op == "dims":
+        return size_tensor([_named_number(size) for size in sizes], value.params["shape"], value.dtype)
+    return apply("reshape", value, shape=tuple([_named(size) for size in sizes]))
+
+
+def has_long_forms(value: Value) -> bool:
+    """Whether a size of a value, in its shape or among its elements, is long and more than a symbol."""
+    if not isinstance(value, Tensor) or value.type.shape is None:
+        return False
+    sizes = value.params["sizes"] if value.op == "dims" else value.shape
+    return any(is_long(size) and (size.atom is None or size.atom.kind != "symbol") for size in sizes)
 
 
 def _named(size: Size) -> Size:

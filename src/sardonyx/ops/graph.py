@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx.core.dim import as_dim
 from sardonyx.core.graph import Value
 from sardonyx.core.host import unknown_size
-from sardonyx.core.long_sizes import with_named_sizes
+from sardonyx.core.long_sizes import has_long_forms, with_named_sizes
 from sardonyx.core.recording import noted
 from sardonyx.core.run_context import current_run
 from sardonyx.core.tensor import constant
@@ -331,12 +331,13 @@ def apply_operator(step: Step, inputs: list[Value | None], attributes: Mapping[s
         between=step.between,
     )
     try:
-        return apply(inputs)
+        found = apply(inputs)
     except SizeLimitError:
         named = [None if value is None else with_named_sizes(value) for value in inputs]
         if named == inputs:
             raise
-        return apply(named)
+        found = apply(named)
+    return [with_named_sizes(value) if value is not None and has_long_forms(value) else value for value in found]
 
 
 # Preparation.
