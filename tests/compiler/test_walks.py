@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from sardonyx import Session
+from sardonyx.compiler.explain import explain
 
 GROUPS = "r = Reshape(c, groups) n = InstanceNormalization(r, one, nil) s = Shape(x) q = Reshape(n, s)"
 
@@ -19,6 +20,8 @@ BODIES = {
     "columns of pixels": "c = Mul(x, g) r = Reshape(c, flat) t = Transpose <perm = [0, 2, 1]> (r)"
     " m = ReduceMean <axes = [2]> (t) y = Sub(t, m)",
     "joined batches": "c = Mul(x, g) r = Reshape(c, joined) m = ReduceSum (r, last) y = Sub(r, m)",
+    "groups of a convolution": f"c = Conv <pads = [1, 1, 1, 1]> (x, w, v) {GROUPS} y = Mul(q, g)",
+    "spread rows": "m = ReduceMax <axes = [3]> (x) s = Shape(x) e = Expand(m, s) y = Reshape(e, one_axis)",
     "where maxima are": "r = Reshape(x, groups) i = ArgMax <axis = 2> (r) f = Cast <to = 1> (i) y = Sub(r, f)",
 }
 
@@ -30,7 +33,18 @@ CONSTANTS = {
     "flat": np.array([0, 6, -1]),
     "joined": np.array([-1, 3, 2]),
     "last": np.array([2]),
+    "one_axis": np.array([-1]),
+    "w": np.linspace(-1, 1, 6 * 6 * 9, dtype=np.float32).reshape(6, 6, 3, 3),
+    "v": np.linspace(-3, 3, 6, dtype=np.float32),
 }
+
+
+def completed(text: str) -> onnx.ModelProto:
+    """The model of a text, with the constants, and an output of any rank."""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y", type=onnx.helper.make_tensor_type_proto(1, None)))
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(each, name) for name, each in CONSTANTS.items())
+    return model
 
 
 @pytest.mark.parametrize(
@@ -38,9 +52,7 @@ CONSTANTS = {
 )
 def test_what_is_read_through_reshapes_is_what_the_interpreter_computes(body: str, sizes: str) -> None:
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[b, 6, {sizes}] x) => (float y) {{ {BODIES[body]} }}'
-    model = onnx.parser.parse_model(text)
-    model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y", type=onnx.helper.make_tensor_type_proto(1, None)))
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(each, name) for name, each in CONSTANTS.items())
+    model = completed(text)
     compiled, reference = Session(model, compile="wait"), Session(model, compile="off")
     assert compiled.native is not None
     rng = np.random.default_rng(0)
@@ -50,3 +62,21 @@ def test_what_is_read_through_reshapes_is_what_the_interpreter_computes(body: st
         x = rng.standard_normal((b, 6, h, w)).astype(np.float32)
         (found,), (wanted,) = (each.run(None, {"x": x}) for each in (compiled, reference))
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", ["h, w", "7, 9"])
+@pytest.mark.parametrize(
+    ("body", "apart"),
+    [
+        ("groups", False),
+        ("groups of a map", False),
+        ("groups of a scaled image", True),
+        ("groups of a convolution", True),
+    ],
+)
+def test_what_repeats_along_an_axis_is_not_computed_in_rows_that_join_it(body: str, apart: bool, sizes: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[b, 6, {sizes}] x) => (float y) {{ {BODIES[body]} }}'
+    program = Session(completed(text), compile="wait").program
+    assert program is not None
+    reasons = [kernel.reason for kernel in explain(program).kernels]
+    assert ("its place would be divided for each element" in reasons) is apart

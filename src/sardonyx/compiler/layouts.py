@@ -8,8 +8,9 @@ from sardonyx.compiler.images import choice
 from sardonyx.compiler.reader import dtype_of, is_elementwise
 from sardonyx.compiler.schedule import WHOLE, Group, Schedule
 from sardonyx.compiler.target import Target
-from sardonyx.compiler.views import MOVEMENTS, shape_of
+from sardonyx.compiler.views import MOVEMENTS, factor_groups, shape_of
 from sardonyx.core import types as t
+from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
 from sardonyx.errors import UnsupportedError
 
@@ -98,7 +99,16 @@ def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
     ):
         return False
     plain = {"a result", "read by contract", "read by the interpreter", "read by control flow"}
+    if any(user.op == "reshape" and _joins_channels(root, shape_of(user)) for user in schedule.users[root]):
+        return False
     return not any(reader in plain for reader in schedule.consumers(root))
+
+
+def _joins_channels(image: Value, shape: tuple[Size, ...]) -> bool:
+    """Whether channels and places of an image are one axis of a shape: its blocks would be read number by number."""
+    sizes = shape_of(image)
+    groups = [theirs for _, theirs in factor_groups(shape, sizes)]
+    return any(1 in theirs and any(axis > 1 and sizes[axis] != 1 for axis in theirs) for theirs in groups)
 
 
 def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: dict[Value, int]) -> bool:

@@ -313,10 +313,32 @@ class Reader:
         ):  # fmt: skip
             # A vector never crosses from one to the next.
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size), 1, self.lanes)
+        if index.lane == 1 and not index.vector:
+            return self._split_neighbours(index.base, size)
         places, type = self.lanes_of(index), vector(self.lanes, "i64")
         divisor = e.spread(str(size), self.lanes, "i64")
         outer = Index(0, vector=e.let(f"udiv {type} {places}, {divisor}"))
         return outer, Index(0, vector=e.let(f"urem {type} {places}, {divisor}"))
+
+    def _split_neighbours(self, first: str | int, size: str | int) -> tuple[Index, Index]:
+        """As :meth:`split`, of as many neighbours as there are lanes: one division, and where lanes cross to the next.
+
+        They cross at lane ``left``, and then every ``run`` lanes, of which it is counted in float32: both are small.
+        """
+        e, lanes = self.kernel.emitter, self.lanes
+        wide, narrow, real = (vector(lanes, element) for element in ("i64", "i32", "float"))
+        outer, inner = e.div(first, size), e.rem(first, size)
+        run = e.least(size, lanes)
+        before = e.sub(run, e.least(e.sub(size, inner), lanes))
+        ahead, each = (e.let(f"uitofp i64 {count} to float") for count in (before, run))
+        step = e.spread(e.let(f"fdiv float 1.0, {each}"), lanes, "float")
+        halves = f"<{', '.join(f'float {lane}.5' for lane in range(lanes))}>"
+        counted = e.let(f"fadd {real} {halves}, {e.spread(ahead, lanes, 'float')}")
+        crossed = e.let(f"fptosi {real} {e.let(f'fmul {real} {counted}, {step}')} to {narrow}")
+        crossed = e.let(f"zext {narrow} {crossed} to {wide}")
+        back = e.let(f"mul {wide} {crossed}, {e.spread(str(size), lanes, 'i64')}")
+        run_of = e.let(f"add {wide} {e.spread(str(outer), lanes, 'i64')}, {crossed}")
+        return Index(0, vector=run_of), Index(0, vector=e.let(f"sub {wide} {self.lanes_of(Index(inner, 1))}, {back}"))
 
     def reshaped(self, place: Place, shape: Sequence[Size], source: Sequence[Size]) -> Place:
         """A place in ``shape`` as the place of the same element in ``source``."""

@@ -23,6 +23,7 @@ from sardonyx.compiler.reader import ELEMENTWISE, changes_width, dtype_of, is_el
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.trees import tree_sum
 from sardonyx.compiler.views import MOVEMENTS, shape_of
+from sardonyx.compiler.walks import joined_axes
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.graph import Function, Value, dependencies
@@ -417,12 +418,31 @@ class Schedule:
             if group.root.op in _REGIONS or not (_same_shape(domain, rows.shape) or _same_count(domain, rows.kept)):
                 return "it is reduced over other sizes"
             return None
+        if self._is_divided(value):
+            return "its place would be divided for each element"
         full = group.rows.shape if group.rows is not None else domain
         if self._weight(value) <= _CHEAP or (group.root.op in _REGIONS and self._is_part(value, group)):
             return None
         if _fewer(shape_of(value), full):
             return "it would be computed again for each element that reads it"
         return None
+
+    def _is_divided(self, value: Value) -> bool:
+        """Whether a value that is computed where it is read would have its place divided in every lane.
+
+        It is read in a shape whose last axis is several of its own, and something is repeated along not all of these.
+        """
+        shapes = [shape_of(user) for user in self.users[value] if user.op == "reshape"]
+        joined = [axes for shape in shapes if len(axes := joined_axes(shape, shape_of(value))) > 1]
+        parts = [value] if joined else []
+        for part in parts:
+            if part.op == "broadcast" and any(
+                shape_of(part.operands[0])[axis] != 1 for axes in joined for axis in axes
+            ):
+                return True
+            if is_elementwise(part):
+                parts += [operand for operand in part.operands if operand not in parts]
+        return False
 
     def _weight(self, value: Value) -> int:
         """The operations that an element of a value takes, unless something in between is in memory."""

@@ -98,6 +98,11 @@ def _paired(shape: tuple[Size, ...], source: tuple[Size, ...]) -> list[tuple[int
     return found
 
 
+def joined_axes(shape: tuple[Size, ...], source: tuple[Size, ...]) -> list[int]:
+    """The axes of a shape of the same elements that the last axis of a shape consists of, wholly or in part."""
+    return sorted({own for at, own in _paired(shape, source) if at == len(shape) - 1 and source[own] != 1})
+
+
 def _slice(value: Value, axis: int, walk: _Walk) -> bool:
     source = value.operands[0]
     starts, steps = value.params["starts"], value.params["strides"]
