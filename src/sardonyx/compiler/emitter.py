@@ -2,6 +2,9 @@
 
 Names are SSA values with their ``%``, or constants; types are LLVM's own words. Variables live in stack slots, which
 LLVM turns into registers: no phi is ever written by hand.
+
+What was computed is not written again where it is known: readers and templates ask for the same addresses many times,
+and LLVM would take longer to find them equal than all else that it does before code generation.
 """
 
 from __future__ import annotations
@@ -9,6 +12,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+_PURE = {
+    "add", "sub", "mul", "udiv", "urem", "sdiv", "srem", "shl", "lshr", "ashr", "and", "or", "xor", "icmp", "select",
+    "zext", "sext", "trunc", "bitcast", "getelementptr", "insertelement", "extractelement", "shufflevector",
+}  # fmt: skip
+"""Instructions that give the same for the same operands, wherever they stand."""
 
 
 def vector(lanes: int, element: str) -> str:
@@ -65,6 +74,7 @@ class Emitter:
 
     Attributes:
         converts_halves: As given.
+        where: The blocks that the next line stands in, from the outermost to the innermost.
         declarations: Outside functions that the body calls, as ``declare`` lines.
         globals: Module-level constants that the body reads, as definitions by name.
     """
@@ -74,6 +84,9 @@ class Emitter:
         self._lines: list[str] = []
         self._slots: list[str] = []
         self._count = 0
+        self._known: dict[str, str] = {}
+        """The names of what is computed wherever control comes from to the next line."""
+        self.where: tuple[str, ...] = ()
         self.declarations: dict[str, None] = {}
         self.globals: dict[str, str] = {}
 
@@ -89,15 +102,37 @@ class Emitter:
         self._lines.append(f"  {text}")
 
     def let(self, text: str) -> str:
-        """Write an instruction and return the name of what it gives."""
-        self._count += 1  # As in `fresh`; most of what is written goes this way.
-        name = f"%v{self._count}"
-        self._lines.append(f"  {name} = {text}")
+        """Write an instruction, if its result is not there already, and return the name of what it gives."""
+        name = self._known.get(text)
+        if name is None:
+            self._count += 1  # As in `fresh`; most of what is written goes this way.
+            name = f"%v{self._count}"
+            self._lines.append(f"  {name} = {text}")
+            if text.partition(" ")[0] in _PURE:
+                self._known[text] = name
         return name
 
     def label(self, name: str) -> None:
-        """Begin a block."""
+        """Begin a block, wherever control comes from."""
+        self._known, self.where = {}, (name,)
+        self._block(name)
+
+    def is_known(self, where: tuple[str, ...]) -> bool:
+        """Whether what was computed in such blocks is known to the next line."""
+        return self.where[: len(where)] == where
+
+    def _block(self, name: str) -> None:
+        """Begin a block where what is known stays known."""
         self._lines.append(f"{name}:")
+
+    @contextmanager
+    def _inside(self, name: str) -> Iterator[None]:
+        """Begin a block that control may pass by: what is computed there is not known behind it."""
+        outer, around = self._known, self.where
+        self._known, self.where = dict(outer), (*around, name)
+        self._block(name)
+        yield
+        self._known, self.where = outer, around
 
     def variable(self, type: str, value: str | None = None) -> Variable:
         """A new variable, with a value from here on where one is given."""
@@ -133,37 +168,37 @@ class Emitter:
         head, body, done = (self.fresh(stem) for stem in ("head", "body", "done"))
         counter = self.variable("i64", str(start))
         self.line(f"br label %{head}")
-        self.label(head)
+        self._block(head)
         index = counter.get()
         self.line(f"br i1 {self.let(f'icmp slt i64 {index}, {end}')}, label %{body}, label %{done}")
-        self.label(body)
-        yield index
-        following = self.let(f"add nsw i64 {index}, {step}")
-        counter.set(self.opaque("i64", following) if opaque else following)
-        self.line(f"br label %{head}")
-        self.label(done)
+        with self._inside(body):
+            yield index
+            following = self.let(f"add nsw i64 {index}, {step}")
+            counter.set(self.opaque("i64", following) if opaque else following)
+            self.line(f"br label %{head}")
+        self._block(done)
 
     @contextmanager
     def repeat(self, condition: Callable[[], str]) -> Iterator[None]:
         """``while condition: …``; the condition is written before each round, and gives an ``i1``."""
         head, body, done = (self.fresh(stem) for stem in ("head", "body", "done"))
         self.line(f"br label %{head}")
-        self.label(head)
+        self._block(head)
         self.line(f"br i1 {condition()}, label %{body}, label %{done}")
-        self.label(body)
-        yield
-        self.line(f"br label %{head}")
-        self.label(done)
+        with self._inside(body):
+            yield
+            self.line(f"br label %{head}")
+        self._block(done)
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
         """What is written inside runs where the ``i1`` holds."""
         inside, after = self.fresh("then"), self.fresh("after")
         self.line(f"br i1 {condition}, label %{inside}, label %{after}")
-        self.label(inside)
-        yield
-        self.line(f"br label %{after}")
-        self.label(after)
+        with self._inside(inside):
+            yield
+            self.line(f"br label %{after}")
+        self._block(after)
 
     @contextmanager
     def either(self, condition: str) -> Iterator[Iterator[None]]:
@@ -172,13 +207,11 @@ class Emitter:
 
         def branches() -> Iterator[None]:
             self.line(f"br i1 {condition}, label %{first}, label %{second}")
-            self.label(first)
-            yield
-            self.line(f"br label %{after}")
-            self.label(second)
-            yield
-            self.line(f"br label %{after}")
-            self.label(after)
+            for name in (first, second):
+                with self._inside(name):
+                    yield
+                    self.line(f"br label %{after}")
+            self._block(after)
 
         yield branches()
 

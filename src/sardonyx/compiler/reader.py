@@ -88,7 +88,9 @@ class Reader:
     memory: Callable[[Value], Memory | None]
     fault: Callable[[], str]
     mask: str | None = None
-    _known: dict[tuple[Value, Place, tuple[Size, ...] | None], Element] = field(default_factory=dict)
+    _known: dict[tuple[Value, Place, tuple[Size, ...] | None], tuple[Element, tuple[str, ...]]] = field(
+        default_factory=dict
+    )
     _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
 
     def bind(self, value: Value, found: Callable[[Place], Element]) -> None:
@@ -98,10 +100,10 @@ class Reader:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """What is read inside (a loop's body) is not known after it."""
-        before = len(self._known)
+        around = self._known
+        self._known = dict(around)
         yield
-        while len(self._known) > before:
-            self._known.popitem()
+        self._known = around
 
     def vector(self, value: Value, place: Place) -> str:
         """The value at a place, in every lane."""
@@ -121,10 +123,12 @@ class Reader:
             place: An index along each of its axes; of those of ``shape``, where one is given.
             shape: The sizes that it is reshaped to. What lies in memory is read there without its own axes' places.
         """
-        key = (value, place, shape)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._found(value, place, shape)
+        key, e = (value, place, shape), self.kernel.emitter
+        known = self._known.get(key)
+        if known is not None and e.is_known(known[1]):
+            return known[0]
+        found = self._found(value, place, shape)
+        self._known[key] = found, e.where
         return found
 
     def _found(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
