@@ -6,13 +6,14 @@ import ctypes
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from sardonyx.compiler import build, machine_code
-from sardonyx.compiler.build import objects
+from sardonyx.compiler.build import Build, objects
 from sardonyx.compiler.cache import Store
 from sardonyx.compiler.compile_process import CompileProcess, ProcessEnded
 from sardonyx.compiler.machine_code import CodeGenerationError, LoadedCode, compiled, module_text
@@ -89,6 +90,28 @@ def test_other_processes_compile_the_same(tmp_path: Path, here: list[str], eager
     here.clear()
     assert objects(giving(*numbers), host(), kept, jobs=3) == codes
     assert here == []
+
+
+def test_other_processes_begin_before_somebody_asks(tmp_path: Path, here: list[str], eager: None) -> None:
+    kept = Store(tmp_path)
+    with Build(host(), kept, jobs=2) as build:
+        for text in giving(1, 2, 3, 2):
+            build.add(text)
+        for _ in range(6000):
+            if len([*tmp_path.glob("object/*")]) == 3:
+                break
+            time.sleep(0.01)
+        assert given(build.objects(giving(3, 1)), 3, 1) == [3, 1]
+    assert here == []
+
+
+def test_an_error_while_texts_are_written_ends_the_others(tmp_path: Path, eager: None) -> None:
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError), Build(host(), Store(tmp_path), jobs=3) as build:
+        for text in giving(*range(50)):
+            build.add(text)
+        raise ZeroDivisionError
+    assert threading.active_count() == before
 
 
 def test_a_process_answers_until_it_is_ended() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sardonyx.compiler.canonical import canonical
-from sardonyx.compiler.launch import Body
+from sardonyx.compiler.launch import Body, Launch
 from sardonyx.compiler.layouts import blocked_images
 from sardonyx.compiler.lowering import Lowering
 from sardonyx.compiler.required import required
@@ -21,11 +23,13 @@ class Bodies:
     Args:
         target: What the kernels are for.
         threads: How many threads will share the work.
+        written: Told of each kernel when it is written; it may be written otherwise later.
     """
 
-    def __init__(self, target: Target, threads: int) -> None:
+    def __init__(self, target: Target, threads: int, written: Callable[[Launch], None] = lambda launch: None) -> None:
         self.target = target
         self.threads = threads
+        self._written = written
         self._bodies: dict[Function, Body | str] = {}
 
     def lowered(self, function: Function, repeats: bool = False) -> Lowering:
@@ -43,7 +47,7 @@ class Bodies:
         while True:
             schedule = Schedule(function, kept, refused, self.target)
             blocks, iteration = blocked_images(schedule, self.target), function.inputs[0] if repeats else None
-            lowering = Lowering(Whole(schedule, self.target, blocks, self.threads, iteration), self.body)
+            lowering = Lowering(Whole(schedule, self.target, blocks, self.threads, iteration), self.body, self._written)
             if not lowering.unfusable and not lowering.refused:
                 return lowering
             if not lowering.refused and lowering.unfusable.keys() <= kept.keys():

@@ -49,6 +49,7 @@ class Lowering:
     Args:
         whole: What is known of the whole function, the schedule among it.
         body: Lowers the body of a loop, or a branch.
+        written: Told of each kernel when it is written.
 
     Attributes:
         launches: The kernels, in order.
@@ -56,7 +57,7 @@ class Lowering:
         refused: Values that there is no kernel for.
     """
 
-    def __init__(self, whole: Whole, body: Callable[[Function, bool], Body]) -> None:
+    def __init__(self, whole: Whole, body: Callable[[Function, bool], Body], written: Callable[[Launch], None]) -> None:
         self.whole = whole
         self.schedule, self.target, self.blocks, self.threads = (
             whole.schedule, whole.target, whole.blocks, whole.threads
@@ -68,11 +69,15 @@ class Lowering:
         for group in whole.schedule.groups:
             require_somebody()
             try:
-                self.launches += self.lowered(group)
-            except Unfusable as found:
-                self.unfusable[found.value] = "it is read at other places than where it is computed"
+                found = self.lowered(group)
+            except Unfusable as refusal:
+                self.unfusable[refusal.value] = "it is read at other places than where it is computed"
             except UnsupportedError as error:
                 self.refused[group.anchor or group.root] = error.problem
+            else:
+                self.launches += found
+                for launch in found:
+                    written(launch)
 
     def lowered(self, group: Group) -> list[Launch]:
         """The kernels of a group.

@@ -19,7 +19,7 @@ from sardonyx.compiler import image as image_module
 from sardonyx.compiler import interpreted
 from sardonyx.compiler.alignment import aligned
 from sardonyx.compiler.bodies import Bodies
-from sardonyx.compiler.build import objects
+from sardonyx.compiler.build import Build
 from sardonyx.compiler.cache import store
 from sardonyx.compiler.call import Call, remembered
 from sardonyx.compiler.canonical import canonical
@@ -27,7 +27,7 @@ from sardonyx.compiler.context import Linked
 from sardonyx.compiler.control import is_of_tensors
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.image import Image
-from sardonyx.compiler.launch import NAME, Prepared, every
+from sardonyx.compiler.launch import NAME, Launch, Prepared, every
 from sardonyx.compiler.linking import Code, linked, loaded
 from sardonyx.compiler.machine_code import module_text
 from sardonyx.compiler.plan import Plan, Planner
@@ -88,9 +88,7 @@ class Program:
         function = self.function = canonical(function, self.target)
         self.pool: Pool = pool(threads)
         self.has_graph = True
-        self._lower()
-        self._compile()
-        self._prepare()
+        self._make()
         self._has_denormals = holds_denormals(self._prepared.values())
         self.flushes = flushes(denormals, self._has_denormals)
         self._denormals = denormals
@@ -240,20 +238,36 @@ class Program:
 
     # Making.
 
-    def _lower(self) -> None:
-        self.lowering = Bodies(self.target, self.pool.threads).lowered(self.function)
+    def _make(self) -> None:
+        """Lower, prepare and compile: processors that have nothing else to do compile what is written already."""
+        with Build(self.target, store()) as build:
+            self._lower(build)
+            self._prepare()
+            self._compile(build)
+
+    def _lower(self, build: Build) -> None:
+        def written(launch: Launch) -> None:
+            if not launch.bodies:
+                build.add(self._module(launch)[1])
+
+        self.lowering = Bodies(self.target, self.pool.threads, written).lowered(self.function)
         self.schedule, self.launches = self.lowering.schedule, self.lowering.launches
         self.blocks = self.lowering.blocks
         self.host: Mapping[Value, str] = self.schedule.host
 
-    def _compile(self) -> None:
+    def _module(self, launch: Launch) -> tuple[str, str]:
+        """The name of a kernel, and the module that it is."""
+        name = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
+        return name, module_text(self.target, [launch.text.replace(NAME, name)], launch.declarations)
+
+    def _compile(self, build: Build) -> None:
         names: dict[str, str] = {}
         texts: list[str] = []
         for launch in every(self.launches):
             if not launch.bodies and launch.text not in names:
-                name = names[launch.text] = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
-                texts.append(module_text(self.target, [launch.text.replace(NAME, name)], launch.declarations))
-        self._load(Code(objects(texts, self.target, store())), names)
+                names[launch.text], text = self._module(launch)
+                texts.append(text)
+        self._load(Code(build.objects(texts)), names)
 
     def _load(self, code: Code, names: dict[str, str]) -> None:
         self._names = names
