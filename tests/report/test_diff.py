@@ -144,3 +144,74 @@ def test_sparse_constants_are_compared_by_contents() -> None:
 
     assert not diff(sparse(1.0), sparse(1.0))
     assert diff(sparse(1.0), sparse(3.0))
+
+
+def test_weights_of_bodies() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (bool c, float[N] x) => (float[N] y) {
+      y = If (c) <then_branch = t () => (float[N] a) <float[1] k = {1.0}> { [inner] a = Add(x, k) },
+                  else_branch = e () => (float[N] b) { b = Neg(x) }>
+    }"""
+    found = diff(model(text), model(text.replace("{1.0}", "{3.0}")))
+    assert found.weights == ("'If(y).then_branch/k': other contents, 1 of 1 elements, by 2 at most",)
+
+
+def test_weights_under_other_names() -> None:
+    found = against(("float[3] w =", "float[3] scale ="), ("Add(x, w)", "Add(x, scale)"))
+    assert found.weights == ("'w' is named 'scale'",)
+    assert not found.changed
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ([1, 2, 3], [1, np.nan, 3], "1 of 3 elements, and one of the two is no number"),
+        ([1, 2, np.nan], [1, 4, np.nan], "1 of 3 elements, by 2 at most"),
+        ([0, 2, 3], [-0.0, 2, 3], "other bits for equal numbers"),
+        ([1, np.inf, np.inf], [1, np.inf, -np.inf], "1 of 3 elements, by inf at most"),
+    ],
+)
+def test_weights_that_are_no_numbers(was: list[float], now: list[float], told: str) -> None:
+    sides = []
+    for numbers in (was, now):
+        each = model(BASE)
+        each.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array(numbers, np.float32), "w"))
+        sides.append(each)
+    (line,) = diff(*sides).weights
+    assert line.endswith(told)
+
+
+def test_outputs_that_change_places() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }"""
+    found = diff(model(text), model(text.replace("y = Neg(x) z = Abs(x)", "z = Neg(x) y = Abs(x)")))
+    assert found
+    assert found.interface == ("output 'y': made by Neg(y) → Abs(y)", "output 'z': made by Abs(z) → Neg(z)")
+
+
+def test_outputs_of_functions_and_bodies() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "f": 1]>
+    g (bool c, float[N] x) => (float[N] y, float[N] z) {
+      p, q = f.both(x)
+      y, z = If (c) <then_branch = t () => (float[N] a, float[N] b) { a = Exp(p) b = Log(q) },
+                     else_branch = e () => (float[N] d, float[N] e) { d = Neg(x) e = Abs(x) }>
+    }
+    <domain: "f", opset_import: ["": 17]> both (u) => (v, w) { v = Sin(u) w = Cos(u) }"""
+    swapped = text.replace("(v, w)", "(w, v)").replace("(float[N] a, float[N] b)", "(float[N] b, float[N] a)")
+    lines = diff(model(text), model(swapped)).interface
+    assert "function f.both: output 0: made by Sin(v) → Cos(w)" in lines
+    assert "If(y).then_branch: output 1: made by Log(b) → Exp(a)" in lines
+
+
+def test_the_heads_of_functions_and_of_the_model() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "f": 1], model_version: 1>
+    g (float[N] x) => (float[N] y) { y = f.one(x) }
+    <domain: "f", opset_import: ["": 17]> one <alpha> (u) => (v) { v = Relu(u) }"""
+    other = text.replace('domain: "f", opset_import: ["": 17]', 'domain: "f", opset_import: ["": 18]')
+    other = other.replace("one <alpha>", "one <beta>").replace("model_version: 1", "model_version: 2")
+    assert diff(model(text), model(other)).model == (
+        "model version: 1 → 2",
+        "function f.one: opset of ai.onnx: 17 → 18",
+        "function f.one: attribute 'alpha': without a default → none",
+        "function f.one: attribute 'beta': none → without a default",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.report.match import Located, Matching, changed_attributes, same_contents
+from sardonyx.report.match import Located, Matching, changed_attributes, graphs, pieces, same_contents
+from sardonyx.rewrite.names import node_label
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -45,9 +47,9 @@ class Diff:
         same: Nodes that are equal in both.
         changed: Nodes in both that differ.
         replaced: Nodes in one of them only, grouped by what stands for what.
-        weights: What differs in the weights, a line each.
-        interface: What differs in inputs and outputs, a line each.
-        model: What differs in opsets, IR version, functions, metadata, a line each.
+        weights: What differs in the weights, those of bodies included, a line each.
+        interface: What differs in inputs and outputs, and in what makes the outputs, a line each.
+        model: What differs in opsets, IR version, names, functions, metadata, a line each.
     """
 
     same: int
@@ -70,7 +72,8 @@ def diff(a: Source, b: Source, *, names: Mapping[str, Sequence[str]] | None = No
     """Compare two models.
 
     Nodes are matched by the tensors they make, by name, then by structure. The others are grouped: nodes that make
-    or feed the same tensors stand for each other.
+    or feed the same tensors stand for each other. Doc strings, training information, and metadata and types of what
+    lies inside, are no difference.
 
     Args:
         a: The first model: anything that ``sardonyx.load`` takes.
@@ -91,8 +94,8 @@ def diff(a: Source, b: Source, *, names: Mapping[str, Sequence[str]] | None = No
         same=len(matching.pairs) - len(changed),
         changed=tuple(changed),
         replaced=tuple(_replacements(matching, names or {})),
-        weights=tuple(_weights(first.graph, second.graph)),
-        interface=tuple(_interface(first.graph, second.graph)),
+        weights=tuple(_weights(first, second)),
+        interface=(*_interface(first.graph, second.graph), *_outputs(matching, first, second)),
         model=tuple(_model(first, second)),
     )
 
@@ -174,14 +177,48 @@ class _Groups:
 # -- weights, interface, the rest ------------------------------------------------------------------
 
 
-def _weights(a: ir.Graph, b: ir.Graph) -> Iterator[str]:
-    left = {name: v.const_value for name, v in a.initializers.items() if v.const_value is not None}
-    right = {name: v.const_value for name, v in b.initializers.items() if v.const_value is not None}
+def _weights(a: ir.Model, b: ir.Model) -> Iterator[str]:
+    left, right = _weights_of(a), _weights_of(b)
+    gone = [name for name in left if name not in right]
+    renamed = dict(_renamed({name: left[name] for name in gone}, {n: t for n, t in right.items() if n not in left}))
     for name in left:
         if name in right and (told := _changed_weight(left[name], right[name])):
             yield f"'{name}': {told}"
-    yield from (f"'{name}' is gone ({_described(left[name])})" for name in left if name not in right)
-    yield from (f"'{name}' is new ({_described(right[name])})" for name in right if name not in left)
+    yield from (f"'{old}' is named '{new}'" for old, new in renamed.items())
+    yield from (f"'{name}' is gone ({_described(left[name])})" for name in gone if name not in renamed)
+    known = {*left, *renamed.values()}
+    yield from (f"'{name}' is new ({_described(right[name])})" for name in right if name not in known)
+
+
+def _weights_of(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """The weights by name; those of a body behind its path."""
+    return {
+        f"{path}/{name}" if path else name: value.const_value
+        for path, graph in graphs(model)
+        for name, value in graph.initializers.items()
+        if value.const_value is not None
+    }
+
+
+def _renamed(gone: Mapping[str, ir.TensorProtocol], come: Mapping[str, ir.TensorProtocol]) -> Iterator[tuple[str, str]]:
+    """Weights that are in both models under other names: of one type, shape and contents, first come first."""
+    kinds = {(t.dtype, tuple(t.shape)) for t in gone.values()} & {(t.dtype, tuple(t.shape)) for t in come.values()}
+    waiting: dict[tuple[Any, ...], list[str]] = {}
+    for name, tensor in come.items():
+        if (tensor.dtype, tuple(tensor.shape)) in kinds:
+            waiting.setdefault((tensor.dtype, tuple(tensor.shape), _digest(tensor)), []).append(name)
+    for name, tensor in gone.items():
+        if (tensor.dtype, tuple(tensor.shape)) in kinds:
+            found = waiting.get((tensor.dtype, tuple(tensor.shape), _digest(tensor)))
+            if found:
+                yield name, found.pop(0)
+
+
+def _digest(tensor: ir.TensorProtocol) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for (piece,) in pieces(tensor):
+        digest.update(repr(piece.tolist()).encode() if piece.dtype == object else piece.tobytes())
+    return digest.digest()
 
 
 def _described(tensor: ir.TensorProtocol) -> str:
@@ -195,10 +232,18 @@ def _changed_weight(left: ir.TensorProtocol, right: ir.TensorProtocol) -> str:
         return ""
     if left.dtype == ir.DataType.STRING:
         return "other contents"
-    x, y = (tensor.numpy().astype(np.float64) for tensor in (left, right))
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(x - y)
-    return f"other contents, {int(np.count_nonzero(x != y))} of {x.size} elements, by {np.nanmax(distance):.3g} at most"
+    unlike, largest = 0, 0.0
+    for pair in pieces(left, right):
+        x, y = (piece.astype(np.complex128 if piece.dtype.kind == "c" else np.float64) for piece in pair)
+        differs = (x != y) & ~(np.isnan(x) & np.isnan(y))
+        with np.errstate(invalid="ignore"):
+            distance = np.abs(x - y)[differs]
+        unlike += int(np.count_nonzero(differs))
+        largest = max(largest, float(np.max(distance[~np.isnan(distance)], initial=0)))
+    if not unlike:
+        return "other bits for equal numbers"
+    by = f", by {largest:.3g} at most" if largest else ", and one of the two is no number"
+    return f"other contents, {unlike} of {left.size} elements{by}"
 
 
 def _interface(a: ir.Graph, b: ir.Graph) -> Iterator[str]:
@@ -216,6 +261,35 @@ def _interface(a: ir.Graph, b: ir.Graph) -> Iterator[str]:
             yield f"{kind}s are in another order: {', '.join(theirs)}"
 
 
+def _outputs(matching: Matching, a: ir.Model, b: ir.Model) -> Iterator[str]:
+    """Outputs, those of bodies and functions included, that nodes in both models make, and not the same ones."""
+    others = dict(graphs(b))
+    for path, graph in graphs(a):
+        if path not in others:
+            continue
+        for name, left, right in _paired_outputs(graph, others[path], by_name=not path):
+            makers = [value.producer() for value in (left, right)]
+            told = any(maker is not None and matching.is_lone(maker) for maker in makers)
+            if not told and not matching.corresponds(left, right):
+                where = f"{path}: " if path else ""
+                yield f"{where}output {name}: made by {_maker(left)} → {_maker(right)}"
+
+
+def _paired_outputs(a: ir.Graph, b: ir.Graph, *, by_name: bool) -> Iterator[tuple[str, ir.Value, ir.Value]]:
+    if by_name:
+        theirs = {value.name: value for value in b.outputs}
+        yield from ((f"'{v.name}'", v, theirs[v.name]) for v in a.outputs if v.name in theirs)
+    else:
+        yield from ((str(number), x, y) for number, (x, y) in enumerate(zip(a.outputs, b.outputs, strict=False)))
+
+
+def _maker(value: ir.Value) -> str:
+    node = value.producer()
+    if node is None:
+        return f"'{value.name}' itself"
+    return node_label(node) if len(node.outputs) == 1 else f"{node_label(node)}, its output {value.index()}"
+
+
 def _typed(value: ir.Value) -> str:
     kind = "?" if value.type is None else str(value.type)
     return kind if value.shape is None else f"{kind} {value.shape}"
@@ -224,13 +298,44 @@ def _typed(value: ir.Value) -> str:
 def _model(a: ir.Model, b: ir.Model) -> Iterator[str]:
     if a.ir_version != b.ir_version:
         yield f"IR version: {a.ir_version} → {b.ir_version}"
+    for what, left, right in (
+        ("graph name", a.graph.name, b.graph.name),
+        ("model version", a.model_version, b.model_version),
+        ("model domain", a.domain, b.domain),
+        ("producer", _producer(a), _producer(b)),
+    ):
+        if (left or None) != (right or None):
+            yield f"{what}: {left or 'none'} → {right or 'none'}"
     yield from _pairs("opset of", _named(a.opset_imports), _named(b.opset_imports))
     yield from _pairs("metadata", a.metadata_props, b.metadata_props)
-    functions = ({f"{f.domain}.{f.name}": "defined" for f in model.functions.values()} for model in (a, b))
-    yield from _pairs("function", *functions)
-    producers = [f"{model.producer_name or ''} {model.producer_version or ''}".strip() for model in (a, b)]
-    if producers[0] != producers[1]:
-        yield f"producer: {producers[0] or 'none'} → {producers[1] or 'none'}"
+    theirs = {_title(function): function for function in b.functions.values()}
+    mine = {_title(function): function for function in a.functions.values()}
+    yield from _pairs("function", *(dict.fromkeys(side, "defined") for side in (mine, theirs)))
+    for title in mine:
+        if title in theirs:
+            yield from _function(title, mine[title], theirs[title])
+
+
+def _producer(model: ir.Model) -> str:
+    return f"{model.producer_name or ''} {model.producer_version or ''}".strip()
+
+
+def _title(function: ir.Function) -> str:
+    return f"{function.domain}.{function.name}" + (f":{function.overload}" if function.overload else "")
+
+
+def _function(title: str, a: ir.Function, b: ir.Function) -> Iterator[str]:
+    yield from _pairs(f"function {title}: opset of", _named(a.opset_imports), _named(b.opset_imports))
+    sides = ({f"'{name}'": _default(attribute) for name, attribute in f.attributes.items()} for f in (a, b))
+    yield from _pairs(f"function {title}: attribute", *sides)
+    for kind in ("inputs", "outputs"):
+        counts = [len(getattr(f, kind)) for f in (a, b)]
+        if counts[0] != counts[1]:
+            yield f"function {title}: {kind}: {counts[0]} → {counts[1]}"
+
+
+def _default(attribute: ir.Attr) -> str:
+    return "without a default" if attribute.value is None else str(attribute.value)
 
 
 def _named(imports: Mapping[str, int]) -> dict[str, int]:

@@ -15,6 +15,10 @@ MOST_BYTES_COMPARED = 1 << 16
 """Up to this size, constants under unlike names are told to be equal by their contents."""
 
 
+PIECE = 1 << 20
+"""Elements of a weight that are looked at together."""
+
+
 @dataclass(frozen=True)
 class Located:
     """A node and where it is: the path of its graph, empty for the main one."""
@@ -40,22 +44,24 @@ def operator(node: ir.Node) -> str:
 
 def located(model: ir.Model) -> Iterator[Located]:
     """Every node of a model, in order, with the path of its graph."""
+    for path, graph in graphs(model):
+        yield from (Located(node, path) for node in graph)
+
+
+def graphs(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
+    """Every graph of a model with its path, empty for the main one: functions', and bodies behind what holds them."""
     roots = [("", model.graph)]
     roots += [(f"function {f.domain}.{f.name}", f.graph) for f in model.functions.values()]
-    for path, graph in roots:
-        yield from _within(graph, path)
-
-
-def _within(graph: ir.Graph, path: str) -> Iterator[Located]:
-    pending = [(graph, path)]
-    while pending:
-        current, where = pending.pop()
-        for node in current:
-            yield Located(node, where)
-            for attribute in node.attributes.values():
-                for body in bodies_of(attribute):
-                    name = f"{node_label(node)}.{attribute.name}"
-                    pending.append((body, f"{where}/{name}" if where else name))
+    for root in roots:
+        pending = [root]
+        while pending:
+            where, graph = pending.pop()
+            yield where, graph
+            for node in graph:
+                for attribute in node.attributes.values():
+                    for body in bodies_of(attribute):
+                        name = f"{node_label(node)}.{attribute.name}"
+                        pending.append((f"{where}/{name}" if where else name, body))
 
 
 def bodies_of(attribute: ir.Attr) -> list[ir.Graph]:
@@ -79,6 +85,7 @@ class Matching:
         self.a, self.b = list(located(a)), list(located(b))
         self.pairs: dict[Located, Located] = {}
         self._partner: dict[ir.Node, ir.Node] = {}
+        self._paired: set[ir.Node] = set()
         self._taken: set[Located] = set()
         self._by_tensor()
         self._by_name()
@@ -89,6 +96,7 @@ class Matching:
     def _pair(self, a: Located, b: Located) -> None:
         self.pairs[a] = b
         self._partner[a.node] = b.node
+        self._paired |= {a.node, b.node}
         self._taken.add(b)
 
     def _by_tensor(self) -> None:
@@ -129,6 +137,10 @@ class Matching:
             if len(fits) == 1:
                 self._pair(a, fits[0])
 
+    def is_lone(self, node: ir.Node) -> bool:
+        """Whether a node of either model has no partner in the other."""
+        return node not in self._paired
+
     def corresponds(self, x: ir.Value | None, y: ir.Value | None) -> bool:
         """Whether a value of the first model is that of the second: made by paired nodes, or a source named alike.
 
@@ -157,7 +169,18 @@ def same_contents(left: ir.TensorProtocol, right: ir.TensorProtocol) -> bool:
     """Whether two tensors of one type and shape hold equal bits."""
     if left.dtype == ir.DataType.STRING:
         return bool(np.array_equal(left.numpy(), right.numpy()))
-    return left.tobytes() == right.tobytes()
+    return all(np.array_equal(_bits(x), _bits(y)) for x, y in pieces(left, right))
+
+
+def pieces(*tensors: ir.TensorProtocol) -> Iterator[tuple[np.ndarray, ...]]:
+    """The elements of tensors of one shape, a piece of each at a time: of weights in files not all is in memory."""
+    flat = [tensor.numpy().reshape(-1) for tensor in tensors]
+    for start in range(0, flat[0].size, PIECE):
+        yield tuple(array[start : start + PIECE] for array in flat)
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(np.uint8)
 
 
 def equal_attributes(a: ir.Node, b: ir.Node) -> bool:
