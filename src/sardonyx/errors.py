@@ -23,7 +23,10 @@ class SardonyxError(Exception):
         self.problem = problem
         self.where = where
         self.remedy = remedy
-        super().__init__(" ".join(part for part in (f"{where}: {problem}" if where else problem, remedy) if part))
+        told = f"{where}: {problem}" if where else problem
+        if remedy and not told.endswith((".", "!", "?")):
+            told += "."
+        super().__init__(f"{told} {remedy}" if remedy else told)
 
 
 class ModelFileError(SardonyxError):

@@ -39,9 +39,7 @@ Shapes = dict[str, list[int | str | None]]
 def report_error(error: SardonyxError) -> None:
     """Show an error that was raised on purpose: what, where, what to do; never a traceback."""
     errors.print("[bold red]error:[/]", end=" ")
-    problem = f"{error.where}: {error.problem}" if error.where else error.problem
-    ended = problem if not error.remedy or problem.endswith((".", "!", "?")) else f"{problem}."
-    errors.print(" ".join(part for part in (ended, error.remedy) if part), markup=False)
+    errors.print(str(error), markup=False)
 
 
 def print_json(data: Any) -> None:

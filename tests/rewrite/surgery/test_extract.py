@@ -102,9 +102,10 @@ def test_an_input_may_be_an_output() -> None:
         (["y", "y"], None, "twice"),
         ([], None, "outputs"),
         (["yy"], None, "Did you mean y"),
+        ("yu", None, "not a list"),
     ],
 )
-def test_refusals_name_what_is_wrong(outputs: list[str], inputs: list[str] | None, message: str) -> None:
+def test_refusals_name_what_is_wrong(outputs: list[str] | str, inputs: list[str] | None, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         sardonyx.extract(model(), outputs, inputs)
 
@@ -119,3 +120,19 @@ def test_a_tensor_in_a_body_is_refused_as_such() -> None:
     )
     with pytest.raises(OptionError, match="body"):
         sardonyx.extract(whole, ["p"])
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(["u"], None), (["y"], ["u"])])
+def test_a_tensor_of_unknown_type_is_refused_with_its_node(outputs: list[str], inputs: list[str] | None) -> None:
+    whole = model(
+        """<ir_version: 8, opset_import: ["": 17, "mine": 1]>
+        g (float[N] x) => (float[N] y) { u = mine.Op(x) y = mine.Op(u) }"""
+    )
+    with pytest.raises(OptionError, match=r"type of 'u' is not known.*Op\(u\) \(mine\)"):
+        sardonyx.extract(whole, outputs, inputs)
+
+
+def test_a_model_may_be_given_as_it_is_loaded() -> None:
+    proto = onnx.parser.parse_model(TEXT)
+    assert names(sardonyx.extract(proto, ["b"]).graph.inputs) == ["x"]
+    assert names(sardonyx.rename(proto.SerializeToString(), {"x": "image"}).graph.inputs) == ["image", "z"]

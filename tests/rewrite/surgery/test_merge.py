@@ -129,13 +129,16 @@ def test_the_originals_stay_as_they_are() -> None:
         (("float[M, 2] h", "float[M, 3] h"), None, ShapeError, "h=h"),
         (("float[M, 2] h", "double[M, 2] h"), None, ShapeError, "h=h"),
         (("float[M, 2] y", "float[M, 2] side"), None, OptionError, "side"),
-        (("", ""), {"nowhere": "h"}, OptionError, "nothing in common"),
-        (("", ""), {"h": "h", "a": "b"}, OptionError, "a=b"),
+        (("float[M, 2] h", "float[M, 2] z"), None, OptionError, "nothing in common"),
+        (("", ""), {"nowhere": "h"}, OptionError, "output 'nowhere'.* There are h, side"),
+        (("", ""), {"h": "h", "side": "b"}, OptionError, "input 'b'.* There are h"),
         (("", ""), {"h": "h", "side": "h"}, OptionError, "fed twice"),
     ],
 )
 def test_refusals(change: tuple[str, str], links: dict[str, str] | None, error: type[Exception], message: str) -> None:
     text = SECOND.replace(*change)
+    if change[1].endswith("z"):
+        text = text.replace("Mul(h, w)", "Mul(z, w)")
     if change[1].endswith("side"):
         text = text.replace("y = Identity", "side = Identity")
     with pytest.raises(error, match=message):
@@ -152,3 +155,52 @@ def test_an_input_that_is_an_output_is_passed_on_under_its_name() -> None:
     joined = sardonyx.merge([model(FIRST), sardonyx.rename(model(through), {"h": "same"})], {"h": "same"})
     got = run(joined, x=X)
     np.testing.assert_array_equal(got["same"], np.maximum(X + W, 0))
+
+
+def test_links_whose_models_do_not_follow_on_each_other() -> None:
+    third = (
+        SECOND.replace("float[M, 2] h", "float[M, 2] y").replace("Mul(h", "Mul(y").replace("[M, 2] y)\n", "[M, 2] z)\n")
+    )
+    third = third.replace("y = Identity", "z = Identity")
+    with pytest.raises(OptionError, match="y=h"):
+        sardonyx.merge([model(FIRST), model(SECOND), model(third)], {"h": "h", "side": "y", "y": "h"})
+
+
+CALLER = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+{name} (float[N, 2] {x}) => (float[N, 2] {y}) {{ {y} = local.f({x}) }}
+<opset_import: ["": 17, "local": 1], domain: "local"> f (a) => (b) {{ c = local.g(a) b = Neg(c) }}
+<opset_import: ["": 17], domain: "local"> g (a) => (b) {{ b = Exp(a) }}"""
+
+
+def test_functions_that_are_the_same_are_there_once() -> None:
+    texts = [CALLER.format(name=name, x=x, y=y) for name, x, y in (("p", "x", "h"), ("q", "h", "y"))]
+    joined = sardonyx.merge([model(text) for text in texts])
+    assert len(joined.functions) == 2
+    np.testing.assert_allclose(run(joined, x=X)["y"], -np.exp(-np.exp(X)), rtol=1e-6)
+
+
+def test_functions_that_call_others_of_one_name_stay_two() -> None:
+    first, second = (CALLER.format(name=name, x=x, y=y) for name, x, y in (("p", "x", "h"), ("q", "h", "y")))
+    joined = sardonyx.merge([model(first), model(second.replace("Exp", "Sin"))])
+    assert len(joined.functions) == 4
+    np.testing.assert_allclose(run(joined, x=X)["y"], -np.sin(-np.exp(X)), rtol=1e-6)
+
+
+def test_versions_of_a_domain_of_functions_are_labels() -> None:
+    first, second = (CALLER.format(name=name, x=x, y=y) for name, x, y in (("p", "x", "h"), ("q", "h", "y")))
+    joined = sardonyx.merge([model(first), model(second.replace('"local": 1', '"local": 3'))])
+    assert joined.graph.opset_imports["local"] == 3
+    np.testing.assert_allclose(run(joined, x=X)["y"], -np.exp(-np.exp(X)), rtol=1e-6)
+
+
+def test_versions_of_a_domain_that_nobody_can_convert_are_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "mine": {version}]>
+    g (float[N] {x}) => (float[N] {y}) {{ {y} = mine.Op({x}) }}"""
+    models = [model(text.format(version=v, x=x, y=y)) for v, x, y in ((1, "x", "h"), (2, "h", "y"))]
+    with pytest.raises(OptionError, match=r"versions 1 and 2 of the domain mine, .* Op"):
+        sardonyx.merge(models)
+
+
+def test_a_size_that_the_next_model_fixes_is_fixed() -> None:
+    joined = sardonyx.merge([model(FIRST), model(SECOND.replace("[M", "[3"))])
+    assert [str(value.shape) for value in (*joined.graph.inputs, *joined.graph.outputs)] == ["[3,2]"] * 3

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from sardonyx import model as model_io
 from sardonyx.errors import OptionError
 from sardonyx.model import lower_ir_version
 from sardonyx.model.copying import copy_of
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.surgery.interface import (
+    Source,
     annotated,
     bodies_within,
     drop_unused_functions,
@@ -22,11 +25,11 @@ from sardonyx.rewrite.surgery.interface import (
 )
 
 
-def extract(model: ir.Model, outputs: Sequence[str], inputs: Sequence[str] | None = None) -> ir.Model:
+def extract(model: Source, outputs: Sequence[str], inputs: Sequence[str] | None = None) -> ir.Model:
     """Cuts out what computes ``outputs`` from ``inputs``.
 
     Args:
-        model: The Model; it is not changed.
+        model: A Model, which is not changed, or anything that ``sardonyx.load`` takes.
         outputs: Tensors of the main graph that the part gives, in this order.
         inputs: Tensors of the main graph that it is given, in this order; a weight may be one. None takes the graph
             inputs that the outputs depend on.
@@ -36,20 +39,23 @@ def extract(model: ir.Model, outputs: Sequence[str], inputs: Sequence[str] | Non
         need.
 
     Raises:
-        OptionError: A name is no tensor of the main graph or is given twice, or the outputs depend on a graph input
-            that is not among ``inputs``.
+        OptionError: A name is no tensor of the main graph or is given twice, the outputs depend on a graph input
+            that is not among ``inputs``, or the type of a tensor that becomes an input or output is not known.
     """
     for option, names in (("outputs", outputs), ("inputs", inputs or ())):
+        if isinstance(names, str):
+            raise OptionError(f"'{names}' is one text, not a list of names", where=option)
         if twice := sorted({name for name in names if list(names).count(name) > 1}):
             raise OptionError(f"named twice: {shown(twice)}", where=option)
     if not outputs:
         raise OptionError("names no tensor", where="outputs")
-    part = copy_of(model)
+    part = copy_of(model_io.load(model))
     listed = annotated(part)
     infer_shapes(part, strict=False)
     graph = part.graph
     wanted = [_find(graph, name, "outputs") for name in outputs]
     given = None if inputs is None else [_find(graph, name, "inputs") for name in inputs]
+    _require_types([value for value in (*wanted, *(given or ())) if value.producer() is not None])
     if given is not None:
         given = [_as_input(graph, value, wanted) for value in given]
     graph.outputs.clear()
@@ -73,6 +79,20 @@ def _find(graph: ir.Graph, name: str, option: str) -> ir.Value:
     near = difflib.get_close_matches(name, values, n=3)
     remedy = f"Did you mean {' or '.join(near)}?" if near else "`sardonyx info` lists the interface."
     raise OptionError(f"'{name}' is no tensor of the main graph", where=option, remedy=remedy)
+
+
+def _require_types(values: Iterable[ir.Value]) -> None:
+    """Refuses what no engine could be told the type of: results of operators that inference does not know."""
+    untyped = [value for value in values if value.type is None and not value.is_graph_output()]
+    if untyped:
+        node = untyped[0].producer()
+        assert node is not None
+        raise OptionError(
+            f"the type of {shown(repr(v.name) for v in untyped)} is not known: it comes from {node_label(node)} "
+            f"({node.domain or 'ai.onnx'}), which inference does not know",
+            where="extract",
+            remedy="Cut elsewhere, list its type in the model's value_info, or define the operator.",
+        )
 
 
 def _as_input(graph: ir.Graph, value: ir.Value, wanted: list[ir.Value]) -> ir.Value:

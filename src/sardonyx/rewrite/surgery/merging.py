@@ -10,10 +10,13 @@ from sardonyx import model as model_io
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
 from sardonyx.model.copying import copy_of
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.rewrite.opset.convert import convert_opset
+from sardonyx.rewrite.opset.schemas import newest as newest_known
 from sardonyx.rewrite.sizes import parsed
 from sardonyx.rewrite.surgery.interface import (
+    Source,
     all_values,
     graphs_of,
     rename_values,
@@ -23,15 +26,16 @@ from sardonyx.rewrite.surgery.interface import (
 )
 
 
-def merge(models: Sequence[ir.Model], links: Mapping[str, str] | None = None) -> ir.Model:
+def merge(models: Sequence[Source], links: Mapping[str, str] | None = None) -> ir.Model:
     """Joins models in order, each one's outputs feeding the next one's inputs.
 
     The result's inputs are those of the first model and the unlinked ones of the others; its outputs are the
     unlinked ones of all but the last model, and those of the last. They keep their names; other tensors, nodes and
-    functions whose names clash get new ones. Models of unlike operator sets are raised to the newest among them.
+    functions whose names clash get new ones; a function that two models define alike is there once. Models of unlike
+    operator sets are raised to the newest among them. A size that one model leaves open and the next fixes is fixed.
 
     Args:
-        models: Two Models or more; they are not changed.
+        models: Two Models or more, which are not changed, or anything that ``sardonyx.load`` takes.
         links: Output of one model → input of the next. None links what is named alike, and where nothing is, the
             outputs to the inputs in order if there are equally many.
 
@@ -40,13 +44,16 @@ def merge(models: Sequence[ir.Model], links: Mapping[str, str] | None = None) ->
 
     Raises:
         OptionError: A link names no output or no input, nothing can be linked, or inputs or outputs of two models
-            that stay apart bear one name.
+            that stay apart bear one name, or models import unlike versions of a domain that nobody can convert.
         ShapeError: A linked output and input differ in type, rank or a fixed size.
         OpsetConversionError: A model cannot be raised to the newest operator set among them.
     """
     if len(models) < 2:
         raise OptionError("takes two models or more", where="merge")
-    copies = _aligned([copy_of(model) for model in models])
+    loaded = [model_io.load(model) for model in models]
+    if links:
+        _require_ends(loaded, links)
+    copies = _aligned([copy_of(model) for model in loaded])
     unused = dict(links) if links is not None else None
     joined = copies[0]
     for following in copies[1:]:
@@ -60,6 +67,21 @@ def merge(models: Sequence[ir.Model], links: Mapping[str, str] | None = None) ->
     return joined
 
 
+def _require_ends(models: Sequence[ir.Model], links: Mapping[str, str]) -> None:
+    """Refuses links from what no model gives, or to what none takes."""
+    for kind, wanted, values in (
+        ("output", links, [v for model in models[:-1] for v in model.graph.outputs]),
+        ("input", links.values(), [v for model in models[1:] for v in model.graph.inputs]),
+    ):
+        known = [str(value.name) for value in values]
+        if missing := [name for name in wanted if name not in known]:
+            raise OptionError(
+                f"no model that could be linked has an {kind} {shown(repr(name) for name in missing)}",
+                where="links",
+                remedy=f"There are {shown(known)}.",
+            )
+
+
 def _aligned(models: list[ir.Model]) -> list[ir.Model]:
     """The models at the newest operator set that any of them imports, for every domain."""
     newest: dict[str, int] = {}
@@ -70,9 +92,33 @@ def _aligned(models: list[ir.Model]) -> list[ir.Model]:
     for model in models:
         for domain, version in list(model.graph.opset_imports.items()):
             if version < newest[domain]:
-                model = convert_opset(model, newest[domain], domain=domain)
+                if newest_known(domain):
+                    model = convert_opset(model, newest[domain], domain=domain)
+                else:
+                    _label(model, domain, newest[domain])
         aligned.append(model)
     return aligned
+
+
+def _label(model: ir.Model, domain: str, version: int) -> None:
+    """Writes another version of a domain of which the model's own functions are all that it uses."""
+    imports = [model.graph.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    foreign = [
+        node
+        for graph in graphs_of(model)
+        for node in graph
+        if node.domain == domain and node.op_identifier() not in model.functions
+    ]
+    if foreign:
+        raise OptionError(
+            f"the models import versions {imports[0][domain]} and {version} of the domain {domain}, and nothing tells "
+            f"how to convert {shown(dict.fromkeys(node.op_type for node in foreign))}",
+            where="merge",
+            remedy="Write the same version into both where the operators are the same.",
+        )
+    for each in imports:
+        if domain in each:
+            each[domain] = version
 
 
 def _required(model: ir.Model) -> list[ir.Value]:
@@ -112,8 +158,10 @@ def _join(first: ir.Model, second: ir.Model, links: Mapping[str, str]) -> ir.Mod
         _check_fit(source, entry)
     outputs = [value for value in first.graph.outputs if value.name not in links]
     _check_interfaces(first, second, outputs, links)
+    share_functions(first, second)
     _rename_clashes(first, second, set(links.values()))
     take_functions(first, second)
+    _fix_sizes(first, pairs)
     tell_sizes_apart(first, second, pairs)
     feed(second, pairs)
     take_graph(first.graph, second.graph, outputs)
@@ -169,6 +217,32 @@ def _rename_clashes(first: ir.Model, second: ir.Model, fed: set[str]) -> None:
                 node.name = taken.fresh(node.name)
 
 
+def share_functions(first: ir.Model, second: ir.Model) -> None:
+    """Removes the functions of ``second`` that ``first`` defines alike, with all that they call."""
+    alike = {
+        identifier
+        for identifier, function in second.functions.items()
+        if identifier in first.functions and _definition(function) == _definition(first.functions[identifier])
+    }
+    clashing = first.functions.keys() & second.functions.keys()
+    while unlike := {
+        identifier
+        for identifier in alike
+        if any(node.op_identifier() in clashing - alike for node in facts.nodes_of(second.functions[identifier].graph))
+    }:
+        alike -= unlike
+    for identifier in alike:
+        del second.functions[identifier]
+
+
+def _definition(function: ir.Function) -> bytes:
+    """What a function says; types that were inferred and what is written for readers do not count."""
+    proto = ir.to_proto(function)
+    for field in ("value_info", "doc_string", "metadata_props"):
+        proto.ClearField(field)
+    return proto.SerializeToString(deterministic=True)
+
+
 def take_functions(first: ir.Model, second: ir.Model) -> None:
     """Moves the functions of ``second``, those whose name is taken under a new one."""
     renamed: dict[ir.OperatorIdentifier, str] = {}
@@ -216,6 +290,16 @@ def _pass_on(graph: ir.Graph, entry: ir.Value) -> None:
     graph.opset_imports.setdefault("", _IDENTITY)
 
 
+def _fix_sizes(first: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+    """Writes the numbers that inputs demand in place of the names that what feeds them has there."""
+    fixed: dict[str, Size] = {}
+    for entry, source in pairs:
+        for mine, theirs in zip(entry.shape or (), source.shape or (), strict=False):
+            if isinstance(mine, int) and isinstance(theirs, ir.SymbolicDim) and symbols_in(theirs) == {theirs.value}:
+                fixed.setdefault(str(theirs.value), mine)
+    _write_sizes(first, fixed)
+
+
 def tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
     """Writes sizes of ``second`` in terms of what feeds it; other names that both models use get a new one there."""
     taken = {name for value in all_values(first) for dim in value.shape or () for name in symbols_in(dim)}
@@ -230,8 +314,12 @@ def tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir
     names = Names(iter(taken | own))
     for name in sorted((own & taken) - meaning.keys()):
         meaning[name] = Dim.symbol(names.fresh(name))
-    for value in all_values(second):
-        if value.shape is not None:
+    _write_sizes(second, meaning)
+
+
+def _write_sizes(model: ir.Model, meaning: Mapping[str, Size]) -> None:
+    for value in all_values(model):
+        if meaning and value.shape is not None:
             value.shape = ir.Shape([substituted(dim, meaning) for dim in value.shape])
 
 

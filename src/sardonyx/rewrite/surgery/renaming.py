@@ -6,23 +6,32 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
 from sardonyx.model.copying import copy_of
 from sardonyx.rewrite.names import node_names, value_names
-from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_values, shown, substituted, symbols_in
+from sardonyx.rewrite.surgery.interface import (
+    Source,
+    all_values,
+    graphs_of,
+    rename_values,
+    shown,
+    substituted,
+    symbols_in,
+)
 
 Names = Mapping[str, str]
 
 
 def rename(
-    model: ir.Model, values: Names | None = None, *, nodes: Names | None = None, dims: Names | None = None
+    model: Source, values: Names | None = None, *, nodes: Names | None = None, dims: Names | None = None
 ) -> ir.Model:
     """Gives tensors, nodes or dimensions new names; names may be swapped.
 
     Args:
-        model: The Model; it is not changed.
+        model: A Model, which is not changed, or anything that ``sardonyx.load`` takes.
         values: Old name → new name of graph inputs, outputs, weights and other tensors, wherever they are defined.
         nodes: Old name → new name of nodes, in bodies and functions too.
         dims: Old name → new name of dimensions, also within expressions (``batch*2``).
@@ -33,7 +42,7 @@ def rename(
     Raises:
         OptionError: An old name does not exist, or a new one is taken or empty.
     """
-    renamed = copy_of(model)
+    renamed = copy_of(model_io.load(model))
     if values:
         _check(values, set(value_names(renamed)), "tensor")
         rename_values(renamed, values)
@@ -51,14 +60,13 @@ def _check(names: Names, known: set[str], kind: str) -> None:
     missing = [old for old in names if old not in known]
     if missing:
         raise OptionError(f"no {kind} is named so", where=shown(missing), remedy=f"A {kind} keeps its exact spelling.")
-    taken = [new for new in names.values() if not new or (new in known and new not in names)]
-    twice = [new for new in names.values() if list(names.values()).count(new) > 1]
-    if taken or twice:
-        raise OptionError(
-            f"another {kind} has that name, or it is given twice",
-            where=shown(dict.fromkeys([*taken, *twice])),
-            remedy="Choose one that is free.",
-        )
+    if empty := [old for old, new in names.items() if not new]:
+        raise OptionError(f"the {kind} gets no new name", where=shown(empty), remedy="Give one letter at least.")
+    news = list(names.values())
+    if twice := [new for new in dict.fromkeys(news) if news.count(new) > 1]:
+        raise OptionError(f"two {kind}s get the same new name", where=shown(twice), remedy="Choose one for each.")
+    if taken := [new for new in news if new in known and new not in names]:
+        raise OptionError(f"another {kind} has that name", where=shown(taken), remedy="Choose one that is free.")
 
 
 def _rename_dims(model: ir.Model, names: Names) -> None:
