@@ -103,6 +103,17 @@ def test_set_shape(run: Run, two_layers: Path, tmp_path: Path) -> None:
     assert run("set-shape", two_layers, "-o", fixed).code == 2
 
 
+def test_set_shape_opens_named_axes(run: Run, tmp_path: Path) -> None:
+    path, opened = tmp_path / "model.onnx", tmp_path / "opened.onnx"
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, 8] "x:0") => (float[1, 3, 8] y) { y = Neg("x:0") }'
+    onnx.save(onnx.parser.parse_model(text), path)
+    for given, shape in (("x:0:0,2", "[batch,3,x:0_2]"), ("x:0", "[batch,x:0_1,x:0_2]"), ("x:0:1", "[1,x:0_1,8]")):
+        told = run("set-shape", path, "--dynamic", given, "-o", opened, "--json").json
+        assert told["inputs"] == {"x:0": shape}
+    assert "names no axes" in run("set-shape", path, "--dynamic", "x:0:a", "-o", opened).err
+    assert "is no size" in run("set-shape", path, "--batch", "-3", "-o", opened).err
+
+
 def test_convert_opset_and_ir(run: Run, two_layers: Path, tmp_path: Path) -> None:
     older = tmp_path / "older.onnx"
     assert run("convert-opset", two_layers, "--opset", 13, "--ir", 7, "-o", older).code == 0

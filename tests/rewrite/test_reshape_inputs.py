@@ -153,9 +153,19 @@ def test_an_input_that_must_change_too_is_named() -> None:
     assert answers(changed, x=drawn(4, 3), z=drawn(4, 3))["y"].shape == (4, 3)
 
 
-@pytest.mark.parametrize("shapes", [{"nowhere": [1]}, {"x": [1, 4]}])
-def test_inputs_and_ranks_that_do_not_exist(shapes: dict[str, list[int | str | None]]) -> None:
-    with pytest.raises(ShapeError):
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"nowhere": [1]}, "nowhere: no such"),
+        ({"x": [1, 4]}, "x: has rank 3"),
+        ({"x": [-2, 4, 6]}, "-2 is no size"),
+        ({"x": ["", 4, 6]}, "'' is no size"),
+        ({"x": ["2.5", 4, 6]}, "'2.5' is no size"),
+        ({"x": [2.5, 4, 6]}, "2.5 is no size"),
+    ],
+)
+def test_inputs_ranks_and_sizes_that_do_not_exist(shapes: dict[str, list[int | str | None]], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
         sardonyx.set_input_shapes(model(BODY["reshape"]), shapes)
 
 
@@ -181,6 +191,35 @@ def test_make_dynamic_opens_what_is_free_and_keeps_the_rest() -> None:
     changed = model(body)
     assert sardonyx.make_dynamic(changed) == {"image": ["batch", 3, "height", "width"]}
     assert answers(changed, image=drawn(2, 3, 5, 7))["y"].shape == (2, 2, 5, 7)
+
+
+def test_make_dynamic_opens_the_axes_named_and_no_others() -> None:
+    body = "(float[1, 3, 8] x) => (float[1, 3, 8] y) <float[3, 1] p = {1, 2, 3}> { [place] y = Add(x, p) }"
+    changed = model(body)
+    assert sardonyx.make_dynamic(changed, {"x": [-1]}) == {"x": [1, 3, "x_2"]}
+    for axes, message in (([0, 1], "place"), ([3], "no axis 3")):
+        with pytest.raises(ShapeError, match=message):
+            sardonyx.make_dynamic(model(body), {"x": axes})
+
+
+def test_what_functions_bake_is_repaired() -> None:
+    changed = sardonyx.load(
+        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "f": 1]>
+        g (bool c, float[1, 6] x) => (float[1, 2, 3] y) {
+          k = f.flat(x)
+          y = If (c) <then_branch = t () => (float[1, 2, 3] p) { s = Constant <value_ints = [1, 2, 3]> ()
+                                                                p = Reshape(k, s) },
+                      else_branch = e () => (float[1, 2, 3] q) { q = f.cube(k) }>
+        }
+        <domain: "f", opset_import: ["": 17]> flat (a) => (b) {
+          s = Constant <value_ints = [1, 6]> () b = Reshape(a, s) }
+        <domain: "f", opset_import: ["": 17]> cube (a) => (b) {
+          s = Constant <value_ints = [1, 2, 3]> () n = Neg(a) b = Reshape(n, s) }""")
+    )
+    sardonyx.set_input_shapes(changed, {"x": ["N", 6]})
+    x = drawn(4, 6)
+    for c, sign in ((True, 1), (False, -1)):
+        np.testing.assert_array_equal(answers(changed, c=np.array(c), x=x)["y"], sign * x.reshape(4, 2, 3))
 
 
 def test_make_dynamic_says_why_nothing_can_be_opened() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import typer
@@ -28,7 +29,11 @@ def command(
     ] = None,
     dynamic: Annotated[
         list[str] | None,
-        typer.Option(help="Open all sizes of these inputs but the channels: NAME, or NAME:0,2,3.", show_default=False),
+        typer.Option(
+            help="Open every size of these inputs that the model leaves free (A,B; repeatable), or NAME:0,2,3 for "
+            "these axes.",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,8 +49,30 @@ def command(
         if shapes is not None:
             set_input_shapes(changed, shapes)
         if dynamic is not None:
-            make_dynamic(changed, names_in(dynamic))
+            make_dynamic(changed, _axes_by_input(dynamic, {str(value.name) for value in changed.graph.inputs}))
         if batch is not None:
-            set_batch(changed, int(batch) if batch.isdigit() else batch)
+            set_batch(changed, _number_or_name(batch))
         save(changed, output)
     written(output, as_json=as_json, inputs={v.name: str(v.shape) for v in changed.graph.inputs})
+
+
+def _number_or_name(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _axes_by_input(texts: Sequence[str], inputs: Collection[str]) -> dict[str, list[int] | None]:
+    """``["a,b", "c:0,2"]`` → ``{"a": None, "b": None, "c": [0, 2]}``; an input may itself be named ``c:0``."""
+    axes: dict[str, list[int] | None] = {}
+    for text in texts:
+        name, _, numbers = text.rpartition(":")
+        if text not in inputs and name in inputs:
+            try:
+                axes[name] = [int(number) for number in numbers.split(",")]
+            except ValueError as error:
+                raise OptionError(f"'{text}' names no axes", where="--dynamic", remedy="Write NAME:0,2,3.") from error
+        else:
+            axes |= dict.fromkeys([text] if text in inputs else names_in([text]))
+    return axes

@@ -7,8 +7,10 @@ as the original does, and at others it must run at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import ShapeError
@@ -21,11 +23,21 @@ from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform
 from sardonyx.rewrite.surgery.interface import annotated, keep_annotations, shown
 from sardonyx.rewrite.workspace import Settings
 
-FOLDING = ("extract_constant_to_initializer", "fold_constants", "eliminate_deadend", "eliminate_unused_initializer")
-"""The passes that make constants of what is computed from constants alone."""
+PLAINER = (
+    "inline_functions",
+    "eliminate_unused_function",
+    "extract_constant_to_initializer",
+    "fold_constants",
+    "eliminate_deadend",
+    "eliminate_unused_initializer",
+)
+"""The passes that make nodes of calls of functions, and constants of what is computed from constants alone."""
 
 IMAGE_AXES = {2: "height", 3: "width"}
 """Names for the axes of an input of rank 4 that are opened; axis 0 is ``batch``."""
+
+
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def set_input_shapes(model: ir.Model, shapes: InputShapes) -> None:
@@ -69,23 +81,27 @@ def set_batch(model: ir.Model, size: int | str) -> None:
     _replace(model, changed)
 
 
-def make_dynamic(model: ir.Model, names: Sequence[str] | None = None) -> dict[str, list[int | str | None]]:
+def make_dynamic(
+    model: ir.Model, names: Sequence[str] | Mapping[str, Sequence[int] | None] | None = None
+) -> dict[str, list[int | str | None]]:
     """Opens every size of some inputs that the model leaves free, in place.
 
-    A size that cannot be opened (the channels of a convolution, say) stays as it is.
+    A size that cannot be opened (the channels of a convolution, say) stays as it is, unless its axis was named.
 
     Args:
         model: The Model; it is as it was where this raises.
-        names: The inputs; all when None.
+        names: The inputs; all when None. A mapping names axes too: input → its axes to open, or None for all.
 
     Returns:
         The new shape of each of these inputs.
 
     Raises:
-        ShapeError: There is no such input, its rank is not declared, or no size can be opened; holds the reasons.
+        ShapeError: There is no such input or axis, its rank is not declared, no size can be opened, or one whose axis
+            was named cannot be; holds the reasons.
     """
     entries = {str(value.name): value for value in _data_inputs(model)}
-    chosen = list(entries) if names is None else list(names)
+    named = names if isinstance(names, Mapping) else dict.fromkeys(entries if names is None else names)
+    chosen = list(named)
     shapes: dict[str, list[int | str | None]] = {}
     reasons: list[str] = []
     for name in chosen:
@@ -94,14 +110,17 @@ def make_dynamic(model: ir.Model, names: Sequence[str] | None = None) -> dict[st
         shapes[name] = _sizes(entries[name])
     opened = 0
     for name, sizes in shapes.items():
+        axes = _axes(name, named[name], len(sizes))
         for axis, size in enumerate(sizes):
-            if not isinstance(size, int):
+            if not isinstance(size, int) or (axes is not None and axis not in axes):
                 continue
             sizes[axis] = _axis_name(name, axis, len(sizes))
             try:
                 _reshaped(model, shapes)
                 opened += 1
             except ShapeError as error:
+                if axes is not None:
+                    raise
                 sizes[axis] = size
                 reasons.append(str(error))
     already = any(not isinstance(dim, int) for name in chosen for dim in _sizes(entries[name]))
@@ -118,6 +137,14 @@ def _name_axis(model: ir.Model, output: str, axis: int, size: int | str) -> None
         dims = _sizes(value)
         dims[axis] = size
         value.shape = ir.Shape(dims)
+
+
+def _axes(name: str, axes: Sequence[int] | None, rank: int) -> set[int] | None:
+    if axes is None:
+        return None
+    if beyond := [axis for axis in axes if not -rank <= axis < rank]:
+        raise ShapeError(f"has rank {rank}, and no axis {shown(beyond)}", where=name)
+    return {axis % rank for axis in axes}
 
 
 def _axis_name(name: str, axis: int, rank: int) -> str:
@@ -143,18 +170,32 @@ def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
         shape = inputs[name].shape
         if shape is not None and len(shape) != len(sizes):
             raise ShapeError(f"has rank {len(shape)}, and {len(sizes)} sizes were given", where=name)
+        own = _sizes(inputs[name]) if shape is not None else [None] * len(sizes)
+        if strange := [size for size, old in zip(sizes, own, strict=True) if size != old and not _is_size(size)]:
+            remedy = "Sizes are numbers ≥ 0, names, or None for an open size without a name."
+            raise ShapeError(f"{shown(map(repr, strange))} is no size", where=name, remedy=remedy)
     try:
         work = copy_of(model)
         open_negative_sizes(work)
         changed = _repaired(work, shapes)
         compare_with(model, changed)
     except ShapeError:
-        # Where shape arithmetic of constants hides sizes from the walk, folding it first shows them.
-        folded = copy_of(model)
-        transform(folded, select(passes=FOLDING), Settings())
-        changed = _repaired(folded, shapes)
+        changed = _repaired(_plainer(model), shapes)
         compare_with(model, changed)
     return changed
+
+
+def _plainer(model: ir.Model) -> ir.Model:
+    """A copy in which the walk sees more: no sizes hidden in functions, or in shape arithmetic of constants."""
+    plain = copy_of(model)
+    transform(plain, select(passes=PLAINER), Settings())
+    return plain
+
+
+def _is_size(size: object) -> bool:
+    if isinstance(size, str):
+        return bool(size.strip()) and not _NUMBER.fullmatch(size.strip())
+    return size is None or (isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size >= 0)
 
 
 def _repaired(work: ir.Model, shapes: InputShapes) -> ir.Model:
