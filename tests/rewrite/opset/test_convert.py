@@ -87,6 +87,23 @@ def test_a_function_is_converted_by_what_its_callers_agree_on() -> None:
     assert_same_answers(proto, converted, draw(proto))
 
 
+def test_names_in_a_function_that_is_inlined_give_way_to_those_of_bodies() -> None:
+    proto = parse("""
+        <ir_version: 8, opset_import: ["" : 9, "own" : 1]>
+        agraph (bool c, float[2, 6] x, float[2, 3, 4] z) => (float[2, 6] y, float[2, 3, 4] u) {
+          k = own.larger(x)
+          u = own.larger(z)
+          y = If (c) <then_branch = yes () => (float[2, 6] p) { s = Exp(k) p = Mul(k, s) },
+                      else_branch = no () => (float[2, 6] q) { q = Neg(k) }>
+        }
+        <domain: "own", opset_import: ["" : 9]> larger (a) => (b) { s = Exp(a) m = Greater(s, a) b = Where(m, s, a) }
+    """)
+    converted = convert(proto, 8)
+    assert not converted.functions, "Where has no equal that fits both callers"
+    onnx.checker.check_model(converted, full_check=True)
+    assert_same_answers(proto, converted, draw(proto) | {"c": np.asarray(True)})
+
+
 @pytest.mark.parametrize("opset", [21, 9])
 def test_the_ir_version_is_the_one_that_the_operator_set_needs(opset: int) -> None:
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])

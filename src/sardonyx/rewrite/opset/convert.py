@@ -11,7 +11,9 @@ from sardonyx.errors import InvalidModelError, OpsetConversionError, OptionError
 from sardonyx.model import lower_ir_version
 from sardonyx.model.copying import copy_of
 from sardonyx.ops.evaluation import evaluate_nodes
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.names import Names, value_names
 from sardonyx.rewrite.opset.alignment import align, illegality
 from sardonyx.rewrite.opset.expansion import expand
 from sardonyx.rewrite.opset.experimental import EXPERIMENTAL, replace_experimental
@@ -57,14 +59,24 @@ def convert_opset(
         except OpsetConversionError:
             if not model.functions:
                 raise
-            inlined = copy_of(model)
-            InlinePass()(inlined)
-            converted = Walk(inlined, domain).convert(opset)
+            converted = Walk(_inlined(model), domain).convert(opset)
     if ir_version is not None:
         set_ir_version(converted, ir_version)
     elif opset is not None:
         lower_ir_version(converted)
     return converted
+
+
+def _inlined(model: ir.Model) -> ir.Model:
+    """A copy without functions; names inside of these give way to those of bodies, which the pass does not ask for."""
+    inlined = copy_of(model)
+    names = Names(value_names(inlined))
+    for function in inlined.functions.values():
+        values = [*function.inputs, *(value for node in facts.nodes_of(function.graph) for value in node.outputs)]
+        named = [value for value in values if value.name]
+        ir.convenience.rename_values(named, [names.adopt(str(value.name)) for value in named])
+    InlinePass()(inlined)
+    return inlined
 
 
 class Walk:
