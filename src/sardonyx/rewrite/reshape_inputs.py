@@ -195,7 +195,7 @@ def _plainer(model: ir.Model) -> ir.Model:
 def _is_size(size: object) -> bool:
     if isinstance(size, str):
         return bool(size.strip()) and not _NUMBER.fullmatch(size.strip())
-    return size is None or (isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size >= 0)
+    return size is None or (isinstance(size, (int, np.integer)) and not isinstance(size, bool) and int(size) >= 0)
 
 
 def _repaired(work: ir.Model, shapes: InputShapes) -> ir.Model:
