@@ -15,7 +15,7 @@ LINES: dict[str, Callable[[Commands], str]] = {
     "optimize at an opset": lambda c: c.optimize(opset=18),
     "simplify": lambda c: c.simplify(),
     "fp16": lambda c: c.fp16(),
-    "set_shape": lambda c: c.set_shape("x", "batch,2"),
+    "set_shape": lambda c: c.set_shape({"x": "batch,2"}),
     "convert_opset": lambda c: c.convert_opset(13),
     "convert_ir": lambda c: c.convert_ir(9),
     "convert_opset_and_ir": lambda c: c.convert_opset_and_ir(13, 7),

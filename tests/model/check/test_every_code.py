@@ -319,6 +319,27 @@ def test_commands_name_the_file_and_the_repair(tmp_path: Path) -> None:
     assert found.command == f"sardonyx set-shape '{path}' --input x:batch,3 -o '{tmp_path}/my model.repaired.onnx'"
 
 
+def test_a_batch_that_inputs_share_is_opened_in_all_of_them() -> None:
+    found = find(
+        check(text("g (float[1, 2] x, float[1, 2] z, float[5] k) => (float[1, 2] y) { y = Sum (x, z) }"), lint=True),
+        "batch-baked",
+    )
+    assert [each.where.tensor for each in found] == ["x", "z"]
+    assert {each.command.split(" -o ")[0] for each in found} == {
+        "sardonyx set-shape MODEL.onnx --input x:batch,2 --input z:batch,2"
+    }
+
+
+def test_a_weight_that_a_body_gives_is_no_duplicate() -> None:
+    model = text(
+        """g (int64 n, bool go, float[2] x) => (float[2] y) <bool other = {1}> {
+            t = And (go, other)
+            y = Loop (n, t, x) <body = b (int64 i, bool c, float[2] s) => (bool again, float[2] r) <bool again = {1}>
+                                       { r = Neg (s) }> }"""
+    )
+    assert not find(check(model, lint=True), "duplicate-weight")
+
+
 def test_dictionary_holds_every_part() -> None:
     (found,) = check(text("g (float[2] x) => (float[2] y) { y = Relu (x, x) }"))[:1]
     assert found.as_dict() == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -37,9 +38,9 @@ class Commands:
         """``sardonyx fp16``."""
         return self._line("fp16")
 
-    def set_shape(self, name: str, shape: str) -> str:
-        """``sardonyx set-shape`` for one input; ``shape`` is a comma-separated list of sizes and names."""
-        return self._line("set-shape", "--input", f"{name}:{shape}")
+    def set_shape(self, shapes: Mapping[str, str]) -> str:
+        """``sardonyx set-shape``: input → its shape, a comma-separated list of sizes and names."""
+        return self._line("set-shape", *(part for name in shapes for part in ("--input", f"{name}:{shapes[name]}")))
 
     def convert_opset(self, opset: int) -> str:
         """``sardonyx convert-opset --opset``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 from onnx import TensorProto
@@ -137,14 +137,20 @@ def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
     batched = [shape for shape in shapes if len(shape) > 1]
     firsts = {shape[0].dim_value if shape[0].HasField("dim_value") else None for shape in batched}
     if len(firsts) == 1 and None not in firsts:
-        for value in inputs:
-            dims = value.type.tensor_type.shape.dim
-            if len(dims) < 2:
-                continue
+        wanted = {value.name: shape for value, shape in _batched(inputs)}
+        command = commands.set_shape(wanted)
+        for name in wanted:
+            reason = f"the batch size {next(iter(firsts))} is baked into the input's shape."
+            yield finding("batch-baked", reason, Place(tensor=name), command=command)
+
+
+def _batched(inputs: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[onnx.ValueInfoProto, str]]:
+    """The inputs that have a batch, and their shapes with it open: all of them at once, since they share it."""
+    for value in inputs:
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) > 1:
             rest = [
                 str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or f"d{axis}"
                 for axis, dim in enumerate(dims)
             ]
-            command = commands.set_shape(value.name, ",".join(["batch", *rest[1:]]))
-            reason = f"the batch size {dims[0].dim_value} is baked into the input's shape."
-            yield finding("batch-baked", reason, Place(tensor=value.name), command=command)
+            yield value, ",".join(["batch", *rest[1:]])

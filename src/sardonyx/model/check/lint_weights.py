@@ -47,10 +47,13 @@ def lint_weights(source: Source, commands: Commands, broken: frozenset[Place]) -
     alike: dict[tuple[int, tuple[int, ...]], list[tuple[onnx.TensorProto, Place]]] = {}
     for scope in scopes(source.proto):
         free = _inputs_free_to_be_int32(scope)
+        # What a body gives its node under the name of a weight cannot be another graph's.
+        body = scope.graph if scope.parent is not None and isinstance(scope.graph, onnx.GraphProto) else None
+        given = set() if body is None else {value.name for value in body.output}
         for tensor, where in tensors_with_places(scope):
             if where in broken:
                 continue
-            if where.tensor:
+            if where.tensor and tensor.name not in given:
                 alike.setdefault((tensor.data_type, tuple(tensor.dims)), []).append((tensor, where))
             if tensor.data_type in _FLOATS:
                 yield from _lint_floats(source, tensor, where, commands)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, defs
@@ -87,7 +87,9 @@ def _check_node(
         rest = f"; {target.fallback} runs it instead" if target.fallback else ""
         inside = f" (nor {missing}, of which it is composed)" if missing else ""
         reason = f"{what} does not run {qualified(domain, node.op_type)}{more}{inside}{rest}."
-        yield finding("target-operator", reason, scope.at(node), command=_legalize(scope, node, target, commands))
+        command = _legalize(scope, node, target, commands, entries)
+        remedy = "" if command else "Choose another target, or export the model without the operator."
+        yield finding("target-operator", reason, scope.at(node), remedy=remedy, command=command)
         return
     refused = [_refused_types(node, schema, types, entry, target.casts) for entry in fitting]
     if all(refused):
@@ -95,7 +97,7 @@ def _check_node(
             return
         reason = f"{what} does not run it with {', '.join(refused[0])}."
         half = any("float16" in text for text in refused[0])
-        command = "" if half else _legalize(scope, node, target, commands)
+        command = "" if half else _legalize(scope, node, target, commands, ())
         yield finding("target-type", reason, scope.at(node), command=command)
         return
     if target.narrowed:
@@ -227,16 +229,24 @@ def _type_text(element: int) -> str:
     return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else ""
 
 
-def _legalize(scope: Scope, node: onnx.NodeProto, target: Target, commands: Commands) -> str:
-    """The command that writes the node as others; empty for operators that nothing else stands for."""
+def _legalize(scope: Scope, node: onnx.NodeProto, target: Target, commands: Commands, entries: Sequence[Entry]) -> str:
+    """The command that writes the node as the target takes it; empty where none does.
+
+    The optimizer knows what some targets run. For the others there is the opset in which they take the operator.
+    """
     domain = canonical_domain(node.domain)
     if domain not in _WRITTEN_OTHERWISE:
         return ""
     version = scope.opsets.get("", 0)
+    limits = target.opsets.get("", (None, None))
     if not domain and version and not defs.has(node.op_type, max_inclusive_version=version):
         # Operators of ONNX's early days that no operator set has: conversion, to the same set too, writes them out.
-        return commands.convert_opset(_nearest(version, target.opsets.get("", (None, None))))
-    return commands.optimize(target=target.name if target.name in _OPTIMIZER_TARGETS else "")
+        return commands.convert_opset(_nearest(version, limits))
+    if target.name in _OPTIMIZER_TARGETS:
+        return commands.optimize(target=target.name)
+    ranges = [(entry.first, entry.last) for entry in entries] if not domain else []
+    taken = [near for near in (_nearest(version, each) for each in ranges) if _within(near, limits)]
+    return commands.convert_opset(min(taken, key=lambda near: abs(near - version))) if taken else ""
 
 
 def _within(value: int, limits: Range) -> bool:

@@ -80,7 +80,7 @@ def _check_value(scope: Scope, value: onnx.ValueInfoProto, commands: Commands | 
     if any(size is not None and size < 0 for size in sizes):
         shape = ["?" if size is None else size for size in sizes]
         names = [f"d{axis}" if size is None or size < 0 else str(size) for axis, size in enumerate(sizes)]
-        command = commands.set_shape(value.name, ",".join(names)) if commands else ""
+        command = commands.set_shape({value.name: ",".join(names)}) if commands else ""
         yield finding("dimension-invalid", f"the declared shape is {shape}.", where, command=command)
         return
     known = [size for size in sizes if size is not None]
