@@ -51,12 +51,33 @@ def test_real_inputs(run: Run, two_layers: Path, tmp_path: Path) -> None:
     assert run("optimize", two_layers, "--inputs", inputs, "--json").json["verdict"]["samples"] == 1
 
 
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [
+        (np.ones((4, 2)), "'x' is float64 [4, 2], and the model takes FLOAT [N,2]. Convert"),
+        (np.ones((4, 3), np.float32), "'x' is float32 [4, 3], and the model takes FLOAT [N,2]. Give"),
+        (np.ones(2, np.float32), "'x' is float32 [2], and the model takes FLOAT [N,2]. Give"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("optimize",), ("fp16", "--auto")])
+def test_inputs_that_the_model_does_not_take(
+    run: Run, two_layers: Path, tmp_path: Path, array: np.ndarray, told: str, verb: tuple[str, ...]
+) -> None:
+    inputs = tmp_path / "wrong.npz"
+    np.savez(inputs, x=array)
+    outcome = run(*verb, two_layers, "--inputs", inputs, "-o", tmp_path / "out.onnx")
+    assert outcome.code == 2
+    assert told in outcome.err
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_strict_exits_with_3_and_writes_nothing(run: Run, two_layers: Path, tmp_path: Path) -> None:
     better = tmp_path / "better.onnx"
     outcome = run("optimize", two_layers, "-o", better, "--no-verify", "--strict", "--json")
     assert outcome.code == 3
     assert not better.exists()
     assert outcome.json["error"]["kind"] == "VerificationError"
+    assert outcome.json["error"]["remedy"].startswith("Drop --no-verify")
 
 
 def test_rules_of_the_users_own(run: Run, tmp_path: Path) -> None:
@@ -68,6 +89,28 @@ def test_rules_of_the_users_own(run: Run, tmp_path: Path) -> None:
     report = run("optimize", tmp_path / "model.onnx", "--rules", rules, "--passes", "eliminate_identity", "--json").json
     assert report["after"]["nodes"] == 1
     assert report["by_pass"] == {"eliminate_repeated_relu": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("\nraise ValueError('no')", "rules.py, line 2: running it failed: ValueError: no"),
+        ("import sys\nsys.exit(5)", "rules.py, line 2: running it failed: SystemExit: 5"),
+        ("def (", "rules.py: running it failed: SyntaxError: invalid syntax"),
+        ("x = 1", "rules.py: defines no rule"),
+    ],
+)
+def test_a_file_of_rules_that_cannot_be_run(run: Run, tmp_path: Path, code: str, told: str) -> None:
+    rules = tmp_path / "rules.py"
+    rules.write_text(code, encoding="utf-8")
+    outcome = run("optimize", CLASSIFIER, "--rules", rules)
+    assert outcome.code == 1
+    assert told in outcome.err
+
+
+def test_no_passes_named_are_none(run: Run, two_layers: Path) -> None:
+    report = run("optimize", two_layers, "--passes", "", "--no-measure", "--json").json
+    assert report["before"] == report["after"]
 
 
 def test_text_goes_in_and_out(run: Run, two_layers: Path, tmp_path: Path) -> None:

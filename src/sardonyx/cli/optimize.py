@@ -73,7 +73,7 @@ def command(
         result = optimize(
             model,
             target=target,
-            passes=names_in(passes) or None,
+            passes=None if passes is None else names_in(passes),
             skip=names_in(skip),
             skip_fuse_bn=skip_fuse_bn,
             input_shapes=parse_shapes(input_shape),
@@ -84,9 +84,8 @@ def command(
         )
     proved = result.report.verdict.status.startswith("proved")
     if strict and not proved:
-        raise VerificationError(
-            result.report.verdict.reason, where=str(model), remedy="Give real inputs with --inputs, or drop --strict."
-        )
+        remedy = f"{'Give other inputs with --inputs' if verify else 'Drop --no-verify'}, or drop --strict."
+        raise VerificationError(result.report.verdict.reason, where=str(model), remedy=remedy)
     if output is not None:
         result.save(output)
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:

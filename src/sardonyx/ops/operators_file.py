@@ -24,8 +24,8 @@ def load_operators(path: Path) -> list[Operator]:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except SardonyxError:
         raise
-    except Exception as error:  # the file is anybody's code
-        raise OptionError(f"running it failed: {error}", where=str(path)) from error
+    except (Exception, SystemExit) as error:  # the file is anybody's code
+        raise OptionError(f"running it failed: {type(error).__name__}: {error}", where=str(path)) from error
     found = [each for versions in registry.defined_by_users().values() for each in versions if each not in before]
     if not found:
         remedy = 'Decorate a function with @sardonyx.operator("Name", domain="my.domain", since=1).'

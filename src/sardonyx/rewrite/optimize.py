@@ -14,7 +14,6 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.errors import OptionError
 from sardonyx.model.copying import copy_of
 from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import gate, pipeline, targets
@@ -24,6 +23,7 @@ from sardonyx.rewrite.record import Dropped, Report
 from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
+from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.rewrite.workspace import Settings
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -91,7 +91,7 @@ def optimize(
         is found, dropped and reported.
 
     Raises:
-        OptionError: an unknown target or pass, or ``inputs`` are not those of the model.
+        OptionError: an unknown target or pass, or ``inputs`` are not what the model takes.
         SardonyxError: the model cannot be read, or its shapes contradict ``input_shapes``.
     """
     started = time.perf_counter()
@@ -102,7 +102,7 @@ def optimize(
     with collector_paused():
         original = _Original(model, input_shapes, opset, profile, unlists=unlists)
         if inputs is not None:
-            _require_inputs(original.model, inputs)
+            require_fit(original.model, inputs)
         report = Report.begin(original.model, original.bytes, profile.name)
         attempt = _Attempt(original, selection, Settings(target=profile.name, operators=profile.operators))
         attempt.transform()
@@ -124,15 +124,6 @@ def optimize(
         verify_seconds=time.perf_counter() - started - seconds,
     )
     return Optimized(attempt.model, report)
-
-
-def _require_inputs(model: ir.Model, inputs: Mapping[str, Any]) -> None:
-    known = {str(v.name): v for v in model.graph.inputs}
-    stray = [name for name in inputs if name not in known]
-    missing = [name for name, value in known.items() if name not in inputs and not value.is_initializer()]
-    if stray or missing:
-        problem = f"has no input of this name: {', '.join(stray)}" if stray else f"lacks {', '.join(missing)}"
-        raise OptionError(problem, where="inputs", remedy=f"Inputs of the model are: {', '.join(known)}.")
 
 
 class _Attempt:

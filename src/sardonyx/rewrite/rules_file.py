@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import traceback
 from pathlib import Path
 
 from sardonyx.errors import RuleError
@@ -23,8 +24,10 @@ def load_rules(path: Path) -> list[Rule]:
         spec.loader.exec_module(module)
     except RuleError:
         raise
-    except Exception as error:  # the file is anybody's code
-        raise RuleError(f"running it failed: {error}", where=str(path)) from error
+    except (Exception, SystemExit) as error:  # the file is anybody's code
+        at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f"{path}, line {at[-1]}" if at else str(path)
+        raise RuleError(f"running it failed: {type(error).__name__}: {error}", where=where) from error
     found = [value for value in vars(module).values() if isinstance(value, Rule)]
     if not found:
         raise RuleError("defines no rule", where=str(path), remedy="Decorate a function with @sardonyx.rule(...).")

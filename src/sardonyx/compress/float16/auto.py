@@ -35,6 +35,7 @@ from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.verify.child import Apart, uses_own_operators
+from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.rewrite.verify.search import Sample, Search
 
 _SEGMENTS = 16
@@ -127,6 +128,8 @@ def auto_mixed_precision(
             samples = _draw(source, apart)
         else:
             samples = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+            for sample in samples:
+                require_fit(source, sample)
         search = _Search(source, samples, tolerance, options, max_trials, apart)
         return search.result(search.run())
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
-from sardonyx.errors import EvaluationError, ShapeError
+from sardonyx.errors import EvaluationError, OptionError, ShapeError
 from sardonyx.model import MapType
 from sardonyx.ops.graph import is_unnamed
 from sardonyx.rewrite.sizes import parsed
@@ -35,6 +35,37 @@ UNBOUNDED = "integers up to of "
 def required_inputs(model: ir.Model) -> list[ir.Value]:
     """Graph inputs that have no initializer."""
     return [v for v in model.graph.inputs if not v.is_initializer()]
+
+
+def require_fit(model: ir.Model, inputs: Mapping[str, Any]) -> None:
+    """Refuses inputs that the model cannot be run on.
+
+    Raises:
+        OptionError: A name is no input's or one lacks, or an array has another type, rank or size than is declared.
+    """
+    known = {str(v.name): v for v in model.graph.inputs}
+    stray = [name for name in inputs if name not in known]
+    missing = [name for name, value in known.items() if name not in inputs and not value.is_initializer()]
+    if stray or missing:
+        problem = f"has no input of this name: {', '.join(stray)}" if stray else f"lacks {', '.join(missing)}"
+        raise OptionError(problem, where="inputs", remedy=f"Inputs of the model are: {', '.join(known)}.")
+    for name, fed in inputs.items():
+        value = known[name]
+        if not isinstance(value.type, ir.TensorType) or not isinstance(fed, (np.ndarray, np.generic)):
+            continue
+        if value.dtype == ir.DataType.STRING:
+            alike = fed.dtype.kind in "SUTO"
+        else:
+            alike = value.dtype is None or fed.dtype.newbyteorder("=") == value.dtype.numpy()
+        shape = _shape(value)
+        fixed = [(axis, dim) for axis, dim in enumerate(shape or ()) if isinstance(dim, int) and dim > 0]
+        fits = shape is None or (len(shape) == fed.ndim and all(fed.shape[axis] == dim for axis, dim in fixed))
+        if not (alike and fits):
+            raise OptionError(
+                f"'{name}' is {fed.dtype} {list(fed.shape)}, and the model takes {value.type} {shape or ''}".rstrip(),
+                where="inputs",
+                remedy="Give an array of that shape." if alike else "Convert the array with `astype`.",
+            )
 
 
 def declared_sizes(value: ir.Value) -> tuple[Size, ...] | None:
