@@ -325,7 +325,11 @@ def test_slim_skips_what_it_is_told(model: onnx.ModelProto) -> None:
     assert "Add" in operators(_slim(model, skip_fusion_patterns=["FusionConvAdd"]))
     assert operators(_slim(model, skip_optimizations=["constant_folding"])) == ["Add", "Conv", "Mul", "Relu"]
     assert operators(_slim(model, skip_optimizations=list(onnxslim.OPTIMIZATIONS))) == operators(model)
-    for wrong in ({"skip_fusion_patterns": ["nosuch"]}, {"skip_optimizations": ["nosuch"]}):
+    for wrong in (
+        {"skip_fusion_patterns": ["nosuch"]},
+        {"skip_optimizations": ["nosuch"]},
+        {"size_threshold": "nosuch"},
+    ):
         with pytest.raises(OptionError, match="nosuch"):
             _slim(model, **wrong)
 

@@ -231,7 +231,10 @@ def _slimmed(original: ir.Model, options: Mapping[str, Any]) -> tuple[ir.Model, 
             )
         skip |= set(PATTERNS.get(name, (name,)))
     threshold = options.get("size_threshold")
-    settings = Settings(growth=min(Settings.growth, int(threshold))) if threshold else Settings()
+    try:
+        settings = Settings(growth=min(Settings.growth, int(threshold))) if threshold else Settings()
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{threshold!r} is no number of bytes", where="size_threshold") from error
     chosen = selection(skip)
     result, engine = rewritten(original.clone, lambda held, bounds: pipeline.transform(held, chosen, bounds), settings)
     return _converted(result, options.get("dtype")), engine.applied
