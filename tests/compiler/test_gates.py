@@ -141,6 +141,15 @@ def test_a_gated_linear_unit_is_one_kernel() -> None:
     assert kernels(program) == ["gates"]
 
 
+def test_of_a_sum_of_two_products_one_has_the_gates() -> None:
+    def step(x: L.Tensor, h: L.Tensor, c: L.Tensor) -> list[L.Tensor]:
+        return lstm(L.matmul(x, weights(5, 4 * 8)), [h, c], 8)
+
+    types = [TensorType(t.FLOAT, (N, 5)), *[TensorType(t.FLOAT, (N, 8))] * 2]
+    calls = [[normal(n, 5), normal(n, 8), normal(n, 8)] for n in (2, 7)]
+    assert sorted(kernels(check(trace("step", step, types), *calls))) == ["contract", "gates"]
+
+
 def test_results_are_whole_before_any_of_them_is_read() -> None:
     def both(x: L.Tensor) -> list[L.Tensor]:
         a, b = parts(L.matmul(x, weights(8, 2 * 16)), 16)

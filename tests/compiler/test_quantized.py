@@ -165,6 +165,27 @@ def test_convolutions_of_integers_are_exact(
         np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dtype", LIMITS, ids=lambda dtype: dtype.name)
+def test_images_of_bytes_are_pooled_as_they_are(dtype: DType, stride: int) -> None:
+    rng = np.random.default_rng(7)
+    low, high = LIMITS[dtype]
+    filters = codes(rng, t.INT8, (20, 8, 1, 1))
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        w = L.cast(constant(filters, t.INT8), t.FLOAT)
+        y = L.convolve(L.cast(x, t.FLOAT), w, strides=[1, 1], padding=[(0, 0)] * 2)
+        y = L.cast(L.clip(L.round_(y * 0.01), float(low), float(high)), dtype)
+        return [L.reduce_window("max", y, [3, 3], strides=[stride, stride], padding=[(1, 1)] * 2)]
+
+    function = trace("f", body, [TensorType(dtype, (N, 8, H, W))])
+    program = Program(function)
+    assert "pooling" in [launch.title for launch in program.launches]
+    for sizes in ((2, 9, 11), (1, 3, 40)):
+        feeds = [codes(rng, dtype, (sizes[0], 8, *sizes[1:]))]
+        np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_network_of_quantized_layers_stays_in_blocks_of_bytes(target: str) -> None:
     rng = np.random.default_rng(5)

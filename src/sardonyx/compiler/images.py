@@ -301,7 +301,7 @@ class ImageKernel:
         w = self.writing
         plan = self.plan(found, chosen)
         shape = shape_of(found.image)
-        image = Image(w.pointer(self.whole.image(found.image, True)), plan.channels, shape[2:], True)
+        image = Image(w.pointer(self.whole.image(found.image, True, t.FLOAT)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
 
     def _epilogue(self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False) -> Epilogue:
@@ -349,6 +349,9 @@ class ImageKernel:
         if dtype not in (t.FLOAT, t.DOUBLE, t.INT32, t.INT64, t.INT8, t.UINT8):
             raise UnsupportedError(f"reduce_window of {dtype.name.lower()} has no kernel.")
         blocked = source in self.whole.blocks
+        narrow = isinstance(out[-1], int) and out[-1] < w.kernel.target.lanes(32)
+        if not blocked and params["strides"][-1] == 1 and not narrow:
+            raise UnsupportedError("neighbouring windows of a plain image are vectors of plain loops.")
         windows = Windows.of(
             params["window"], params["strides"], tuple(low for low, _ in params["padding"]), params["dilation"]
         )
@@ -359,7 +362,7 @@ class ImageKernel:
             epilogue = self._plain_epilogue(value, leading)
             batch, channels = math.prod(shape[:leading]), 1
         assert isinstance(channels, int)
-        pointer = w.pointer(self.whole.image(source, blocked))
+        pointer = w.pointer(self.whole.image(source, blocked, dtype))
         element = {"float": "float", "double": "double"}.get(str(dtype.name).lower(), f"i{dtype.bitwidth}")
         return pooling(
             w.kernel, params["kind"], x=Image(pointer, channels, shape[leading:], blocked), batch=batch,

@@ -207,7 +207,7 @@ class Schedule:
         for number, value in enumerate(self.order):
             if value.op == "contract" and value not in self.host and value not in self.attentions:
                 found_gates = gates(value, self.order[number:], self.users, self._kept.__contains__)
-                if found_gates is not None and self._holds(found_gates):
+                if found_gates is not None and self._holds(found_gates) and self._is_free(found_gates):
                     self.gates[value] = found_gates
                     self._gates_of |= dict.fromkeys(found_gates.members, found_gates)
         for value in self.order:
@@ -220,6 +220,10 @@ class Schedule:
         rows = math.prod(shape_of(whole.product)[:-1])
         alone = not any(member in self.host for member in whole.members)
         return alone and holds_gates(self.target, dtype_of(whole.product), whole.count, rows)
+
+    def _is_free(self, whole: Gates) -> bool:
+        """Whether no other product has these gates: of a sum of two, one is in memory when the other is computed."""
+        return whole.members.isdisjoint(self._gates_of)
 
     def _unsupported(self, value: Value) -> str | None:
         """Why a value has no kernel; None where it has one."""

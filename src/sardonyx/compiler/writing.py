@@ -80,7 +80,7 @@ class Whole:
             raise Unfusable(value if found.base in self.blocks else found.base)
         return found
 
-    def image(self, value: Value, blocked: bool, dtype: t.DType = t.FLOAT) -> Value | Relaid:
+    def image(self, value: Value, blocked: bool, dtype: t.DType) -> Value | Relaid:
         """An image in the layout and of the type that a kernel needs: as it is in memory, or written once more."""
         if (value in self.blocks) == blocked and dtype_of(value) == dtype:
             return value
