@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
 
@@ -151,6 +152,21 @@ def test_what_host_functions_hold_on_to_is_the_callers() -> None:
     assert session.native.call is not None
     with pytest.raises(FeedError):
         session.run(None, {"x": np.arange(3)})
+
+
+def test_arrays_that_were_pickled_are_called_with_as_others_are() -> None:
+    session = on("native")
+    x = rows(2)
+    for _ in range(2):
+        expected = session.run(None, {"x": x})
+    assert session.native is not None and session.native.call is not None
+    sent = pickle.loads(pickle.dumps(x))
+    assert sent.dtype is not x.dtype
+    found = session.native.call({"x": sent})
+    assert found is not None
+    np.testing.assert_array_equal(found[0], expected[0])
+    for other in (x.astype(np.float64), x.view(np.int32), x.view(x.dtype.newbyteorder())):
+        assert session.native.call({"x": other}) is None
 
 
 def test_there_are_three_times_to_compile() -> None:

@@ -31,6 +31,9 @@ from sardonyx.core.graph import Value
 
 # Where numpy keeps what of an array (PyArrayObject_fields), in bytes.
 _DATA, _RANK, _SHAPE, _DTYPE, _FLAGS = 16, 24, 32, 56, 64
+_KIND = 24
+"""Where numpy keeps kind, order of bytes and number of an element type, one word (PyArray_Descr)."""
+
 _ORDERED = 0x0001 | 0x0100
 """The flags of arrays that are contiguous and aligned."""
 
@@ -89,7 +92,7 @@ _FUNCTIONS = {
     Word.RETAIN: "Py_IncRef",
     Word.DICT_SIZE: "PyDict_Size",
 }
-_INPUT_WORDS = 6  # name, dtype, rank, address of its axes, words to write, addresses of those
+_INPUT_WORDS = 6  # name, kind of dtype, rank, address of its axes, words to write, addresses of those
 _OUTPUT_WORDS = 6  # dtype, rank, addresses of its sizes and of their registers, words to write, addresses of those
 _AXIS_WORDS = 2
 _SYMBOL_WORDS = 2
@@ -249,7 +252,8 @@ def _checked_input(e: Emitter, row: str) -> str:
     array = e.let(f"call ptr {_word(e, Word.GET_ITEM)}(ptr %argument, ptr {name})")
     _give_up(e, e.let(f"icmp eq ptr {array}, null"))
     _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _TYPE, 'ptr')}, {_word(e, Word.ARRAY)}"))
-    _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _DTYPE, 'ptr')}, {_field(e, row, 8, 'ptr')}"))
+    kind = _field(e, _field(e, array, _DTYPE, "ptr"), _KIND, "i64")
+    _give_up(e, e.let(f"icmp ne i64 {kind}, {_field(e, row, 8, 'i64')}"))
     flags = e.let(f"and i32 {_field(e, array, _FLAGS, 'i32')}, {_ORDERED}")
     _give_up(e, e.let(f"icmp ne i32 {flags}, {_ORDERED}"))
     rank = e.let(f"sext i32 {_field(e, array, _RANK, 'i32')} to i64")
@@ -424,8 +428,8 @@ def call_entry(
     first = listed(axes)
     rows: list[int] = []
     for name, dtype, declared, _, places in inputs:
-        listed.kept += [name, dtype]
-        rows += [id(name), id(dtype), len(declared), first, len(places), listed(places)]
+        listed.kept.append(name)
+        rows += [id(name), _kind(dtype), len(declared), first, len(places), listed(places)]
         first += 8 * _AXIS_WORDS * len(declared)
     of_axes = [register for given in inputs for register in given.declared]
     symbols = [each for register in context.plan.symbols.values() for each in (register, of_axes.index(register))]
@@ -491,6 +495,11 @@ def _ready(context: Context, listed: _Words) -> dict[Word, int]:
         Word.PLAN: int(context.table.ctypes.data), Word.FILL: code.address("fill"),
         Word.HOLD: code.address("hold"), Word.TAKE: id(take),
     }  # fmt: skip
+
+
+def _kind(dtype: np.dtype) -> int:
+    """What tells an element type from others; of one that was unpickled there is another object."""
+    return ctypes.c_int64.from_address(id(dtype) + _KIND).value
 
 
 @functools.cache
