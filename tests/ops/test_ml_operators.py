@@ -128,5 +128,21 @@ def test_is_as_onnx_runtime_has_it(name: str, version: int, inputs: list[Any], a
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "attributes"),
+    [
+        ("LabelEncoder", 2, {"keys_strings": ["a", "b", "a"], "values_int64s": [5, 7, 9]}),
+        ("OneHotEncoder", 1, {"cats_strings": ["a", "b"]}),
+    ],
+)
+def test_words_are_looked_up_not_compared(name: str, version: int, attributes: dict[str, Any]) -> None:
+    """A table of thousands of words costs a call no more than one of two."""
+    session = sardonyx.Session(model(name, version, [WORDS], attributes), compile="wait")
+    expected = {"LabelEncoder": [7, 5, -1, 5, -1], "OneHotEncoder": [[0, 1], [1, 0], [0, 0], [1, 0], [0, 0]]}[name]
+    assert session.run(None, {"x0": WORDS})[0].tolist() == expected
+    assert session.program is not None
+    assert {value.op for value in session.program.schedule.host} <= {"host", "get"}
+
+
 def test_there_is_a_case_of_every_operator() -> None:
     assert {case[0] for case in CASES} == {each.name for each in all_operators() if each.domain == "ai.onnx.ml"}

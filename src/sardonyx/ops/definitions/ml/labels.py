@@ -5,11 +5,17 @@ Source: ONNX-ML, *LabelEncoder*, *CategoryMapper*, *OneHotEncoder*.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
+from sardonyx.core.host import HostFunction, host
 from sardonyx.core.language import Tensor
+from sardonyx.core.types import TensorType, Type
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.registry import operator
 
@@ -21,10 +27,42 @@ def class_labels(ints: Sequence[int], strings: Sequence[str]) -> Tensor:
     return L.constant(list(strings), t.STRING) if strings else L.constant(list(ints), t.INT64)
 
 
+@functools.lru_cache(64)
+def _numbers(words: tuple[str, ...], numbers: tuple[int, ...]) -> dict[str, int]:
+    return dict(zip(reversed(words), reversed(numbers), strict=True))
+
+
+def _numbered(
+    x: np.ndarray, *, keys_strings: tuple[str, ...], values_int64s: tuple[int, ...], default_int64: int
+) -> tuple[np.ndarray]:
+    numbers = _numbers(keys_strings, values_int64s)
+    found = [numbers.get(word, default_int64) for word in x.ravel().tolist()]
+    return (np.array(found, np.int64).reshape(x.shape),)
+
+
+def _numbered_type(x: Type, **_: object) -> tuple[Type]:
+    assert isinstance(x, TensorType)
+    return (TensorType(t.INT64, x.shape),)
+
+
+_number_words = HostFunction("LabelEncoder", _numbered_type, _numbered, domain=DOMAIN, since=2)
+
+
+def positions(x: Tensor, words: Sequence[str]) -> Tensor:
+    """Where texts stand among words, int64; -1 for those that are none of them."""
+    (at,) = host(
+        _number_words, x, keys_strings=tuple(words), values_int64s=tuple(range(len(words))), default_int64=-1
+    )  # fmt: skip
+    return cast(Tensor, at)
+
+
 def mapped(x: Tensor, keys: Tensor, values: Tensor, default: Tensor) -> Tensor:
     """The value beside the key that equals an element (NaN equals NaN), else the default."""
     if keys.shape != values.shape:
         raise InvalidModelError(f"a table has {keys.shape[0]} keys and {values.shape[0]} values.")
+    if x.dtype == t.STRING:
+        at = positions(x, keys.known.tolist())
+        return L.where(at < 0, default, L.take(values, L.maximum(at, 0), 0))
     hit = L.equal(L.unsqueeze(x, [-1]), keys)
     if t.is_float(x.dtype):
         hit = hit | (L.is_nan(L.unsqueeze(x, [-1])) & L.is_nan(keys))
@@ -103,6 +141,8 @@ def one_hot_encoder(
     x: Tensor, *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (), zeros: int = 1
 ) -> Tensor:
     """Without ``zeros`` every element must be a category; that is checked by whoever feeds the model."""
-    categories = class_labels(cats_int64s, cats_strings)
-    found = x if x.dtype == t.STRING else L.cast(x, t.INT64)
+    if x.dtype == t.STRING:
+        found, categories = positions(x, cats_strings), L.constant(list(range(len(cats_strings))), t.INT64)
+    else:
+        found, categories = L.cast(x, t.INT64), L.constant(list(cats_int64s), t.INT64)
     return L.cast(L.equal(L.unsqueeze(found, [-1]), categories), t.FLOAT)
