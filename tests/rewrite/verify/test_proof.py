@@ -80,6 +80,23 @@ def test_sizes_are_learned_from_failures() -> None:
     assert judged(original, original).status == "proved"
 
 
+def test_a_size_that_is_the_sum_of_others_is_found() -> None:
+    """What is new goes behind what a cache holds, under a mask of both."""
+    nodes = [
+        node("Shape", ["mask"], ["masked"]),
+        node("Concat", ["past", "new"], ["all"], axis=1),
+        node("Add", ["all", "mask"], ["y"]),
+        node("Reshape", ["y", "masked"], ["z"]),
+    ]
+    sizes = {"past": "p", "new": "n", "mask": "t"}
+    given = [info(name, ["batch", size]) for name, size in sizes.items()]
+    cached = model(nodes, given, [info("z", ["batch", "t"])])
+    verdict = judged(cached, cached)
+    assert (verdict.status, verdict.samples) == ("proved", 3)
+    assert all(found["t"] == found["p"] + found["n"] for found in verdict.sizes)
+    assert max(found["n"] for found in verdict.sizes) > 1
+
+
 def test_indices_stay_inside_what_they_index() -> None:
     nodes = [node("Add", ["i", "one"], ["j"]), node("Gather", ["table", "j"], ["y"])]
     weights = {"table": np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32), "one": np.array(1)}

@@ -6,6 +6,7 @@ search keeps the assignment that got farthest, and changes one or two of its siz
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -37,6 +38,12 @@ CANDIDATES: tuple[tuple[int, int], ...] = (
     (1, 128), (4, 4), (1, 96), (1, 160), (1, 224), (1, 256), (1, 320),
 )  # fmt: skip
 """(batch, other sizes) tried first."""
+
+SUMS = ((2, 3, 5), (1, 1, 8), (3, 6, 4))
+"""(batch, two sizes) tried next, where another size is the sum of two: what is new behind what a cache holds."""
+
+MOST_SUMS = 60
+"""Sets tried of these: a model of many open sizes has too many of such triples."""
 
 POOL = (
     1,
@@ -177,12 +184,10 @@ class Search:
         tried: set[tuple[tuple[str, int], ...]] = set()
         for batch, other in CANDIDATES:
             sizes = {}
-            for i, (name, first) in enumerate(self._open.items()):
-                if first or "batch" in name.lower():
-                    sizes[name] = batch
-                else:
-                    # Unequal sizes tell rows from columns; multiples keep strided models happy.
-                    sizes[name] = other * 2 if i % 2 and other >= 16 else other
+            for i, name in enumerate(self._open):
+                # Unequal sizes tell rows from columns; multiples keep strided models happy.
+                unequal = other * 2 if i % 2 and other >= 16 else other
+                sizes[name] = batch if self._is_batch(name) else unequal
             tried.add(tuple(sorted(sizes.items())))
             yield sizes
             if not self._open and not self._integers:
@@ -191,6 +196,9 @@ class Search:
         if not names:
             while True:
                 yield {}
+        for sizes in itertools.islice(self._sums(), MOST_SUMS):
+            tried.add(tuple(sorted(sizes.items())))
+            yield sizes
         for number in range(20 * ATTEMPTS):
             if self._telling and self.dull and number % 2 == 0:
                 # Few sizes tell anything: other numbers at those that do.
@@ -201,6 +209,22 @@ class Search:
             if key not in tried:
                 tried.add(key)
                 yield sizes
+
+    def _is_batch(self, name: str) -> bool:
+        return self._open[name] or "batch" in name.lower()
+
+    def _sums(self) -> Iterator[dict[str, int]]:
+        """Sizes of which one is the sum of two others."""
+        batches = [name for name in self._open if self._is_batch(name)]
+        others = [name for name in self._open if not self._is_batch(name)]
+        for batch, *parts in SUMS:
+            for whole in others:
+                for pair in itertools.combinations([name for name in others if name != whole], 2):
+                    yield (
+                        dict.fromkeys(batches, batch)
+                        | dict.fromkeys(others, sum(parts))
+                        | dict(zip(pair, parts, strict=True))
+                    )
 
     def _changed(self, sizes: dict[str, int], names: list[str]) -> dict[str, int]:
         generator = self._generator
