@@ -14,7 +14,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.tensor import constant
 from sardonyx.core.trace import trace
-from sardonyx.core.types import TensorType
+from sardonyx.core.types import DType, TensorType
 
 N, H, W = map(Dim.symbol, "NHW")
 
@@ -37,6 +37,24 @@ def test_weights_are_packed_when_run(channels: int, filters: int, groups: int) -
         x = rng.standard_normal((n, channels, h, w)).astype(np.float32)
         weights = rng.standard_normal((filters, channels // groups, 3, 2)).astype(np.float32) / 10
         assert_close(program.run([x, weights]), computed(function, [x, weights]))
+
+
+@pytest.mark.parametrize("dtype", [t.FLOAT16, t.BFLOAT16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("channels", [3, 40])
+def test_images_of_16_bits_are_written_once_more_for_a_convolution(channels: int, dtype: DType) -> None:
+    rng = np.random.default_rng(2)
+    weights = rng.standard_normal((24, channels, 3, 3)) / 20
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [L.convolve(x, constant(weights, dtype), strides=[2, 2], padding=[(1, 1)] * 2)]
+
+    function = trace("f", body, [TensorType(dtype, (N, channels, H, W))])
+    program = Program(function)
+    assert titles(program) == ["layout", "direct convolution"]
+    for sizes in ((2, 9, 11), (1, 4, 40)):
+        x = rng.standard_normal((sizes[0], channels, *sizes[1:])).astype(t.numpy_dtype(dtype))
+        found, expected = (each[0].astype(np.float32) for each in (program.run([x]), computed(function, [x])))
+        np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
 
 
 def convolved(x: L.Tensor, filters: int, window: int = 3, stride: int = 1) -> L.Tensor:

@@ -52,11 +52,11 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Relaid:
-    """An image that is written once more, in blocked layout.
+    """An image that is written once more, in blocked layout or as another type.
 
     Attributes:
         source: The image.
-        block: Channels of a block.
+        block: Channels of a block; 1 of an image that is written plane by plane.
         dtype: What it is written as.
     """
 

@@ -406,7 +406,6 @@ class Lowering:
         if found is None:
             raise UnsupportedError("convolve among other movements has no kernel.")
         self.whole.require_memory(found.image)
-        before = len(self.whole.relaid)
         chosen = choice(found, self.target, self.threads)
         stages = []
         if chosen.staged:
@@ -417,14 +416,18 @@ class Lowering:
             stages.append(w.launch(ImageKernel(w).pack(found, chosen), "weights"))
         w = Writing(self.whole, group)
         items, title = ImageKernel(w).convolve(found)
-        relaid = [self._relay(group, self.whole.relaid[found.image])] if len(self.whole.relaid) > before else []
-        return [*relaid, *stages, w.launch(items, title)]
+        launches = [*stages, w.launch(items, title)]
+        relaid = {buffer for each in launches for buffer in each.buffers if isinstance(buffer, Relaid)}
+        missing = relaid - self.whole.relaid
+        self.whole.relaid |= missing
+        return [*(self._relay(group, each) for each in missing), *launches]
 
     def _relay(self, group: Group, relaid: Relaid) -> Launch:
-        """Write an image once more, in blocks."""
+        """Write an image once more."""
         value = relaid.source
         w = Writing(self.whole, group)
-        memory = Memory(w.pointer(relaid), relaid.dtype, shape_of(value), relaid.block)
+        block = relaid.block if relaid.block > 1 else 0
+        memory = Memory(w.pointer(relaid), relaid.dtype, shape_of(value), block)
 
         def body(place: list[Index]) -> None:
             element = w.reader.element(value, tuple(place))

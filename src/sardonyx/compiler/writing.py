@@ -14,7 +14,6 @@ from sardonyx.compiler.views import View, shape_of, view
 from sardonyx.core import types as t
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
-from sardonyx.errors import UnsupportedError
 
 
 class Whole:
@@ -28,7 +27,7 @@ class Whole:
         iteration: The number of the iteration, where the function is the body of a loop.
 
     Attributes:
-        relaid: Images that are written once more for a kernel, in another layout.
+        relaid: Images that kernels have written once more, in another layout or type.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Whole:
         self.blocks = blocks
         self.threads = threads
         self.iteration = iteration
-        self.relaid: dict[Value, Relaid] = {}
+        self.relaid: set[Relaid] = set()
         self._roots = frozenset(root for group in schedule.groups for root in group.roots)
 
     def in_memory(self, value: Value) -> bool:
@@ -84,11 +83,7 @@ class Whole:
         """An image in the layout and of the type that a kernel needs: as it is in memory, or written once more."""
         if (value in self.blocks) == blocked and dtype_of(value) == dtype:
             return value
-        if not blocked:
-            raise UnsupportedError("an image in blocks or of few bits is read plane by plane.")
-        if value not in self.relaid:
-            self.relaid[value] = Relaid(value, self.target.lanes(32), dtype)
-        return self.relaid[value]
+        return Relaid(value, self.target.lanes(32) if blocked else 1, dtype)
 
 
 class Writing:
