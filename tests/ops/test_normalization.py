@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
+import sardonyx
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError
 from tests.ops.agreement import assert_agrees, assert_equal, eager, traced
 
@@ -76,6 +79,21 @@ def test_layer_normalization(axis: int, biased: bool) -> None:
     x = draw(2, 3, 4)
     arrays = [x, draw(*x.shape[axis:]), draw(*x.shape[axis:]) if biased else None]
     assert_agrees("LayerNormalization", arrays, ["A B C", None, None], opset=17, outputs=3, axis=axis, epsilon=1e-3)
+
+
+def test_layer_normalization_is_known_before_the_standard_had_it() -> None:
+    """ONNX Runtime's optimizer puts its own into models of any version."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 12]>
+        g (float[N, 8] x, float[8] scale, float[8] b) => (float[N, 8] y) {
+            y = LayerNormalization<axis = -1>(x, scale, b)
+        }"""
+    )
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal((3, 8)), "scale": rng.standard_normal(8), "b": rng.standard_normal(8)}
+    feeds = {name: value.astype(np.float32) for name, value in feeds.items()}
+    (expected,) = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    np.testing.assert_allclose(sardonyx.Session(model).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("stash", [1, 11])

@@ -120,6 +120,7 @@ def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: floa
 
 
 @operator("LayerNormalization", since=17)
+@operator("LayerNormalization", since=1)  # ONNX Runtime's own, which its optimizers put into models of any version.
 def layer_normalization(
     x: Tensor, scale: Tensor, b: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
