@@ -241,7 +241,7 @@ class _Reading:
         order = self.program.function.values
         while queue:
             value = order[-heapq.heappop(queue)]
-            if value not in group.roots and (self.program.lowering.whole.in_memory(value) or value.is_constant):
+            if value not in group.roots and (self.program.in_memory(value) or value.is_constant):
                 needs[value] = wanted[value]
                 continue
             if value.level == CLOSED and value not in group.members:

@@ -92,7 +92,7 @@ class Program:
         self._has_denormals = holds_denormals(self._prepared.values())
         self.flushes = flushes(denormals, self._has_denormals)
         self._denormals = denormals
-        self._reads, self._inner = beneath(self.host, self.function.results, self.lowering.whole.in_memory)
+        self._reads, self._inner = beneath(self.host, self.function.results, self.in_memory)
         self.around = self.function.free_symbols
         self._equal = required(self.function)
         self._begin(steps_of(self.schedule.computed, self.launches, self.host))
@@ -250,9 +250,10 @@ class Program:
             if not launch.bodies:
                 build.add(self._module(launch)[1])
 
-        self.lowering = Bodies(self.target, self.pool.threads, written).lowered(self.function)
-        self.schedule, self.launches = self.lowering.schedule, self.lowering.launches
-        self.blocks = self.lowering.blocks
+        # What lowers knows this program and the build, and is let go of: no cycle waits for its collector.
+        lowering = Bodies(self.target, self.pool.threads, written).lowered(self.function)
+        self.in_memory, self.launches = lowering.whole.in_memory, lowering.launches
+        self.schedule, self.blocks = lowering.schedule, lowering.blocks
         self.host: Mapping[Value, str] = self.schedule.host
 
     def _module(self, launch: Launch) -> tuple[str, str]:
