@@ -106,7 +106,12 @@ class Bench:
             self.add_effort(case, row, ROUNDS if "time" in sections else 0)
         if "memory" in sections:
             verified = isolated.run_once(peers.VERIFYING.name, case.path, self.scratch(peers.VERIFYING.name))
-            row.tools[peers.VERIFYING.name] = Outcome(**asdict(verified))
+            row.tools[peers.VERIFYING.name] = Outcome(
+                failure=verified.failure,
+                seconds=verified.seconds,
+                peak_bytes=verified.peak_bytes,
+                children_peak_bytes=verified.children_peak_bytes,
+            )
         return row
 
     def result_path(self, tool: peers.Tool, case: suites.Case) -> Path:
