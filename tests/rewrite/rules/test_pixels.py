@@ -13,7 +13,7 @@ END = 2**63 - 1
 
 @generator("fuse_space_to_depth")
 def sorted_pixels(g: GraphMaker) -> None:
-    g.opset = g.pick([13, 17, 18, 21])
+    g.opset = g.pick([10, 11, 13, 17, 18, 21])
     block, channels = g.pick([2, 2, 2, 3]), g.int(1, 3)
     rows, columns = (block * g.int(1, 3) + (g.int(0, block - 1) if g.chance(0.1) else 0) for _ in range(2))
     x = g.input((g.int(1, 2), channels, rows, columns), dynamic=False)

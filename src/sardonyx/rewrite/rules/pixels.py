@@ -54,7 +54,7 @@ def _blocks(s: Site, concat: ir.Node) -> tuple[ir.Value, int, list[int]] | None:
     return (x, block, places) if sorted(places) == list(range(block**2)) and facts.dtype(x) in _KINDS else None
 
 
-@rule("fuse_space_to_depth", on="Concat", after="Slice", exactness=EXACT, opset=13)
+@rule("fuse_space_to_depth", on="Concat", after="Slice", exactness=EXACT)
 def slices_of_blocks(s: Site) -> Result:
     """A Concat of every so many rows and columns of an image, each place of a block once, in order, is SpaceToDepth."""
     found = _blocks(s, s.node)
@@ -66,7 +66,7 @@ def slices_of_blocks(s: Site) -> Result:
     return SpaceToDepth(x, blocksize=block)
 
 
-@rule("fuse_space_to_depth", on="Conv", after="Concat", exactness=REASSOCIATES, opset=13)
+@rule("fuse_space_to_depth", on="Conv", after="Concat", exactness=REASSOCIATES)
 def slices_of_blocks_before_convolution(s: Site) -> Result:
     """The same in any order before a convolution is SpaceToDepth, with the channels of the weights in its order."""
     concat = s.producer(0, "Concat")
