@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.model import Loadable
 from sardonyx.runtime import Session
-from sardonyx.runtime.kept import Given
 from sardonyx.runtime.providers import Answer, Claim, Provider, Runner, Settings, make
 
 NAMES = ("native", "reference", "onnxruntime", "openvino")
@@ -35,7 +35,7 @@ class Drawn:
         return self._provider.compile(part)
 
 
-def cut_at_random(model: Given, seed: int, share: float = 0.7, without: Sequence[str] = ()) -> Session:
+def cut_at_random(model: Loadable, seed: int, share: float = 0.7, without: Sequence[str] = ()) -> Session:
     rng = random.Random(seed)
     names = [name for name in NAMES if name not in ("reference", *without)]
     rng.shuffle(names)

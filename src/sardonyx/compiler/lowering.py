@@ -417,9 +417,9 @@ class Lowering:
         w = Writing(self.whole, group)
         items, title = ImageKernel(w).convolve(found)
         launches = [*stages, w.launch(items, title)]
-        relaid = {buffer for each in launches for buffer in each.buffers if isinstance(buffer, Relaid)}
-        missing = relaid - self.whole.relaid
-        self.whole.relaid |= missing
+        buffers = dict.fromkeys(buffer for each in launches for buffer in each.buffers)
+        missing = [each for each in buffers if isinstance(each, Relaid) and each not in self.whole.relaid]
+        self.whole.relaid.update(missing)
         return [*(self._relay(group, each) for each in missing), *launches]
 
     def _relay(self, group: Group, relaid: Relaid) -> Launch:

@@ -64,6 +64,7 @@ class Program:
 
     Attributes:
         schedule: What became of the function's values; not there in a program from an image.
+        in_memory: Whether a value has memory of its own; as schedule.
         has_graph: Whether it was made of the function; one from an image knows only the values in memory.
         host: Values that the interpreter computes, and why.
         launches: The kernels, in order.

@@ -1,6 +1,6 @@
 """Models in and out of files: load, save, external data, text forms, checking, opset and IR versions."""
 
-from sardonyx.model.load import from_proto, load
+from sardonyx.model.load import Loadable, from_proto, load
 from sardonyx.model.save import SKELETON_LOCATION, require_writable, save, to_proto, write_text
 from sardonyx.model.tensors import SparseTensor
 from sardonyx.model.types import MapType, OpaqueType
@@ -8,6 +8,7 @@ from sardonyx.model.versions import lower_ir_version, lowest_ir_version
 
 __all__ = [
     "SKELETON_LOCATION",
+    "Loadable",
     "MapType",
     "OpaqueType",
     "SparseTensor",

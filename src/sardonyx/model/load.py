@@ -31,6 +31,9 @@ from sardonyx.model.tensors import (
 from sardonyx.model.types import DATA_TYPES
 from sardonyx.model.wire import Payload, take_out
 
+Loadable = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+"""What a model may be given as; :func:`load` says what each is."""
+
 MAPPED_BYTES = 4096
 """Tensors of at least this many bytes stay in the file; smaller ones are parsed with the graph."""
 
@@ -44,7 +47,7 @@ _FIELD_OF_MODEL = re.compile(
 _ONNX_TEXT = re.compile(rb"(\s|//[^\n]*\n|#[^\n]*\n)*<\s*\w")
 
 
-def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) -> ir.Model:
+def load(source: Loadable) -> ir.Model:
     """Reads a model.
 
     The weights are not read: tensors of 4,096 bytes and more are mapped from the file (`MappedTensor`, an

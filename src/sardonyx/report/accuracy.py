@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
+from sardonyx.model import Loadable
 from sardonyx.report.match import Matching, operator
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.names import node_label
@@ -23,7 +24,6 @@ from sardonyx.rewrite.surgery.extraction import extract
 from sardonyx.rewrite.verify import compare as measure
 from sardonyx.rewrite.verify.inputs import required_inputs
 from sardonyx.runtime import Session
-from sardonyx.runtime.kept import Given
 
 TOLERANCE = 1e-3
 """Largest difference of a tensor, relative to its largest element, before the two sides have parted."""
@@ -109,8 +109,8 @@ class Comparison:
 
 
 def compare(
-    a: Given,
-    b: Given | None = None,
+    a: Loadable,
+    b: Loadable | None = None,
     *,
     providers: Sequence[str] = ("native",),
     inputs: Mapping[str, Any] | None = None,

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.model import Loadable
 from sardonyx.report.match import Located, Matching, changed_attributes, graphs, pieces, same_contents
 from sardonyx.rewrite.names import node_label
-
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Diff:
         return asdict(self)
 
 
-def diff(a: Source, b: Source, *, names: Mapping[str, Sequence[str]] | None = None) -> Diff:
+def diff(a: Loadable, b: Loadable, *, names: Mapping[str, Sequence[str]] | None = None) -> Diff:
     """Compare two models.
 
     Nodes are matched by the tensors they make, by name, then by structure. The others are grouped: nodes that make

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Size, product
+from sardonyx.model import Loadable
 from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.arithmetic import MACS
@@ -81,9 +81,7 @@ class Summary:
         return asdict(self)
 
 
-def summary(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model, *, sizes: Mapping[str, int] | None = None
-) -> Summary:
+def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summary:
     """Summarize a model.
 
     Args:

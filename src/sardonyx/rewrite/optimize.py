@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_of
 from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import gate, pipeline, targets
@@ -25,8 +26,6 @@ from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.rewrite.workspace import Settings
-
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 MOST_DROPPED = 32
 """Patches dropped one by one before the result is given up and the original returned."""
@@ -59,7 +58,7 @@ class Optimized:
 
 
 def optimize(
-    model: Source,
+    model: Loadable,
     *,
     target: str = "portable",
     passes: Sequence[str] | None = None,
@@ -220,7 +219,7 @@ class _Original:
 
     def __init__(
         self,
-        source: Source,
+        source: Loadable,
         input_shapes: Mapping[str, Sequence[int | str | None]] | None,
         opset: int | None,
         profile: targets.Profile,

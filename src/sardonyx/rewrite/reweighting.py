@@ -8,6 +8,7 @@ question has the same answer; then what was made of weights is made of the other
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -18,6 +19,8 @@ from sardonyx.model.copying import copy_of
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.contents import Contents
 from sardonyx.rewrite.watching import Question, Record, Weight, tensor_of
+
+_log = logging.getLogger(__name__)
 
 
 def watched(model: ir.Model, weights: Collection[ir.TensorProtocol]) -> tuple[ir.Model, Record]:
@@ -77,7 +80,8 @@ class Rewriting:
             anew = _Anew(self._record, dict(zip(self._weights, weights, strict=True)))
             try:
                 found = anew.tensors(self._held) if anew.is_alike(self._equal) else None
-            except Exception:  # Whatever rules raise over these weights, rewriting meets it where it can be told.
+            except Exception as error:  # Whatever rules raise over these weights, rewriting meets it and tells it.
+                _log.info("the model is rewritten anew, since over these weights rules raise %r", error)
                 found = None
             if found is None:
                 yield None

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.core.type_rules import same_type
 from sardonyx.errors import EditError, ShapeError
+from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_of
 from sardonyx.ops import inference
 from sardonyx.ops.graph import declared_type, node_label
@@ -16,7 +17,6 @@ from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.surgery.interface import graphs_of, rename_values
 from sardonyx.rewrite.surgery.merging import feed, take_functions, take_graph, tell_sizes_apart
-from sardonyx.runtime.kept import Given
 from sardonyx.runtime.node import read_by
 
 _KEY = "sardonyx.attachment"
@@ -25,7 +25,7 @@ _KEY = "sardonyx.attachment"
 
 def attach(
     model: ir.Model,
-    other: Given,
+    other: Loadable,
     at: str | Mapping[str, str],
     name: str | None,
     find: Callable[[str], ir.Value],

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import EditError, InvalidModelError, TypeMismatchError
+from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_of
 from sardonyx.model.reader import collector_paused
 from sardonyx.ops import inference, registry
@@ -16,7 +17,6 @@ from sardonyx.ops.graph import node_label
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.runtime import attachment
-from sardonyx.runtime.kept import Given
 from sardonyx.runtime.node import Node, built, read_by
 from sardonyx.runtime.settling import settle
 
@@ -340,7 +340,7 @@ class Draft:
 
     # Whole models.
 
-    def attach(self, model: Given, at: str | Mapping[str, str], name: str | None = None) -> str:
+    def attach(self, model: Loadable, at: str | Mapping[str, str], name: str | None = None) -> str:
         """Let another model read tensors of this one; its outputs become outputs after those that there are.
 
         Args:

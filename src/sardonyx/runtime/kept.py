@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from sardonyx.compiler.cache import Store, digest, store
@@ -32,7 +31,7 @@ from sardonyx.compiler.processors import thread_count
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target import host
 from sardonyx.errors import ModelFileError, UnsupportedError
-from sardonyx.model import load
+from sardonyx.model import Loadable, load
 from sardonyx.ops.registry import defined_by_users, host_function
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
@@ -58,9 +57,6 @@ _SETTLED_SECONDS = 2.0
 coarse."""
 
 
-Given = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-
-
 class ModelSource:
     """What a session was given: the model, and what its compiled form is kept by.
 
@@ -68,7 +64,7 @@ class ModelSource:
         given: See :func:`sardonyx.model.load`.
     """
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: Loadable) -> None:
         self._given = given
         self._model: ir.Model | None = None
         self._state = _state_of_file(given) if isinstance(given, (str, os.PathLike)) else None

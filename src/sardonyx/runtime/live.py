@@ -11,10 +11,10 @@ from typing import Literal
 import onnx_ir as ir
 
 from sardonyx.errors import EditError, UnsupportedError
+from sardonyx.model import Loadable
 from sardonyx.model.reader import collector_paused
 from sardonyx.runtime.draft import Draft
 from sardonyx.runtime.history import Commit, History
-from sardonyx.runtime.kept import Given
 from sardonyx.runtime.known import Known
 from sardonyx.runtime.memory import give_back
 from sardonyx.runtime.native import NativeModel
@@ -40,7 +40,7 @@ class Live:
         history: What was done.
     """
 
-    def __init__(self, given: Given, options: SessionOptions) -> None:
+    def __init__(self, given: Loadable, options: SessionOptions) -> None:
         self.version = Version(given, options)
         self.options = options
         self.history = History()
@@ -87,7 +87,7 @@ class Live:
             self._answer(settled)
             self.history.add(before.model, draft.model, tuple(draft.said))
 
-    def reload(self, given: Given) -> None:
+    def reload(self, given: Loadable) -> None:
         """Let another model answer; the one before does until it is ready.
 
         Raises:

@@ -18,11 +18,10 @@ from sardonyx.compiler.program import Program
 from sardonyx.core.recording import Recorder
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError
-from sardonyx.model import save
+from sardonyx.model import Loadable, save
 from sardonyx.runtime.binding import Binding
 from sardonyx.runtime.edit import Edit, Edits
 from sardonyx.runtime.history import Commit
-from sardonyx.runtime.kept import Given
 from sardonyx.runtime.live import Live, When
 from sardonyx.runtime.memory import Memory
 from sardonyx.runtime.metadata import Metadata
@@ -75,7 +74,7 @@ class Session(Edits):
 
     def __init__(
         self,
-        model: Given,
+        model: Loadable,
         options: SessionOptions | None = None,
         *,
         providers: Sequence[Named] | None = None,
@@ -248,7 +247,7 @@ class Session(Edits):
         """
         return self._live.undo()
 
-    def reload(self, model: Given) -> None:
+    def reload(self, model: Loadable) -> None:
         """Let another model answer, as one edit; the one before answers until it is ready.
 
         Args:

@@ -25,7 +25,7 @@ from sardonyx.compiler.library.writer import write_library
 from sardonyx.compiler.program import Program
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
-from sardonyx.model import load
+from sardonyx.model import Loadable, load
 from sardonyx.model.reader import collector_paused
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.registry import host_function
@@ -33,7 +33,7 @@ from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compil
 from sardonyx.runtime.free_dimensions import with_sizes
 from sardonyx.runtime.interim import NAME as INTERIM
 from sardonyx.runtime.interim import Interim, interim
-from sardonyx.runtime.kept import Given, ModelSource, keep, restored
+from sardonyx.runtime.kept import ModelSource, keep, restored
 from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import SessionOptions
@@ -69,7 +69,7 @@ class Version:
     _is_compiled_file: bool
     _interim: Interim | None
 
-    def __init__(self, given: Given, options: SessionOptions) -> None:
+    def __init__(self, given: Loadable, options: SessionOptions) -> None:
         if (options.free_dimensions or options.free_denotations) and not is_compiled_file(given):
             given = with_sizes(load(given), options.free_dimensions, options.free_denotations)
         self._begin(given, options)
@@ -108,7 +108,7 @@ class Version:
         made._declare()
         return made
 
-    def _begin(self, given: Given, options: SessionOptions) -> None:
+    def _begin(self, given: Loadable, options: SessionOptions) -> None:
         self.options = options
         self.native: NativeModel | None = None
         self.not_compiled = ""

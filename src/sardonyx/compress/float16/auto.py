@@ -24,7 +24,6 @@ from sardonyx.compress.float16.convert import (
     Conversion,
     KeptNode,
     Options,
-    Source,
     convert,
     make_options,
     node_label,
@@ -32,6 +31,7 @@ from sardonyx.compress.float16.convert import (
 )
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel
 from sardonyx.errors import EvaluationError, OptionError
+from sardonyx.model import Loadable
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.verify.child import Apart, uses_own_operators
@@ -74,7 +74,7 @@ class MixedPrecision:
 
 
 def auto_mixed_precision(
-    model: Source,
+    model: Loadable,
     inputs: Feeds | Sequence[Feeds] | None,
     tolerance: float,
     *,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
@@ -22,8 +20,7 @@ from sardonyx.compress.float16.regions import (
 )
 from sardonyx.compress.float16.rounding import Rounder
 from sardonyx.errors import OptionError, UnsupportedError
-
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+from sardonyx.model import Loadable
 
 DEFAULT_OP_BLOCK_LIST: tuple[str, ...] = (
     "BlackmanWindow",
@@ -80,7 +77,7 @@ class Options:
 
 
 def convert_float_to_float16(
-    model: Source,
+    model: Loadable,
     min_positive_val: float = 1e-7,
     max_finite_val: float = 1e4,
     keep_io_types: bool | Iterable[str] = False,
@@ -117,7 +114,7 @@ def convert_float_to_float16(
 
 
 def convert_float_to_bfloat16(
-    model: Source,
+    model: Loadable,
     min_positive_val: float = 0.0,
     max_finite_val: float = normal_range(ir.DataType.BFLOAT16)[1],
     keep_io_types: bool | Iterable[str] = False,
@@ -140,7 +137,7 @@ def convert_float_to_bfloat16(
     return convert(private_copy(model), options)
 
 
-def private_copy(source: Source) -> ir.Model:
+def private_copy(source: Loadable) -> ir.Model:
     """Loads the model; one that is in memory already is copied, without its tensors' contents."""
     if not isinstance(source, ir.Model):
         return model_io.load(source)

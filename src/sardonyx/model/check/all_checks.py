@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-
-import onnx
-import onnx_ir as ir
 
 from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.encoding import check_encoding
@@ -22,6 +18,7 @@ from sardonyx.model.check.target_check import check_target
 from sardonyx.model.check.targets import Target, find_target
 from sardonyx.model.check.tensors import check_tensors
 from sardonyx.model.check.values import check_declarations
+from sardonyx.model.load import Loadable
 
 _UNSAFE_FOR_CPP = frozenset({"nesting-too-deep", "function-recursive", "function-depth", "function-expansion"})
 _NOT_INFERABLE = _UNSAFE_FOR_CPP | {"graph-cycle", "graph-unsorted", "value-undefined", "function-duplicate"}
@@ -40,7 +37,7 @@ _ORDER = {"error": 0, "warning": 1, "lint": 2}
 
 
 def check(
-    model_or_path: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model,
+    model_or_path: Loadable,
     *,
     target: str | None = None,
     version: str | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from sardonyx.model import external, wire
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.findings import Finding, Place
 from sardonyx.model.check.scopes import MAX_DEPTH, scopes
-from sardonyx.model.load import load
+from sardonyx.model.load import Loadable, load
 from sardonyx.model.save import to_proto
 
 MAX_MESSAGE_BYTES = 2**31 - 1
@@ -99,7 +98,7 @@ class Source:
         return np.frombuffer(view, dtype, count=int(np.prod(tensor.dims, dtype=np.int64)))
 
 
-def open_source(source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) -> Source:
+def open_source(source: Loadable) -> Source:
     """Opens anything that ``sardonyx.model.load`` takes, without losing what a broken model says.
 
     Args:

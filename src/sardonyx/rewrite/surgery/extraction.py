@@ -9,13 +9,12 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.errors import OptionError
-from sardonyx.model import lower_ir_version
+from sardonyx.model import Loadable, lower_ir_version
 from sardonyx.model.copying import copy_of
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.surgery.interface import (
-    Source,
     annotated,
     bodies_within,
     drop_unused_functions,
@@ -25,7 +24,7 @@ from sardonyx.rewrite.surgery.interface import (
 )
 
 
-def extract(model: Source, outputs: Sequence[str], inputs: Sequence[str] | None = None) -> ir.Model:
+def extract(model: Loadable, outputs: Sequence[str], inputs: Sequence[str] | None = None) -> ir.Model:
     """Cuts out what computes ``outputs`` from ``inputs``.
 
     Args:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 
-import onnx
 import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
@@ -14,9 +12,6 @@ from sardonyx.model.carry import QUANTIZATION_KEY
 from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import parsed
-
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-"""What a model may be given as: anything that ``sardonyx.load`` takes."""
 
 
 def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:

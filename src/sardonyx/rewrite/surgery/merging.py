@@ -9,24 +9,17 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
+from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_of
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.opset.schemas import newest as newest_known
 from sardonyx.rewrite.sizes import parsed
-from sardonyx.rewrite.surgery.interface import (
-    Source,
-    all_values,
-    graphs_of,
-    rename_values,
-    shown,
-    substituted,
-    symbols_in,
-)
+from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_values, shown, substituted, symbols_in
 
 
-def merge(models: Sequence[Source], links: Mapping[str, str] | None = None) -> ir.Model:
+def merge(models: Sequence[Loadable], links: Mapping[str, str] | None = None) -> ir.Model:
     """Joins models in order, each one's outputs feeding the next one's inputs.
 
     The result's inputs are those of the first model and the unlinked ones of the others; its outputs are the

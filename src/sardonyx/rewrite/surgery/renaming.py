@@ -10,23 +10,16 @@ from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
+from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_of
 from sardonyx.rewrite.names import node_names, value_names
-from sardonyx.rewrite.surgery.interface import (
-    Source,
-    all_values,
-    graphs_of,
-    rename_values,
-    shown,
-    substituted,
-    symbols_in,
-)
+from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_values, shown, substituted, symbols_in
 
 Names = Mapping[str, str]
 
 
 def rename(
-    model: Source, values: Names | None = None, *, nodes: Names | None = None, dims: Names | None = None
+    model: Loadable, values: Names | None = None, *, nodes: Names | None = None, dims: Names | None = None
 ) -> ir.Model:
     """Gives tensors, nodes or dimensions new names; names may be swapped.
 
