@@ -12,13 +12,13 @@ class Abandoned(BaseException):
     """Nobody waits for what is being computed: no error of it, so that what catches errors lets it pass."""
 
 
-_given_up: ContextVar[threading.Event | None] = ContextVar("sardonyx_given_up", default=None)
+_given_up: ContextVar[tuple[threading.Event, ...]] = ContextVar("sardonyx_given_up", default=())
 
 
 @contextlib.contextmanager
 def until(given_up: threading.Event) -> Iterator[None]:
-    """Have :func:`require_somebody` end what is done in this context, once the event is set."""
-    token = _given_up.set(given_up)
+    """Have :func:`require_somebody` end what is done in this context, once the event is set, or one from around."""
+    token = _given_up.set((*_given_up.get(), given_up))
     try:
         yield
     finally:
@@ -31,6 +31,5 @@ def require_somebody() -> None:
     Raises:
         Abandoned: Nobody does.
     """
-    given_up = _given_up.get()
-    if given_up is not None and given_up.is_set():
+    if any(given_up.is_set() for given_up in _given_up.get()):
         raise Abandoned

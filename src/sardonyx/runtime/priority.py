@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from sardonyx.core import background
 from sardonyx.core.abandonment import until
 
 T = TypeVar("T")
@@ -95,8 +96,7 @@ def behind_calls(work: Callable[[], T]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=nicer, name="sardonyx-edit", daemon=True)
-    thread.start()
+    thread = background.start("sardonyx-edit", nicer)
     try:
         thread.join()
     except BaseException:

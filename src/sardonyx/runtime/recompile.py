@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from sardonyx.core import background
 from sardonyx.runtime.version import Version
 
 _PAUSE_SECONDS = 0.05
@@ -26,16 +27,12 @@ class Recompiler:
         """
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, args=(current,), name="sardonyx-compile", daemon=True
-                )
-                self._thread.start()
+                self._thread = background.start("sardonyx-compile", self._work, current)
 
     def _work(self, current: Callable[[], Version]) -> None:
-        pause = threading.Event()
         while True:
             version = current()
-            pause.wait(_PAUSE_SECONDS)
+            background.pause(_PAUSE_SECONDS)
             if version is not current():
                 continue
             if not version.compiled:

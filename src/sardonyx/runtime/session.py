@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,6 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.denormals import Denormals
 from sardonyx.compiler.program import Program
+from sardonyx.core import background
 from sardonyx.core.recording import Recorder
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError
@@ -433,7 +433,7 @@ class Session(Edits):
             except BaseException as error:
                 future.set_exception(error)
 
-        threading.Thread(target=compute, name="sardonyx-run", daemon=True).start()
+        background.start("sardonyx-run", compute)
         return future
 
     @property

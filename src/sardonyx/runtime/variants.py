@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.compiler.program import Program
+from sardonyx.core import background
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.draft import Draft
@@ -59,7 +60,7 @@ class Variants:
             if self._at_once:
                 self._make(key, make)
             else:
-                threading.Thread(target=self._make, args=(key, make), name="sardonyx-compile", daemon=True).start()
+                background.start("sardonyx-compile", self._make, key, make)
             variant = self._made.get(key)
         if variant is None or not variant.takes(None, feeds):
             return None

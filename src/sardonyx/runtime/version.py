@@ -23,6 +23,7 @@ from sardonyx.compiler.entry import Entry
 from sardonyx.compiler.image import NoImage
 from sardonyx.compiler.library.writer import write_library
 from sardonyx.compiler.program import Program
+from sardonyx.core import background
 from sardonyx.core.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
@@ -93,7 +94,7 @@ class Version:
             self.require_what_is_strict()
         else:
             self._interim = interim(self._source, options)
-            threading.Thread(target=self._compile_behind, name="sardonyx-compile", daemon=True).start()
+            background.start("sardonyx-compile", self._compile_behind)
 
     @classmethod
     def edited(cls, model: ir.Model, options: SessionOptions) -> Version:

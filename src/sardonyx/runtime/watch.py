@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
 from pathlib import Path
 
+from sardonyx.core import background
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.live import Live
 
@@ -27,14 +27,13 @@ def watch(live: Live, path: str | os.PathLike[str]) -> None:
         path: The file, which should be replaced as a whole (written beside and renamed).
     """
     known = _state(path)
-    threading.Thread(target=_watch, args=(weakref.ref(live), path, known), name="sardonyx-watch", daemon=True).start()
+    background.start("sardonyx-watch", _watch, weakref.ref(live), path, known)
 
 
 def _watch(live: weakref.ref[Live], path: str | os.PathLike[str], loaded: tuple[int, ...] | None) -> None:
-    pause = threading.Event()
     before = loaded
     while live() is not None:
-        pause.wait(_SECONDS)
+        background.pause(_SECONDS)
         state = _state(path)
         if state is not None and state != loaded and state == before:
             loaded = state

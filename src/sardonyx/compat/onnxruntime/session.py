@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from sardonyx.compat.onnxruntime.options import RunOptions, SessionOptions
 from sardonyx.compat.onnxruntime.providers import CPU, normalized, ours
 from sardonyx.compat.onnxruntime.unsupported import refuse
 from sardonyx.compat.onnxruntime.values import OrtValue, SparseTensor, numpy_of
+from sardonyx.core import background
 from sardonyx.errors import SardonyxError, UnsupportedError
 from sardonyx.model import load, save, to_proto
 from sardonyx.model.copying import copy_of
@@ -357,7 +357,7 @@ class InferenceSession(Edits):
                 results, error = [], str(raised) or type(raised).__name__
             callback(results, user_data, error)
 
-        threading.Thread(target=compute, name="sardonyx-run", daemon=True).start()
+        background.start("sardonyx-run", compute)
 
     def run_with_ort_values(
         self,
