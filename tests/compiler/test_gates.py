@@ -179,3 +179,11 @@ def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l2: int
     into_first_level = re.findall(r"call void @llvm.prefetch.p0\(ptr %\w+, i32 0, i32 3, i32 1\)", step.text)
     assert len(into_first_level) == lines
     assert_close(program.run(given), computed(function, given))
+
+
+@pytest.mark.parametrize(("units", "shared"), [(32, False), (256, True)])
+def test_steps_are_shared_where_that_is_worth_it(units: int, shared: bool) -> None:
+    launches = Program(simplify(layer(lstm, 4, 2, 1, units))).launches
+    (step,) = (each for each in every(launches) if each.title == "gates")
+    assert isinstance(step.items, int)
+    assert (step.items >= 2 * step.least) == shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sardonyx.compiler.beside import side_by_side
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.launch import Body, Launch
 from sardonyx.compiler.layouts import blocked_images
@@ -81,4 +82,5 @@ class Bodies:
             return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
         if any(launch.writes.op == "loop" and settling(launch.writes) is not None for launch in lowering.launches):
             return f"in {function.name}: a loop may carry what changes its size"
-        return Body(function, tuple(lowering.launches), lowering.blocks, required(function))
+        launches = side_by_side(lowering.launches, self.threads)
+        return Body(function, tuple(launches), lowering.blocks, required(function))

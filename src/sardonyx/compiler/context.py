@@ -19,6 +19,7 @@ from sardonyx.compiler.player import Ended, Player
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.threads import Pool
 from sardonyx.compiler.timed_player import play_timed
+from sardonyx.compiler.worker_loop import Field
 from sardonyx.core.dim import evaluate
 from sardonyx.core.graph import Value
 from sardonyx.core.recording import Recorder
@@ -58,7 +59,9 @@ class Linked:
         self.player = player
         parts = {
             Part.POOL: pool,
+            Part.ALONE: pool + Field.ALONE,
             Part.LOOP: player.loop,
+            Part.LOOPS: player.loops,
             Part.CHOICE: player.choice,
             Part.TRUE: int(_TRUE.ctypes.data),
         }

@@ -20,6 +20,7 @@ from sardonyx.compiler.loops import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.quantized import form_of
 from sardonyx.compiler.reader import ORIGIN, Element, Reader, dtype_of
 from sardonyx.compiler.reader import Place as Position
+from sardonyx.compiler.schedule import operations
 from sardonyx.compiler.views import View, contiguous, merged, shape_of
 from sardonyx.compiler.walks import walked_alike
 from sardonyx.compiler.writing import Writing
@@ -113,8 +114,12 @@ class Contraction:
         return gemm(
             kernel, m=m, n=n, k=k, a=matrix_a, b=matrix_b, batch=math.prod(size for size, _, _ in leading), place=place,
             result=result, scratch=scratch, together=together, turned=self._turned() if constant else None,
-            epilogue=self._epilogue(rows, batch_rows, columns, batch_columns),
+            epilogue=self._epilogue(rows, batch_rows, columns, batch_columns), behind=self._behind(),
         )  # fmt: skip
+
+    def _behind(self) -> int:
+        """Operations for each result: those behind gates are for all gates of a unit together."""
+        return operations(self.writing.group.members) // (1 if self.gates is None else self.gates.count)
 
     def _constant_columns(self) -> Size:
         """The columns of weights, as they are packed."""

@@ -120,6 +120,8 @@ class Launch:
         group: What it was made of.
         bodies: What control flow plays; the launch then has no code of its own.
         also: Other values that it writes.
+        least: Work items that are worth a thread's while.
+        beside: How many launches are played at the same time, this one and those that follow it: loops.
     """
 
     text: str
@@ -132,6 +134,8 @@ class Launch:
     group: Group
     bodies: tuple[Body, ...] = ()
     also: tuple[Value, ...] = ()
+    least: int = 1
+    beside: int = 1
 
     @functools.cached_property
     def makes(self) -> tuple[Value, ...]:

@@ -8,7 +8,7 @@ on sizes is a number of a register (:mod:`.size_table`) or a buffer in the arena
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,7 +32,9 @@ class Part(enum.Enum):
     """What every tape may point to."""
 
     POOL = "pool"  # the threads' memory
+    ALONE = "alone"  # that of one thread, for kernels of loops that have a thread each
     LOOP = "loop"  # the function of loops
+    LOOPS = "loops"  # the function of several at the same time
     CHOICE = "choice"  # the function of choices
     TRUE = "true"  # a byte that is 1
 
@@ -244,7 +246,7 @@ class Planner:
         start = self._put([Fixed(0)] * (WORDS * len(launches)))
         self._fault, self._limit = Own(self._put([Fixed(0)])), Own(self._put([Fixed(UNLIMITED)]))
         layout = self._layout(launches, blocks, elsewhere, ())
-        self._tape(start, launches, layout, {})
+        self._tape(start, launches, layout, {}, Part.POOL)
         in_words = {value: self._sizes_in_words(value).word for value in told}
         values = [value for _, value in self._outside]
         made = {value for launch in launches for value in launch.makes}
@@ -293,7 +295,7 @@ class Planner:
             else:
                 lifetimes[buffer] = _Lifetime(bytes_(), at, last)
 
-        for at, launch in enumerate(launches):
+        for at, (first, end, launch) in enumerate(_played(launches)):
             for number, body in enumerate(launch.bodies):
                 given = _written_in_place(launch, body)
                 layout = bodies[at, number] = self._layout(
@@ -302,22 +304,22 @@ class Planner:
                     lambda value, given=given: value.op == "input" or value in given,  # type: ignore[misc]
                     body.function.results,
                 )
-                lifetimes[at, number] = _Lifetime(layout.bytes, at, at)
+                lifetimes[at, number] = _Lifetime(layout.bytes, first, end)
             if launch.writes.op == "loop":
-                lifetimes[at, _NUMBER] = _Lifetime(self._table.register(8), at, at)
+                lifetimes[at, _NUMBER] = _Lifetime(self._table.register(8), first, end)
                 for slot in range(launch.writes.params["carried"]):
                     state = self._bytes(launch.writes.operands[2 + slot], {})
-                    lifetimes.update({(at, _State(slot, half)): _Lifetime(state, at, at) for half in (0, 1)})
+                    lifetimes.update({(at, _State(slot, half)): _Lifetime(state, first, end) for half in (0, 1)})
             for buffer in launch.buffers:
                 if isinstance(buffer, Scratch):
-                    lifetimes[at, buffer] = _Lifetime(self._scratch(buffer), at, at)
+                    lifetimes[at, buffer] = _Lifetime(self._scratch(buffer), first, end)
                 elif isinstance(buffer, Count):
-                    lifetimes[buffer] = _Lifetime(self._table.register(buffer.bytes), at, len(launches))
+                    lifetimes[buffer] = _Lifetime(self._table.register(buffer.bytes), first, len(launches))
                 elif isinstance(buffer, (Relaid, Stage)):
-                    used(buffer, lambda buffer=buffer: self._table.register(buffer.bytes), at, at)  # type: ignore[misc]
+                    used(buffer, lambda buffer=buffer: self._table.register(buffer.bytes), first, end)  # type: ignore[misc]
                 elif isinstance(buffer, Value) and not (buffer.is_constant or buffer.op == "dims" or elsewhere(buffer)):
-                    last = len(launches) if buffer in results else at
-                    used(buffer, lambda buffer=buffer: self._bytes(buffer, blocks), at, last)  # type: ignore[misc]
+                    last = len(launches) if buffer in results else end
+                    used(buffer, lambda buffer=buffer: self._bytes(buffer, blocks), first, last)  # type: ignore[misc]
         return self._laid_out(lifetimes, bodies)
 
     def _scratch(self, buffer: Scratch) -> int:
@@ -343,9 +345,13 @@ class Planner:
         """Append words; returns the place of the first."""
         start = len(self._words)
         self._words += [0] * len(words)
-        for at, location in enumerate(words):
-            self._set(start + at, location)
+        self._put_at(start, words)
         return start
+
+    def _put_at(self, word: int, words: Sequence[Location]) -> None:
+        """Fill words that are there."""
+        for offset, location in enumerate(words):
+            self._set(word + offset, location)
 
     def _set(self, word: int, location: Location) -> None:
         match location:
@@ -376,7 +382,9 @@ class Planner:
         assert all(len(copy) == COPY_WORDS for copy in copies)
         return self._list(copies)
 
-    def _tape(self, start: int, launches: Sequence[Launch], layout: _Layout, given: Mapping[Value, Location]) -> Locate:
+    def _tape(
+        self, start: int, launches: Sequence[Launch], layout: _Layout, given: Mapping[Value, Location], pool: Part
+    ) -> Locate:
         """Write a tape to words that are there; returns where its kernels find their buffers."""
         sources: dict[Value, Location] = {}
 
@@ -395,26 +403,43 @@ class Planner:
                 sources[buffer] = self._sizes_in_words(buffer)
             return sources.get(buffer, Outside(buffer))
 
-        for at, launch in enumerate(launches):
+        together: list[int] = []
+        for at, (first, end, launch) in enumerate(_played(launches)):
             code: Location
+            inner = pool if first == end else Part.ALONE
             if launch.writes.op == "loop" and launch.bodies:
-                code, arguments = Part.LOOP, self._loop(at, launch, layout, locate)
+                code, arguments = Part.LOOP, self._loop(at, launch, layout, locate, inner)
             elif launch.bodies:
-                code, arguments = Part.CHOICE, self._choice(at, launch, layout, locate)
+                code, arguments = Part.CHOICE, self._choice(at, launch, layout, locate, inner)
             else:
                 code = Kernel(launch.text)
                 buffers = [locate(at, buffer) for buffer in launch.buffers]
                 arguments = self._put([*buffers, *map(self._number, launch.sizes)])
             items = self._number(launch.items)
-            for word, location in enumerate((code, Own(arguments), items, self._grain(items))):
-                self._set(start + WORDS * at + word, location)
+            entry: list[Location] = [code, Own(arguments), items, self._grain(items, launch.least)]
+            if first < end:
+                # All are played where the first stands: each is a work item of that.
+                together = [arguments] if at == first else [*together, arguments]
+                entry[2:] = Fixed(0), Fixed(1)
+            if at > first or first == end:
+                self._put_at(start + WORDS * at, entry)
+            if first < end == at:
+                listed = Own(self._put([Own(each) for each in together]))
+                self._put_at(start + WORDS * first, [Part.LOOPS, listed, Fixed(len(together)), Fixed(1)])
         return locate
 
-    def _grain(self, items: Number) -> Number:
-        """Items a chunk: each thread claims a few."""
+    def _grain(self, items: Number, least: int) -> Number:
+        """Items a chunk: each thread claims a few, as far as there are chunks of so many that are worth it."""
         table = self._table
-        part = table.operation(Operation.DIVIDE, items.register, table.register(4 * self._threads))
-        return Number(table.operation(Operation.GREATEST, table.register(1), part))
+        one, most = table.register(1), table.register(4 * self._threads)
+        if least == 1:
+            part = table.operation(Operation.DIVIDE, items.register, most)
+        else:
+            worth = table.operation(Operation.DIVIDE, items.register, table.register(least))
+            chunks = table.operation(Operation.GREATEST, one, table.operation(Operation.LEAST, most, worth))
+            up = table.sum([items.register, chunks, table.register(-1)])
+            part = table.operation(Operation.DIVIDE, up, chunks)
+        return Number(table.operation(Operation.GREATEST, one, part))
 
     def _sizes_in_words(self, value: Value) -> Own:
         """A tensor of sizes, in the tape."""
@@ -426,14 +451,14 @@ class Planner:
         ]
         return Own(start)
 
-    def _body(self, body: Body, layout: _Layout, given: Mapping[Value, Location]) -> tuple[Own, Locate]:
+    def _body(self, body: Body, layout: _Layout, given: Mapping[Value, Location], pool: Part) -> tuple[Own, Locate]:
         """Append the tape of a body; returns its place, and where its kernels find their buffers."""
         start = self._put([Fixed(0)] * (WORDS * len(body.launches)))
-        return Own(start), self._tape(start, body.launches, layout, given)
+        return Own(start), self._tape(start, body.launches, layout, given, pool)
 
     # Control flow.
 
-    def _loop(self, at: int, launch: Launch, layout: _Layout, locate: Locate) -> int:
+    def _loop(self, at: int, launch: Launch, layout: _Layout, locate: Locate, pool: Part) -> int:
         """Append the arguments of a loop; see :class:`.LoopWord`."""
         (body,) = launch.bodies
         carried = launch.writes.params["carried"]
@@ -447,7 +472,7 @@ class Planner:
         ]
         fixed = {slot for slot in range(carried) if slot not in changing}
         in_place = _written_in_place(launch, body)
-        words: list[Location] = [Part.POOL, operands[0], operands[1], number, self._fault, self._limit]
+        words: list[Location] = [pool, operands[0], operands[1], number, self._fault, self._limit]
         nothing = Fixed(0)
         words.append(self._copies([(halves[slot][0], operands[2 + slot], sizes[slot], nothing) for slot in changing]))
         for half in (0, 1):
@@ -461,7 +486,7 @@ class Planner:
                 given[body.function.inputs[2 + slot]] = operands[2 + slot] if slot in fixed else halves[slot][half]
             for value, slot in in_place.items():
                 given[value] = halves[slot][1 - half] if slot < carried else Row(results[slot], sizes[slot], patches)
-            tape, found = self._body(body, layout.bodies[at, 0], given)
+            tape, found = self._body(body, layout.bodies[at, 0], given, pool)
             wanted = [found(-1, value) for value in body.function.results]
             copies: list[Copy] = [
                 (halves[slot][1 - half], wanted[1 + slot], sizes[slot], nothing)
@@ -492,16 +517,16 @@ class Planner:
             words += iteration
         return self._put(words)
 
-    def _choice(self, at: int, launch: Launch, layout: _Layout, locate: Locate) -> int:
+    def _choice(self, at: int, launch: Launch, layout: _Layout, locate: Locate, pool: Part) -> int:
         """Append the arguments of a choice; see :class:`.ChoiceWord`."""
         condition, *operands = [locate(at, operand) for operand in launch.writes.operands]
         results = [locate(at, result) for result in launch.makes]
-        words: list[Location] = [Part.POOL, condition, self._fault]
+        words: list[Location] = [pool, condition, self._fault]
         for number, body in enumerate(launch.bodies):
             in_place = _written_in_place(launch, body)
             given = dict(zip(body.function.inputs, operands, strict=True))
             given |= {value: results[slot] for value, slot in in_place.items()}
-            tape, found = self._body(body, layout.bodies[at, number], given)
+            tape, found = self._body(body, layout.bodies[at, number], given, pool)
             copies: list[Copy] = [
                 (results[slot], found(-1, value), Number(self._bytes(value, {})), Fixed(0))
                 for slot, value in enumerate(body.function.results)
@@ -510,6 +535,15 @@ class Planner:
             misfits = Number(self._table.misfits(known(body.equal, self._known)))
             words += [tape, Fixed(len(body.launches)), self._copies(copies), misfits]
         return self._put(words)
+
+
+def _played(launches: Sequence[Launch]) -> Iterator[tuple[int, int, Launch]]:
+    """The launches, and the numbers of the first and the last of those that are played at the same time as each."""
+    first = end = -1
+    for at, launch in enumerate(launches):
+        if at > end:
+            first, end = at, at + launch.beside - 1
+        yield first, end, launch
 
 
 def _written_in_place(launch: Launch, body: Body) -> dict[Value, int]:

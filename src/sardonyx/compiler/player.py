@@ -93,6 +93,7 @@ class Player(NamedTuple):
         play: ``void (ptr tape, i64 kernels, ptr pool)``.
         play_flushing: The same with denormal numbers taken for zero, by all threads, until it returns.
         loop: The address of the function of loops, a kernel of one item.
+        loops: The address of the function of several that are played at the same time, each a work item.
         choice: The address of the function of choices, a kernel of one item.
         measure: ``i64 (ptr table)``, see :mod:`.planning`.
         fill: ``void (ptr table)``.
@@ -105,6 +106,7 @@ class Player(NamedTuple):
     play: Callable[[int, int, int], None]
     play_flushing: Callable[[int, int, int], None]
     loop: int
+    loops: int
     choice: int
     measure: Callable[[int], int]
     fill: Callable[[int], None]
@@ -124,6 +126,7 @@ def player(target: Target) -> Player:
         signature(code.address("play")),
         signature(code.address("play_flushing")),
         code.address("loop"),
+        code.address("loops"),
         code.address("choice"),
         ctypes.PYFUNCTYPE(ctypes.c_int64, pointer)(code.address("measure")),
         ctypes.PYFUNCTYPE(None, pointer)(code.address("fill")),
@@ -270,6 +273,26 @@ iterate:
 done:
   %after = call ptr @word(ptr %iteration, i64 $IterationWord_AFTER)
   call void @copy(ptr %after, i64 0)
+  ret void
+}
+
+; Loops side by side: the addresses of their arguments are a list.
+define void @loops(ptr %words, i64 %first, i64 %last, i64 %worker) nounwind {
+entry:
+  br label %check
+
+check:
+  %i = phi i64 [ %first, %entry ], [ %next, %play ]
+  %more = icmp slt i64 %i, %last
+  br i1 %more, label %play, label %done
+
+play:
+  %of.loop = call ptr @word(ptr %words, i64 %i)
+  call void @loop(ptr %of.loop, i64 0, i64 1, i64 %worker)
+  %next = add i64 %i, 1
+  br label %check
+
+done:
   ret void
 }
 

@@ -96,7 +96,7 @@ class Program:
         self._reads, self._inner = beneath(self.host, self.function.results, self.in_memory)
         self.around = self.function.free_symbols
         self._equal = required(self.function)
-        self._begin(steps_of(self.schedule.computed, self.launches, self.host))
+        self._begin(steps_of(self.schedule.computed, self.launches, self.host, self.pool.threads))
         self.loops = {value: self._of_body(value) for value in self.host if value.op == "loop" and is_of_tensors(value)}
 
     def _of_body(self, loop: Value) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sardonyx.compiler.beside import side_by_side
 from sardonyx.compiler.control import counted
 from sardonyx.compiler.counted import has_kernel, most_results
 from sardonyx.compiler.launch import Launch
@@ -47,13 +48,14 @@ Step = Segment | Value
 """Kernels, or a value that the interpreter computes."""
 
 
-def steps_of(order: Iterable[Value], launches: Sequence[Launch], host: Container[Value]) -> list[Step]:
+def steps_of(order: Iterable[Value], launches: Sequence[Launch], host: Container[Value], threads: int) -> list[Step]:
     """The steps that compute a function.
 
     Args:
         order: Its values, in the order in which launches and the interpreter can compute them.
         launches: Its kernels, in order.
         host: The values that the interpreter computes.
+        threads: How many threads share the work.
     """
     by_root: dict[Value, list[Launch]] = {}
     for launch in launches:
@@ -77,6 +79,9 @@ def steps_of(order: Iterable[Value], launches: Sequence[Launch], host: Container
                 steps.append(Segment(list(by_root[value])))
         elif value in host:
             steps.append(value)
+    for step in steps:
+        if isinstance(step, Segment):
+            step.launches = side_by_side(step.launches, threads)
     return steps
 
 

@@ -135,6 +135,8 @@ class Pool:
         ctypes.memset(self.address, 0, self._size)
         self._set(Field.PARALLEL, self._code.parallel)
         self._set(Field.THREADS, self.threads)
+        self._set(Field.ALONE, self._code.parallel)
+        self._set(Field.ALONE_THREADS, 1)
         processors = allowed()
         crowded = len(processors) < self.threads
         pause = _pause_seconds(self._code.pauses)

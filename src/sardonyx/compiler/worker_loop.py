@@ -46,6 +46,9 @@ class Field(IntEnum):
     UNLOCK = 72  # ptr: pthread_mutex_unlock
     SLEEP = 80  # ptr: pthread_cond_wait
     ROUSE = 88  # ptr: pthread_cond_broadcast
+    # A pool of its own, of one thread: of kernels whose work is shared among threads already.
+    ALONE = 96  # ptr, as PARALLEL
+    ALONE_THREADS = 104  # i64: 1
     # Between callers.
     BUSY = 128  # i32
     # The job.

@@ -208,6 +208,14 @@ def test_few_rows_are_one_tile() -> None:
 
 
 @functools.cache
+def test_few_sums_are_in_chains() -> None:
+    def chains(n: Size, m: Size, name: str = "avx512", dtype: DType = FLOAT) -> int:
+        return tile_for(NAMED[name], dtype, n, m=m).chains
+
+    assert [chains(256, 1), chains(256, 2), chains(256, 6), chains(16, 1), chains(256, M)] == [2, 1, 1, 4, 1]
+    assert [chains(256, 1, "avx2"), chains(256, 1, "neon"), chains(256, 1, dtype=INT32)] == [4, 2, 1]
+
+
 def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, turned: bool = False) -> CompiledKernel:
     """C[b, m, n] of A[b, m, k], its columns contiguous if ``turned``, and of B[b, n, k], or packed."""
     kernel = Kernel(target)

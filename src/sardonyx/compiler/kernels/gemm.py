@@ -66,6 +66,7 @@ def gemm(
     scratch: str | None = None,
     together: int = 1,
     turned: Turned | None = None,
+    behind: int = 0,
 ) -> Size:
     """Write a matrix product into a kernel.
 
@@ -85,11 +86,12 @@ def gemm(
         together: Where elements are small integers, how many along K lie in one of 32 bits: ``k`` and the distances
             count these.
         turned: Whose turn it is to take the panels from the end.
+        behind: Operations that the epilogue is, for each result.
 
     Returns:
         The number of work items.
     """
-    product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch, turned)
+    product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch, turned, behind)
     if isinstance(epilogue, Gated):
         return _Gemm(kernel, gated_tile(kernel.target, product.result, epilogue.count, m), product).write()
     tile = tile_for(kernel.target, product.result, n, together, m if isinstance(b, Packed) else None)
@@ -147,6 +149,7 @@ class _Gemm:
     """One product while it is written."""
 
     def __init__(self, kernel: Kernel, tile: Tile, product: Product) -> None:
+        self.kernel = kernel
         self.e = kernel.emitter
         self.target = kernel.target
         self.tile = tile
@@ -204,6 +207,10 @@ class _Gemm:
                     self._ask(place.leading, row, count, column, left)
                     self._compute(_Strip(place.a, row, count, left, values, self.finished))
                     self._finish(place.leading, row, count, column, left)
+        if isinstance(product.k, int):
+            most = tile.rows * self.tiles
+            rows = min(product.m, most) if isinstance(product.m, int) else most
+            self.kernel.item_takes(rows * tile.vectors * (product.k + product.behind))
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
 
     def _blocks(self) -> tuple[str | int, str | int]:

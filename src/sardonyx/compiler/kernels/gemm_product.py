@@ -87,6 +87,7 @@ class Product:
     result: DType
     scratch: str | None
     turned: Turned | None = None
+    behind: int = 0
 
     def place_of(self, e: Emitter, number: str | int) -> Place:
         """Where a product of the batch finds its operands."""

@@ -1,8 +1,9 @@
 """The register tile of a matrix product: a few rows by a few vectors of columns, all of it in registers over all of K.
 
 The sums of one element are taken in the order of K whatever the tile, so that results do not depend on how the work is
-cut. Finished tiles go through a small buffer on the stack: what is fused behind is then written once in the code, in a
-loop over rows and vectors, and not once a register.
+cut; in chains of each second or fourth, where known sizes leave a core with too few of them at a time. Finished tiles
+go through a small buffer on the stack: what is fused behind is then written once in the code, in a loop over rows and
+vectors, and not once a register.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Tile:
         vectors: Vectors of columns.
         unroll: Steps of K that are written out in the inner loop of whole tiles.
         together: Products of small integers that are added up within a lane: so many along K are one of 32 bits.
+        chains: Parts of each sum that are taken in turns along K and do not wait for each other.
     """
 
     result: DType
@@ -40,6 +42,7 @@ class Tile:
     vectors: int
     unroll: int
     together: int = 1
+    chains: int = 1
 
     @property
     def columns(self) -> int:
@@ -82,7 +85,22 @@ def tile_for(target: Target, result: DType, n: Size | None = None, together: int
     elif isinstance(m, int) and isinstance(n, int) and target.vector_bits == 512 and is_float(result):
         rows, vectors = _of_few_rows(m, rows, vectors)
     # With four steps on NEON LLVM loads more of A ahead than there are registers for.
-    return Tile(result, lanes, rows, vectors, 2 if target.name == "neon" else 4, together)
+    tile = Tile(result, lanes, rows, vectors, 2 if target.name == "neon" else 4, together)
+    return _in_chains(tile, m) if is_float(result) else tile
+
+
+_IN_FLIGHT = 8
+"""Multiply-adds that a core works on at a time: two begin with each cycle, and take four."""
+
+
+def _in_chains(tile: Tile, m: Size | None) -> Tile:
+    """The tile with chains, where it has so few sums that each multiply-add would wait for the one before."""
+    if not isinstance(m, int) or m == 0:
+        return tile
+    chains = 1
+    while min(m, tile.rows) * tile.vectors * chains < _IN_FLIGHT and chains < tile.unroll:
+        chains *= 2
+    return replace(tile, chains=chains)
 
 
 _WAIT = 5
@@ -114,7 +132,7 @@ def gated_tile(target: Target, result: DType, gates: int, m: Size) -> Tile:
     if target.vector_bits == 512:
         fitting = [count for count in most if count % gates == 0]
         vectors = min((_time(m, most[count]), -count, count) for count in fitting)[-1]
-    return replace(plain, rows=-(-m // -(-m // most[vectors])), vectors=vectors)
+    return _in_chains(replace(plain, rows=-(-m // -(-m // most[vectors])), vectors=vectors), m)
 
 
 def _time(m: int, most: int) -> int:
@@ -179,18 +197,24 @@ def accumulate(
         for row in range(rows)
     ]
 
+    chains = [sums]
+    for _ in range(1, tile.chains):
+        chains.append([[e.variable(tile.type, "zeroinitializer") for _ in line] for line in sums])
+
     def steps(start: str | int, count: int) -> None:
-        current = [[each.get() for each in line] for line in sums]
-        for place in (e.add(start, offset) for offset in range(count)):
+        current = [[[each.get() for each in line] for line in chain] for chain in chains[:count]]
+        for offset in range(count):
+            place, lines = e.add(start, offset), current[offset % len(current)]
             columns = load_b(place)
-            for row, line in enumerate(current):
+            for row, line in enumerate(lines):
                 element = load_a(row, place)
-                current[row] = [
+                lines[row] = [
                     multiply_add(e, tile, element, column, each) for each, column in zip(line, columns, strict=True)
                 ]
-        for variables, values in zip(sums, current, strict=True):
-            for variable, value in zip(variables, values, strict=True):
-                variable.set(value)
+        for chain, found in zip(chains, current, strict=False):
+            for variables, values in zip(chain, found, strict=True):
+                for variable, value in zip(variables, values, strict=True):
+                    variable.set(value)
 
     whole = e.mul(e.div(depth, unroll), unroll)
     with e.loop(0, whole, unroll) as place:
@@ -200,4 +224,12 @@ def accumulate(
     if unroll > 1 and not (isinstance(depth, int) and depth == whole):
         with e.loop(whole, depth) as place:
             steps(place, 1)
-    return [[each.get() for each in line] for line in sums]
+
+    def together(parts: list[str]) -> str:
+        while len(parts) > 1:
+            parts = [e.let(f"fadd {tile.type} {a}, {b}") for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    return [
+        [together([chain[row][number].get() for chain in chains]) for number in range(vectors)] for row in range(rows)
+    ]

@@ -78,7 +78,7 @@ class _Tables:
         bases: list[tuple[int, int]] = []
         for word, address in parts.links:
             if address.symbol == POOL:
-                bases.append((word, parts.pool_at))
+                bases.append((word, parts.pool_at + address.offset))
             else:
                 words[word] = f"i64 {_number(address)}"
                 symbols[address.symbol] = None
@@ -228,6 +228,8 @@ class _Functions:
             e.store(type, value, e.address(pool, "i8", field), 4 if type == "i32" else 8)
 
         put(Field.PARALLEL, "ptr", "@sardonyx_parallel")
+        put(Field.ALONE, "ptr", "@sardonyx_parallel")
+        put(Field.ALONE_THREADS, "i64", "1")
         put(Field.SYSCALL, "ptr", "@syscall")
         put(Field.PROCESSOR, "ptr", "@sched_getcpu")
         put(Field.STARTED, "i32", "1")

@@ -23,6 +23,7 @@ from sardonyx.compiler.machine_code import compiled
 from sardonyx.compiler.plan import Kernel, Link, Part
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.views import shape_of
+from sardonyx.compiler.worker_loop import Field
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, symbols
 from sardonyx.core.graph import Function, Value
@@ -181,7 +182,8 @@ def _open_sizes(function: Function) -> list[str]:
 def _address(link: Link, program: Program, weights: _Weights) -> Address:
     """What the linker knows a part of the tape by."""
     if isinstance(link, Part):
-        return Address({Part.POOL: POOL, Part.TRUE: TRUE}.get(link, link.value))
+        named = {Part.POOL: Address(POOL), Part.ALONE: Address(POOL, Field.ALONE), Part.TRUE: Address(TRUE)}
+        return named.get(link) or Address(link.value)
     if isinstance(link, Kernel):
         return Address(program.kernel_names[link.text])
     return weights.place(link.buffer, program.prepared[link.buffer])
