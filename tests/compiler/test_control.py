@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -212,10 +213,39 @@ def test_the_body_of_a_loop_that_carries_more_and_more_is_compiled() -> None:
     function = simplify(trace("f", grow, [FLOATS, TensorType(t.FLOAT, (1, M)), COUNT]))
     program = Program(function)
     assert [value.op for value in program.host if value.op != "get"] == ["loop"]
-    assert all(not body.host for body in program.loops.values())
+    assert all(not body.host for body in itertools.chain(*program.bodies.values()))
     for n, m, most in ((2, 3, 4), (1, 1, 0), (2, 3, 4), (3, 20, 50)):
         arrays = [normal(n, m), normal(1, m), np.array(most)]
         assert_close(program.run(arrays), computed(function, arrays))
+
+
+def test_choices_of_other_sizes_have_compiled_branches() -> None:
+    def choose(x: L.Tensor, keep: L.Tensor, most: L.Tensor) -> list[L.Tensor]:
+        def longer() -> list[L.Tensor]:
+            return [L.tanh(L.concat([x, x * 2], 0)), L.reduce_sum(x, [1])]
+
+        def otherwise() -> list[L.Tensor]:
+            def step(i: L.Tensor, rows: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:
+                return L.reduce_max(rows) < 1e4, [L.concat([rows, rows * 3], 0)], []
+
+            (rows,), _ = L.loop(most, None, [L.exp(x)], step)
+            return [rows, L.reduce_max(x, [1])]
+
+        rows, sums = cond(keep, longer, otherwise)
+        return [L.reduce_sum(rows, [0]), rows + 1, sums]
+
+    function = simplify(trace("f", choose, [FLOATS, FLAG, COUNT]))
+    program = Program(function)
+    assert [value.op for value in program.host if value.op != "get"] == ["cond"]
+    then, otherwise = program.bodies[next(value for value in program.host if value.op == "cond")]
+    assert not (then.host or otherwise.host)
+    restored = copied(program)
+    for n, m, keep, most in ((3, 4, True, 1), (3, 4, False, 2), (1, 7, True, 0), (0, 2, False, 0), (20, 33, False, 3)):
+        arrays = [normal(n, m), np.array(keep), np.array(most)]
+        found = program.run(arrays)
+        assert_close(found, computed(function, arrays))
+        for again, expected in zip(restored.run(arrays), found, strict=True):
+            np.testing.assert_array_equal(again, expected)
 
 
 def test_sizes_read_from_data() -> None:

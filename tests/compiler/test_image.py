@@ -130,7 +130,7 @@ def test_loops_that_the_interpreter_repeats_are_kept_with_their_compiled_bodies(
         return [L.exp(state)]
 
     compiled = Program(trace("f", body, [TensorType(t.INT64, ()), TensorType(t.FLOAT, (N,))]))
-    assert compiled.loops
+    assert compiled.bodies
     restored = copied(compiled)
     for count in (0, 1, 4):
         given = [np.array(count), RNG.standard_normal(3).astype(np.float32)]

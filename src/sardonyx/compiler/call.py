@@ -16,6 +16,7 @@ import numpy as np
 
 from sardonyx.compiler import interpreted
 from sardonyx.compiler.context import Context, Fault, Linked
+from sardonyx.compiler.control import CONTROL
 from sardonyx.compiler.entry import connect_entry
 from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.plan import UNLIMITED, stored_shape
@@ -74,8 +75,8 @@ class Callee(Protocol):
     def plan(self, number: int, names: Collection[str] | None = None, but: str = "") -> Linked:
         """The plan of a step."""
 
-    def body(self, loop: Value) -> Callee | None:
-        """The compiled body of a loop that the interpreter repeats."""
+    def compiled(self, control: Value) -> Sequence[Callee] | None:
+        """The compiled bodies of control flow that the interpreter has."""
 
     def run(
         self, arrays: Sequence[Any], context: RunContext | None = None, around: Mapping[str, int] | None = None
@@ -120,17 +121,15 @@ class Call:
 
     def interpret(self, value: Value) -> None:
         """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""
-        body = self._body(value) if value.op == "loop" else None
-        interpreted.interpret(value, self._env, self._sizes, body)
+        compiled = self.program.compiled(value) if value.op in CONTROL else None
+        bodies = None if compiled is None else [self._body(each) for each in compiled]
+        interpreted.interpret(value, self._env, self._sizes, bodies)
         found = self._env[value]
         if isinstance(found, np.ndarray) and value.op != "bind":
             self._made(value, found)
 
-    def _body(self, loop: Value) -> interpreted.Body | None:
-        """The compiled body of a loop that is left to the interpreter."""
-        program = self.program.body(loop)
-        if program is None:
-            return None
+    def _body(self, program: Callee) -> interpreted.Body:
+        """A compiled body of control flow that is left to the interpreter."""
         around = {symbol: self._sizes[symbol] for symbol in sorted(program.around & self._sizes.keys())}
         dtypes = [dtype_of(result) for result in program.function.results]
 

@@ -6,18 +6,12 @@ from sardonyx.compiler import storage
 from sardonyx.compiler.settled import settling
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.dim import Dim, equal
-from sardonyx.core.graph import Function, Value, symbols_in
+from sardonyx.core.graph import Value, bodies_of, symbols_in
 from sardonyx.core.run_context import tracing
 from sardonyx.core.tensor import get
 from sardonyx.core.types import TensorType, TupleType, Type
 
 CONTROL = frozenset({"loop", "cond"})
-
-
-def bodies_of(value: Value) -> tuple[Function, ...]:
-    """The body of a loop, or the branches of a choice: where the condition holds first."""
-    params = value.params
-    return (params["body"],) if value.op == "loop" else (params["then"], params["otherwise"])
 
 
 def results_of(value: Value) -> list[Value]:

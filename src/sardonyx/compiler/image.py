@@ -148,11 +148,11 @@ class Writer:
             counted = None if step.counted is None else self._value(step.counted)
             launches = [*map(self._launch, step.launches)]
             settling = None if step.settling is None else self._settling(step.settling)
-            body = None if settling is None else self._outline(program.loops[step.launches[0].writes])
-            return ["kernels", launches, counted, step.symbol, self._size(step.most), settling, body]
-        loop = program.loops.get(step)
-        body = None if loop is None else self._outline(loop)
-        return ["value", self._value(step), program.host[step], [*map(self._value, program.reads[step])], body]
+            repeated = () if settling is None else program.bodies[step.launches[0].writes]
+            bodies = [*map(self._outline, repeated)]
+            return ["kernels", launches, counted, step.symbol, self._size(step.most), settling, bodies]
+        bodies = [*map(self._outline, program.bodies.get(step, ()))]
+        return ["value", self._value(step), program.host[step], [*map(self._value, program.reads[step])], bodies]
 
     def _body(self, body: Body) -> list[Any]:
         function = body.function
@@ -332,27 +332,27 @@ class Reader:
         made: list[Step] = []
         host: dict[Value, str] = {}
         reads: dict[Value, Sequence[Value]] = {}
-        loops: dict[Value, Outline] = {}
+        compiled: dict[Value, Sequence[Outline]] = {}
         for kind, *step in steps:
             if kind == "kernels":
-                written, counted, symbol, most, settling, body = step
+                written, counted, symbol, most, settling, bodies = step
                 value = None if counted is None else self._values[counted]
                 launches = [self._launch(*each) for each in written]
                 settles = None if settling is None else self._settling(*settling)
                 made.append(Segment(launches, value, symbol, self._read(most), settles))
-                if body is not None:
-                    loops[launches[0].writes] = self._outline(*body)
+                if bodies:
+                    compiled[launches[0].writes] = [self._outline(*body) for body in bodies]
             else:
-                number, reason, read, body = step
+                number, reason, read, bodies = step
                 value = self._values[number]
                 host[value], reads[value] = reason, self._chosen(read)
                 made.append(value)
-                if body is not None:
-                    loops[value] = self._outline(*body)
+                if bodies:
+                    compiled[value] = [self._outline(*body) for body in bodies]
         function = Function(name, self._chosen(inputs), self._chosen(results), level)
         blocked = {self._values[number]: block for number, block in blocks}
         pairs = [(self._read(a), self._read(b)) for a, b in equal]
-        return Outline(function, frozenset(around), made, blocked, host, reads, frozenset(self._inner), loops, pairs)
+        return Outline(function, frozenset(around), made, blocked, host, reads, frozenset(self._inner), compiled, pairs)
 
     def _value(self, op: str, dtype: str | None, shape: Any, params: Any, operands: list[int], origin: str) -> Value:
         if dtype == "":

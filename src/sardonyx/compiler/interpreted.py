@@ -18,17 +18,17 @@ Values = dict[Value, Any]
 """What a run has: arrays; of other types what host functions take and give, or a known value."""
 
 Body = Callable[[Sequence[Value]], Sequence[Value]]
-"""Computes the results of a loop's body."""
+"""Computes the results of a loop's body, or of a branch."""
 
 
-def interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> None:
+def interpret(value: Value, env: Values, sizes: Sizes, bodies: Sequence[Body] | None) -> None:
     """Compute a value, and the sizes that it tells, from the values that there are; it joins them.
 
     Args:
         value: What to compute.
         env: The values that there are.
         sizes: Numbers for the symbols.
-        body: Of a loop: its compiled body; None where the interpreter computes that too.
+        bodies: Of control flow: its compiled bodies; None where the interpreter computes them too.
 
     Raises:
         ExecutionError: It has no result for these values.
@@ -36,7 +36,7 @@ def interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> Non
         SardonyxError: What a host function raises as such.
     """
     try:
-        _interpret(value, env, sizes, body)
+        _interpret(value, env, sizes, bodies)
     except SardonyxError as error:
         if error.where or not value.origin:
             raise
@@ -45,7 +45,7 @@ def interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> Non
         raise ResourceError("the machine has no memory left for it.", where=value.origin) from error
 
 
-def _interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> None:
+def _interpret(value: Value, env: Values, sizes: Sizes, bodies: Sequence[Body] | None) -> None:
     if value.op == "bind" and value.operands[0] in env and _bound(value, env, sizes):
         return
     if value.op == "get" and value.operands[0].op == "host":
@@ -55,7 +55,7 @@ def _interpret(value: Value, env: Values, sizes: Sizes, body: Body | None) -> No
         env[value] = called(value, [as_given(operand, env, sizes) for operand in value.operands], sizes)
         return
     operands = [as_value(operand, env, sizes) for operand in value.operands]
-    found = compute(value, operands, sizes, body)
+    found = compute(value, operands, sizes, bodies)
     env[value] = np.asarray(found.known, order="C") if is_tensor(value) else found
 
 

@@ -8,7 +8,7 @@ from sardonyx.compiler import storage
 from sardonyx.compiler.attention import write_attention
 from sardonyx.compiler.boxes import box
 from sardonyx.compiler.contraction import Contraction
-from sardonyx.compiler.control import CONTROL, bodies_of, results_of
+from sardonyx.compiler.control import CONTROL, results_of
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
@@ -36,7 +36,7 @@ from sardonyx.compiler.walks import walked_alike
 from sardonyx.compiler.writing import Whole, Writing
 from sardonyx.core.abandonment import require_somebody
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
-from sardonyx.core.graph import Function, Value
+from sardonyx.core.graph import Function, Value, bodies_of
 from sardonyx.errors import UnsupportedError
 
 _CHEAP_MAP = 4

@@ -23,6 +23,9 @@ _ROUNDS = 20_000
 _STREAM_BYTES = 256 << 20
 """What is read for the bandwidth, unless four times the last-level cache is more."""
 
+_MOST_STREAM_BYTES = 1 << 30
+"""What is read at most: virtual machines are told of their host's caches, of which little is their own."""
+
 _ITEM_BYTES = 256 << 10
 _VECTORS = 8
 """Vectors that are added up apart, so that no addition waits for another."""
@@ -79,7 +82,7 @@ def _bytes(target: Target, pool: Pool, times: int) -> float:
         merged = e.let(f"xor {type} {merged}, {total.get()}")
     # All of it is zero, so that nothing is changed; only the code cannot know.
     e.store(type, merged, e.address(stream, "i32", begin), 4)
-    items = max(_STREAM_BYTES, 4 * target.l3) // _ITEM_BYTES
+    items = min(max(_STREAM_BYTES, 4 * target.l3), _MOST_STREAM_BYTES) // _ITEM_BYTES
     # Filled, since pages of zeros that nobody wrote are one page.
     numbers = np.full(items * each_item, 0, np.int32)
     return 4.0 * numbers.size / _least_seconds(kernel, pool, numbers, items, times)

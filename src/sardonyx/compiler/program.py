@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from sardonyx.compiler.cache import store
 from sardonyx.compiler.call import Call, remembered
 from sardonyx.compiler.canonical import canonical
 from sardonyx.compiler.context import Linked
-from sardonyx.compiler.control import is_of_tensors
+from sardonyx.compiler.control import CONTROL, is_of_tensors
 from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.image import Image
 from sardonyx.compiler.launch import NAME, Launch, Prepared, every
@@ -42,7 +43,7 @@ from sardonyx.compiler.threads import Pool, pool
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.abandonment import require_somebody
 from sardonyx.core.dim import Dim, symbols
-from sardonyx.core.graph import Function, Value
+from sardonyx.core.graph import Function, Value, bodies_of
 from sardonyx.core.host import HostFunction
 from sardonyx.core.interpreter import Sizes
 from sardonyx.core.run_context import RunContext
@@ -69,7 +70,7 @@ class Program:
         host: Values that the interpreter computes, and why.
         launches: The kernels, in order.
         flushes: Whether kernels take denormal numbers for zero.
-        loops: The compiled bodies of loops that are left to the interpreter, or may be by a call.
+        bodies: The compiled bodies of control flow that is left to the interpreter, or may be by a call.
         steps: What a call does, one after the other.
         in_one: Whether that is one native call, and nothing that waits for it.
         repeating: The numbers of the steps that may take as long as they like.
@@ -97,12 +98,15 @@ class Program:
         self.around = self.function.free_symbols
         self._equal = required(self.function)
         self._begin(steps_of(self.schedule.computed, self.launches, self.host, self.pool.threads))
-        self.loops = {value: self._of_body(value) for value in self.host if value.op == "loop" and is_of_tensors(value)}
+        left = [value for value in self.host if value.op in CONTROL and is_of_tensors(value)]
+        self.bodies = {value: self._of_bodies(value) for value in left}
 
-    def _of_body(self, loop: Value) -> Program:
-        """The body of a loop that is left to the interpreter."""
-        body = loop.params["body"]
-        return Program(body, target=self.target, threads=self.pool.threads, denormals=self._denormals)
+    def _of_bodies(self, control: Value) -> list[Program]:
+        """The bodies of control flow that is left to the interpreter."""
+        return [
+            Program(body, target=self.target, threads=self.pool.threads, denormals=self._denormals)
+            for body in bodies_of(control)
+        ]
 
     @classmethod
     def restored(
@@ -139,7 +143,7 @@ class Program:
             program._names = {each.text: each.text for each in every(program.launches) if not each.bodies}
             program._code, program._loaded = image.code, code
             program._addresses = {name: code.address(name) for name in program._names}
-            program.loops = {value: made(body) for value, body in outline.loops.items()}
+            program.bodies = {value: [*map(made, bodies)] for value, bodies in outline.bodies.items()}
             program._reads, program._inner, program.around = outline.reads, outline.inner, outline.around
             program._equal = list(outline.equal)
             program._begin(list(outline.steps))
@@ -166,21 +170,21 @@ class Program:
         for step in self.steps:
             if isinstance(step, Segment) and step.settling is not None:
                 loop = step.launches[0].writes
-                if loop not in self.loops:
-                    self.loops[loop] = self._of_body(loop)
-        for body in self.loops.values():
+                if loop not in self.bodies:
+                    self.bodies[loop] = self._of_bodies(loop)
+        for body in itertools.chain(*self.bodies.values()):
             body._compile_bodies()
 
     def _programs(self) -> Iterator[Program]:
-        """This one, and those of loops' bodies."""
+        """This one, and those of bodies."""
         yield self
-        for body in self.loops.values():
+        for body in itertools.chain(*self.bodies.values()):
             yield from body._programs()
 
     def _outline(self) -> Outline:
-        loops = {value: body._outline() for value, body in self.loops.items()}
+        compiled = {value: [body._outline() for body in bodies] for value, bodies in self.bodies.items()}
         return Outline(
-            self.function, self.around, self.steps, self.blocks, self.host, self._reads, self._inner, loops,
+            self.function, self.around, self.steps, self.blocks, self.host, self._reads, self._inner, compiled,
             self._equal,
         )  # fmt: skip
 
@@ -293,7 +297,7 @@ class Program:
     @property
     def takes_weights(self) -> bool:
         """Whether it can be had over other elements of constants, as long as these are not looked at."""
-        return self.has_graph and not (self.host or self.loops or any(map(is_of_constants, self.steps)))
+        return self.has_graph and not (self.host or self.bodies or any(map(is_of_constants, self.steps)))
 
     def reweighted(self, function: Function) -> Program | None:
         """The same over a function with other elements of constants, not compiled; None where code would differ."""
@@ -384,12 +388,12 @@ class Program:
         env = dict(zip(self.function.inputs, arrays, strict=True))
         return Call(self, env, sizes if self.in_one else dict(sizes), context or RunContext()).results()
 
-    def body(self, loop: Value) -> Program | None:
-        """The compiled body of a loop that the interpreter repeats; None where it computes that too."""
-        program = self.loops.get(loop)
-        if program is None and loop not in self.host:
-            program = self.loops[loop] = self._of_body(loop)
-        return program
+    def compiled(self, control: Value) -> Sequence[Program] | None:
+        """The compiled bodies of control flow that the interpreter has; None where it computes them too."""
+        bodies = self.bodies.get(control)
+        if bodies is None and control not in self.host:
+            bodies = self.bodies[control] = self._of_bodies(control)
+        return bodies
 
     @property
     def weights(self) -> list[np.ndarray]:

@@ -144,7 +144,7 @@ class Outline:
         host: The values that the interpreter computes, and why.
         reads: The values in memory that it needs for them.
         inner: All that the interpreter computes on its way, with these.
-        loops: The programs of the bodies of loops among them.
+        bodies: The programs of the bodies of control flow among them.
         equal: Sizes that must be equal.
     """
 
@@ -155,7 +155,7 @@ class Outline:
     host: Mapping[Value, str]
     reads: Mapping[Value, Sequence[Value]]
     inner: frozenset[Value]
-    loops: Mapping[Value, Outline]
+    bodies: Mapping[Value, Sequence[Outline]]
     equal: Sequence[Equal]
 
 

@@ -174,6 +174,12 @@ def functions_of(value: Value) -> Iterator[Function]:
             yield param
 
 
+def bodies_of(value: Value) -> tuple[Function, ...]:
+    """The body of a loop, or the branches of a choice: where the condition holds first."""
+    params = value.params
+    return (params["body"],) if value.op == "loop" else (params["then"], params["otherwise"])
+
+
 class Scope:
     """The values that are made while a function is traced, apart from those made around it.
 

@@ -6,6 +6,7 @@ hold for the sizes met. A value is dropped after its last reader: memory is boun
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -14,7 +15,7 @@ import numpy as np
 
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.graph import Function, Value, symbols_in
+from sardonyx.core.graph import Function, Value, bodies_of, symbols_in
 from sardonyx.core.host import HostFunction, actual_type
 from sardonyx.core.run_context import current_run
 from sardonyx.core.tensor import Tensor, apply, constant, known
@@ -89,20 +90,21 @@ def evaluate(function: Function, arguments: Sequence[Value], sizes: Mapping[str,
     return [found[value] for value in function.results]
 
 
-def compute(value: Value, operands: list[Any], sizes: Sizes, body: Body | None = None) -> Any:
+def compute(value: Value, operands: list[Any], sizes: Sizes, bodies: Sequence[Body] | None = None) -> Any:
     """Compute one value of a function inside a run; sizes that it defines are added.
 
     Args:
         value: What to compute.
         operands: What its operands are.
         sizes: Numbers for the symbols.
-        body: Of a loop: computes the results of its body from arguments; by default the interpreter does.
+        bodies: Of a loop or a choice: each computes the results of one of :func:`.bodies_of` from arguments; by
+            default the interpreter does.
 
     Returns:
         A known value; a tuple of them where the primitive has several results.
     """
-    if body is not None:
-        return _loop(value, operands, sizes, body)
+    if bodies is not None:
+        return _controlled(value, operands, sizes, bodies)
     sized = tuple(name for name, param in value.params.items() if any(True for _ in symbols_in(param)))
     return _compute(value, operands, sized, sizes)
 
@@ -119,11 +121,9 @@ def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: S
             return operands[0]
         case "call":
             return tuple(evaluate(params["function"], operands, sizes))
-        case "cond":
-            chosen = params["then"] if bool(operands[0].known) else params["otherwise"]
-            return _checked(value, tuple(evaluate(chosen, operands[1:], sizes)), sizes)
-        case "loop":
-            return _loop(value, operands, sizes, lambda given: evaluate(value.params["body"], given, sizes))
+        case "cond" | "loop":
+            bodies = [functools.partial(evaluate, function, sizes=sizes) for function in bodies_of(value)]
+            return _controlled(value, operands, sizes, bodies)
         case "host":
             return _host(value, operands, sizes)
         case "dims":
@@ -155,6 +155,14 @@ def _checked(value: Value, found: tuple[Value, ...], sizes: Sizes) -> tuple[Valu
     for declared, one in zip(value.params["results"], found, strict=True):
         match_type(declared, one.type, sizes, value.op)
     return found
+
+
+def _controlled(value: Value, operands: list[Any], sizes: Sizes, bodies: Sequence[Body]) -> tuple[Value, ...]:
+    if value.op == "loop":
+        return _loop(value, operands, sizes, *bodies)
+    then, otherwise = bodies
+    chosen = then if bool(operands[0].known) else otherwise
+    return _checked(value, tuple(chosen(operands[1:])), sizes)
 
 
 def _loop(value: Value, operands: list[Any], sizes: Sizes, body: Body) -> tuple[Value, ...]:

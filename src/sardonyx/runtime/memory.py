@@ -138,7 +138,7 @@ def memory(programs: Programs, peak: int, unknown: Iterable[str] = ()) -> Memory
         peak: Most bytes that the values of one call took, as far as runs counted.
         unknown: Providers that compute the rest.
     """
-    every = [each for _, program, _ in programs for each in with_loops(program)]
+    every = [each for _, program, _ in programs for each in with_bodies(program)]
     contexts = [context for each in every for plan in each.plans.values() for context in plan.contexts()]
     blocks = {context.block for context in contexts if context.block is not None}
     own = [context.capacity for context in contexts if context.capacity]
@@ -157,7 +157,7 @@ def memory(programs: Programs, peak: int, unknown: Iterable[str] = ()) -> Memory
 
 def shrink(program: Program) -> None:
     """Let go of arenas that no call uses."""
-    for each in with_loops(program):
+    for each in with_bodies(program):
         for plan in each.plans.values():
             blocks = {context.block for context in plan.contexts() if context.block is not None}
             plan.free.clear()
@@ -174,15 +174,16 @@ def give_back() -> None:
         trim(0)
 
 
-def with_loops(program: Program) -> Iterator[Program]:
-    """A program, and those of loops that the interpreter repeats."""
+def with_bodies(program: Program) -> Iterator[Program]:
+    """A program, and those of the bodies of control flow that the interpreter has."""
     yield program
-    for each in program.loops.values():
-        yield from with_loops(each)
+    for bodies in program.bodies.values():
+        for each in bodies:
+            yield from with_bodies(each)
 
 
 def _peak(program: Program) -> int:
-    plans = [plan for each in with_loops(program) for plan in each.plans.values()]
+    plans = [plan for each in with_bodies(program) for plan in each.plans.values()]
     return max([0, *(plan.peak for plan in plans), *(each.needed for plan in plans for each in plan.contexts())])
 
 
@@ -199,8 +200,10 @@ def _arenas(program: Program, where: str) -> Iterator[Arena]:
             titles = tuple(launch.title for launch in segment.launches)
             yield Arena(told, context.arena, titles, tuple(_buffers(context)))
         first += kernels
-    for loop, body in program.loops.items():
-        yield from _arenas(body, ", ".join(part for part in (where, f"the body of {loop.origin or loop.op}") if part))
+    for control, bodies in program.bodies.items():
+        for body in bodies:
+            told = f"{body.function.name} of {control.origin or control.op}"
+            yield from _arenas(body, ", ".join(part for part in (where, told) if part))
 
 
 def _buffers(context: Context) -> Iterator[Buffer]:
