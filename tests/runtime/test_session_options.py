@@ -82,10 +82,13 @@ def test_free_dimensions_are_fixed_by_what_they_denote() -> None:
 def test_only_what_is_severe_enough_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 9, opset_import: ["": 18]>
-        n (float[N] x, int64[K] shape) => (float y) { a = Reshape(x, shape) b = Shape(a) c = Reshape(a, b)
-        y = ReduceSum<keepdims=0>(c) }"""
+        n (float[N] x, int64 steps) => (float y) {
+          z = Loop(steps, , x)<body = deeper (int64 i, bool on, float s) => (bool again, float t) {
+            again = Identity(on) axes = Constant<value_ints=[0]>() t = Unsqueeze(s, axes) }>
+          y = ReduceSum<keepdims=0>(z)
+        }"""
     )
-    feeds = {"x": np.ones(4, np.float32), "shape": np.array([2, 2])}
+    feeds = {"x": np.ones(4, np.float32), "steps": np.array(3)}
     with caplog.at_level(logging.WARNING, "sardonyx"):
         session = Session(model, compile="wait", log_severity=3)
         assert session.native is None and not caplog.records

@@ -48,7 +48,8 @@ def command(
         if as_json:
             print_json({"compiled": False, "reason": session.not_compiled})
         else:
-            console.print(f"It is not compiled, the interpreter runs it: {session.not_compiled}", markup=False)
+            how = "It is compiled when it is called" if session.wait() else "The interpreter runs it"
+            console.print(f"{how}: {session.not_compiled}", markup=False)
         return
     found = explain(session.program, assigned)
     if as_json:

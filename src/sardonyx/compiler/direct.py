@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler import interpreted
-from sardonyx.compiler.call import Call
 from sardonyx.compiler.context import Context
 from sardonyx.compiler.entry import Entry, Input, Word, again_entry, call_entry, output
 from sardonyx.compiler.player import player
@@ -47,7 +45,7 @@ def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray])
         program, call_entry(program.target, _words(program, context), given, outputs, context, [program]), context
     )
     by_name = dict(zip(names, inputs, strict=True))
-    return Tailed(entry, made, by_name, tail, results, functools.partial(Call, program)) if tail else entry
+    return Tailed(entry, made, by_name, tail, results) if tail else entry
 
 
 def binding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from sardonyx.errors import ResourceError, SardonyxError
 
 Values = dict[Value, Any]
 """What a run has: arrays; of other types what host functions take and give, or a known value."""
+
+_Found = TypeVar("_Found")
 
 Body = Callable[[Sequence[Value]], Sequence[Value]]
 """Computes the results of a loop's body, or of a branch."""
@@ -35,8 +37,18 @@ def interpret(value: Value, env: Values, sizes: Sizes, bodies: Sequence[Body] | 
         ResourceError: The machine has no memory left for it.
         SardonyxError: What a host function raises as such.
     """
+    located(value, _interpret, value, env, sizes, bodies)
+
+
+def located(value: Value, compute: Callable[..., _Found], *arguments: Any) -> _Found:
+    """What ``compute`` gives; what it raises says that it is of a value.
+
+    Raises:
+        ResourceError: The machine has no memory left for it.
+        SardonyxError: What ``compute`` raises as such.
+    """
     try:
-        _interpret(value, env, sizes, bodies)
+        return compute(*arguments)
     except SardonyxError as error:
         if error.where or not value.origin:
             raise

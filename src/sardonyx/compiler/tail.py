@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sardonyx.compiler.call import Call
 from sardonyx.compiler.entry import Entry
+from sardonyx.compiler.interpreted import located
 from sardonyx.compiler.steps import Step
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.dim import Dim
 from sardonyx.core.graph import Value, symbols_in
-from sardonyx.core.interpreter import Sizes
+from sardonyx.core.interpreter import called
 from sardonyx.core.run_context import RunContext, running
 
 
@@ -45,7 +45,6 @@ class Tailed:
         inputs: The inputs, by name.
         tail: See :func:`tail_of`.
         results: What is given in the end.
-        begin: A call of the program, from the values that there are, sizes and limits.
 
     Attributes:
         call: A function of feeds: results, or None to ask otherwise.
@@ -53,35 +52,41 @@ class Tailed:
 
     def __init__(
         self, entry: Entry, made: Sequence[Value], inputs: Mapping[str, Value], tail: Sequence[Value],
-        results: Sequence[Value], begin: Callable[[dict[Value, Any], Sizes, RunContext], Call],
+        results: Sequence[Value],
     ) -> None:  # fmt: skip
         native = entry.call
-        places = _places(inputs.values(), tail)
+        names = list(inputs)
+        sizes_at = _places(inputs, tail)
+        constants = list(dict.fromkeys(each for value in tail for each in value.operands if each.is_constant))
+        arrays = [value.known for value in constants]
+        numbers = {value: number for number, value in enumerate((*made, *inputs.values(), *constants, *tail))}
+        steps = [(value, [numbers[operand] for operand in value.operands]) for value in tail]
+        wanted = [numbers[value] for value in results]
 
         def call(feeds: Mapping[str, Any]) -> list[Any] | None:
             found = native(feeds)
             if found is None:
                 return None
-            env: dict[Value, Any] = dict(zip(made, found, strict=True))
-            env.update((value, feeds[name]) for name, value in inputs.items())
-            sizes = {symbol: env[value].shape[axis] for symbol, value, axis in places}
-            run = RunContext()
-            rest = begin(env, sizes, run)
-            with running(run):
-                for value in tail:
-                    rest.interpret(value)
-            return [env[value] for value in results]
+            there = [*found, *[feeds[name] for name in names], *arrays]
+            sizes = {symbol: feeds[name].shape[axis] for symbol, name, axis in sizes_at}
+            with running(RunContext()):
+                for value, read in steps:
+                    if value.op == "get":
+                        there.append(there[read[0]][value.params["index"]])
+                    else:
+                        there.append(located(value, called, value, [there[number] for number in read], sizes))
+            return [there[number] for number in wanted]
 
         self.call = call
 
 
-def _places(inputs: Iterable[Value], tail: Sequence[Value]) -> list[tuple[str, Value, int]]:
+def _places(inputs: Mapping[str, Value], tail: Sequence[Value]) -> list[tuple[str, str, int]]:
     """The symbols that types of host functions' results speak of, each an axis of an input."""
     wanted = set(symbols_in(tuple(value.type for value in tail)))
     found = {
-        size.atom.name: (value, axis)
-        for value in inputs
+        size.atom.name: (name, axis)
+        for name, value in inputs.items()
         for axis, size in enumerate(shape_of(value))
         if isinstance(size, Dim) and size.atom is not None and size.atom.name in wanted
     }
-    return [(symbol, value, axis) for symbol, (value, axis) in found.items()]
+    return [(symbol, name, axis) for symbol, (name, axis) in found.items()]

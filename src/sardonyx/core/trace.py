@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.core import types as t
+from sardonyx.core.assumptions import assumed
 from sardonyx.core.dim import Dim, Size, dim_max
 from sardonyx.core.graph import (
     CLOSED,
@@ -140,6 +141,7 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
 
     Raises:
         TypeMismatchError: While tracing, the functions give values of different types.
+        NeedsValueError: While tracing, they give values of different ranks, and the condition is not known.
     """
     if condition.is_constant:
         return tuple(then() if bool(condition.known) else otherwise())
@@ -152,7 +154,13 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
     if len(first.results) != len(second.results):
         raise TypeMismatchError(f"the branches give {len(first.results)} and {len(second.results)} values.")
     given = [[_outside(value.type, branch.defined_symbols) for value in branch.results] for branch in branches]
-    types = [joined_type(a, b) for a, b in zip(*given, strict=True)]
+    try:
+        types = [joined_type(a, b) for a, b in zip(*given, strict=True)]
+    except NeedsValueError as error:
+        choice = assumed(condition)
+        if choice is None:
+            raise NeedsValueError(error.problem, value=condition) from error
+        return tuple(then() if choice.any() else otherwise())
     operands = (condition, *captured)
     params = {"then": branches[0], "otherwise": branches[1]}
     chosen = _recorded("cond", operands, params, types)

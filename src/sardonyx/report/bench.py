@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.compiler.threads import pool
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from sardonyx.report.alternation import REST_SECONDS, alternated
 from sardonyx.rewrite import measure
@@ -109,11 +110,11 @@ def bench(
     if feeds is not None and sizes:
         raise OptionError("are told by the inputs that are given.", where="sizes")
     session = Session(path, compile="wait", threads=threads)
-    if session.native is None:
+    if not session.wait():
         raise UnsupportedError(f"the model is not compiled: {session.not_compiled}", where=os.fspath(path))
     runs: dict[str, Run] = {SUBJECT: lambda given: session.run(None, given)}
     for name in against:
-        runs[name] = measure.loaded(path, session.native.program.pool.threads, name, spinning=True)
+        runs[name] = measure.loaded(path, pool(threads).threads, name, spinning=True)
     for chosen, given in _given(path, sizes, feeds, runs[SUBJECT]):
         yield Figures(chosen, tuple(_measured(runs, given, seconds, streams)))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
-from sardonyx.core.graph import Function
+from sardonyx.core.assumptions import assuming
+from sardonyx.core.graph import Function, Value, function, symbols_in
 from sardonyx.core.simplify import simplify
+from sardonyx.core.tensor import function_input
 from sardonyx.core.trace import trace
-from sardonyx.core.types import TensorType
-from sardonyx.errors import ShapeError, UnsupportedError
+from sardonyx.core.types import TensorType, Type
+from sardonyx.errors import NeedsValueError, ShapeError, UnsupportedError
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import Selection, exact_passes, select
@@ -21,10 +25,31 @@ from sardonyx.runtime.structure import Structure, structure
 _TARGET = "native"
 
 
-def traced(model: ir.Model) -> Function:
+class Undecided(UnsupportedError):
+    """A model cannot be traced before a value is known that each call tells.
+
+    Args:
+        error: What tracing said.
+        question: Computes the value from the model's inputs.
+        model: The model, rewritten.
+    """
+
+    def __init__(self, error: NeedsValueError, question: Function, model: ir.Model) -> None:
+        super().__init__(error.problem, where=error.where, remedy=error.remedy)
+        self.question = question
+        self.model = model
+        self.inputs = [str(value.name) for value in model.graph.inputs]
+
+
+def traced(model: ir.Model, given: Sequence[np.ndarray] = ()) -> Function:
     """A model as one Core function of its inputs, simplified.
 
+    Args:
+        model: The model, rewritten.
+        given: What values are that must be known, in the order in which they are asked for.
+
     Raises:
+        Undecided: One more must be known, and calls tell it.
         UnsupportedError: It cannot be traced before data are known, or an input has no declared type. Shapes that do
             not fit may be those of a branch that no call takes: numpy says so where one does.
     """
@@ -35,11 +60,25 @@ def traced(model: ir.Model) -> Function:
         if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
             raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
         types.append(declared)
-    try:
-        function = trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types)
-    except ShapeError as error:
-        raise UnsupportedError(error.problem, where=error.where, remedy=error.remedy) from error
-    return simplify(function)
+    with assuming(given) as assumptions:
+        try:
+            found = trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types)
+        except NeedsValueError as error:
+            question = _question(assumptions.unanswered, types)
+            if question is None:
+                raise
+            raise Undecided(error, question, model) from error
+        except ShapeError as error:
+            raise UnsupportedError(error.problem, where=error.where, remedy=error.remedy) from error
+    return simplify(found)
+
+
+def _question(asked: Value | None, types: Sequence[Type]) -> Function | None:
+    """What computes a value from inputs of these types alone; None where they do not tell it."""
+    if asked is None:
+        return None
+    found = function("question", [function_input(0, i, type) for i, type in enumerate(types)], [asked], 0)
+    return simplify(found) if found.free_symbols <= {*symbols_in(tuple(types))} else None
 
 
 class Front(NamedTuple):

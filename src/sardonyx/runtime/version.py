@@ -32,6 +32,7 @@ from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.registry import host_function
 from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.free_dimensions import with_sizes
+from sardonyx.runtime.front import Undecided
 from sardonyx.runtime.interim import NAME as INTERIM
 from sardonyx.runtime.interim import Interim, interim
 from sardonyx.runtime.kept import ModelSource, keep, restored
@@ -41,6 +42,7 @@ from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.partitioned import Partitioned
 from sardonyx.runtime.placement import Placement, placed
 from sardonyx.runtime.priority import FirstCall, let_others_first
+from sardonyx.runtime.specialized import Specialized
 from sardonyx.runtime.structure import Structure, structure
 from sardonyx.runtime.value_info import ValueInfo
 from sardonyx.runtime.variants import Variants, with_outputs
@@ -124,6 +126,7 @@ class Version:
         self._interim = None
         self._is_compiled_file = is_compiled_file(given)
         self._variants = self._no_variants()
+        self._specialized: Specialized | None = None
         self._peak = 0
 
     def _declare(self) -> None:
@@ -180,6 +183,8 @@ class Version:
         if native is None and interim is not None and interim.answers:
             return placed(self.model, None, "compiling is under way", INTERIM)
         program = native.program if native is not None else None
+        if self._specialized is not None:
+            program = self._specialized.latest
         return placed(self.model, program, self.not_compiled or "compiling is under way")
 
     def require_what_is_strict(self) -> None:
@@ -218,6 +223,12 @@ class Version:
                 return native.run(output_names, feeds, context)
         if native is not None and self._is_compiled_file:
             raise native.refused(output_names, feeds)
+        specialized = self._specialized
+        if specialized is not None and specialized.takes(output_names, feeds):
+            with contextlib.suppress(Fault):
+                found = specialized.run(output_names, feeds, context)
+                if found is not None:
+                    return found
         if native is not None and output_names and not set(output_names) <= set(native.output_names):
             with contextlib.suppress(Fault):
                 found = self._variants.run(output_names, feeds, context, self._variant)
@@ -248,7 +259,8 @@ class Version:
         if self.partitioned is not None:
             return self.partitioned.memory(self._peak)
         programs = [] if self.native is None else [("", self.native.program, 0)]
-        return memory([*programs, *self._variants.programs()], self._peak)
+        special = [] if self._specialized is None else self._specialized.programs()
+        return memory([*programs, *special, *self._variants.programs()], self._peak)
 
     def shrink(self) -> None:
         """Let go of memory that no call uses, and of what can be made again."""
@@ -256,6 +268,8 @@ class Version:
         if self.native is not None:
             self._reference = None
             self.native.shrink()
+        if self._specialized is not None:
+            self._specialized.shrink()
         if self.partitioned is not None:
             self.partitioned.shrink()
 
@@ -263,7 +277,7 @@ class Version:
         """Wait until compiling is over; whether compiled code answers from now on."""
         self._first_call.give_up()
         self._compiled.wait(timeout)
-        return self.native is not None
+        return self.native is not None or self._specialized is not None
 
     def _no_variants(self) -> Variants:
         return Variants(at_once=self.options.compile == "wait")
@@ -372,6 +386,9 @@ class Version:
             self.native = native
             if self._is_kept:
                 keep(native.program, self._source, threads, self._noted(native))
+        except Undecided as error:
+            self.not_compiled = f"a call must tell first: {error}"
+            self._specialized = Specialized(error, [info.name for info in self.outputs], self.options)
         except UnsupportedError as error:
             self.not_compiled = str(error)
             self.options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", error)

@@ -50,6 +50,7 @@ from sardonyx.core.language.elementwise import (
 )
 from sardonyx.core.language.known import (
     elements,
+    is_one,
     normalized_axes,
     normalized_axis,
     number,
@@ -59,6 +60,7 @@ from sardonyx.core.language.known import (
     sizes,
     static,
     static_scalar,
+    static_size,
 )
 from sardonyx.core.language.movement import (
     ScatterKind,
@@ -162,6 +164,7 @@ __all__ = [
     "iota",
     "is_infinite",
     "is_nan",
+    "is_one",
     "log",
     "log_softmax",
     "logical_not",
@@ -213,6 +216,7 @@ __all__ = [
     "stack",
     "static",
     "static_scalar",
+    "static_size",
     "stop_gradient",
     "swap_axes",
     "take",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.assumptions import assumed
+from sardonyx.core.dim import Dim, Size, equal
+from sardonyx.core.language import elementwise
 from sardonyx.core.language.elementwise import cast
 from sardonyx.core.tensor import (
     Tensor,
@@ -25,6 +27,9 @@ def static(x: Tensor, what: str = "a value") -> list[int]:
     """
     found = sizes_of(x)
     if found is None or any(isinstance(size, Dim) for size in found):
+        told = assumed(x)
+        if told is not None:
+            return [int(each) for each in told.ravel()]
         raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
     return [int(size) for size in found]  # type: ignore[arg-type]
 
@@ -36,11 +41,12 @@ def static_scalar(x: Tensor, what: str = "a value") -> float | int | bool | str:
         NeedsValueError: It is only known at run time.
         ShapeError: There are more elements than one.
     """
-    if not x.is_constant:
+    found = x.known if x.is_constant else assumed(x)
+    if found is None:
         raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
-    if x.known.size != 1:
-        raise ShapeError(f"{what} is one number, and {x.known.size} were given.")
-    return x.known.reshape(()).item()  # type: ignore[no-any-return]
+    if found.size != 1:
+        raise ShapeError(f"{what} is one number, and {found.size} were given.")
+    return found.reshape(()).item()  # type: ignore[no-any-return]
 
 
 def elements(x: Tensor) -> tuple[Size, ...] | None:
@@ -57,14 +63,44 @@ def sizes(x: Tensor, what: str = "a size") -> tuple[Size, ...]:
     """
     found = sizes_of(x)
     if found is None:
-        count = x.shape[0] if x.rank else 1
-        if not isinstance(count, int):
-            raise NeedsValueError(f"the number of elements of {what} is computed from data.", value=x, where=x.origin)
+        count = static_size(x, 0, f"the number of elements of {what}") if x.rank else 1
         found = tuple(bind(x, (i,) if x.rank else ()) for i in range(count))
     for size in found:
         if isinstance(size, int) and size < 0:
             raise ShapeError(f"{what} is {size}.", remedy="Sizes are not negative.")
     return found
+
+
+def static_size(x: Tensor, axis: int, what: str) -> int:
+    """The size of an axis as an int.
+
+    Raises:
+        NeedsValueError: It is only known at run time.
+    """
+    size = x.shape[axis]
+    if isinstance(size, int):
+        return size
+    told = assumed(size_tensor([size], ()))
+    if told is None:
+        raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
+    return int(told)
+
+
+def is_one(sizes: Sequence[Size], what: str) -> list[bool]:
+    """Which of some sizes are 1.
+
+    Raises:
+        NeedsValueError: That is only known at run time.
+    """
+    told = [equal(size, 1) for size in sizes]
+    open_ones = [size for size, found in zip(sizes, told, strict=True) if found is None]
+    if not open_ones:
+        return [bool(found) for found in told]
+    answer = assumed(elementwise.equal(size_tensor(open_ones), 1))
+    if answer is None:
+        raise NeedsValueError(what)
+    answers = iter(answer.tolist())
+    return [bool(next(answers) if found is None else found) for found in told]
 
 
 def one_size(x: Tensor, what: str) -> Size:

@@ -9,7 +9,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import Size, product
 from sardonyx.core.dim import equal as same
 from sardonyx.core.language.elementwise import where
-from sardonyx.core.language.known import normalized_axes, normalized_axis, of_rank
+from sardonyx.core.language.known import normalized_axes, normalized_axis, of_rank, static_size
 from sardonyx.core.language.sources import iota
 from sardonyx.core.tensor import (
     Operand,
@@ -19,7 +19,7 @@ from sardonyx.core.tensor import (
     constant,
     size_tensor,
 )
-from sardonyx.errors import NeedsValueError, ShapeError
+from sardonyx.errors import ShapeError
 
 
 def reshape(x: Tensor, shape: Sequence[Size]) -> Tensor:
@@ -122,9 +122,8 @@ def reverse(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 def gather_nd(x: Tensor, indices: Tensor, batch: int = 0, *, from_end: bool = True) -> Tensor:
     """Elements, or rows, at index vectors: the last axis of ``indices``. Negative ones count from the end, or fail."""
-    depth = indices.shape[-1]
-    if not isinstance(depth, int):
-        raise NeedsValueError("the length of index vectors is computed from data.", value=indices)
+    depth = static_size(indices, -1, "the length of index vectors")
+    indices = reshape(indices, [*indices.shape[:-1], depth])
     at = _from_front(indices, x.shape[batch : batch + depth]) if from_end else indices
     return apply("gather", x, at, batch=batch)
 
@@ -181,8 +180,7 @@ def scatter_nd(
     from_end: bool = True,
 ) -> Tensor:
     """``x`` with updates at index vectors; negative ones count from the end, or fail."""
-    depth = indices.shape[-1]
-    if not isinstance(depth, int):
-        raise NeedsValueError("the length of index vectors is computed from data.", value=indices)
+    depth = static_size(indices, -1, "the length of index vectors")
+    indices = reshape(indices, [*indices.shape[:-1], depth])
     at = _from_front(indices, x.shape[batch : batch + depth]) if from_end else indices
     return apply("scatter", x, at, updates, kind=kind, batch=batch)

@@ -13,7 +13,7 @@ from sardonyx.core import types as t
 from sardonyx.core.dim import POSITIVE, Size, ceil_div, equal, floor_div
 from sardonyx.core.graph import Value
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError, NeedsValueError, ShapeError
+from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.windows import explicit_padding, per_axis
 from sardonyx.ops.registry import operator
 
@@ -66,9 +66,8 @@ def _quotient(total: Size, rest: Size) -> Size:
 
 def _resolved(x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
     """A shape computed from data, without 0 and -1."""
-    count = shape.shape[0]
-    if not isinstance(count, int):
-        raise NeedsValueError("the rank of the new shape is computed from data.", value=shape)
+    count = L.static_size(shape, 0, "the rank of the new shape")
+    shape = L.reshape(shape, [count])
     if not allowzero:
         own = L.size_tensor([*x.shape, *[0] * count][:count])
         shape = L.where(L.equal(shape, 0), own, shape)
@@ -91,9 +90,8 @@ def squeeze(x: Tensor, axes: Tensor | None = None) -> Tensor:
 @operator("Squeeze", since=1)
 def squeeze_axes(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
     if axes is None:
-        if any(equal(size, 1) is None for size in x.shape):
-            raise NeedsValueError("Squeeze without axes needs all sizes: which of them are 1 is not known.", value=x)
-        axes = [axis for axis, size in enumerate(x.shape) if equal(size, 1) is True]
+        ones = L.is_one(x.shape, "Squeeze without axes needs all sizes: which of them are 1 is not known.")
+        axes = [axis for axis, one in enumerate(ones) if one]
     return L.squeeze(x, axes)
 
 

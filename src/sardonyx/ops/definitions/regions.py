@@ -11,7 +11,7 @@ from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Bounds, Dim, Size, at_least, dim_max, dim_min, floor_div, substitute, symbols
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError, NeedsValueError, ShapeError
+from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.registry import operator
 
 _END = (1 << 31) - 1
@@ -20,9 +20,7 @@ _END = (1 << 31) - 1
 
 @operator("Slice", since=10)
 def slice_(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None) -> Tensor:
-    count = L.of_rank(starts, 1, "what Slice starts at").shape[0]
-    if not isinstance(count, int):
-        raise NeedsValueError("the number of axes to slice is computed from data.", value=starts)
+    count = L.static_size(L.of_rank(starts, 1, "what Slice starts at"), 0, "the number of axes to slice")
     along = L.normalized_axes(range(count) if axes is None else L.static(axes, "the axes of Slice"), x.rank)
     limits = [x.shape[axis] for axis in along]
     first, last = _positions(starts, limits), _positions(ends, limits)
