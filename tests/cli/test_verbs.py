@@ -225,6 +225,16 @@ def test_explain_says_what_cannot_be_compiled(run: Run, tmp_path: Path) -> None:
     found = run("explain", path, "--json").json
     assert found["compiled"] is False
     assert found["reason"]
+    assert "when it is called" in run("explain", path).out
+    deeper = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        net (float[N] x, int64 steps) => (y) {
+          y = Loop(steps, , x)<body = deeper (int64 i, bool on, float s) => (bool again, float t) {
+            again = Identity(on) axes = Constant<value_ints=[0]>() t = Unsqueeze(s, axes) }>
+        }"""
+    )
+    onnx.save(deeper, path)
+    found = run("explain", path, "--json").json
     assert "not compiled" in run("explain", path).out
     assert run("profile", path, "--runs", 1, "--json").json["interpreted"][0]["reason"] == found["reason"]
 

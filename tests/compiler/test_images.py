@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.compiler.test_arena import poison
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
+from sardonyx.compiler.arena import BLOCKS
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target import host
 from sardonyx.core import language as L
@@ -121,6 +123,25 @@ def test_the_form_follows_from_channels_and_rows(
 ) -> None:
     function = trace("f", lambda x: [convolved(x, filters, 5, stride)], [TensorType(t.FLOAT, (1, channels, H, width))])
     assert title in titles(Program(function))
+
+
+@pytest.mark.parametrize("channels", [32, 20])
+@pytest.mark.parametrize("filters", [24, 2])
+def test_statistics_of_a_part_of_an_image_are_taken_in_its_blocks(channels: int, filters: int) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        image = convolved(x, channels)
+        part = L.slice_(L.slice_(image, 2, 1, image.shape[2] - 1), 3, 2, image.shape[3])
+        mean = L.reduce_sum(part, [2, 3], keepdims=True) / 100
+        return [convolved(L.maximum(part - mean, 0.0), filters)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 8, H, W))])
+    program = Program(function)
+    rows = next(launch for launch in program.launches if launch.title == "rows")
+    assert program.blocks[rows.writes] == host().lanes(32)
+    for sizes in ((2, 9, 11), (1, 4, 40), (1, 3, 4)):
+        x = np.random.default_rng(4).standard_normal((sizes[0], 8, *sizes[1:])).astype(np.float32)
+        poison(BLOCKS)
+        assert_close(program.run([x]), computed(function, [x]))
 
 
 def test_images_that_others_read_in_blocks_are_computed_in_blocks() -> None:

@@ -76,7 +76,7 @@ def test_it_is_native_where_sizes_stay(counted: bool, kept: bool, monkeypatch: p
     assert not program.host
     if kept:
         program = read_again(read_again(program))
-        monkeypatch.setattr(Program, "_of_body", None)
+        monkeypatch.setattr(Program, "_of_bodies", None)
     loops = interpreted(program, monkeypatch)
     rng = np.random.default_rng(0)
     # Of what is collected in no iterations, nobody knows the sizes.

@@ -48,7 +48,7 @@ def command(
         if as_json:
             print_json({"compiled": False, "reason": session.not_compiled})
         else:
-            how = "It is compiled when it is called" if session.wait() else "The interpreter runs it"
+            how = "It is compiled when it is called" if session.wait() else "It is not compiled, numpy runs it"
             console.print(f"{how}: {session.not_compiled}", markup=False)
         return
     found = explain(session.program, assigned)

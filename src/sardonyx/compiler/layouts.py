@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sardonyx.compiler.images import choice
 from sardonyx.compiler.reader import dtype_of, is_elementwise
@@ -28,7 +28,10 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     found: dict[Value, int] = {}
     wanted, plain = _read_by_convolutions(schedule, target)
     for group in schedule.groups:
-        if group.root.op in WHOLE or group.root in plain or not _may_be_blocked(schedule, group.root):
+        if group.root.op in WHOLE or not _may_be_blocked(schedule, group.root):
+            continue
+        # What goes over its rows several times is given to those in planes when it is done.
+        if group.root in plain and group.rows is None:
             continue
         if _is_made_blocked(schedule, group, target, found):
             found[group.root] = lanes
@@ -128,7 +131,7 @@ def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: di
     if root.op == "pad":
         low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
         return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, found)
-    if group.rows is not None and 1 in group.rows.axes:
+    if group.rows is not None and shape_of(root) != group.rows.kept and not row_channels(group, found):
         return False
     return _reads_blocked(root, root, found)
 
@@ -148,10 +151,42 @@ def _gives_blocks(schedule: Schedule, group: Group, target: Target) -> bool:
         return False
 
 
+def _whole_image(value: Value) -> Value:
+    """The image of which a value is some of the places, in all channels; mostly itself."""
+    while value.op == "slice":
+        image, starts, strides = value.operands[0], value.params["starts"], value.params["strides"]
+        if len(starts) < 3 or starts[1] != 0 or strides[1] != 1 or shape_of(value)[1] != shape_of(image)[1]:
+            break
+        value = image
+    return value
+
+
+def row_channels(group: Group, blocks: Mapping[Value, int]) -> int:
+    """The block of the images that a group reduces over their spatial axes, whose lanes then are channels; else 0."""
+    rows = group.rows
+    assert rows is not None
+    if 1 in rows.axes:
+        return 0
+    if group.root in blocks and shape_of(group.root) == rows.kept:
+        return blocks[group.root]
+    images = {_whole_image(operand) for member in group.members for operand in member.operands} - {*group.members}
+    found = {blocks[image] for image in images if image in blocks and _has_places(image, rows.shape)}
+    return found.pop() if len(found) == 1 else 0
+
+
+def _has_places(image: Value, shape: tuple[Size, ...]) -> bool:
+    """Whether an image has the channels of a shape, and more than one place of each."""
+    sizes = shape_of(image)
+    return len(sizes) == len(shape) and sizes[:2] == shape[:2] and any(size != 1 for size in sizes[2:])
+
+
 def _reads_blocked(value: Value, root: Value, found: dict[Value, int]) -> bool:
     """Whether a value is computed, place by place, from an image in blocks."""
     if value in found:
         return True
-    if not is_elementwise(value) and value.op not in ("stop_gradient",):
+    image = _whole_image(value)
+    if image is not value:
+        return _reads_blocked(image, root, found)
+    if not is_elementwise(value) and value.op != "stop_gradient":
         return False
     return any(_reads_blocked(operand, root, found) for operand in value.operands)

@@ -13,6 +13,7 @@ from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
 from sardonyx.compiler.launch import Body, Launch, Prepared, Relaid, Scratch, Stage
+from sardonyx.compiler.layouts import row_channels
 from sardonyx.compiler.loops import (
     Axis,
     RowNest,
@@ -339,7 +340,7 @@ class Lowering:
         memory = w.located(root)
         reductions = [value for value in self.schedule.order if value in group.members and value.op == "reduce"]
         elementwise = shape_of(root) == rows.shape and root not in reductions
-        channels = self._row_channels(w, group)
+        channels = row_channels(group, self.blocks)
 
         def together(axis: int, following: int) -> bool:
             if (axis in rows.axes) != (following in rows.axes):
@@ -365,20 +366,6 @@ class Lowering:
         whole = self._channels(w, rows.shape[1], row) if channels and 1 not in rows.axes else row
         items = nest.items(whole)
         return w.launch(items, "rows")
-
-    def _row_channels(self, w: Writing, group: Group) -> int:
-        """The block of the images that are reduced over their spatial axes, whose lanes then are channels; else 0."""
-        assert group.rows is not None
-        if 1 in group.rows.axes:
-            return 0
-        if group.root in self.blocks and shape_of(group.root) == group.rows.kept:
-            return self.blocks[group.root]
-        blocks = {
-            self.blocks[operand]
-            for member in group.members for operand in member.operands
-            if operand in self.blocks and operand not in group.members and shape_of(operand) == group.rows.shape
-        }  # fmt: skip
-        return blocks.pop() if len(blocks) == 1 else 0
 
     def _levels(self, reductions: Sequence[Value]) -> list[list[Value]]:
         """Reductions in passes: each needs only those of earlier passes."""
