@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.importing import importing
+
 if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError
     from sardonyx.model import load, save
@@ -86,7 +88,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'sardonyx' has no attribute '{name}'")
-    found = getattr(importlib.import_module(_MODULES[name]), name)
+    with importing():
+        found = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = found
     return found
 

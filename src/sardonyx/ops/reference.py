@@ -12,6 +12,20 @@ from sardonyx.core.interpreter import match_type
 from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.types import Type
 from sardonyx.errors import FeedError
+from sardonyx.ops.definitions import (  # noqa: F401  Nearly every model has operators of theirs: no session waits.
+    activations,
+    arithmetic,
+    convolution,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    pooling,
+    products,
+    reductions,
+    regions,
+    sources,
+)
 from sardonyx.ops.feeds import as_value, returned
 from sardonyx.ops.graph import PreparedGraph, declared_type, prepare
 

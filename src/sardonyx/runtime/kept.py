@@ -44,7 +44,9 @@ _PACKAGE = "sardonyx."
 COMPILING = ("compiler", "core", "model", "ops", "rewrite", "runtime")
 """The parts of the package that decide what a model becomes: what stands above them only asks for it."""
 
-_BLOCK = 1 << 22
+_BLOCK = 1 << 18
+"""Bytes that are read at a time; they stay in the processor's cache."""
+
 _SOON_BYTES = 4 << 20
 """What is read and digested in a few milliseconds."""
 
