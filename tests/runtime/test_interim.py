@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,9 @@ from sardonyx.ops.registry import operator, remove
 from sardonyx.runtime import interim, kept
 from sardonyx.runtime.priority import FirstCall
 from sardonyx.runtime.providers.onnxruntime import OnnxRuntimeRunner
+from sardonyx.runtime.providers.onnxruntime_library import LibraryRunner, library
 from sardonyx.runtime.providers.onnxruntime_meaning import other_meaning
+from sardonyx.runtime.worth import Work, work
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed (extra: onnxruntime)")
 
@@ -55,12 +59,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Compiling goes on until this is set; ONNX Runtime is worth loading for every model."""
+@pytest.fixture(params=["package", "library"])
+def compiling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Compiling goes on until this is set; ONNX Runtime is worth loading for every model.
+
+    Its package is imported, or is not, and there is its library: what is told of its answers holds for both.
+    """
+    if request.param == "library":
+        if library() is None:
+            pytest.skip("this package of ONNX Runtime holds no library for C")
+        monkeypatch.delitem(sys.modules, "onnxruntime")
     over = threading.Event()
     monkeypatch.setattr(FirstCall, "wait", lambda _: over.wait(60))
-    monkeypatch.setattr(interim, "is_worth_loading", lambda *_: True)
+    monkeypatch.setattr(Work, "is_worth_loading", True)
     yield over
     over.set()
     for thread in threading.enumerate():  # What goes on would be counted by other tests.
@@ -91,11 +102,71 @@ def test_onnxruntime_answers_until_compiled_code_does(folder: Path, compiling: t
     close(session.run(None, {"x": X})[0], answer())
 
 
+def test_it_is_loaded_while_the_session_is_made(compiling: threading.Event) -> None:
+    session = sardonyx.Session(net())
+    assert session._live.version._interim is not None
+    assert session._live.version._interim._loading is not None
+    session._live.version._interim._loading.result(60)
+    assert engines(session) == INTERIM
+
+
+@pytest.mark.parametrize("reason", ["one processor", "heavy weights"])
+def test_it_waits_for_a_call_where_it_would_hold_others_up(
+    compiling: threading.Event, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    if reason == "one processor":
+        monkeypatch.setattr(interim, "thread_count", lambda _: 1)
+    else:
+        monkeypatch.setattr(interim, "_AT_ONCE_BYTES", 0)
+    session = sardonyx.Session(net())
+    assert session._live.version._interim is not None
+    assert session._live.version._interim._loading is None
+    close(session.run(None, {"x": X})[0], answer())
+    assert engines(session) == INTERIM
+
+
+def test_what_should_not_happen_while_it_is_loaded_is_raised_by_the_call(
+    compiling: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for runner in (OnnxRuntimeRunner, LibraryRunner):
+        monkeypatch.setattr(runner, "__init__", broken)
+    session = sardonyx.Session(net())
+    with pytest.raises(ZeroDivisionError):
+        session.run(None, {"x": X})
+    compiling.set()
+    assert session.wait()
+    close(session.run(None, {"x": X})[0], answer())
+
+
+def test_first_answers_need_no_import_of_the_package(folder: Path) -> None:
+    if library() is None:
+        pytest.skip("this package of ONNX Runtime holds no library for C")
+    onnx.save(net(), folder / "net.onnx")
+    np.save(folder / "x.npy", X)
+    code = """import sys, numpy as np, sardonyx
+from sardonyx.runtime import interim, priority, worth
+worth.Work.is_worth_loading, interim._LIKELY_BYTES = True, 0
+priority.FirstCall.wait = lambda _: threading.Event().wait(60)
+import threading
+session = sardonyx.Session(sys.argv[1])
+np.save(sys.argv[3], session.run(None, {"x": np.load(sys.argv[2])})[0])
+print({each.provider for each in session.placement}, "onnxruntime" in sys.modules)
+"""
+    command = [sys.executable, "-c", code, *(folder / name for name in ("net.onnx", "x.npy", "y.npy"))]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.split() == ["{'onnxruntime'}", "False"]
+    close(np.load(folder / "y.npy"), answer())
+
+
 def test_what_it_holds_is_freed_when_compiled_code_is_ready(
     compiling: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed = threading.Event()
-    monkeypatch.setattr(OnnxRuntimeRunner, "__del__", lambda _: freed.set(), raising=False)
+    for runner in (OnnxRuntimeRunner, LibraryRunner):
+        monkeypatch.setattr(runner, "__del__", lambda _: freed.set(), raising=False)
     session = sardonyx.Session(net())
     session.run(None, {"x": X})
     assert not freed.is_set()
@@ -278,13 +349,13 @@ def test_values_of_other_types(type: str) -> None:
 
 
 def test_large_models_are_worth_loading_it_and_small_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(interim.sys.modules, "onnxruntime", raising=False)
+    monkeypatch.delitem(sys.modules, "onnxruntime")
     text = '<ir_version: 9, opset_import: ["": 18]> net (float[1, 64, P, P] x) => (float[1, 64, P, P] y) {{ {} }}'
     model = onnx.parser.parse_model(text.format("y = Conv<pads = [1, 1, 1, 1]>(x, w)"))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 64, 3, 3), np.float32), "w"))
     held = load(model.SerializeToString())
-    assert not interim.is_worth_loading(held, {"x": np.empty((1, 64, 8, 8), np.float32)})
-    assert interim.is_worth_loading(held, {"x": np.empty((1, 64, 640, 640), np.float32)})
+    assert not work(held, {"x": (1, 64, 8, 8)}).is_worth_loading
+    assert work(held, {"x": (1, 64, 640, 640)}).is_worth_loading
 
 
 def test_the_first_call_is_waited_for_and_nobody_waits_for_none() -> None:

@@ -7,33 +7,42 @@ as they are declared, and calls that it fails on are numpy's, which says what is
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
-import math
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
-import onnx_ir as ir
 
+from sardonyx.compiler.processors import thread_count
+from sardonyx.core import background
 from sardonyx.core.run_context import RunContext
 from sardonyx.core.types import TensorType
-from sardonyx.errors import ExecutionError, SardonyxError
+from sardonyx.errors import ExecutionError, SardonyxError, UnsupportedError
 from sardonyx.model.reader import collector_paused
 from sardonyx.ops.graph import declared_type
 from sardonyx.runtime.kept import ModelSource, is_standard
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.providers.onnxruntime import OnnxRuntimeProvider, OnnxRuntimeRunner, serialized
+from sardonyx.runtime.providers.onnxruntime_library import LibraryRunner, interface, library
 from sardonyx.runtime.providers.onnxruntime_meaning import other_meaning
-from sardonyx.runtime.providers.protocol import Settings
+from sardonyx.runtime.providers.protocol import Runner, Settings
+from sardonyx.runtime.worth import NAME, Work, work
 
-NAME = "onnxruntime"
+_LIKELY_BYTES = 1 << 17
+"""Of a model that is rarely numpy's: smaller ones are read first."""
+
+_AT_ONCE_BYTES = 1 << 25
+"""Of weights that ONNX Runtime copies in a moment."""
 
 
 class Interim:
-    """A model on ONNX Runtime, loaded by the first call that it is worth it for.
+    """A model on ONNX Runtime, loaded behind the making of the session or by the first call, where it is worth it.
 
     Args:
         source: The model, as the session was given it.
@@ -44,17 +53,24 @@ class Interim:
         self._source = source
         self._options = options
         self._lock = threading.Lock()
-        self._is_decided = False
-        self._runner: OnnxRuntimeRunner | None = None
+        self._loading: Future[Runner | None] | None = None
         graph = source.model.graph
         self._outputs = [str(value.name) for value in graph.outputs]
         types = {str(value.name): declared_type(value) for value in graph.inputs if not value.is_initializer()}
         self._declared = {name: declared for name, declared in types.items() if isinstance(declared, TensorType)}
 
+    def begin(self) -> None:
+        """Load the model in another thread, if that is worth it whatever sizes it is called with."""
+        least = work(self._source.model, {name: _least(declared) for name, declared in self._declared.items()})
+        # What takes longer is left to a call: nobody may make one.
+        if least.held <= _AT_ONCE_BYTES and thread_count(None) > 1:
+            self._decide(least, lambda load: background.start("sardonyx-interim", load))
+
     @property
     def answers(self) -> bool:
         """Whether it has the model, so that calls go to it."""
-        return self._runner is not None
+        loading = self._loading
+        return loading is not None and loading.done() and not loading.exception() and loading.result() is not None
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext
@@ -96,31 +112,85 @@ class Interim:
             _is_declared(feeds[name], declared, sizes) for name, declared in self._declared.items()
         )
 
-    def _loaded(self, feeds: Mapping[str, np.ndarray]) -> OnnxRuntimeRunner | None:
+    def _loaded(self, feeds: Mapping[str, np.ndarray]) -> Runner | None:
         """The model, if it is there or worth loading for such a call."""
         with self._lock:
-            if not self._is_decided:
-                self._is_decided = True
-                with collector_paused():
-                    self._runner = self._load(feeds)
-            return self._runner
+            if self._loading is None:
+                self._decide(work(self._source.model, {name: fed.shape for name, fed in feeds.items()}), _at_once)
+            if self._loading is None:
+                self._loading = Future()
+                self._loading.set_result(None)
+        return self._loading.result()
 
-    def _load(self, feeds: Mapping[str, np.ndarray]) -> OnnxRuntimeRunner | None:
-        model = self._source.model
-        if not is_worth_loading(model, feeds):
-            return None
-        if refused := other_meaning(model):
-            self._options.log(logging.INFO, "numpy answers while the model is compiled: %s", refused)
-            return None
+    def _decide(self, found: Work, begin: Callable[[Callable[[], None]], object]) -> None:
+        """Begin to load the model, if that is worth it and it may be."""
+        if not found.is_worth_loading:
+            return
+        loading: Future[Runner | None] = Future()
+        self._loading = loading
         try:
-            provider = OnnxRuntimeProvider(Settings(threads=self._options.threads, optimization="none"))
-            file = self._source.plain()
-            if file is None:
-                file = serialized(model)
-            return OnnxRuntimeRunner(file, list(self._declared), self._outputs, provider)
-        except (SardonyxError, OSError) as error:  # Of a model that cannot be read numpy says what is wrong.
-            self._options.log(logging.INFO, "numpy answers while the model is compiled: %s", error)
-            return None
+            if refused := other_meaning(self._source.model):
+                raise UnsupportedError(refused)
+            # All that holds Python's lock is done here: a thread that wants it while another computes has to wait.
+            load = self._loader(found.optimization)
+        except (SardonyxError, OSError) as error:
+            self._refused(error)
+            loading.set_result(None)
+            return
+
+        def behind() -> None:
+            try:
+                loading.set_result(load())
+            except SardonyxError as error:
+                self._refused(error)
+                loading.set_result(None)
+            except Exception as error:  # Calls that wait for it raise it.
+                loading.set_exception(error)
+            except BaseException:  # The end of the process, or Ctrl-C.
+                loading.set_result(None)
+                raise
+
+        begin(behind)
+
+    def _loader(self, optimization: Literal["none", "all"]) -> Callable[[], Runner]:
+        """What loads the model."""
+        names, threads = list(self._declared), self._options.threads
+        file = self._source.plain()
+        if file is None:
+            file = serialized(self._source.model)
+        path = None if NAME in sys.modules else library()
+        if path is not None:
+            return lambda: LibraryRunner(path, file, names, self._outputs, threads, optimization)
+
+        def by_package() -> Runner:
+            with collector_paused():
+                provider = OnnxRuntimeProvider(Settings(threads=threads, optimization=optimization))
+                return OnnxRuntimeRunner(file, names, self._outputs, provider)
+
+        return by_package
+
+    def _refused(self, reason: Exception) -> None:
+        """Say why numpy answers; of a model that cannot be read it says what is wrong."""
+        self._options.log(logging.INFO, "numpy answers while the model is compiled: %s", reason)
+
+
+def foresee(source: ModelSource, options: SessionOptions) -> None:
+    """Open the library of ONNX Runtime in another thread, where a model will likely be loaded with it.
+
+    Args:
+        source: The model, which was not read yet.
+        options: What is asked of the session.
+    """
+    if source.size < _LIKELY_BYTES or thread_count(None) < 2 or NAME in sys.modules or not _is_asked_for(options):
+        return
+    path = library()
+    if path is not None:
+        background.start("sardonyx-interim", _open, path)
+
+
+def _open(path: Path) -> None:
+    with contextlib.suppress(UnsupportedError):  # Whoever needs it says why.
+        interface(path)
 
 
 def interim(source: ModelSource, options: SessionOptions) -> Interim | None:
@@ -130,11 +200,21 @@ def interim(source: ModelSource, options: SessionOptions) -> Interim | None:
         source: The model.
         options: What is asked of the session.
     """
+    return Interim(source, options) if _is_asked_for(options) else None
+
+
+def _is_asked_for(options: SessionOptions) -> bool:
     # Limits of values and of loops only we keep, and whoever asks for the same bits from run to run gets one engine.
     bounded = options.max_memory is not None or options.max_loop_iterations is not None or options.deterministic
-    if options.interim_provider != NAME or bounded or not _is_installed() or not is_standard():
-        return None
-    return Interim(source, options)
+    return options.interim_provider == NAME and not bounded and _is_installed() and is_standard()
+
+
+def _at_once(load: Callable[[], None]) -> None:
+    load()
+
+
+def _least(declared: TensorType) -> list[int]:
+    return [size if isinstance(size, int) else 1 for size in declared.shape or ()]
 
 
 def _is_installed() -> bool:
@@ -151,64 +231,3 @@ def _is_declared(fed: Any, declared: TensorType, sizes: dict[str, int]) -> bool:
         size == wanted if isinstance(wanted, int) else sizes.setdefault(str(wanted), size) == size
         for size, wanted in zip(fed.shape, declared.shape, strict=True)
     )
-
-
-# What is sooner: about, since only the order counts.
-
-_IMPORT_SECONDS = 0.05
-_SESSION_SECONDS = 2e-3
-_NODE_SECONDS = {NAME: 60e-6, "reference": 250e-6}
-"""Of a node: to make it ready, and to begin it once."""
-
-_STEP_SECONDS = {NAME: 10e-6, "reference": 1e-3}
-"""Of a step of a recurrent layer."""
-
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-
-_MACS_PER_SECOND = {NAME: 4e10, "reference": 5e9}
-_LOADED_BYTES_PER_SECOND = 5e8
-_WINDOWED = frozenset({"Conv", "ConvTranspose", "ConvInteger", "QLinearConv"})
-
-
-def is_worth_loading(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> bool:
-    """Whether ONNX Runtime answers a first call sooner than numpy, what has to be imported for it counted in."""
-    nodes, steps, macs, held = _work(model, feeds)
-    theirs = _SESSION_SECONDS + held / _LOADED_BYTES_PER_SECOND + (0.0 if NAME in sys.modules else _IMPORT_SECONDS)
-    seconds = {
-        name: nodes * _NODE_SECONDS[name] + steps * _STEP_SECONDS[name] + macs / _MACS_PER_SECOND[name]
-        for name in _NODE_SECONDS
-    }
-    return theirs + seconds[NAME] < seconds["reference"]
-
-
-def _work(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> tuple[int, int, float, int]:
-    """Nodes, steps, multiplications and bytes of weights, by what can be seen without knowing sizes inside.
-
-    Filters count as if images kept their size, other weights as if each were multiplied by every row of the inputs,
-    which are as many steps of each recurrent layer.
-    """
-    rows = max((_rows(each) for each in feeds.values()), default=1)
-    pixels = max((math.prod(each.shape[2:]) * len(each) for each in feeds.values() if each.ndim > 2), default=1)
-    macs = float(0)
-    held = 0
-    for value, tensor in _weights(model.graph):
-        held += tensor.nbytes
-        if len(tensor.shape) > 1:
-            windowed = any(node.op_type in _WINDOWED for node in value.consumers())
-            macs += tensor.size * (pixels if windowed else rows)
-    operators = [node.op_type for node in model.graph.all_nodes()]
-    return len(operators), rows * sum(each in _RECURRENT for each in operators), macs, held
-
-
-def _weights(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            yield value, value.const_value
-    for node in graph:
-        if node.op_type == "Constant" and (told := node.attributes.get("value")) is not None:
-            # As it is: `as_tensor` looks whether it is one, which takes longer than all else here.
-            yield node.outputs[0], told.value
-
-
-def _rows(fed: np.ndarray) -> int:
-    return max(1, fed.size // fed.shape[-1] if fed.ndim and fed.dtype.kind == "f" else fed.size)

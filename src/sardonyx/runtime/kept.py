@@ -87,6 +87,13 @@ class ModelSource:
         return self._model
 
     @property
+    def size(self) -> int:
+        """What its file, or the contents given, take; 0 where a model in memory was given."""
+        if isinstance(self._given, bytes):
+            return len(self._given)
+        return 0 if self._state is None else self._state[2]
+
+    @property
     def has_name(self) -> bool:
         """Whether the model has contents that can name it, and becomes what this package alone makes of it."""
         return (isinstance(self._given, bytes) or self._state is not None) and is_standard()

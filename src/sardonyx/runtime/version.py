@@ -33,8 +33,7 @@ from sardonyx.ops.registry import host_function
 from sardonyx.runtime.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.free_dimensions import with_sizes
 from sardonyx.runtime.front import Undecided
-from sardonyx.runtime.interim import NAME as INTERIM
-from sardonyx.runtime.interim import Interim, interim
+from sardonyx.runtime.interim import Interim, foresee, interim
 from sardonyx.runtime.kept import ModelSource, keep, restored
 from sardonyx.runtime.memory import Memory, memory
 from sardonyx.runtime.native import NativeModel
@@ -46,6 +45,7 @@ from sardonyx.runtime.specialized import Specialized
 from sardonyx.runtime.structure import Structure, structure
 from sardonyx.runtime.value_info import ValueInfo
 from sardonyx.runtime.variants import Variants, with_outputs
+from sardonyx.runtime.worth import NAME as INTERIM
 
 
 class Version:
@@ -85,8 +85,15 @@ class Version:
         if self._is_kept and (waits or self._source.is_named_soon) and self._restore():
             self._end_compiling()
             return
+        behind = options.compiles and not waits
+        if behind:
+            foresee(self._source, options)
         with collector_paused():
             self._declare()
+            if behind:
+                self._interim = interim(self._source, options)
+            if self._interim is not None:
+                self._interim.begin()
             if self.partitioned is None:
                 self._interpreter()
         if not options.compiles:
@@ -95,7 +102,6 @@ class Version:
             self.compile()
             self.require_what_is_strict()
         else:
-            self._interim = interim(self._source, options)
             background.start("sardonyx-compile", self._compile_behind)
 
     @classmethod
