@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from sardonyx.compiler import storage
@@ -198,14 +199,15 @@ class Lowering:
 
     def _map(self, group: Group) -> Launch:
         w = Writing(self.whole, group)
-        root, memory = group.root, w.located(group.root)
-        shape = shape_of(root)
+        memory = w.located(group.root)
+        walked = group.root if memory.block else _before_reshapes(group.root, w.reader.lanes)
+        memory = dataclasses.replace(memory, shape=shape_of(walked))
 
         def body(place: list[Index]) -> None:
-            stored(w.reader, root, memory, tuple(place))
+            stored(w.reader, walked, memory, tuple(place))
 
-        items = self._over(w, root, memory, shape, body, work=max(1, operations(group.members) // _CHEAP_MAP))
-        return w.launch(items, "map")
+        work = max(1, operations(group.members) // _CHEAP_MAP)
+        return w.launch(self._over(w, walked, memory, memory.shape, body, work=work), "map")
 
     def _over(
         self, w: Writing, value: Value, memory: Memory, shape: Sequence[Size], body: Callable[[list[Index]], None],
@@ -430,6 +432,21 @@ class Lowering:
         found = self.schedule.gates.get(anchor)
         items = Contraction(w, anchor, found).write()
         return w.launch(items, "contract" if found is None else "gates")
+
+
+def _before_reshapes(root: Value, lanes: int) -> Value:
+    """The value whose places are gone over where a root is written: in row-major order it lies as its reshapes do.
+
+    It is another than the root where rows of the root are joined of rows that no whole number of vectors fills: places
+    of the root would be divided lane by lane.
+    """
+    value = root
+    while value.op == "reshape":
+        value = value.operands[0]
+    last = next((size for size in reversed(shape_of(value)) if size != 1), 1)
+    if isinstance(last, int) and (last < lanes // 2 or last % lanes == 0):
+        return root
+    return value
 
 
 def storage_bits(value: Value) -> int:
