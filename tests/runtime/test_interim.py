@@ -22,7 +22,7 @@ from sardonyx.runtime import interim, kept
 from sardonyx.runtime.priority import FirstCall
 from sardonyx.runtime.providers.onnxruntime import OnnxRuntimeRunner
 from sardonyx.runtime.providers.onnxruntime_library import LibraryRunner, library
-from sardonyx.runtime.providers.onnxruntime_meaning import other_meaning
+from sardonyx.runtime.providers.onnxruntime_meaning import meaning, watching
 from sardonyx.runtime.worth import Work, work
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed (extra: onnxruntime)")
@@ -308,13 +308,21 @@ SAME = [
     "y = Relu(x)",
     "y = Clip(x, l, l)",
     "y = MaxPool<kernel_shape = [1]>(x)",
+    "y = ReduceMax(x)",
+    'y = Resize<coordinate_transformation_mode = "align_corners">(x, , s)',
+    "n = NonZero(x) z = Cast<to = 1>(n) y = Add(z, l)",
 ]
 OTHER = [
     "y = Sign(x)", "y = Clip(x, l)", "y = Clip(x, , l)", "y = RandomNormalLike(x)", "y = Dropout(x, l, t)",
-    "y, mask = Dropout(x)", "y = Slice(x, i, e, i, m)", "s2 = Add(i, m) y = Slice(x, i, e, i, s2)", "y = ReduceMax(x)",
+    "y, mask = Dropout(x)", "y = Slice(x, i, e, i, m)", "s2 = Add(i, m) y = Slice(x, i, e, i, s2)", "y = Sign(x)",
     'y = MaxPool<kernel_shape = [2], auto_pad = "SAME_UPPER">(x)', "z = Cast<to = 11>(x) y = Cast<to = 1>(z)",
-    'y = Resize<coordinate_transformation_mode = "align_corners">(x, , s)', "y = other.Relu(x)",
-    "n = NonZero(x) y = Cast<to = 1>(n)", "c = Constant<value = double {1}>() y = Relu(x)",
+    'y = Resize<coordinate_transformation_mode = "align_corners">(x, , h)', "y = other.Relu(x)",
+    "n = NonZero(x) z = Cast<to = 1>(n) y = ReduceSum(z)", "y = If(t) <"
+    "then_branch = a () => (float[N] p) { n = NonZero(x) p = Cast<to = 1>(n) }, else_branch = b () => (float[N] q) {"
+    " q = Identity(l) }>", "n = NonZero(x) z = Cast<to = 1>(n) y = If(t) <then_branch = a () => (float[N] p)"
+    " { p = Add(z, l) }, else_branch = b () => (float[N] q) { q = Identity(l) }>", "y = If(t) <"
+    "then_branch = a () => (float[N] p) { p = ReduceMax(x) }, else_branch = b () => (float[N] q) {"
+    " q = Identity(l) }>", "c = Constant<value = double {1}>() y = Relu(x)",
     "q = SplitToSequence<axis = 0, keepdims = 0>(x, o) y = SequenceAt(q, i)",
 ]  # fmt: skip
 
@@ -323,26 +331,60 @@ def model_of(nodes: str) -> Any:
     text = f"""<ir_version: 9, opset_import: ["": 18, "other": 1]>
         net (float[1, 2, 3] x) => (float[1, 2, 3] y)
         <float l = {{1}}, int64[1] i = {{0}}, int64[1] o = {{1}}, int64[1] m = {{-1}}, bool t = {{1}},
-         int64[1] e = {{9223372036854775807}}, float[3] s = {{1, 1, 1}}>
+         int64[1] e = {{9223372036854775807}}, float[3] s = {{1, 2, 3}}, float[3] h = {{1, 1.5, 1}}>
         {{ {nodes} }}"""
     return load(onnx.parser.parse_model(text).SerializeToString())
 
 
 @pytest.mark.parametrize("nodes", SAME)
 def test_nodes_of_the_same_meaning(nodes: str) -> None:
-    assert not other_meaning(model_of(nodes))
+    assert not meaning(model_of(nodes)).other
 
 
 @pytest.mark.parametrize("nodes", OTHER)
 def test_nodes_of_another_meaning(nodes: str) -> None:
-    assert other_meaning(model_of(nodes))
+    assert meaning(model_of(nodes)).other
 
 
 @pytest.mark.parametrize("type", ["double[N]", "float16[N]", "string[N]", "float[N]"])
 def test_values_of_other_types(type: str) -> None:
     text = f'<ir_version: 9, opset_import: ["": 18]> net ({type} x) => ({type} y) {{ y = Identity(x) }}'
     model = load(onnx.parser.parse_model(text).SerializeToString())
-    assert bool(other_meaning(model)) == (type != "float[N]")
+    assert bool(meaning(model).other) == (type != "float[N]")
+
+
+@pytest.mark.parametrize("nodes", ["y = MaxPool<kernel_shape = [2]>(a)", "y = ReduceMin(a, i)", "y = ReduceMax(a)"])
+def test_what_it_passes_over_numpy_computes(compiling: threading.Event, folder: Path, nodes: str) -> None:
+    """It tells of no number that is none, or of some; and no call after that asks it again."""
+    text = f"""<ir_version: 9, opset_import: ["": 18]> net (float[1, 2, N] x) => (float[A, B, C] y)
+        <int64[1] i = {{2}}> {{ a = Sqrt(x) {nodes} }}"""
+    path = folder / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    x = np.random.default_rng(0).uniform(1, 2, (1, 2, 9)).astype(np.float32)
+    wanted = sardonyx.Session(path, compile="off")
+    for given in (path, path.read_bytes(), load(path)):
+        session = sardonyx.Session(given)
+        close(session.run(None, {"x": x})[0], wanted.run(None, {"x": x})[0])
+        assert engines(session) == INTERIM
+        close(session.run(["y"], {"x": x})[0], wanted.run(None, {"x": x})[0])
+        assert engines(session) == INTERIM
+        wrong = x.copy()
+        wrong[0, 1, 4] = -1
+        found = session.run(None, {"x": wrong})[0]
+        assert np.isnan(found).any()
+        np.testing.assert_array_equal(found, wanted.run(None, {"x": wrong})[0])
+        assert engines(session) == NUMPY
+        close(session.run(None, {"x": x})[0], wanted.run(None, {"x": x})[0])
+
+
+def test_watching_leaves_a_model_as_it_is() -> None:
+    contents = net().SerializeToString()
+    found, names = watching(contents, ["h", "s"])
+    more = onnx.load_from_string(found)
+    assert [output.name for output in more.graph.output] == ["y", *names]
+    assert found.startswith(contents)
+    del more.graph.output[1:], more.graph.node[3:]
+    assert more == net()
 
 
 # What is sooner, and what comes first.

@@ -62,7 +62,7 @@ def test_states_of_recurrent_layers_are_no_sequence() -> None:
     [
         ("y = Conv(x, w)", 512, "all"),
         ("y = Conv(x, w)", 32, "none"),
-        ("h = Conv(x, w) y = MaxPool<kernel_shape = [2, 2]>(h)", 512, "none"),
+        ("h = Conv(x, w) y = MaxPool<kernel_shape = [2, 2]>(h)", 512, "all"),
         ("h = Conv(x, w) q = QuantizeLinear(h, s) y = DequantizeLinear(q, s)", 512, "none"),
     ],
 )

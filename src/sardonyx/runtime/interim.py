@@ -30,7 +30,7 @@ from sardonyx.runtime.kept import ModelSource, is_standard
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.providers.onnxruntime import OnnxRuntimeProvider, OnnxRuntimeRunner, serialized
 from sardonyx.runtime.providers.onnxruntime_library import LibraryRunner, interface, library
-from sardonyx.runtime.providers.onnxruntime_meaning import other_meaning
+from sardonyx.runtime.providers.onnxruntime_meaning import Meaning, meaning, watching
 from sardonyx.runtime.providers.protocol import Runner, Settings
 from sardonyx.runtime.worth import NAME, Work, work
 
@@ -98,9 +98,15 @@ class Interim:
         except ExecutionError as error:
             self._options.log(logging.INFO, "numpy computes a call: %s", error)
             return None
+        count = len(self._outputs)
+        if not all(np.isfinite(each) for each in found[count:]):
+            # Of such inputs there may be more: each would be computed twice.
+            self._refused(UnsupportedError("it passes over numbers that are not finite, where some have to be"))
+            self._loading = _nothing()
+            return None
         if output_names is None:
-            return list(found)
-        by_name = dict(zip(self._outputs, found, strict=True))
+            return list(found[:count])
+        by_name = dict(zip(self._outputs, found, strict=False))
         return [by_name[name] for name in output_names]
 
     def _takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
@@ -117,10 +123,10 @@ class Interim:
         with self._lock:
             if self._loading is None:
                 self._decide(work(self._source.model, {name: fed.shape for name, fed in feeds.items()}), _at_once)
-            if self._loading is None:
-                self._loading = Future()
-                self._loading.set_result(None)
-        return self._loading.result()
+            loading = self._loading
+            if loading is None:
+                loading = self._loading = _nothing()
+        return loading.result()
 
     def _decide(self, found: Work, begin: Callable[[Callable[[], None]], object]) -> None:
         """Begin to load the model, if that is worth it and it may be."""
@@ -129,10 +135,11 @@ class Interim:
         loading: Future[Runner | None] = Future()
         self._loading = loading
         try:
-            if refused := other_meaning(self._source.model):
-                raise UnsupportedError(refused)
+            meant = meaning(self._source.model)
+            if meant.other:
+                raise UnsupportedError(meant.other)
             # All that holds Python's lock is done here: a thread that wants it while another computes has to wait.
-            load = self._loader(found.optimization)
+            load = self._loader(meant, found.optimization)
         except (SardonyxError, OSError) as error:
             self._refused(error)
             loading.set_result(None)
@@ -152,20 +159,23 @@ class Interim:
 
         begin(behind)
 
-    def _loader(self, optimization: Literal["none", "all"]) -> Callable[[], Runner]:
-        """What loads the model."""
-        names, threads = list(self._declared), self._options.threads
+    def _loader(self, meant: Meaning, optimization: Literal["none", "all"]) -> Callable[[], Runner]:
+        """What loads the model, with an output more for each value that is watched."""
+        names, outputs, threads = list(self._declared), self._outputs, self._options.threads
         file = self._source.plain()
         if file is None:
             file = serialized(self._source.model)
+        if meant.watched:
+            file, sums = watching(Path(file).read_bytes() if isinstance(file, str) else file, meant.watched)
+            outputs = [*outputs, *sums]
         path = None if NAME in sys.modules else library()
         if path is not None:
-            return lambda: LibraryRunner(path, file, names, self._outputs, threads, optimization)
+            return lambda: LibraryRunner(path, file, names, outputs, threads, optimization)
 
         def by_package() -> Runner:
             with collector_paused():
                 provider = OnnxRuntimeProvider(Settings(threads=threads, optimization=optimization))
-                return OnnxRuntimeRunner(file, names, self._outputs, provider)
+                return OnnxRuntimeRunner(file, names, outputs, provider)
 
         return by_package
 
@@ -207,6 +217,13 @@ def _is_asked_for(options: SessionOptions) -> bool:
     # Limits of values and of loops only we keep, and whoever asks for the same bits from run to run gets one engine.
     bounded = options.max_memory is not None or options.max_loop_iterations is not None or options.deterministic
     return options.interim_provider == NAME and not bounded and _is_installed() and is_standard()
+
+
+def _nothing() -> Future[Runner | None]:
+    """What was loaded, where calls are numpy's."""
+    nothing: Future[Runner | None] = Future()
+    nothing.set_result(None)
+    return nothing
 
 
 def _at_once(load: Callable[[], None]) -> None:

@@ -33,8 +33,8 @@ _GAINED = 0.35
 
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "DeformConv"})
-_OTHERWISE_OPTIMIZED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MaxPool"})
-"""Optimized, ONNX Runtime rounds quantized numbers otherwise, and its maximum of infinities below zero is finite."""
+_ROUNDED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+"""Optimized, ONNX Runtime rounds quantized numbers otherwise: by steps of theirs."""
 
 _STRIDED = _CONVOLUTIONS | {"MaxPool", "AveragePool", "LpPool"}
 _GLOBAL = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
@@ -123,7 +123,7 @@ def work(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> Work:
     gone_over = _gone_over(recurrent)
     steps = len(recurrent) * max((count for value, count in rows.items() if value in gone_over), default=1)
     held_bytes = sum(tensor.nbytes for tensor in weights.values())
-    return Work(len(operators), steps, convolved, multiplied, held_bytes, _OTHERWISE_OPTIMIZED.isdisjoint(operators))
+    return Work(len(operators), steps, convolved, multiplied, held_bytes, _ROUNDED.isdisjoint(operators))
 
 
 def _pixels(node: ir.Node, seen: int) -> int:

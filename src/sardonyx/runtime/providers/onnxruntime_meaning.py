@@ -7,8 +7,11 @@ rounding is its own; everything else must be the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
 from sardonyx.core.types import TensorType
@@ -29,18 +32,26 @@ doubles, and texts not everywhere at all."""
 _DRAWN = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 }  # fmt: skip
-_COUNTED = {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
+_COUNTED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
 """There may be nothing that is counted: of sums and products over nothing it gives something else."""
 
+_FOR_EACH = frozenset({
+    "Add", "Cast", "Concat", "Div", "Gather", "GatherND", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Transpose",
+    "Unsqueeze",
+})  # fmt: skip
+"""Operators that give something for each element, and nothing for none."""
+
 _DIFFERENT = {
-    "AffineGrid", "Attention", "MeanVarianceNormalization", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
-    "ReduceMin", "Sign",
+    "AffineGrid", "Attention", "MeanVarianceNormalization", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Sign",
 }  # fmt: skip
 """They differ on numbers that a look at the model does not rule out, such as NaN, 0 over 0, or integers."""
 
+_GREATEST_OF = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
+"""Of finite numbers it means the same by them; others it passes over, or not, by where they stand."""
+
 _GREATEST = (1 << 63) - 1
 
-_LEFT_OUT = frozenset(_DRAWN | _COUNTED | _DIFFERENT)
+_LEFT_OUT = frozenset(_DRAWN | _DIFFERENT)
 
 
 def _is_given(node: ir.Node, position: int) -> bool:
@@ -63,7 +74,10 @@ def _reaches_no_end(node: ir.Node) -> bool:
 
 def _resizes_to_integers(node: ir.Node) -> bool:
     """Whether corners are not aligned to those of an image of a fractional size."""
-    return _text(node, "coordinate_transformation_mode") != "align_corners" or _is_given(node, 3)
+    if _text(node, "coordinate_transformation_mode") != "align_corners" or _is_given(node, 3):
+        return True
+    scales = facts.constant(node.inputs[2]) if _is_given(node, 2) else None
+    return scales is not None and bool(np.all(scales == np.floor(scales)))
 
 
 def _keeps_split_axis(node: ir.Node) -> bool:
@@ -102,12 +116,67 @@ _SAME_IF: dict[str, Callable[[ir.Node], bool]] = {
 """Operators that it means the same by in most nodes, and in which."""
 
 
-def other_meaning(model: ir.Model) -> str:
-    """Why ONNX Runtime may not answer in our place; empty where it may.
+class Meaning(NamedTuple):
+    """What ONNX Runtime means by a model.
+
+    Attributes:
+        other: Why it may not answer in our place; empty where it may.
+        watched: Values of the main graph that have to be finite, else it may not.
+    """
+
+    other: str
+    watched: tuple[str, ...] = ()
+
+
+def meaning(model: ir.Model) -> Meaning:
+    """What ONNX Runtime means by a model.
 
     Args:
         model: The model; operators that users defined are the caller's to look for.
     """
+    if other := _other_values(model):
+        return Meaning(other)
+    watched: dict[str, None] = {}
+    for node in model.graph.all_nodes():
+        is_inside = node.graph is not model.graph
+        if other := _other_meaning(node, is_inside):
+            return Meaning(f"{node.op_type}: {other}")
+        if node.op_type in _GREATEST_OF:
+            if is_inside:
+                return Meaning(f"{node.op_type}: in a body, where nobody sees whether numbers are finite")
+            watched[str(node.inputs[0].name)] = None  # type: ignore[union-attr]
+    return Meaning("", tuple(watched))
+
+
+_SUM = "sardonyx: sum of "
+
+
+def watching(model: bytes, watched: Sequence[str]) -> tuple[bytes, list[str]]:
+    """A model that tells what is watched, and the names of the outputs that it has for that.
+
+    The sum of all elements is finite where each is; where the sum alone is not, one too many is taken for infinite.
+
+    Args:
+        model: The bytes of the model.
+        watched: Names of values of its main graph.
+    """
+    names = [f"{_SUM}{name}" for name in watched]
+    added = onnx.GraphProto(
+        node=[
+            onnx.NodeProto(op_type="ReduceSum", input=[name], output=[output], attribute=[_WHOLE])
+            for name, output in zip(watched, names, strict=True)
+        ],
+        output=[onnx.ValueInfoProto(name=output) for output in names],
+    )
+    # What follows a message is merged with it: nodes and outputs go to the end of those that are there.
+    return model + onnx.ModelProto(graph=added).SerializeToString(), names
+
+
+_WHOLE = onnx.helper.make_attribute("keepdims", 0)
+
+
+def _other_values(model: ir.Model) -> str:
+    """Why it may not answer, by what values of a model are."""
     if model.functions:
         return "the model has functions"
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -118,17 +187,31 @@ def other_meaning(model: ir.Model) -> str:
         for value in graph.initializers.values():
             if value.const_value is None or value.const_value.dtype not in _NUMBERS:
                 return f"{value.name} is of another element type than integers and float32"
-    for node in model.graph.all_nodes():
-        if found := _other_meaning(node):
-            return f"{node.op_type}: {found}"
     return ""
 
 
-def _other_meaning(node: ir.Node) -> str:
+def _is_for_each(counted: ir.Node) -> bool:
+    """Whether all that is made of what a node counts is made for each, and not of all of it."""
+    seen: set[ir.Node] = set()
+    waiting = [counted]
+    while waiting:
+        for value in waiting.pop().outputs:
+            for node in value.consumers():
+                if node not in seen:
+                    if node.op_type not in _FOR_EACH or node.graph is not counted.graph:
+                        return False
+                    seen.add(node)
+                    waiting.append(node)
+    return True
+
+
+def _other_meaning(node: ir.Node, is_inside: bool) -> str:
     if node.domain not in _DOMAINS:
         return "of another domain"
     if node.op_type in _LEFT_OUT:
         return "it means something else by it, or draws its numbers"
+    if node.op_type in _COUNTED and (is_inside or not _is_for_each(node)):
+        return "there may be nothing that is counted, and of nothing it makes something else"
     if node.op_type.startswith(("Optional", "String")):
         return "of other values than numbers"
     same = _SAME_IF.get(node.op_type)
