@@ -377,10 +377,13 @@ def test_what_it_passes_over_numpy_computes(compiling: threading.Event, folder: 
         close(session.run(None, {"x": x})[0], wanted.run(None, {"x": x})[0])
 
 
-def test_watching_leaves_a_model_as_it_is() -> None:
+def test_watching_leaves_a_model_as_it_is(folder: Path) -> None:
     contents = net().SerializeToString()
+    path = folder / "net.onnx"
+    path.write_bytes(contents)
     found, names = watching(contents, ["h", "s"])
-    more = onnx.load_from_string(found)
+    assert watching(str(path), ["h", "s"]) == (found, names)
+    more = onnx.load_from_string(bytes(found))
     assert [output.name for output in more.graph.output] == ["y", *names]
     assert found.startswith(contents)
     del more.graph.output[1:], more.graph.node[3:]

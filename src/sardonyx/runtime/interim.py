@@ -162,11 +162,12 @@ class Interim:
     def _loader(self, meant: Meaning, optimization: Literal["none", "all"]) -> Callable[[], Runner]:
         """What loads the model, with an output more for each value that is watched."""
         names, outputs, threads = list(self._declared), self._outputs, self._options.threads
-        file = self._source.plain()
-        if file is None:
-            file = serialized(self._source.model)
+        given = self._source.plain()
+        if given is None:
+            given = serialized(self._source.model)
+        file: bytes | bytearray | str = given
         if meant.watched:
-            file, sums = watching(Path(file).read_bytes() if isinstance(file, str) else file, meant.watched)
+            file, sums = watching(given, meant.watched)
             outputs = [*outputs, *sums]
         path = None if NAME in sys.modules else library()
         if path is not None:
@@ -175,7 +176,7 @@ class Interim:
         def by_package() -> Runner:
             with collector_paused():
                 provider = OnnxRuntimeProvider(Settings(threads=threads, optimization=optimization))
-                return OnnxRuntimeRunner(file, names, outputs, provider)
+                return OnnxRuntimeRunner(file if isinstance(file, str) else bytes(file), names, outputs, provider)
 
         return by_package
 

@@ -28,8 +28,9 @@ _LOADED_BYTES_PER_SECOND = 5e8
 
 _OPTIMIZING_SECONDS = 0.012
 _OPTIMIZING_NODE_SECONDS = 20e-6
-_GAINED = 0.35
-"""Which part of the time of convolutions ONNX Runtime saves by optimizing them, and what that takes it."""
+_UNROLLED_SECONDS = 0.35e-9
+"""What it takes ONNX Runtime to optimize a model, and what that saves for each element of the windows of convolutions,
+which it writes out otherwise."""
 
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "DeformConv"})
@@ -47,16 +48,16 @@ class Work:
     Attributes:
         nodes: Nodes, those of bodies among them.
         steps: Steps of recurrent layers.
-        convolved: Multiplications of convolutions.
-        multiplied: Other multiplications by weights.
+        multiplied: Multiplications by weights.
+        unrolled: Elements of the windows of convolutions.
         held: Bytes of weights.
         keeps: Whether ONNX Runtime gives the same, but for the order of sums, when it has optimized it.
     """
 
     nodes: int
     steps: int
-    convolved: float
     multiplied: float
+    unrolled: float
     held: int
     keeps: bool
 
@@ -70,20 +71,21 @@ class Work:
     @property
     def optimization(self) -> Literal["none", "all"]:
         """Whether ONNX Runtime is to optimize the model: where it gives the same then, and sooner."""
-        gained = _GAINED * self.convolved / _MACS_PER_SECOND[NAME]
+        gained = self.unrolled * _UNROLLED_SECONDS
         taken = _OPTIMIZING_SECONDS + self.nodes * _OPTIMIZING_NODE_SECONDS
         return "all" if gained > taken and self.keeps else "none"
 
     def _seconds(self, engine: str) -> float:
-        macs = self.convolved + self.multiplied
-        return self.nodes * _NODE_SECONDS[engine] + self.steps * _STEP_SECONDS[engine] + macs / _MACS_PER_SECOND[engine]
+        stepped = self.nodes * _NODE_SECONDS[engine] + self.steps * _STEP_SECONDS[engine]
+        return stepped + self.multiplied / _MACS_PER_SECOND[engine]
 
 
 def work(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> Work:
     """What a call is of.
 
     Images keep their size but for strides. Weights of other operators count as if each were multiplied by every row of
-    the inputs. Recurrent layers take as many steps as there are rows in what they go over.
+    the inputs. Recurrent layers take as many steps as there are rows in what they go over,
+    and states count as none.
 
     Args:
         model: The model.
@@ -92,7 +94,7 @@ def work(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> Work:
     graph = model.graph
     inputs = {value: shapes[str(value.name)] for value in graph.inputs if value.name in shapes}
     pixels = {value: shape[0] * math.prod(shape[2:]) for value, shape in inputs.items() if len(shape) > 2}
-    convolved = 0.0
+    multiplied = unrolled = 0.0
     filters: set[ir.Value] = set()
     operators: list[str] = []
     recurrent: list[ir.Node] = []
@@ -108,22 +110,33 @@ def work(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> Work:
         if given:
             pixels[node.outputs[0]] = given
         if kind in _CONVOLUTIONS or kind == "ConvTranspose":
-            for value in node.inputs[1:]:
-                held = None if value is None else _held(value)
-                if held is not None and len(held.const_value.shape) > 2:  # type: ignore[union-attr]
+            for held in filter(None, map(_held, node.inputs[1:])):
+                tensor = held.const_value
+                if tensor is not None and len(tensor.shape) > 2:
                     filters.add(held)
-                    size = held.const_value.size  # type: ignore[union-attr]
-                    convolved += float(size) * (given if kind in _CONVOLUTIONS else seen)
+                    multiplied += float(tensor.size) * (seen if kind == "ConvTranspose" else given)
+                    unrolled += float(_window(node, tensor)) * given
     rows = {value: _rows(value, shape) for value, shape in inputs.items()}
+    gone_over = _gone_over(recurrent)
+    if recurrent:
+        rows = {value: count for value, count in rows.items() if value in gone_over}
     most = max(rows.values(), default=1)
     weights = dict(_weights(graph))
-    multiplied = sum(
+    multiplied += sum(
         float(tensor.size) * most for value, tensor in weights.items() if len(tensor.shape) > 1 and value not in filters
     )
-    gone_over = _gone_over(recurrent)
-    steps = len(recurrent) * max((count for value, count in rows.items() if value in gone_over), default=1)
+    steps = len(recurrent) * most
     held_bytes = sum(tensor.nbytes for tensor in weights.values())
-    return Work(len(operators), steps, convolved, multiplied, held_bytes, _ROUNDED.isdisjoint(operators))
+    return Work(len(operators), steps, multiplied, unrolled, held_bytes, _ROUNDED.isdisjoint(operators))
+
+
+def _window(node: ir.Node, filters: ir.TensorProtocol) -> int:
+    """Elements that a convolution writes out for a pixel; none where windows are pixels."""
+    shape = filters.shape.numpy()
+    if node.op_type != "Conv" or math.prod(shape[2:]) == 1:
+        return 0
+    groups = node.attributes.get("group")
+    return math.prod(shape[1:]) * (1 if groups is None or groups.is_ref() else groups.as_int())
 
 
 def _pixels(node: ir.Node, seen: int) -> int:
@@ -142,11 +155,11 @@ def _pixels(node: ir.Node, seen: int) -> int:
     return seen
 
 
-def _held(value: ir.Value) -> ir.Value | None:
+def _held(value: ir.Value | None) -> ir.Value | None:
     """The weight that a value is, as it is kept; None where it is none."""
-    while value.const_value is None:
+    while value is not None and value.const_value is None:
         producer = value.producer()
-        if producer is None or producer.op_type not in ("DequantizeLinear", "Identity") or producer.inputs[0] is None:
+        if producer is None or producer.op_type not in ("DequantizeLinear", "Identity"):
             return None
         value = producer.inputs[0]
     return value

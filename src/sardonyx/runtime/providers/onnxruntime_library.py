@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class LibraryRunner:
     def __init__(
         self,
         path: Path,
-        model: bytes | str,
+        model: bytes | bytearray | str,
         inputs: Sequence[str],
         outputs: Sequence[str],
         threads: int | None = None,
@@ -163,11 +163,12 @@ class LibraryRunner:
             call("AddSessionConfigEntry", options, b"session.intra_op.allow_spinning", b"0")
             if threads is not None:
                 call("SetIntraOpNumThreads", options, c_int(threads))
-            if isinstance(model, bytes):
-                size = c_size_t(len(model))
-                call("CreateSessionFromArray", call.environment, model, size, options, byref(self._session))
-            else:
+            if isinstance(model, str):
                 call("CreateSession", call.environment, _path(model), options, byref(self._session))
+            else:
+                contents = model if isinstance(model, bytes) else (c_char * len(model)).from_buffer(model)
+                size = c_size_t(len(model))
+                call("CreateSessionFromArray", call.environment, contents, size, options, byref(self._session))
         # Not when the process ends: a thread may be within it.
         weakref.finalize(self, call.release, "Session", self._session).atexit = False
 

@@ -7,7 +7,9 @@ rounding is its own; everything else must be the same.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +78,11 @@ def _resizes_to_integers(node: ir.Node) -> bool:
     """Whether corners are not aligned to those of an image of a fractional size."""
     if _text(node, "coordinate_transformation_mode") != "align_corners" or _is_given(node, 3):
         return True
-    scales = facts.constant(node.inputs[2]) if _is_given(node, 2) else None
+    held = node.inputs[2] if _is_given(node, 2) else None
+    if held is None:
+        return False
+    # Who gives another value for an initializer asks us.
+    scales = held.const_value.numpy() if held.const_value is not None else facts.constant(held)
     return scales is not None and bool(np.all(scales == np.floor(scales)))
 
 
@@ -151,14 +157,17 @@ def meaning(model: ir.Model) -> Meaning:
 _SUM = "sardonyx: sum of "
 
 
-def watching(model: bytes, watched: Sequence[str]) -> tuple[bytes, list[str]]:
+def watching(model: bytes | str, watched: Sequence[str]) -> tuple[bytearray, list[str]]:
     """A model that tells what is watched, and the names of the outputs that it has for that.
 
     The sum of all elements is finite where each is; where the sum alone is not, one too many is taken for infinite.
 
     Args:
-        model: The bytes of the model.
+        model: The bytes of the model, or the path of its file.
         watched: Names of values of its main graph.
+
+    Raises:
+        OSError: The file cannot be read.
     """
     names = [f"{_SUM}{name}" for name in watched]
     added = onnx.GraphProto(
@@ -169,7 +178,17 @@ def watching(model: bytes, watched: Sequence[str]) -> tuple[bytes, list[str]]:
         output=[onnx.ValueInfoProto(name=output) for output in names],
     )
     # What follows a message is merged with it: nodes and outputs go to the end of those that are there.
-    return model + onnx.ModelProto(graph=added).SerializeToString(), names
+    more = onnx.ModelProto(graph=added).SerializeToString()
+    if isinstance(model, bytes):
+        return bytearray(model) + more, names
+    with Path(model).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        # Once in memory: weights are in it.
+        contents = bytearray(size + len(more))
+        if file.readinto(memoryview(contents)[:size]) != size:
+            raise OSError(f"{model} was cut off while it was read.")
+    contents[size:] = more
+    return contents, names
 
 
 _WHOLE = onnx.helper.make_attribute("keepdims", 0)
