@@ -12,6 +12,7 @@ from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.steps import Segment
+from sardonyx.compiler.target import host
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
@@ -102,7 +103,7 @@ def test_loops_of_other_counts_or_steps_are_not() -> None:
 
 
 def test_large_steps_are_shared_where_threads_would_have_no_loop() -> None:
-    units = 512
+    units = 256
 
     def both(x: L.Tensor) -> list[L.Tensor]:
         return [layer(x, 1, units=units), layer(x * 2, 2, units=units)]
@@ -113,6 +114,15 @@ def test_large_steps_are_shared_where_threads_would_have_no_loop() -> None:
     assert beside(of_rows(both_ways), 4) == [2]
     assert beside(function, 1) == [1, 1]
     check(function, [normal(4, 1, units)])
+
+
+def test_steps_are_shared_where_a_core_cannot_keep_the_weights() -> None:
+    units = next(size for size in (512, 1024, 2048, 4096) if 4 * size * size > host().l2)
+
+    def both(x: L.Tensor) -> list[L.Tensor]:
+        return [layer(x, 1, units=units), layer(x * 2, 2, units=units)]
+
+    assert beside(of_rows(both, units=units), 2) == [1, 1]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.compiler.launch import Body, Buffer, Launch, Prepared, Scratch
+from sardonyx.compiler.launch import Body, Buffer, Launch, Prepared, Scratch, every
+from sardonyx.compiler.target import Target
+from sardonyx.core.cost import nbytes
 from sardonyx.core.graph import Value
 
 
-def side_by_side(launches: Sequence[Launch], threads: int) -> list[Launch]:
+def side_by_side(launches: Sequence[Launch], target: Target, threads: int) -> list[Launch]:
     """The launches, in an order in which loops follow one another that are played at once: the first knows how many.
 
     Args:
         launches: The launches, in order.
+        target: What they are for.
         threads: How many threads share the work.
     """
     found, at = list(launches), 0
     while at < len(found):
         count = 1
-        if threads > 1 and _is_loop(found[at]):
+        if threads > 1 and _is_loop(found[at]) and _fits(found[at], target):
             at, count = _gathered(found, at)
             if not all(map(_is_small, found[at].bodies)):
                 # Where steps are worth sharing, no thread may be without a loop.
@@ -59,6 +62,13 @@ def _is_loop(launch: Launch) -> bool:
     return launch.writes.op == "loop" and all(body.function.results[0].is_constant for body in launch.bodies)
 
 
+def _fits(loop: Launch, target: Target) -> bool:
+    """Whether a core keeps what a step reads of weights: where two have half of it each, more is kept."""
+    weights = {buffer.source for each in every([loop]) for buffer in each.buffers if isinstance(buffer, Prepared)}
+    found = sum(nbytes(weight.type) for weight in weights)
+    return isinstance(found, int) and 4 * found <= 3 * target.l2
+
+
 def _is_like(a: Launch, b: Launch) -> bool:
     """Whether two loops do the same as often."""
     if not (_is_loop(a) and _is_loop(b)):
@@ -85,10 +95,7 @@ def _does_the_same(a: Body, b: Body) -> bool:
 
 def _is_small(body: Body) -> bool:
     """Whether no kernel of a body is worth sharing among threads."""
-    return all(
-        all(map(_is_small, each.bodies)) and isinstance(each.items, int) and each.items < 2 * each.least
-        for each in body.launches
-    )
+    return all(all(map(_is_small, each.bodies)) and (each.items == 1 or each.worth in (0, 1)) for each in body.launches)
 
 
 class _Held:

@@ -82,5 +82,5 @@ class Bodies:
             return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
         if any(launch.writes.op == "loop" and settling(launch.writes) is not None for launch in lowering.launches):
             return f"in {function.name}: a loop may carry what changes its size"
-        launches = side_by_side(lowering.launches, self.threads)
+        launches = side_by_side(lowering.launches, self.target, self.threads)
         return Body(function, tuple(launches), lowering.blocks, required(function))

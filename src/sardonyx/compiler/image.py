@@ -168,7 +168,7 @@ class Writer:
         root, bodies = self._value(launch.writes), [*map(self._body, launch.bodies)]
         also = [*map(self._value, launch.also)]
         return [
-            name, buffers, sizes, self._size(launch.items), root, launch.title, bodies, also, launch.least,
+            name, buffers, sizes, self._size(launch.items), root, launch.title, bodies, also, launch.work,
             launch.beside,
         ]  # fmt: skip
 
@@ -440,14 +440,14 @@ class Reader:
         title: str,
         bodies: list[Any],
         also: list[int],
-        least: int,
+        work: int,
         beside: int,
     ) -> Launch:
         writes = self._values[root]
         return Launch(
             name, (), tuple([self._buffer(*buffer) for buffer in buffers]), tuple(map(self._read, sizes)),
             self._read(items), writes, title, Group(writes, ""), tuple([self._body(*body) for body in bodies]),
-            self._chosen(also), least, beside,
+            self._chosen(also), work, beside,
         )  # fmt: skip
 
     def _buffer(self, kind: str, *rest: Any) -> Buffer:

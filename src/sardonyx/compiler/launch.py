@@ -105,6 +105,10 @@ Buffer = Value | Prepared | Scratch | Relaid | Stage | Count | str
 """What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, a count, the fault flag."""
 
 
+_WORTH_SHARING = 2048
+"""Instructions on vectors that take a thread about as long as a fork and a join."""
+
+
 @dataclass
 class Launch:
     """A kernel and what it is called with.
@@ -120,7 +124,7 @@ class Launch:
         group: What it was made of.
         bodies: What control flow plays; the launch then has no code of its own.
         also: Other values that it writes.
-        least: Work items that are worth a thread's while.
+        work: Instructions on vectors that a work item is, about; 0 where that is not known.
         beside: How many launches are played at the same time, this one and those that follow it: loops.
     """
 
@@ -134,8 +138,13 @@ class Launch:
     group: Group
     bodies: tuple[Body, ...] = ()
     also: tuple[Value, ...] = ()
-    least: int = 1
+    work: int = 0
     beside: int = 1
+
+    @property
+    def worth(self) -> int | None:
+        """How many chunks there are that take as long as a fork and a join; None where sizes do not tell."""
+        return self.items * self.work // _WORTH_SHARING if self.work and isinstance(self.items, int) else None
 
     @functools.cached_property
     def makes(self) -> tuple[Value, ...]:

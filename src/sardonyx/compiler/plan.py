@@ -195,6 +195,9 @@ class _Lifetime:
 
 _NUMBER = "number"
 
+_CLAIMED = 6
+"""Times a fork and a join that a thread should work, where it claims more than one chunk."""
+
 
 class Planner:
     """Makes the plan of a segment.
@@ -415,8 +418,7 @@ class Planner:
                 code = Kernel(launch.text)
                 buffers = [locate(at, buffer) for buffer in launch.buffers]
                 arguments = self._put([*buffers, *map(self._number, launch.sizes)])
-            items = self._number(launch.items)
-            entry: list[Location] = [code, Own(arguments), items, self._grain(items, launch.least)]
+            entry: list[Location] = [code, Own(arguments), self._number(launch.items), self._grain(launch)]
             if first < end:
                 # All are played where the first stands: each is a work item of that.
                 together = [arguments] if at == first else [*together, arguments]
@@ -428,18 +430,15 @@ class Planner:
                 self._put_at(start + WORDS * first, [Part.LOOPS, listed, Fixed(len(together)), Fixed(1)])
         return locate
 
-    def _grain(self, items: Number, least: int) -> Number:
-        """Items a chunk: each thread claims a few, as far as there are chunks of so many that are worth it."""
+    def _grain(self, launch: Launch) -> Location:
+        """Items a chunk: each thread claims a few; of what is done soon, one, since a claim takes its time too."""
+        items, worth = launch.items, launch.worth
+        if worth is not None and worth < _CLAIMED * self._threads:
+            assert isinstance(items, int)
+            return Fixed(max(1, -(-items // max(1, min(worth, self._threads)))))
         table = self._table
-        one, most = table.register(1), table.register(4 * self._threads)
-        if least == 1:
-            part = table.operation(Operation.DIVIDE, items.register, most)
-        else:
-            worth = table.operation(Operation.DIVIDE, items.register, table.register(least))
-            chunks = table.operation(Operation.GREATEST, one, table.operation(Operation.LEAST, most, worth))
-            up = table.sum([items.register, chunks, table.register(-1)])
-            part = table.operation(Operation.DIVIDE, up, chunks)
-        return Number(table.operation(Operation.GREATEST, one, part))
+        part = table.operation(Operation.DIVIDE, table.register(items), table.register(4 * self._threads))
+        return Number(table.operation(Operation.GREATEST, table.register(1), part))
 
     def _sizes_in_words(self, value: Value) -> Own:
         """A tensor of sizes, in the tape."""

@@ -97,7 +97,7 @@ class Program:
         self._reads, self._inner = beneath(self.host, self.function.results, self.in_memory)
         self.around = self.function.free_symbols
         self._equal = required(self.function)
-        self._begin(steps_of(self.schedule.computed, self.launches, self.host, self.pool.threads))
+        self._begin(steps_of(self.schedule.computed, self.launches, self.host, self.target, self.pool.threads))
         left = [value for value in self.host if value.op in CONTROL and is_of_tensors(value)]
         self.bodies = {value: self._of_bodies(value) for value in left}
 

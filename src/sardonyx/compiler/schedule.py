@@ -219,7 +219,10 @@ class Schedule:
         """Whether a kernel can have all gates of a unit at once."""
         rows = math.prod(shape_of(whole.product)[:-1])
         alone = not any(member in self.host for member in whole.members)
-        return alone and holds_gates(self.target, dtype_of(whole.product), whole.count, rows)
+        (along,) = whole.product.params["right"]
+        depth = shape_of(whole.product.operands[1])[along]
+        assert isinstance(depth, int)
+        return alone and holds_gates(self.target, dtype_of(whole.product), whole.count, rows, depth)
 
     def _is_free(self, whole: Gates) -> bool:
         """Whether no other product has these gates: of a sum of two, one is in memory when the other is computed."""

@@ -11,6 +11,7 @@ from sardonyx.compiler.counted import has_kernel, most_results
 from sardonyx.compiler.launch import Launch
 from sardonyx.compiler.required import Equal
 from sardonyx.compiler.settled import Settling, settling
+from sardonyx.compiler.target import Target
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Function, Value
 
@@ -48,13 +49,16 @@ Step = Segment | Value
 """Kernels, or a value that the interpreter computes."""
 
 
-def steps_of(order: Iterable[Value], launches: Sequence[Launch], host: Container[Value], threads: int) -> list[Step]:
+def steps_of(
+    order: Iterable[Value], launches: Sequence[Launch], host: Container[Value], target: Target, threads: int
+) -> list[Step]:
     """The steps that compute a function.
 
     Args:
         order: Its values, in the order in which launches and the interpreter can compute them.
         launches: Its kernels, in order.
         host: The values that the interpreter computes.
+        target: What the kernels are for.
         threads: How many threads share the work.
     """
     by_root: dict[Value, list[Launch]] = {}
@@ -81,7 +85,7 @@ def steps_of(order: Iterable[Value], launches: Sequence[Launch], host: Container
             steps.append(value)
     for step in steps:
         if isinstance(step, Segment):
-            step.launches = side_by_side(step.launches, threads)
+            step.launches = side_by_side(step.launches, target, threads)
     return steps
 
 

@@ -125,5 +125,5 @@ class Writing:
         return Launch(
             self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
             self.kernel.sizes, items, writes or self.group.root, title, self.group, also=self.group.others,
-            least=self.kernel.least,
+            work=self.kernel.work,
         )  # fmt: skip

@@ -210,7 +210,7 @@ class _Gemm:
         if isinstance(product.k, int):
             most = tile.rows * self.tiles
             rows = min(product.m, most) if isinstance(product.m, int) else most
-            self.kernel.item_takes(rows * tile.vectors * (product.k + product.behind))
+            self.kernel.work = rows * tile.vectors * (product.k + product.behind)
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
 
     def _blocks(self) -> tuple[str | int, str | int]:

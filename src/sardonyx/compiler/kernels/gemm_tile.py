@@ -141,11 +141,22 @@ def _time(m: int, most: int) -> int:
     return passes * max(-(-m // passes), _WAIT)
 
 
-def holds_gates(target: Target, result: DType, gates: int, m: Size) -> bool:
-    """Whether a tile with all gates of a unit takes no longer than others do, see :func:`_of_few_rows`."""
+_LEFT_AND_TAKEN = 4
+"""Instructions by which a vector of sums goes to memory and comes back."""
+
+
+def holds_gates(target: Target, result: DType, gates: int, m: Size, k: int) -> bool:
+    """Whether a kernel with all gates of a unit takes no longer than others do, see :func:`_of_few_rows`.
+
+    The others leave their sums in memory, from where what follows reads them.
+    """
     if target.vector_bits < 512 or not isinstance(m, int) or m == 0:
         return True
-    return 10 * _time(m, gated_tile(target, result, gates, m).rows) <= 11 * _time(m, _of_few_rows(m, 6, 4)[0])
+    tile = gated_tile(target, result, gates, m)
+    passes = -(-m // tile.rows)
+    kept = 4 * k * tile.columns * tile.bytes <= 3 * target.l1
+    time = max(tile.rows, _WAIT) + (passes - 1) * tile.rows if kept else passes * max(tile.rows, _WAIT)
+    return 10 * k * time <= 11 * (k * _time(m, _of_few_rows(m, 6, 4)[0]) + _LEFT_AND_TAKEN * m)
 
 
 def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes: int, mask: str | None = None) -> str:

@@ -66,10 +66,6 @@ class Gated:
     ahead: Callable[[tuple[Index, ...]], None]
 
 
-WORTH_SHARING = 2048
-"""Instructions on vectors that take a thread about as long as a fork and a join."""
-
-
 class Kernel:
     """One kernel.
 
@@ -79,13 +75,13 @@ class Kernel:
     Attributes:
         target: What the code is for.
         emitter: Writes the body. ``%first``, ``%last`` and ``%worker`` are there as ``i64``.
-        least: Work items that are worth a thread's while: fewer take less time than to share them.
+        work: Instructions on vectors that a work item is, about; 0 where that is not known.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.emitter = Emitter(converts_halves=target.converts_halves)
-        self.least = 1
+        self.work = 0
         self._buffers: list[bool] = []
         self._sizes: dict[Size, str] = {}
 
@@ -103,10 +99,6 @@ class Kernel:
         if isinstance(size, int):
             return size
         return self._sizes.setdefault(size, f"%s{len(self._sizes)}")
-
-    def item_takes(self, instructions: int) -> None:
-        """Say how many instructions on vectors a work item is."""
-        self.least = -(-WORTH_SHARING // max(instructions, 1))
 
     @property
     def sizes(self) -> tuple[Size, ...]:

@@ -137,12 +137,12 @@ class Layer:
     def run(self, cell: Callable[[int], Cell]) -> tuple[Tensor, ...]:
         """The hidden states at every step, and the last states, in the layout asked for."""
         found = [self._through_time(d, cell(d)) for d in range(len(self.backward))]
-        y = L.cast(L.stack([hidden for hidden, _ in found]), self.dtype)
+        # Each direction is written where it is wanted: [sequence, directions, batch, hidden], or the batch first.
+        axis, ways = (2, [L.swap_axes(y, 0, 1) for y, _ in found]) if self.layout else (1, [y for y, _ in found])
+        y = L.cast(L.concat([L.unsqueeze(way, [axis]) for way in ways], axis), self.dtype)
         states = zip(*(states for _, states in found), strict=True)
         last = [L.cast(L.stack(state), self.dtype) for state in states]
-        if self.layout:
-            return L.permute(y, [2, 1, 0, 3]), *(L.swap_axes(state, 0, 1) for state in last)
-        return L.permute(y, [1, 0, 2, 3]), *last
+        return y, *(L.swap_axes(state, 0, 1) if self.layout else state for state in last)
 
     def _through_time(self, direction: int, cell: Cell) -> tuple[Tensor, State]:
         w, b = L.entry(self.w, direction), L.entry(self.b, direction)
