@@ -4,11 +4,13 @@ Workers wait in ``sardonyx_worker``: spinning for some microseconds, then asleep
 and works on it too. All state is in the pool's memory, laid out by :class:`Field`; the code has none, and needs nothing
 from outside but what the pool points to.
 
-- A job's items are cut into chunks. Whoever wants one takes a claim from a counter first and only then reads what the
-  job is: claims are given after the job is written, and it stays until every claim is done. A worker that wakes late
-  finds no claim.
+- A job's items are cut into chunks. One word says which of them nobody has claimed: from where, and up to where.
+  Whoever wants one changes that word first and only then reads what the job is: it is opened after the job is written,
+  which stays until every chunk is done. A worker that wakes late finds none left.
 - The caller's chunks are the first ones, in order; workers take theirs from the end. With two threads each does about
   the same part of every kernel, which its caches hold.
+- A job is one cache line, and what is written at its end another: each that has to come from another core takes longer
+  than a short chunk.
 - The caller waits for chunks, not for workers: one that sleeps long holds nobody up.
 - While a job is under way its caller has the pool; anyone else's work is done by themselves.
 - Workers compute in the caller's floating-point mode (rounding, denormals), so that results do not tell who made them.
@@ -54,7 +56,7 @@ class Field(IntEnum):
     # The job.
     EPOCH = 192  # i32: changes when there is something to do
     SLEEPERS = 196  # i32: workers asleep, or about to be
-    CLAIMS = 200  # i64: chunks that nobody has claimed, where above 0
+    OPEN = 200  # i64: chunks that nobody has claimed: the first in the low half, one past the last in the high one
     KERNEL = 208  # ptr
     ARGUMENTS = 216  # ptr
     ITEMS = 224  # i64
@@ -62,8 +64,7 @@ class Field(IntEnum):
     MODE = 240  # i64: the caller's floating-point mode
     # Its progress.
     LEFT = 256  # i64: chunks that are not done
-    BACK = 264  # i64: one past the next chunk from the end
-    WAITING = 272  # i32: whether the caller sleeps, or is about to
+    WAITING = 264  # i32: whether the caller sleeps, or is about to
     # Where workers may run.
     AVOIDED = 320  # i32: the processor that they leave to the caller
     ALLOWED = 384  # MASK_BYTES: the processors of the process
@@ -216,10 +217,8 @@ publish:
   %items.at = getelementptr i8, ptr %pool, i64 $ITEMS
   %grain.at = getelementptr i8, ptr %pool, i64 $GRAIN
   %mode.at = getelementptr i8, ptr %pool, i64 $MODE
-  %back.at = getelementptr i8, ptr %pool, i64 $BACK
-  %waiting.at = getelementptr i8, ptr %pool, i64 $WAITING
   %left.at = getelementptr i8, ptr %pool, i64 $LEFT
-  %claims.at = getelementptr i8, ptr %pool, i64 $CLAIMS
+  %open.at = getelementptr i8, ptr %pool, i64 $OPEN
   %epoch.at = getelementptr i8, ptr %pool, i64 $EPOCH
   %sleepers.at = getelementptr i8, ptr %pool, i64 $SLEEPERS
   %items.less = sub i64 %items, 1
@@ -231,11 +230,11 @@ publish:
   store i64 %items, ptr %items.at
   store i64 %grain, ptr %grain.at
   store i64 %mode, ptr %mode.at
-  store i64 %chunks, ptr %back.at
-  store atomic i32 0, ptr %waiting.at monotonic, align 4
   store atomic i64 %chunks, ptr %left.at monotonic, align 8
   ; From here on workers may begin. The first chunk is the caller's.
-  store atomic i64 %chunks.less, ptr %claims.at release, align 8
+  %chunks.high = shl i64 %chunks, 32
+  %opened = or i64 %chunks.high, 1
+  store atomic i64 %opened, ptr %open.at release, align 8
   atomicrmw add ptr %epoch.at, i32 1 seq_cst
   %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
   %awake = icmp eq i32 %sleepers, 0
@@ -255,8 +254,9 @@ work:
   call void %kernel(ptr %arguments, i64 %first, i64 %last, i64 0)
   %more = add i64 %chunk, 1
   store i64 %more, ptr %done
-  %claim = atomicrmw sub ptr %claims.at, i64 1 acquire
-  %granted = icmp sgt i64 %claim, 0
+  ; Nobody else takes from the front: what is granted is the next chunk.
+  %claim = atomicrmw add ptr %open.at, i64 1 acquire
+  %granted = call i1 @is_open(i64 %claim)
   br i1 %granted, label %work, label %join
 
 join:
@@ -303,7 +303,7 @@ tired:
 look:
   %now = load atomic i64, ptr %left.at seq_cst, align 8
   %finished = icmp eq i64 %now, 0
-  br i1 %finished, label %out, label %doze
+  br i1 %finished, label %awake, label %doze
 
 doze:
   ; The low half of the count is the word to sleep on.
@@ -311,8 +311,21 @@ doze:
   call void @doze(ptr %pool, ptr %left.at, i32 %low)
   br label %look
 
+awake:
+  store atomic i32 0, ptr %waiting.at monotonic, align 4
+  br label %out
+
 out:
   ret void
+}
+
+; Whether there are chunks that nobody has claimed.
+define internal i1 @is_open(i64 %word) alwaysinline nounwind {
+  %first = trunc i64 %word to i32
+  %high = lshr i64 %word, 32
+  %end = trunc i64 %high to i32
+  %open = icmp slt i32 %first, %end
+  ret i1 %open
 }
 
 define void @sardonyx_worker(ptr %pool, i64 %worker) nounwind {
@@ -320,7 +333,7 @@ entry:
   %done = alloca i64
   %looks = alloca i64
   %mode.now = alloca i64
-  %claims.at = getelementptr i8, ptr %pool, i64 $CLAIMS
+  %open.at = getelementptr i8, ptr %pool, i64 $OPEN
   %epoch.at = getelementptr i8, ptr %pool, i64 $EPOCH
   %sleepers.at = getelementptr i8, ptr %pool, i64 $SLEEPERS
   %leave.at = getelementptr i8, ptr %pool, i64 $LEAVE
@@ -329,7 +342,6 @@ entry:
   %items.at = getelementptr i8, ptr %pool, i64 $ITEMS
   %grain.at = getelementptr i8, ptr %pool, i64 $GRAIN
   %mode.at = getelementptr i8, ptr %pool, i64 $MODE
-  %back.at = getelementptr i8, ptr %pool, i64 $BACK
   %left.at = getelementptr i8, ptr %pool, i64 $LEFT
   %waiting.at = getelementptr i8, ptr %pool, i64 $WAITING
   %spins.at = getelementptr i8, ptr %pool, i64 $SPINS
@@ -349,13 +361,13 @@ out:
   ret void
 
 ask:
-  %open = load atomic i64, ptr %claims.at monotonic, align 8
-  %worth = icmp sgt i64 %open, 0
+  %open = load atomic i64, ptr %open.at monotonic, align 8
+  %worth = call i1 @is_open(i64 %open)
   br i1 %worth, label %claim, label %report
 
 claim:
-  %claim.value = atomicrmw sub ptr %claims.at, i64 1 acquire
-  %granted = icmp sgt i64 %claim.value, 0
+  %claimed = atomicrmw sub ptr %open.at, i64 4294967296 acquire
+  %granted = call i1 @is_open(i64 %claimed)
   br i1 %granted, label %work, label %report
 
 work:
@@ -374,7 +386,7 @@ compute:
   %arguments = load ptr, ptr %arguments.at
   %items = load i64, ptr %items.at
   %grain = load i64, ptr %grain.at
-  %behind = atomicrmw sub ptr %back.at, i64 1 monotonic
+  %behind = lshr i64 %claimed, 32
   %chunk = sub i64 %behind, 1
   %first = mul i64 %chunk, %grain
   %end = add i64 %first, %grain
@@ -383,7 +395,10 @@ compute:
   %count = load i64, ptr %done
   %more = add i64 %count, 1
   store i64 %more, ptr %done
-  br label %ask
+  ; What was not open after the claim is not any more: no need to look.
+  %remaining = sub i64 %claimed, 4294967296
+  %others = call i1 @is_open(i64 %remaining)
+  br i1 %others, label %ask, label %report
 
 report:
   %total = load i64, ptr %done
