@@ -32,7 +32,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def layer(x: L.Tensor, seed: int, steps: Size | None = None, units: int = UNITS) -> L.Tensor:
-    """The states of a recurrence over the rows of a matrix, ``[steps, units]``."""
+    """The states of a recurrence, ``[steps, batch, units]``."""
     random = np.random.default_rng(seed)
     weights = constant((random.standard_normal((units, units)) * units**-0.5).astype(np.float32), t.FLOAT)
 
@@ -41,12 +41,14 @@ def layer(x: L.Tensor, seed: int, steps: Size | None = None, units: int = UNITS)
         return None, [new], [new]
 
     count = L.size_tensor([x.shape[0] if steps is None else steps], ())
-    _, (states,) = L.loop(count, None, [L.full((1, units), 0, t.FLOAT)], step)
+    _, (states,) = L.loop(count, None, [L.full((x.shape[1], units), 0, t.FLOAT)], step)
     return states
 
 
-def of_rows(function: Callable[[L.Tensor], list[L.Tensor]], rows: Size = N, units: int = UNITS) -> Function:
-    return simplify(trace("f", function, [TensorType(t.FLOAT, (rows, 1, units))]))
+def of_rows(
+    function: Callable[[L.Tensor], list[L.Tensor]], rows: Size = N, units: int = UNITS, batch: int = 1
+) -> Function:
+    return simplify(trace("f", function, [TensorType(t.FLOAT, (rows, batch, units))]))
 
 
 def both_ways(x: L.Tensor) -> list[L.Tensor]:
@@ -108,12 +110,12 @@ def test_large_steps_are_shared_where_threads_would_have_no_loop() -> None:
     def both(x: L.Tensor) -> list[L.Tensor]:
         return [layer(x, 1, units=units), layer(x * 2, 2, units=units)]
 
-    function = of_rows(both, units=units)
+    function = of_rows(both, units=units, batch=4)
     assert beside(function, 2) == [2]
     assert beside(function, 4) == [1, 1]
     assert beside(of_rows(both_ways), 4) == [2]
     assert beside(function, 1) == [1, 1]
-    check(function, [normal(4, 1, units)])
+    check(function, [normal(4, 4, units)])
 
 
 def test_steps_are_shared_where_a_core_cannot_keep_the_weights() -> None:

@@ -175,10 +175,10 @@ def test_gates_that_something_else_reads_stay_a_product() -> None:
     assert "gates" not in kernels(program)
 
 
-@pytest.mark.parametrize(("l2", "lines"), [(1 << 20, 0), (1 << 13, 4)])
-def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l2: int, lines: int) -> None:
+@pytest.mark.parametrize(("l1", "lines"), [(1 << 16, 0), (1 << 12, 4)])
+def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l1: int, lines: int) -> None:
     function, given = layer(lstm, 4, 2, 2, 64), arrays(4, 2, 2, 64)
-    program = Program(simplify(function), target=dataclasses.replace(host(), l2=l2))
+    program = Program(simplify(function), target=dataclasses.replace(host(), l1=l1))
     (step,) = [launch for launch in every(program.launches) if launch.title == "gates"]
     into_first_level = re.findall(r"call void @llvm.prefetch.p0\(ptr %\w+, i32 0, i32 3, i32 1\)", step.text)
     assert len(into_first_level) == lines

@@ -64,9 +64,9 @@ class Ahead(Reader):
         return _UNKNOWN
 
     def _is_large(self, memory: Memory) -> bool:
-        """Whether it takes more than half of the second-level cache, so that it is elsewhere when it is read."""
+        """Whether it is more than the first-level cache holds, so that it is elsewhere when it is read."""
         elements = math.prod(memory.shape)
-        return not isinstance(elements, int) or elements * memory.dtype.bitwidth > 4 * self.kernel.target.l2
+        return not isinstance(elements, int) or elements * memory.dtype.bitwidth > 8 * self.kernel.target.l1
 
     def _picked(self, value: Value, place: Place) -> None:
         """Ask for what a gather reads where all lanes have the same indices; of those out of range, for the first."""

@@ -105,7 +105,7 @@ Buffer = Value | Prepared | Scratch | Relaid | Stage | Count | str
 """What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, a count, the fault flag."""
 
 
-_WORTH_SHARING = 2048
+_WORTH_SHARING = 3072
 """Instructions on vectors that take a thread about as long as a fork and a join."""
 
 
