@@ -31,5 +31,6 @@ def require_somebody() -> None:
     Raises:
         Abandoned: Nobody does.
     """
-    if any(given_up.is_set() for given_up in _given_up.get()):
-        raise Abandoned
+    for given_up in _given_up.get():
+        if given_up.is_set():
+            raise Abandoned

@@ -28,8 +28,13 @@ class Worklist:
         self._alive = alive
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
+        self._changes = 0
+        """How many changes there were."""
         # A dict and no set: nodes hash by their address, and the order of visits must not hang on that.
-        self._changed: dict[ir.Node, None] = {}
+        self._changed: dict[ir.Node, int] = {}
+        """What changed while the list is emptied, by which change last."""
+        self._tried: dict[ir.Node, int] = {}
+        """How many changes there had been when a node was last tried."""
         self.complete = False
         """Whether every node has been on the list once."""
 
@@ -43,38 +48,60 @@ class Worklist:
 
     def add(self, nodes: Iterable[ir.Node]) -> None:
         """Put nodes at the end; those that wait already keep their place."""
+        queued, queue = self._queued, self._queue
         for node in nodes:
-            if node not in self._queued:
-                self._queued.add(node)
-                self._queue.append(node)
+            if node not in queued:
+                queued.add(node)
+                queue.append(node)
 
     def drain(self) -> Iterator[ir.Node]:
-        """Take nodes from the front until none is left, what changed in the meantime and what it reaches included."""
+        """Take nodes from the front until none is left, and then those that a change since they were tried reaches."""
         while self._queue:
             while self._queue:
                 node = self._queue.popleft()
                 self._queued.discard(node)
                 if self._alive(node):
+                    self._tried[node] = self._changes
                     yield node
-            self.add(self._downstream(list(self._changed), REACH))
+            self.add(self._outdated())
             self._changed.clear()
+        self._tried.clear()
 
     def touch(self, touched: Iterable[ir.Node]) -> None:
         """Revisit the neighbourhood of a change: two steps down (patterns reach up), one step up (readers changed)."""
         front = [node for node in touched if self._alive(node)]
-        self._changed.update(dict.fromkeys(front))
+        self._changes += 1
+        self._changed.update(dict.fromkeys(front, self._changes))
         self.add(front)
-        for node in front:
-            self.add(p for v in node.inputs if v is not None and (p := v.producer()) is not None and self._alive(p))
+        # A producer that is no longer part of the model is let go when its turn comes.
+        self.add([p for node in front for v in node.inputs if v is not None and (p := v.producer()) is not None])
         self.add(self._downstream(front[:MOST_AT_ONCE], NEAR))
+
+    def _outdated(self) -> list[ir.Node]:
+        """The nodes within reach of a change that were tried before it, and not since."""
+        last = {node: change for node, change in self._changed.items() if self._alive(node)}
+        front = list(last)
+        for _ in range(REACH):
+            reached: dict[ir.Node, None] = {}
+            for node in front:
+                change = last[node]
+                for value in node.outputs:
+                    for use in value.uses():
+                        # What changed later than what it reads passes on its own change, as far.
+                        if last.get(use.node, 0) < change and self._alive(use.node):
+                            last[use.node] = change
+                            reached[use.node] = None
+            front = list(reached)
+        return [node for node, change in last.items() if self._tried.get(node, -1) < change]
 
     def _downstream(self, nodes: list[ir.Node], steps: int) -> list[ir.Node]:
         """The nodes that read, over at most so many steps, what these produce; these first."""
-        found = {node: None for node in nodes if self._alive(node)}
+        alive = self._alive
+        found = {node: None for node in nodes if alive(node)}
         front = list(found)
         for _ in range(steps):
-            readers = {use.node: None for n in front for v in n.outputs for use in v.uses() if use.node not in found}
-            front = [node for node in readers if self._alive(node)]
+            readers = {use[0]: None for node in front for value in node.outputs for use in value.uses()}
+            front = [node for node in readers if node not in found and alive(node)]
             if not front:
                 break
             found.update(dict.fromkeys(front))
