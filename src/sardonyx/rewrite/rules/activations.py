@@ -51,7 +51,16 @@ from sardonyx.rewrite.notation import (
 )
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.clips import limit
-from sardonyx.rewrite.rules.polynomials import Expansion, arguments, close, expand, inner, number_of, read_outside
+from sardonyx.rewrite.rules.polynomials import (
+    ARITHMETIC,
+    Expansion,
+    arguments,
+    close,
+    expand,
+    inner,
+    number_of,
+    read_outside,
+)
 from sardonyx.rewrite.site import Site
 
 BESIDE_ONNXRUNTIME = ("native", "openvino", "tensorrt")
@@ -108,7 +117,9 @@ GELU_ARGUMENTS: dict[str, tuple[dict[tuple[int, ...], float], str | None]] = {
 }
 
 
-@rule("fuse_gelu", on=ROOTS, among=("Erf", "Tanh"), exactness=REASSOCIATES, opset=20)
+@rule(
+    "fuse_gelu", on=ROOTS, among=("Erf", "Tanh"), after=(*ARITHMETIC, *GELU_ARGUMENTS), exactness=REASSOCIATES, opset=20
+)
 def gelu(s: Site) -> Result:
     """Half of x · (1 + erf(x/√2)), and its approximation by tanh, in any order of products and sums, are Gelu."""
     for found in gated(s, *GELU_ARGUMENTS):
@@ -118,7 +129,7 @@ def gelu(s: Site) -> Result:
     return None
 
 
-@rule("fuse_swish", on="Mul", exactness=REASSOCIATES, opset=24, targets=("native",))
+@rule("fuse_swish", on="Mul", after=(*ARITHMETIC, "Sigmoid"), exactness=REASSOCIATES, opset=24, targets=("native",))
 def swish(s: Site) -> Result:
     """The product x · sigmoid(αx) is Swish: SiLU with α = 1, and Gelu's quick approximation with 1.702."""
     for found in gated(s, "Sigmoid"):
@@ -142,7 +153,14 @@ def _line(s: Site, gate: ir.Node, argument: Expansion) -> tuple[float, float, fl
     return slope / bounds.high, offset / bounds.high, bounds.high
 
 
-@rule("fuse_hard_swish", on=("Mul", "Div"), exactness=REASSOCIATES, opset=14)
+@rule(
+    "fuse_hard_swish",
+    on=("Mul", "Div"),
+    after=(*ARITHMETIC, "Clip", "HardSigmoid"),
+    among=("Clip", "HardSigmoid"),
+    exactness=REASSOCIATES,
+    opset=14,
+)
 def hard_swish(s: Site) -> Result:
     """The products x · clip(x + 3, 0, 6) / 6 and x · hard sigmoid of x/6 + ½ are HardSwish."""
     for found in gated(s, "Clip", "HardSigmoid"):
@@ -154,7 +172,9 @@ def hard_swish(s: Site) -> Result:
     return None
 
 
-@rule("fuse_hard_sigmoid", on=("Mul", "Div"), exactness=REASSOCIATES, opset=6)
+@rule(
+    "fuse_hard_sigmoid", on=("Mul", "Div"), after=(*ARITHMETIC, "Clip"), among="Clip", exactness=REASSOCIATES, opset=6
+)
 def hard_sigmoid(s: Site) -> Result:
     """clip(x + b, 0, c) / c is HardSigmoid."""
     widest: Result = None
@@ -170,7 +190,7 @@ def hard_sigmoid(s: Site) -> Result:
     return widest
 
 
-@rule("fuse_hard_sigmoid", on="Clip", exactness=REASSOCIATES, opset=6)
+@rule("fuse_hard_sigmoid", on="Clip", after=(*ROOTS, "Sub"), exactness=REASSOCIATES, opset=6)
 def clipped_line(s: Site) -> Result:
     """clip(a·x + b, 0, 1) is HardSigmoid."""
     if s.producer(0, *ROOTS, "Sub") is None:

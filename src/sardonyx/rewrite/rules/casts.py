@@ -83,7 +83,7 @@ def cast_like_known(s: Site) -> Result:
     return Cast(s.input(0), to=int(kind), saturate=s.attr("saturate") if "saturate" in s.node.attributes else None)
 
 
-@rule("eliminate_nop_cast", on="Cast", exactness=EXACT)
+@rule("eliminate_nop_cast", on="Cast", after="Cast", exactness=EXACT)
 def cast_of_cast(s: Site) -> Result:
     """Cast of a Cast that loses nothing is one Cast, or nothing."""
     inner = s.producer(0, "Cast")
@@ -106,7 +106,7 @@ MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "S
 """Operators with one data input, that move values and never look at them."""
 
 
-@rule("eliminate_nop_cast", on="Cast", exactness=EXACT)
+@rule("eliminate_nop_cast", on="Cast", after=MOVES, exactness=EXACT)
 def cast_moved_cast(s: Site) -> Result:
     """Casts to a wider type and back around an operator that only moves values go away."""
     moved = s.producer(0, *MOVES)

@@ -62,7 +62,7 @@ def split_into_one(s: Site) -> Result:
     return s.input(0) if len(s.node.outputs) == 1 else None
 
 
-@rule("eliminate_split_concat", on="Concat", exactness=EXACT)
+@rule("eliminate_split_concat", on="Concat", after="Split", exactness=EXACT)
 def concat_of_all_parts(s: Site) -> Result:
     """Concat of all the parts of a Split, in order and along its axis, is what was split."""
     node = s.producer(0, "Split")
@@ -73,7 +73,7 @@ def concat_of_all_parts(s: Site) -> Result:
     return node.inputs[0]
 
 
-@rule("eliminate_split_concat", on="Concat", exactness=EXACT, opset=2)
+@rule("eliminate_split_concat", on="Concat", after="Slice", exactness=EXACT, opset=2)
 def concat_of_adjacent_slices(s: Site) -> Result:
     """Concat of Slices that follow one another and cover a tensor is that tensor."""
     axis, first = axis_of(s, s.node), s.producer(0, "Slice")
@@ -93,7 +93,7 @@ def concat_of_adjacent_slices(s: Site) -> Result:
     return source
 
 
-@rule("eliminate_split_concat", on="Split", exactness=EXACT)
+@rule("eliminate_split_concat", on="Split", after="Concat", exactness=EXACT)
 def split_of_concat(s: Site) -> Result:
     """Split of a Concat into the parts that it was put together from."""
     concat = s.producer(0, "Concat")
@@ -107,7 +107,7 @@ def split_of_concat(s: Site) -> Result:
     return tuple(concat.inputs)
 
 
-@rule("eliminate_slice_of_concat", on="Slice", exactness=EXACT)
+@rule("eliminate_slice_of_concat", on="Slice", after="Concat", exactness=EXACT)
 def slice_of_concat(s: Site) -> Result:
     """Slice that takes exactly one part of a Concat is that part."""
     concat = s.producer(0, "Concat")

@@ -99,7 +99,7 @@ def bias_of(node: ir.Node) -> np.ndarray | None:
     return facts.constant(node.inputs[2]) if len(node.inputs) > 2 else None
 
 
-@rule("fuse_bn_into_conv", on="BatchNormalization", exactness=REASSOCIATES)
+@rule("fuse_bn_into_conv", on="BatchNormalization", after=CONVOLUTIONS, exactness=REASSOCIATES)
 def batch_norm(s: Site) -> Result:
     """BatchNormalization after a convolution becomes part of its weight and bias."""
     conv = sole_convolution(s, 0)
@@ -257,7 +257,7 @@ def _open_convolution(s: Site) -> tuple[ir.Node, ir.Value, int] | Refusal | None
     return None
 
 
-@rule("fuse_mul_into_conv", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_mul_into_conv", on=("Mul", "Div"), after=CONVOLUTIONS, exactness=REASSOCIATES, opset=7)
 def scale_after(s: Site) -> Result:
     """Multiplying a convolution by one number a channel scales its weight and bias."""
     found = _with_numbers(s, (0, 1) if s.node.op_type == "Mul" else (0,), "the factor")
@@ -341,7 +341,7 @@ def batch_norm_before(s: Site) -> Result:
     return Op(("Conv",))(norm.inputs[0], scaled, total.astype(weight.dtype), **attributes_of(s.node))
 
 
-@rule("fuse_bn_into_gemm", on="BatchNormalization", exactness=REASSOCIATES)
+@rule("fuse_bn_into_gemm", on="BatchNormalization", after=("Gemm", "MatMul"), exactness=REASSOCIATES)
 def batch_norm_after_gemm(s: Site) -> Result:
     """BatchNormalization after a Gemm, or a MatMul of matrices, with constant weight becomes part of it."""
     gemm = s.producer(0, "Gemm", "MatMul")
@@ -466,7 +466,7 @@ def pad_before_average(s: Site) -> Result:
     return Op(("AveragePool",))(pad.inputs[0], pads=pads, count_include_pad=1, **kept)
 
 
-@rule("fuse_pad_into_pool", on="MaxPool", exactness=REASSOCIATES)
+@rule("fuse_pad_into_pool", on="MaxPool", after="Pad", exactness=REASSOCIATES)
 def pad_before_maximum(s: Site) -> Result:
     """Padding with a number that cannot be the maximum, before a MaxPool, is the pool's own padding.
 

@@ -24,7 +24,7 @@ def _axis(s: Site, reduction: ir.Node) -> int | None:
     return along[0] if s.opset >= 13 or (rank is not None and along[0] == rank - 1) else None
 
 
-@rule("fuse_softmax", on="Div", exactness=APPROXIMATES)
+@rule("fuse_softmax", on="Div", after="ReduceSum", exactness=APPROXIMATES)
 def quotient_of_exponentials(s: Site) -> Result:
     """The quotient exp(x) / Σ exp(x) is Softmax, which takes the largest x off by itself."""
     grown, total = s.producer(0, "Exp"), s.producer(1, "ReduceSum")
@@ -44,7 +44,7 @@ def quotient_of_exponentials(s: Site) -> Result:
     return Softmax(x, axis=axis)
 
 
-@rule("fuse_softmax", on="Sub", exactness=REASSOCIATES)
+@rule("fuse_softmax", on="Sub", after="ReduceLogSumExp", exactness=REASSOCIATES)
 def less_the_logarithm_of_the_sum(s: Site) -> Result:
     """The difference x − log Σ exp(x) is LogSoftmax."""
     total = s.producer(1, "ReduceLogSumExp")

@@ -56,7 +56,7 @@ def _fill(s: Site, source: ir.Node, axis: int, size: int) -> Expr | None:
     return None if shape is None else Expand(source.inputs[0], shape)
 
 
-@rule("fuse_slice_into_fill", on="Slice", exactness=EXACT, opset=8)
+@rule("fuse_slice_into_fill", on="Slice", after=("ConstantOfShape", "Expand"), exactness=EXACT, opset=8)
 def slice_of_fill(s: Site) -> Result:
     """Slice of a tensor of one repeated number is that number in the smaller shape."""
     source, filled = s.producer(0, "ConstantOfShape", "Expand"), s.input(0)
@@ -68,7 +68,7 @@ def slice_of_fill(s: Site) -> Result:
     return _fill(s, source, span[0], span[2] - span[1])
 
 
-@rule("fuse_slice_into_fill", on="Split", exactness=EXACT, opset=8)
+@rule("fuse_slice_into_fill", on="Split", after=("ConstantOfShape", "Expand"), exactness=EXACT, opset=8)
 def split_of_fill(s: Site) -> Result:
     """Equal parts of a tensor of one repeated number are one smaller tensor."""
     source, filled = s.producer(0, "ConstantOfShape", "Expand"), s.input(0)

@@ -25,7 +25,7 @@ def gather_of_everything(s: Site) -> Result:
     return s.input(0) if np.array_equal(np.where(indices < 0, indices + size, indices), np.arange(size)) else None
 
 
-@rule("fuse_gather_unsqueeze", on="Unsqueeze", exactness=EXACT)
+@rule("fuse_gather_unsqueeze", on="Unsqueeze", after="Gather", exactness=EXACT)
 def unsqueeze_of_gathered(s: Site) -> Result:
     """Gather of one element whose axis an Unsqueeze puts back is a Gather that keeps the axis."""
     gather, picked = s.producer(0, "Gather"), s.input(0)
@@ -40,7 +40,7 @@ def unsqueeze_of_gathered(s: Site) -> Result:
     return Gather(gather.inputs[0], np.array([index], np.int64), axis=axis)
 
 
-@rule("eliminate_gather_of_concat", on="Gather", exactness=EXACT)
+@rule("eliminate_gather_of_concat", on="Gather", after="Concat", exactness=EXACT)
 def gather_of_concat(s: Site) -> Result:
     """Gather of one element that is a whole part of a Concat is that part, without the axis."""
     concat, index = s.producer(0, "Concat"), facts.scalar(s.input(1))
@@ -76,7 +76,7 @@ def _part_at(sizes: list[int | None], index: int) -> int | None:
     return None
 
 
-@rule("fuse_consecutive_gathers", on="Gather", exactness=EXACT)
+@rule("fuse_consecutive_gathers", on="Gather", after="Gather", exactness=EXACT)
 def gather_of_gather(s: Site) -> Result:
     """Gather of a Gather by constant indices along one axis is one Gather."""
     inner, between = s.producer(0, "Gather"), s.input(0)
@@ -93,7 +93,7 @@ def gather_of_gather(s: Site) -> Result:
     return Gather(inner.inputs[0], np.asarray(first[second]), axis=axis)
 
 
-@rule("eliminate_transpose_before_gather", on="Gather", exactness=EXACT, opset=5)
+@rule("eliminate_transpose_before_gather", on="Gather", after="Reshape", exactness=EXACT, opset=5)
 def gather_of_shuffled(s: Site) -> Result:
     """Gather of one index along an axis that a Transpose brought to the front takes it where it was before."""
     shaped = s.producer(0, "Reshape")

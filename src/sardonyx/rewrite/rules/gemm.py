@@ -158,7 +158,7 @@ def _written(node: ir.Node, name: str) -> ir.Attr | None:
     return node.attributes.get(name)
 
 
-@rule("fuse_scale_into_matmul", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_scale_into_matmul", on=("Mul", "Div"), after="MatMul", exactness=REASSOCIATES, opset=7)
 def scale_of_matmul(s: Site) -> Result:
     """A product with a constant matrix, times a number (or one a column), is a product with a scaled matrix."""
     for index in (0, 1) if s.node.op_type == "Mul" else (0,):

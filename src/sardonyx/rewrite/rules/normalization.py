@@ -26,6 +26,9 @@ from sardonyx.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
+DIVISORS = ("Sqrt", "Pow", "Reciprocal", "Div")
+"""What makes the divisor of a normalization, or its inverse."""
+
 LAYER_NORMALIZATION = 17
 """The operator set that brought LayerNormalization."""
 
@@ -156,7 +159,7 @@ def _sizes(value: ir.Value, last: int) -> tuple[int, ...] | None:
     return tuple(size for size in sizes if size) if all(sizes) else None
 
 
-@rule("fuse_instance_normalization", on=("Div", "Mul"), exactness=REASSOCIATES, opset=6)
+@rule("fuse_instance_normalization", on=("Div", "Mul"), after=DIVISORS, exactness=REASSOCIATES, opset=6)
 def instance_normalization(s: Site) -> Result:
     """(x − mean) / √(variance + ε) over all axes but the first two is InstanceNormalization, for images and volumes."""
     found = divided_by_spread(s)
@@ -178,7 +181,7 @@ def instance_normalization(s: Site) -> Result:
     return InstanceNormalization(middle.x, ones, None if ones is None else np.zeros_like(ones), epsilon=found.epsilon)
 
 
-@rule("fuse_layer_normalization", on=("Div", "Mul"), exactness=REASSOCIATES, opset=17)
+@rule("fuse_layer_normalization", on=("Div", "Mul"), after=DIVISORS, exactness=REASSOCIATES, opset=17)
 def layer_normalization(s: Site) -> Result:
     """(x − mean) / √(variance + ε) over the last axes is LayerNormalization."""
     found = divided_by_spread(s)
@@ -200,7 +203,7 @@ def layer_normalization(s: Site) -> Result:
     return LayerNormalization(middle.x, ones, axis=-last, epsilon=found.epsilon)
 
 
-@rule("fuse_layer_normalization", on="Add", after="Mul", exactness=REASSOCIATES, opset=17)
+@rule("fuse_layer_normalization", on="Add", after="Mul", among="Sub", exactness=REASSOCIATES, opset=17)
 def layer_normalization_as_line(s: Site) -> Result:
     """TensorFlow's x·w + (b − mean·w) with w = g / √(variance + ε) is LayerNormalization."""
     for index in (0, 1):
@@ -279,7 +282,7 @@ def _row(value: ir.Value | None, sizes: tuple[int, ...]) -> np.ndarray | None:
     return None if array is None else np.ascontiguousarray(np.broadcast_to(array.reshape(tail), sizes))
 
 
-@rule("fuse_rms_normalization", on=("Div", "Mul"), exactness=REASSOCIATES, opset=23)
+@rule("fuse_rms_normalization", on=("Div", "Mul"), after=DIVISORS, exactness=REASSOCIATES, opset=23)
 def rms_normalization(s: Site) -> Result:
     """The quotient x / √(mean(x²) + ε) over the last axes is RMSNormalization."""
     found = divided_by_spread(s)
@@ -375,7 +378,13 @@ def _with_parameters(node: ir.Node, scale: np.ndarray | ir.Value | None, bias: n
     return Op((node.op_type,))(*inputs, **dict[str, Any](node.attributes))
 
 
-@rule("fuse_cast_into_normalization", on="Cast", exactness=REASSOCIATES, opset=17)
+@rule(
+    "fuse_cast_into_normalization",
+    on="Cast",
+    after=("LayerNormalization", "RMSNormalization"),
+    exactness=REASSOCIATES,
+    opset=17,
+)
 def casts_around_normalization(s: Site) -> Result:
     """A normalization of halves cast to 32 bits and back computes in 32 bits by itself."""
     node = s.producer(0, "LayerNormalization", "RMSNormalization")
@@ -395,7 +404,14 @@ def casts_around_normalization(s: Site) -> Result:
     return Op((node.op_type,))(raised.inputs[0], *narrow, **dict[str, Any](node.attributes))
 
 
-@rule("fuse_group_normalization", on="Reshape", exactness=REASSOCIATES, opset=21, targets=BESIDE_ONNXRUNTIME)
+@rule(
+    "fuse_group_normalization",
+    on="Reshape",
+    after="InstanceNormalization",
+    exactness=REASSOCIATES,
+    opset=21,
+    targets=BESIDE_ONNXRUNTIME,
+)
 def group_normalization(s: Site) -> Result:
     """Reshape to groups, InstanceNormalization and Reshape back are GroupNormalization."""
     node = s.producer(0, "InstanceNormalization")
@@ -420,7 +436,9 @@ def group_normalization(s: Site) -> Result:
     )
 
 
-@rule("fuse_lp_normalization", on="Div", exactness=APPROXIMATES, opset=22, default=False)
+@rule(
+    "fuse_lp_normalization", on="Div", after=("ReduceL1", "ReduceL2"), exactness=APPROXIMATES, opset=22, default=False
+)
 def lp_normalization(s: Site) -> Result:
     """The quotient x / ‖x‖ along an axis is LpNormalization; asked for only, since it gives 0 and not NaN for zeros."""
     norm = s.producer(1, "ReduceL1", "ReduceL2")

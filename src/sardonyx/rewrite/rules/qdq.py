@@ -92,7 +92,7 @@ def _invertible(scale: np.ndarray, widest: int) -> bool:
     return bool(in_range) and widest * 2.0 * float(info.eps) < 0.5
 
 
-@rule("eliminate_dequantize_quantize", on="QuantizeLinear", exactness=EXACT)
+@rule("eliminate_dequantize_quantize", on="QuantizeLinear", after="DequantizeLinear", exactness=EXACT)
 def quantized_again(s: Site) -> Result:
     """Quantizing what was just dequantized by the same scale and zero point gives it back."""
     inner = s.producer(0, "DequantizeLinear")
@@ -110,7 +110,7 @@ MOVEMENT = frozenset(
 """Operators that move the elements of their first input, of any type."""
 
 
-@rule("fuse_quantized_movement", on="QuantizeLinear", exactness=EXACT)
+@rule("fuse_quantized_movement", on="QuantizeLinear", after=(*MOVEMENT, "Concat"), exactness=EXACT)
 def moved_while_quantized(s: Site) -> Result:
     """Data movement between DequantizeLinear and QuantizeLinear of one scale moves the quantized elements."""
     node = s.producer(0, *MOVEMENT, "Concat")
@@ -134,7 +134,7 @@ def moved_while_quantized(s: Site) -> Result:
     return again(node, quantized[0], *node.inputs[1:])
 
 
-@rule("eliminate_limit_before_quantize", on="QuantizeLinear", exactness=EXACT)
+@rule("eliminate_limit_before_quantize", on="QuantizeLinear", after=("Relu", "Clip"), exactness=EXACT)
 def limited_by_quantization(s: Site) -> Result:
     """Relu or Clip before a QuantizeLinear that cannot go beyond these limits anyway."""
     node = s.producer(0, "Relu", "Clip")

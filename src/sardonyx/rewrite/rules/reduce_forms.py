@@ -30,7 +30,7 @@ def _reduced(s: Site, node: ir.Node, op_type: str, x: ir.Value | None) -> Result
     return with_axes(s, op_type, x, along, keepdims=int(s.attr("keepdims", 1, node=node)))
 
 
-@rule("fuse_reduce_mean", on=("Div", "Mul"), exactness=REASSOCIATES)
+@rule("fuse_reduce_mean", on=("Div", "Mul"), after="ReduceSum", exactness=REASSOCIATES)
 def sum_by_count(s: Site) -> Result:
     """A sum divided by the number of elements that it takes is ReduceMean."""
     for index in (0, 1) if s.node.op_type == "Mul" else (0,):
@@ -48,14 +48,14 @@ def sum_by_count(s: Site) -> Result:
     return None
 
 
-@rule("fuse_reduce_norm", on="Sqrt", exactness=REASSOCIATES)
+@rule("fuse_reduce_norm", on="Sqrt", after="ReduceSumSquare", exactness=REASSOCIATES)
 def root_of_squares(s: Site) -> Result:
     """The root of ReduceSumSquare is ReduceL2."""
     total = s.producer(0, "ReduceSumSquare")
     return None if total is None else _reduced(s, total, "ReduceL2", total.inputs[0])
 
 
-@rule("fuse_reduce_norm", on="ReduceSum", exactness=REASSOCIATES, targets=BESIDE_ONNXRUNTIME)
+@rule("fuse_reduce_norm", on="ReduceSum", after=_OF_ELEMENTS, exactness=REASSOCIATES, targets=BESIDE_ONNXRUNTIME)
 def sum_of_magnitudes(s: Site) -> Result:
     """A sum of magnitudes or squares is ReduceL1 or ReduceSumSquare."""
     node = s.producer(0, *_OF_ELEMENTS)
@@ -71,7 +71,7 @@ def sum_of_magnitudes(s: Site) -> Result:
     return _reduced(s, s.node, _OF_ELEMENTS[node.op_type], x)
 
 
-@rule("fuse_reduce_norm", on="Log", exactness=APPROXIMATES, targets=BESIDE_ONNXRUNTIME)
+@rule("fuse_reduce_norm", on="Log", after="ReduceSum", exactness=APPROXIMATES, targets=BESIDE_ONNXRUNTIME)
 def logarithm_of_sum(s: Site) -> Result:
     """The logarithm of a sum is ReduceLogSum; of exponentials ReduceLogSumExp, which stays finite where they do not."""
     total = s.producer(0, "ReduceSum")

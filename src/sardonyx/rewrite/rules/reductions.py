@@ -48,7 +48,7 @@ def reduce_of_one(s: Site) -> Result:
     return in_shape_of(s, s.input(0), s.output)
 
 
-@rule("fuse_consecutive_reduce_unsqueeze", on="Unsqueeze", exactness=EXACT)
+@rule("fuse_consecutive_reduce_unsqueeze", on="Unsqueeze", after=REDUCTIONS, exactness=EXACT)
 def reduce_unsqueeze(s: Site) -> Result:
     """Reduction whose dropped axes an Unsqueeze puts back keeps its axes."""
     node, between = s.producer(0, *REDUCTIONS), s.input(0)
@@ -62,7 +62,7 @@ def reduce_unsqueeze(s: Site) -> Result:
     return _reduce(s, node, along, keepdims=True)
 
 
-@rule("fuse_consecutive_reduce_unsqueeze", on="Squeeze", exactness=EXACT)
+@rule("fuse_consecutive_reduce_unsqueeze", on="Squeeze", after=REDUCTIONS, exactness=EXACT)
 def reduce_squeeze(s: Site) -> Result:
     """Reduction whose kept axes a Squeeze drops does not keep them."""
     node, between = s.producer(0, *REDUCTIONS), s.input(0)
@@ -93,7 +93,7 @@ def reduce_reshape(s: Site) -> Result:
     return None
 
 
-@rule("fuse_consecutive_reduces", on=NESTING, exactness=REASSOCIATES)
+@rule("fuse_consecutive_reduces", on=NESTING, after=NESTING, exactness=REASSOCIATES)
 def reduce_of_reduce(s: Site) -> Result:
     """A reduction of the same reduction along other axes is one along both.
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Refusal, Result, rule
+from sardonyx.rewrite.language import CONSTANT, REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Add, MatMul, Mul
 from sardonyx.rewrite.rules.polynomials import number_of
 from sardonyx.rewrite.rules.signatures import again
@@ -53,7 +53,7 @@ def _number(factor: float, like: ir.Value) -> np.ndarray | None:
     return number if np.isfinite(number) and (abs(number) >= np.finfo(number.dtype).tiny or factor == 0) else None
 
 
-@rule("fuse_scales_of_matmul", on="MatMul", exactness=REASSOCIATES)
+@rule("fuse_scales_of_matmul", on="MatMul", after=("Mul", "Div"), exactness=REASSOCIATES)
 def scales_of_both_operands(s: Site) -> Result:
     """A product of two tensors, each multiplied by a number, is multiplied by one number only."""
     left, right = scaled(s, s.input(0)), scaled(s, s.input(1))
@@ -65,7 +65,7 @@ def scales_of_both_operands(s: Site) -> Result:
     return MatMul(Mul(left[0], number), right[0])
 
 
-@rule("fuse_scale_into_weight", on=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
+@rule("fuse_scale_into_weight", on=("Mul", "Div"), after=CONSTANT, exactness=REASSOCIATES, opset=7)
 def scale_of_linear(s: Site) -> Result:
     """A number that a linear layer is multiplied by, behind changes of shape too, is part of its weight and bias."""
     found = _factor(s.node)
@@ -110,27 +110,38 @@ def _scaled_linear(s: Site, value: ir.Value, factor: float) -> Expr | Refusal | 
         layer = None if product is None else product.producer()
         if layer is None or product is None or layer.graph is not s.node.graph or not facts.is_op(layer, "MatMul"):
             continue
-        weight, bias = _times(layer.inputs[1], factor), _times(term, factor)
-        if weight is None or bias is None or not facts.used_once(product):
+        both = layer.inputs[1], term
+        scaled = (
+            tuple(_times(v, factor) for v in both) if facts.used_once(product) and all(map(_is_weight, both)) else ()
+        )
+        if not scaled or None in scaled:
             return Refusal("the weight or the bias is not constant, or the product has other readers")
-        return Add(MatMul(layer.inputs[0], weight), bias)
+        return Add(MatMul(layer.inputs[0], scaled[0]), scaled[1])
     return None
 
 
 def _times(value: ir.Value | None, factor: float) -> ir.TensorProtocol | None:
     """A floating-point constant times ``factor``."""
     tensor = facts.constant_tensor(value)
-    if tensor is None or facts.dtype(value) not in FLOATS:
+    if tensor is None or not _is_weight(value):
         return None
     (product,) = made(functools.partial(_product, factor), tensor)
     return product if asked(_stays_finite, product, tensor) else None
 
 
+def _is_weight(value: ir.Value | None) -> bool:
+    return facts.is_constant(value) and facts.dtype(value) in FLOATS
+
+
 def _product(factor: float, array: np.ndarray) -> tuple[np.ndarray]:
     product = np.empty_like(array)
     with np.errstate(over="ignore"):
-        # By pieces, and not as wide copies of the whole.
-        np.multiply(array, factor, out=product, dtype=np.float64, casting="unsafe")
+        # A number of the weight's own type gives the same bits there, and sooner; else by pieces, and not as wide
+        # copies of the whole.
+        wide = None if array.dtype.type(factor) == factor else np.float64
+        np.multiply(
+            array, array.dtype.type(factor) if wide is None else factor, out=product, dtype=wide, casting="unsafe"
+        )
     return (product,)
 
 

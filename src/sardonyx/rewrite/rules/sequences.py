@@ -125,7 +125,7 @@ def concat_of_known_sequence(s: Site) -> Result:
     return Concat(*(stretched[element] for element in elements), axis=axis)
 
 
-@rule("rewrite_sequence_concat", on="ConcatFromSequence", exactness=EXACT)
+@rule("rewrite_sequence_concat", on="ConcatFromSequence", after="SplitToSequence", exactness=EXACT)
 def concat_of_parts(s: Site) -> Result:
     """Parts of a tensor put together again are the tensor; slices stacked elsewhere are its transpose."""
     divided = s.producer(0, "SplitToSequence")
@@ -171,7 +171,7 @@ def _part_sizes(s: Site, divided: ir.Node) -> tuple[int, ...] | None:
     return tuple(min(each, size - start) for start in range(0, size, each))
 
 
-@rule("rewrite_split_to_sequence", on="SequenceAt", exactness=EXACT)
+@rule("rewrite_split_to_sequence", on="SequenceAt", after="SplitToSequence", exactness=EXACT)
 def slice_at_position(s: Site) -> Result:
     """SequenceAt of the slices of a tensor is a Gather."""
     sequence, position = s.node.inputs

@@ -10,7 +10,7 @@ from sardonyx.rewrite.notation import MatMul, Slice
 from sardonyx.rewrite.site import Site
 
 
-@rule("adjust_slice_and_matmul", on="MatMul", exactness=REASSOCIATES, opset=10, default=False)
+@rule("adjust_slice_and_matmul", on="MatMul", after="Slice", exactness=REASSOCIATES, opset=10, default=False)
 def slice_of_constant(s: Site) -> Result:
     """MatMul of a slice of a constant with a constant is a slice of the product of the constants."""
     cut = s.producer(0, "Slice")

@@ -26,7 +26,7 @@ def slice_of_everything(s: Site) -> Result:
     return s.input(0) if all(whole(span, facts.dim_at(s.input(0), axis)) for axis, span in ranges.items()) else None
 
 
-@rule("fuse_consecutive_slices", on="Slice", exactness=EXACT)
+@rule("fuse_consecutive_slices", on="Slice", after="Slice", exactness=EXACT)
 def slice_of_slice(s: Site) -> Result:
     """Slice of a Slice is one Slice: of several axes, or of one axis by the composed range."""
     inner, between = s.producer(0, "Slice"), s.input(0)

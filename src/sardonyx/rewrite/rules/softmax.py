@@ -8,7 +8,7 @@ from sardonyx.rewrite.notation import LogSoftmax
 from sardonyx.rewrite.site import Site
 
 
-@rule("fuse_consecutive_log_softmax", on="Log", exactness=APPROXIMATES)
+@rule("fuse_consecutive_log_softmax", on="Log", after="Softmax", exactness=APPROXIMATES)
 def log_of_softmax(s: Site) -> Result:
     """Log of Softmax is LogSoftmax, which stays finite where Softmax is rounded to zero."""
     softmax = s.producer(0, "Softmax")

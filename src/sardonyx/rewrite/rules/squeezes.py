@@ -44,7 +44,7 @@ def _around(moved: Sequence[int], fixed: Sequence[int]) -> tuple[int, ...]:
     return tuple(out)
 
 
-@rule("fuse_consecutive_squeezes", on="Squeeze", exactness=EXACT)
+@rule("fuse_consecutive_squeezes", on="Squeeze", after="Squeeze", exactness=EXACT)
 def squeeze_of_squeeze(s: Site) -> Result:
     """Squeeze of a Squeeze is one Squeeze."""
     pair, between = _pair(s, "Squeeze"), s.input(0)
@@ -56,7 +56,7 @@ def squeeze_of_squeeze(s: Site) -> Result:
     return with_axes(s, "Squeeze", inner.inputs[0], sorted((*first, *_around(second, first))))
 
 
-@rule("fuse_consecutive_unsqueezes", on="Unsqueeze", exactness=EXACT)
+@rule("fuse_consecutive_unsqueezes", on="Unsqueeze", after="Unsqueeze", exactness=EXACT)
 def unsqueeze_of_unsqueeze(s: Site) -> Result:
     """Unsqueeze of an Unsqueeze is one Unsqueeze."""
     pair, between = _pair(s, "Unsqueeze"), s.input(0)
@@ -68,7 +68,7 @@ def unsqueeze_of_unsqueeze(s: Site) -> Result:
     return with_axes(s, "Unsqueeze", inner.inputs[0], sorted((*second, *_around(first, second))))
 
 
-@rule("fuse_consecutive_squeeze_unsqueeze", on="Squeeze", exactness=EXACT)
+@rule("fuse_consecutive_squeeze_unsqueeze", on="Squeeze", after="Unsqueeze", exactness=EXACT)
 def squeeze_of_unsqueeze(s: Site) -> Result:
     """Squeeze of an Unsqueeze: what both name cancels."""
     pair, between = _pair(s, "Unsqueeze"), s.input(0)
@@ -84,7 +84,7 @@ def squeeze_of_unsqueeze(s: Site) -> Result:
     return None
 
 
-@rule("fuse_consecutive_squeeze_unsqueeze", on="Unsqueeze", exactness=EXACT)
+@rule("fuse_consecutive_squeeze_unsqueeze", on="Unsqueeze", after="Squeeze", exactness=EXACT)
 def unsqueeze_of_squeeze(s: Site) -> Result:
     """Unsqueeze of a Squeeze at the same axes."""
     pair, between = _pair(s, "Squeeze"), s.input(0)
