@@ -59,6 +59,7 @@ _GRAPH_LISTS = (
     "quantization_annotation",
 )
 _OPTIONAL_NODE_FIELDS = {3: "name", 7: "domain", 8: "overload"}
+_USUAL_NODE_FIELDS = frozenset({1, 2, 3, 4, 5})
 _NODE_TEXTS = (3, 4, 6, 7, 8)
 
 # Where AttributeProto holds the value of each type.
@@ -257,7 +258,7 @@ class Reader:
     ) -> tuple[list[ir.Node], frozenset[str]]:
         """Reads nodes; returns them, and the fields that the file writes even where they are empty."""
         values = scopes[-1]
-        messages = [_fields(proto) for proto in protos]
+        messages = [{field.number: content for field, content in proto.ListFields()} for proto in protos]
         for number in _NODE_TEXTS:
             _check_text([fields[number] for fields in messages if number in fields], "a node's name, type or text")
         # All outputs are declared first: bodies may use values of the outer graph that come later in its list.
@@ -340,7 +341,7 @@ class Reader:
             raise type(error)(error.problem, where=where, remedy=error.remedy) from error
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: Scopes) -> ir.Attr:
-        fields = _fields(proto)
+        fields = {field.number: content for field, content in proto.ListFields()}
         name = fields.get(1, "")
         kind = _ATTRIBUTE_TYPES[fields[20]] if 20 in fields else _present_type(fields)
         if len(fields) == 3 and kind in _NUMBERS and name and _VALUE_FIELDS[kind] in fields and not self._compare_all:
@@ -542,6 +543,8 @@ def _explicit_fields(messages: list[Fields]) -> frozenset[str]:
 
 def _is_plain(fields: Fields, node: ir.Node, explicit: frozenset[str]) -> bool:
     """Whether the writer is known to write a node as it was."""
+    if not explicit and fields.keys() <= _USUAL_NODE_FIELDS and 4 in fields and fields.get(3) != "":
+        return 5 not in fields or len(node.attributes.data) == len(fields[5])
     for number, name in _OPTIONAL_NODE_FIELDS.items():
         if not fields.get(number) and (number in fields) != (name in explicit):
             return False

@@ -143,6 +143,13 @@ class _Part:
         if isinstance(tensor, MappedTensor):
             tensor.file.copy_to(descriptor, tensor.payload.start, tensor.payload.length)
             return
+        write_all(descriptor, self.contents())
+
+    def contents(self) -> bytes | memoryview:
+        """What is written, of a tensor in a file read without touching its mapping."""
+        tensor = self.tensor
+        if isinstance(tensor, MappedTensor):
+            return b"".join(tensor.file.chunks(tensor.payload.start, tensor.payload.length))
         contents = contents_of(tensor)
         if len(contents) != self.length:
             raise ModelFileError(
@@ -150,7 +157,7 @@ class _Part:
                 f" {self.length:,}.",
                 where=f"tensor '{tensor.name}'",
             )
-        write_all(descriptor, contents)
+        return contents
 
 
 class _Deferred:
@@ -293,12 +300,15 @@ def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
     def write_model(descriptor: int) -> None:
         buffer = bytearray()
         for piece in put_back(content, plan.markers(content)):
-            if isinstance(piece, Payload):
+            if not isinstance(piece, Payload):
+                buffer += piece
+            elif piece.length < _BUFFER_BYTES:
+                # Systems take a few large pieces sooner than many small ones.
+                buffer += plan.parts[piece.start].contents()
+            else:
                 write_all(descriptor, buffer)
                 buffer.clear()
                 plan.parts[piece.start].write(descriptor)
-                continue
-            buffer += piece
             if len(buffer) >= _BUFFER_BYTES:
                 write_all(descriptor, buffer)
                 buffer.clear()

@@ -151,16 +151,19 @@ class _Needs:
                 self._tensor(value.const_value)
         for values in (graph.inputs, graph.outputs, graph.initializers.values()):
             self._values(values)
+        outputs: list[ir.Value] = []
         for node in graph:
-            self._metadata(node)
+            if node._metadata_props:
+                self.versions.add(_METADATA)
+            outputs += node.outputs
             if node.overload:
                 self.versions.add(_OVERLOADS)
             if node.device_configurations:
                 self.versions.add(_DEVICES)
-            self._values(node.outputs)
             for attribute in node.attributes.data.values():
                 if attribute.type in _TELLING and not attribute.is_ref():
                     self._attribute(attribute)
+        self._values(outputs)
 
     def _attribute(self, attribute: ir.Attr) -> None:
         values = attribute.value if isinstance(attribute.value, (tuple, list)) else (attribute.value,)
@@ -180,7 +183,8 @@ class _Needs:
 
     def _values(self, values: Iterable[ir.Value]) -> None:
         for value in values:
-            self._metadata(value)
+            if value._metadata_props:
+                self.versions.add(_METADATA)
             kind = value.type
             if type(kind) is ir.TensorType:
                 self.dtypes.add(kind.dtype)
