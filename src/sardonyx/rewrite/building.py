@@ -14,6 +14,12 @@ from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import Expr, Patch, Replacement
 from sardonyx.rewrite.site import Site
 
+_TENSORS = (ir.Tensor, ir.TensorProtocol)
+"""Most tensors are of the first type, which is asked about sooner."""
+
+_NO_WEIGHTS = frozenset({ir.Value, int, float, bool, type(None)})
+"""Types of most leaves. Asked by `isinstance`, a class with a protocol's metaclass goes through its members."""
+
 
 class Building:
     """Makes the nodes of one patch.
@@ -57,17 +63,17 @@ class Building:
 
     def _operands(self, expr: Expr) -> list[ir.Value | None]:
         inputs: list[ir.Value | None] = []
-        like = next((facts.dtype(a) for a in expr.args if isinstance(a, ir.Value)), None)
+        like = next((facts.dtype(a) for a in expr.args if type(a) is ir.Value), None)
         for arg in expr.args:
-            if arg is None or isinstance(arg, ir.Value):
+            if arg is None or type(arg) is ir.Value:
                 inputs.append(arg)
-            elif isinstance(arg, Expr):
+            elif type(arg) is Expr:
                 inputs.append(self.value(arg))
             elif isinstance(arg, (np.ndarray, np.generic)):
                 inputs.append(self._constant(np.asarray(arg)))
             elif isinstance(arg, (bool, int, float)) and like is not None:
                 inputs.append(self._constant(np.array(arg).astype(like.numpy())))
-            elif isinstance(arg, ir.TensorProtocol):
+            elif isinstance(arg, _TENSORS):
                 inputs.append(self._constant(arg))
             else:
                 raise RuleError(f"operand {arg!r} cannot become an input", where="|".join(expr.op_types))
@@ -108,9 +114,14 @@ def operators_of(patch: Patch) -> Iterator[str]:
 
 def weights_of(exprs: Iterable[Replacement]) -> list[np.ndarray | ir.TensorProtocol]:
     """The arrays and tensors among the leaves, each once."""
-    plain = (ir.Value, int, float, type(None))
-    found = {id(leaf): leaf for expr in exprs for leaf in leaves(expr) if not isinstance(leaf, plain)}
-    return [leaf for leaf in found.values() if isinstance(leaf, (np.ndarray, ir.TensorProtocol))]
+    found = {
+        id(leaf): leaf
+        for expr in exprs
+        if type(expr) is not ir.Value
+        for leaf in leaves(expr)
+        if type(leaf) not in _NO_WEIGHTS
+    }
+    return [leaf for leaf in found.values() if isinstance(leaf, (np.ndarray, *_TENSORS))]
 
 
 _ATTRIBUTES: Mapping[type, Callable[[str, Any], ir.Attr]] = {

@@ -213,7 +213,8 @@ class Engine(Workspace):
             for name in operators_of(patch):
                 if name not in self.settings.operators:
                     return f"{self.settings.target} does not take {name}"
-        added = sum(weight.nbytes for weight in weights_of(patch.replace.values()))
+        weights = weights_of(patch.replace.values())
+        added = sum([weight.nbytes for weight in weights]) if weights else 0
         if added > 256:
             added -= self._freed(patch)
             if added > self.settings.growth:
@@ -269,18 +270,20 @@ class Engine(Workspace):
         if patch.edit is not None:
             touched.update(dict.fromkeys(patch.edit()))
         self._settle_names(replacements, made_values)
+        removed_labels = tuple([node_label(node) for node in removed])
+        added_labels = tuple([node_label(node) for node in nodes])
         origins: dict[str, None] = {}
-        for node in removed:
-            origins.update(dict.fromkeys(self.origin.pop(node, (node_label(node),))))
-        for node in nodes:
-            self.origin[node] = tuple(origins) or self.origin.get(node, (node_label(node),))
+        for node, name in zip(removed, removed_labels, strict=True):
+            origins.update(dict.fromkeys(self.origin.pop(node, (name,))))
+        for node, name in zip(nodes, added_labels, strict=True):
+            self.origin[node] = tuple(origins) or self.origin.get(node, (name,))
         self.applied.append(
             Applied(
                 number=len(self.applied) + 1,
                 rule=rule.label,
                 site=label,
-                removed=tuple(node_label(n) for n in removed),
-                added=tuple(node_label(n) for n in nodes),
+                removed=removed_labels,
+                added=added_labels,
                 exactness=(patch.exactness or rule.exactness).value,
             )
         )
@@ -384,4 +387,7 @@ def _better_shape(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None
 
 
 def _site_label(node: ir.Node) -> str:
-    return next((v.name for v in node.outputs if v.name), None) or node_label(node)
+    for value in node.outputs:
+        if value.name:
+            return value.name
+    return node_label(node)

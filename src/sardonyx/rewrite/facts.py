@@ -7,8 +7,9 @@ rewrite, because a rewrite replaces values only by equal ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -31,7 +32,10 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
         return None
     node = value.producer()
     if node is None:
-        return value.const_value if value.is_initializer() and not value.is_graph_input() else None
+        tensor = value.const_value
+        if tensor is None:
+            return None
+        return tensor if value.is_initializer() and not value.is_graph_input() else None
     if node.op_type != "Constant" or node.domain not in STANDARD:
         return None
     return _constant_node_tensor(node)
@@ -63,6 +67,11 @@ def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     return tensor
 
 
+def count(tensor: ir.TensorProtocol) -> int:
+    """How many elements a tensor has; several times as fast as its ``size``, which rules ask for at every node."""
+    return math.prod(cast("Iterable[int]", tensor.shape))
+
+
 def is_constant(value: ir.Value | None) -> bool:
     """Whether ``constant`` would give an array; materializes nothing."""
     return constant_tensor(value) is not None
@@ -77,13 +86,13 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
 def small_constant(value: ir.Value | None) -> np.ndarray | None:
     """Like ``constant``, for at most ``SMALL`` elements."""
     tensor = constant_tensor(value)
-    return None if tensor is None or tensor.size > SMALL else tensor.numpy()
+    return None if tensor is None or count(tensor) > SMALL else tensor.numpy()
 
 
 def scalar(value: ir.Value | None) -> Any:
     """The Python number of a one-element constant (of any rank), else None."""
     tensor = constant_tensor(value)
-    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+    if tensor is None or count(tensor) != 1 or tensor.dtype == ir.DataType.STRING:
         return None
     return tensor.numpy().reshape(()).item()
 
@@ -132,13 +141,14 @@ def dim_at(value: ir.Value | None, axis: int) -> int | None:
 
 def dtype(value: ir.Value | None) -> ir.DataType | None:
     """Element type, or None where unknown or not a tensor."""
-    if value is None or not isinstance(value.type, (ir.TensorType, type(None))):
-        # A sequence or an optional has the element type of what it holds, and is no tensor of it.
+    if value is None:
         return None
-    if value.type is not None:
-        return value.type.dtype
-    tensor = constant_tensor(value)
-    return None if tensor is None else tensor.dtype
+    kind = value.type
+    if kind is None:
+        tensor = constant_tensor(value)
+        return None if tensor is None else tensor.dtype
+    # A sequence or an optional has the element type of what it holds, and is no tensor of it.
+    return kind.dtype if isinstance(kind, ir.TensorType) else None
 
 
 def same_shape(a: ir.Value, b: ir.Value) -> bool:
@@ -214,14 +224,18 @@ def _never_holds_bodies(op_type: str) -> bool:
     return op_type not in ("If", "Loop", "Scan", "SequenceMap") and bool(onnx.defs.has(op_type))
 
 
+def may_hold_bodies(node: ir.Node) -> bool:
+    """Whether a node is none of those, nearly all, whose operators never take a graph."""
+    return bool(node.domain) or not _never_holds_bodies(node.op_type)
+
+
 def bodies(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs held by a node's attributes (If, Loop, Scan, SequenceMap, custom ones)."""
     # This is asked of every node over and over: a standard operator that takes no graph is let go at once.
-    attributes = node.attributes.data
-    if not attributes or (_never_holds_bodies(node.op_type) and node.domain in STANDARD):
+    if not node.domain and _never_holds_bodies(node.op_type):
         return ()
     held: list[ir.Graph] = []
-    for attr in attributes.values():
+    for attr in node.attributes.data.values():
         if attr.is_ref():
             continue
         if attr.type is _GRAPH:
@@ -231,22 +245,38 @@ def bodies(node: ir.Node) -> Sequence[ir.Graph]:
     return held
 
 
-def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
+def nodes_of(graph: ir.Graph) -> list[ir.Node]:
     """All nodes of a graph in order, each before those of its bodies."""
-    for node in graph:
-        yield node
-        if node.attributes.data:
-            for body in bodies(node):
-                yield from nodes_of(body)
+    nodes = list(graph)
+    # In one go, and most nodes let go at once: every pass over a model begins here.
+    holders = [node for node in nodes if (node.domain or not _never_holds_bodies(node.op_type)) and bodies(node)]
+    if not holders:
+        return nodes
+    found: list[ir.Node] = []
+    begin = 0
+    for holder in holders:
+        end = nodes.index(holder, begin) + 1
+        found += nodes[begin:end]
+        for body in bodies(holder):
+            found += nodes_of(body)
+        begin = end
+    return found + nodes[begin:]
 
 
-def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
+def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
     """A graph and all bodies in it, outer before inner."""
-    yield graph
-    for node in graph:
-        if node.attributes.data:
+    return [inner for inner, _ in levels(graph)]
+
+
+def levels(graph: ir.Graph) -> list[tuple[ir.Graph, list[ir.Node]]]:
+    """A graph and all bodies in it, outer before inner, each with its own nodes."""
+    nodes = list(graph)
+    found = [(graph, nodes)]
+    for node in nodes:
+        if node.domain or not _never_holds_bodies(node.op_type):
             for body in bodies(node):
-                yield from graphs_of(body)
+                found += levels(body)
+    return found
 
 
 RANDOM = frozenset(

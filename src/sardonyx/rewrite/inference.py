@@ -162,9 +162,11 @@ def _is_tensor(value: ir.Value) -> bool:
 
 def all_told(shape: ir.Shape | None) -> bool:
     """Whether every size is a number or a name of the file's own."""
-    return shape is not None and all(
-        isinstance(dim, int) or (dim.value is not None and not dim.value.startswith(UNNAMED)) for dim in shape
-    )
+    return shape is not None and all(map(_is_told, shape))
+
+
+def _is_told(dim: int | ir.SymbolicDim) -> bool:
+    return isinstance(dim, int) or (dim.value is not None and not dim.value.startswith(UNNAMED))
 
 
 def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
@@ -295,11 +297,21 @@ def forget_made_up(model: ir.Model) -> None:
         for symbol in algebra_symbols(parsed(dim.value))
     }
     outputs = set(model.graph.outputs)
+    # Values of one shape share it, but for a few.
+    kept: dict[int, ir.Shape] = {}
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
-        for node in facts.nodes_of(graph):
-            for value in (*node.outputs, *(v for body in facts.bodies(node) for v in body.inputs)):
-                if value.shape is not None and value not in outputs:
-                    value.shape = _without_made_up(value.shape, declared)
+        nodes = facts.nodes_of(graph)
+        values = [value for node in nodes for value in node.outputs]
+        values += [v for node in nodes if facts.may_hold_bodies(node) for b in facts.bodies(node) for v in b.inputs]
+        for value in values:
+            shape = value.shape
+            if shape is None or id(shape) in kept or value in outputs:
+                continue
+            plain = _without_made_up(shape, declared)
+            if plain is shape:
+                kept[id(shape)] = shape
+            else:
+                value.shape = plain
 
 
 def _without_made_up(shape: ir.Shape, declared: set[str]) -> ir.Shape:

@@ -40,31 +40,28 @@ class Names:
         return self.fresh(name)
 
 
-def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    stack = [model.graph, *(f.graph for f in model.functions.values())]
-    while stack:
-        graph = stack.pop()
-        yield graph
-        stack.extend(body for node in graph for body in facts.bodies(node))
+def _levels(model: ir.Model) -> Iterator[tuple[ir.Graph, list[ir.Node]]]:
+    for root in (model.graph, *(f.graph for f in model.functions.values())):
+        yield from facts.levels(root)
 
 
 def value_names(model: ir.Model) -> list[str]:
     """The name of every value of every graph; an initializer that is also an input counts once."""
     names: list[str] = []
-    for graph in _graphs(model):
+    for graph, nodes in _levels(model):
         names += {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
-        names += [v.name for node in graph for v in node.outputs if v.name]
+        names += [v.name for node in nodes for v in node.outputs if v.name]
     return names
 
 
 def node_names(model: ir.Model) -> list[str]:
     """The name of every node that has one."""
-    return [node.name for graph in _graphs(model) for node in graph if node.name]
+    return [node.name for _, nodes in _levels(model) for node in nodes if node.name]
 
 
 def node_label(node: ir.Node) -> str:
     """How messages call a node: its name, else its operator and first output."""
-    if node.name:
-        return node.name
+    if name := node.name:
+        return name
     output = next((v.name for v in node.outputs if v.name), "?")
     return f"{node.op_type}({output})"

@@ -207,7 +207,7 @@ def open_negative_sizes(model: ir.Model) -> None:
     """A negative size in a declared shape, as some exporters write an unknown one, tells nothing."""
     plain: dict[int, ir.Shape] = {}
     for graph in _roots(model):
-        values = [*graph.inputs, *(value for node in facts.nodes_of(graph) for value in node.outputs)]
+        values = [*graph.inputs, *[value for node in facts.nodes_of(graph) for value in node.outputs]]
         for value in values:
             shape = value.shape
             # Values of one shape share it as they come from a file.
@@ -227,9 +227,12 @@ class _Interface:
 
     def __init__(self, model: ir.Model) -> None:
         nodes = [node for root in _roots(model) for node in facts.nodes_of(root)]
-        self._listed = frozenset([str(value.name) for node in nodes for value in node.outputs if _declared(value)])
+        values = [value for node in nodes for value in node.outputs]
+        self._listed = frozenset(
+            [value.name for value in values if value.name and (value.type is not None or value.shape is not None)]
+        )
         self._inputs = [(v, v.type, v.shape) for v in model.graph.inputs]
-        bodies = [body for node in nodes if node.attributes.data for body in facts.bodies(node)]
+        bodies = [body for node in nodes if facts.may_hold_bodies(node) for body in facts.bodies(node)]
         self._of_bodies = [(body, v, v.type, v.shape) for body in bodies for v in body.outputs]
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
 
@@ -250,10 +253,6 @@ class _Interface:
 def _roots(model: ir.Model) -> Iterator[ir.Graph]:
     yield model.graph
     yield from (function.graph for function in model.functions.values())
-
-
-def _declared(value: ir.Value) -> bool:
-    return bool(value.name) and (value.type is not None or value.shape is not None)
 
 
 def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -> Engine:

@@ -44,12 +44,12 @@ class Count:
         operators: Counter[str] = Counter()
         weights: list[ir.TensorProtocol] = []
         for root in (model.graph, *(f.graph for f in model.functions.values())):
-            for graph in facts.graphs_of(root):
+            for graph, nodes in facts.levels(root):
                 weights.extend([v.const_value for v in graph.initializers.values() if v.const_value is not None])
-                here = Counter([node.op_type for node in graph])
+                here = Counter([node.op_type for node in nodes])
                 operators.update(here)
                 if "Constant" in here:
-                    constants = [v for node in graph if node.op_type == "Constant" for v in node.outputs]
+                    constants = [v for node in nodes if node.op_type == "Constant" for v in node.outputs]
                     weights.extend(filter(None, map(facts.constant_tensor, constants)))
         ordered = dict(sorted(operators.items(), key=lambda item: (-item[1], item[0])))
         return cls(operators.total(), ordered, tuple(weights))

@@ -33,7 +33,8 @@ class RuleIndex:
         if len(self._operators) != self._chosen_for:
             self._chosen.clear()
             self._chosen_for = len(self._operators)
-        key = (node.op_type, *map(_maker, node.inputs)) if node.domain in STANDARD else ("*",)
+        # Not by `map`: this is asked of every node, several times over.
+        key = (node.op_type, *[_maker(value) for value in node.inputs]) if node.domain in STANDARD else ("*",)
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self._choose(key)
@@ -66,4 +67,4 @@ def _maker(value: ir.Value | None) -> str:
     node = value.producer()
     if node is not None:
         return node.op_type
-    return CONSTANT if facts.is_constant(value) else ""
+    return CONSTANT if value.const_value is not None and facts.is_constant(value) else ""

@@ -23,6 +23,9 @@ from sardonyx.rewrite import facts
 LONGEST = 64
 """Elements up to which a tensor is followed as shape arithmetic."""
 
+INTEGRAL = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
+"""Element types of shape arithmetic."""
+
 Elements = tuple[int, tuple[Size, ...]]
 """Rank (0 or 1) and elements, booleans as 0 and 1."""
 
@@ -55,7 +58,7 @@ class Sizes:
         known = self._dims.get(value)
         if known is not None and known[0] is shape:
             return known[1]
-        dims = tuple(self._size(dim) for dim in shape)
+        dims = tuple([dim if type(dim) is int else self._size(dim) for dim in shape])
         self._dims[value] = (shape, dims)
         return dims
 
@@ -141,13 +144,17 @@ def parsed(text: str) -> Size:
 
 def _is_integral(value: ir.Value) -> bool:
     kind = facts.dtype(value)
-    return kind is None or kind in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+    return kind is None or kind in INTEGRAL
+
+
+_STARTING = frozenset({"Shape", "Size", "Constant"})
+"""Operators with whose results shape arithmetic begins."""
 
 
 def _operands(value: ir.Value) -> list[ir.Value]:
     """The operands whose elements decide those of ``value``: none for what starts a chain."""
     node = value.producer()
-    if node is None or node.op_type not in RULES or node.op_type in ("Shape", "Size", "Constant"):
+    if node is None or node.op_type not in RULES or node.op_type in _STARTING:
         return []
     if not _is_integral(value) or facts.constant_tensor(value) is not None:
         return []
@@ -155,9 +162,7 @@ def _operands(value: ir.Value) -> list[ir.Value]:
 
 
 def _of_constant(tensor: ir.TensorProtocol) -> Elements | None:
-    if tensor.size > LONGEST or len(tensor.shape) > 1:
-        return None
-    if tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL):
+    if tensor.dtype not in INTEGRAL or len(tensor.shape) > 1 or facts.count(tensor) > LONGEST:
         return None
     return len(tensor.shape), tuple(map(int, tensor.numpy().reshape(-1).tolist()))
 

@@ -103,8 +103,9 @@ def _reads_only_known(graph: ir.Graph, opset: int, known: set[ir.Value | None], 
             inputs, outputs = _fewest(node.op_type, opset)
             if len(node.inputs) < inputs or len(node.outputs) < outputs:
                 return False
-        for body in facts.bodies(node):
-            if not _reads_only_known(body, opset, known, depth + 1):
-                return False
+        if facts.may_hold_bodies(node):
+            for body in facts.bodies(node):
+                if not _reads_only_known(body, opset, known, depth + 1):
+                    return False
         known.update(node.outputs)
     return all(value in known and value.graph is graph for value in graph.outputs)

@@ -8,7 +8,7 @@ over other weights (:mod:`.reweighting`). Elements that a rule takes in any othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,7 @@ import onnx_ir as ir
 T = TypeVar("T")
 
 
+@final  # Told by `type(…) is`, for which `isinstance` takes long: every tensor's class has a protocol's metaclass.
 class Weight(ir.LazyTensor):
     """A tensor of a model that is rewritten; who reads its elements is seen.
 
@@ -132,7 +133,7 @@ def compared(tensor: ir.TensorProtocol, group: MutableMapping[ir.TensorProtocol,
         group: The tensors that it may be compared with; it becomes one of them.
     """
     group[tensor] = None
-    if not isinstance(tensor, Weight):
+    if type(tensor) is not Weight:
         return tensor
     if tensor.record.is_open and not any(group is known for known in tensor.record.compared):
         tensor.record.compared.append(group)
@@ -153,7 +154,10 @@ def tensor_of(array: np.ndarray) -> ir.TensorProtocol:
 
 
 def _record_of(tensors: Iterable[ir.TensorProtocol]) -> Record | None:
-    return next((each.record for each in tensors if isinstance(each, Weight) and each.record.is_open), None)
+    for each in tensors:
+        if type(each) is Weight and each.record.is_open:
+            return each.record
+    return None
 
 
 def _called(function: Callable[..., T], tensors: Sequence[ir.TensorProtocol]) -> T:
@@ -170,4 +174,4 @@ def _read(tensors: Iterable[ir.TensorProtocol]) -> None:
 
 
 def _elements(tensor: ir.TensorProtocol) -> np.ndarray:
-    return tensor.unseen().numpy() if isinstance(tensor, Weight) else tensor.numpy()
+    return tensor.unseen().numpy() if type(tensor) is Weight else tensor.numpy()

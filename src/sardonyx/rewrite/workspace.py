@@ -76,15 +76,16 @@ class Workspace:
         self.node_names = Names([node.name for node in nodes if node.name])
         self.operators = {node.op_type for node in nodes}
         """Types of all operators that the model has, or had: what is not here is nowhere in it."""
-        self.flat = not any(facts.bodies(node) for node in nodes)
+        self.flat = not any(facts.bodies(node) for node in nodes if facts.may_hold_bodies(node))
         """Whether no node holds a body, so that none need be looked for."""
 
     def roots(self) -> Iterator[ir.Graph]:
         """The main graph, then each model-local function's body, with its operator sets in force."""
         yield self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
-        for function in self.model.functions.values():
-            yield self._enter(function.graph, function.opset_imports, in_function=True)
-        self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
+        if self.model.functions:
+            for function in self.model.functions.values():
+                yield self._enter(function.graph, function.opset_imports, in_function=True)
+            self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
 
     def _enter(self, graph: ir.Graph, imports: MutableMapping[str, int], *, in_function: bool) -> ir.Graph:
         self.root = graph
@@ -103,9 +104,10 @@ class Workspace:
         """Have ``operators`` include those of nodes, and of bodies in them."""
         for node in nodes:
             self.operators.add(node.op_type)
-            for body in facts.bodies(node):
-                self.flat = False
-                self.operators.update(inner.op_type for inner in facts.nodes_of(body))
+            if facts.may_hold_bodies(node):
+                for body in facts.bodies(node):
+                    self.flat = False
+                    self.operators.update(inner.op_type for inner in facts.nodes_of(body))
 
     def alive(self, node: ir.Node) -> bool:
         """Whether the node is still part of the model."""
@@ -135,12 +137,9 @@ class Workspace:
             node.outputs[0].shape = ir.Shape([int(dim) for dim in tensor.shape.numpy()])
             nodes.append(node)
             return node.outputs[0]
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape([int(dim) for dim in tensor.shape.numpy()]),
-            const_value=tensor,
-        )
+        # A tensor's shape is frozen, as is that of what comes from a file.
+        shape = tensor.shape if isinstance(tensor.shape, ir.Shape) else ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         graph.register_initializer(value)
         return value
 
@@ -170,7 +169,7 @@ class Workspace:
         stack = [n for n in candidates if n is not None]
         while stack:
             node = stack.pop()
-            if node.graph is None or not all(facts.unused(v) for v in node.outputs):
+            if node.graph is None or not all(map(facts.unused, node.outputs)):
                 continue
             read = [v for v in node.inputs if v is not None]
             if not self.flat:
@@ -193,4 +192,7 @@ def _read_nothing(node: ir.Node) -> None:
 
 
 def _normal_imports(imports: Mapping[str, int]) -> dict[str, int]:
-    return {("" if domain == "ai.onnx" else domain): version for domain, version in imports.items()}
+    found = dict(imports)
+    if "ai.onnx" in found:
+        return {("" if domain == "ai.onnx" else domain): version for domain, version in found.items()}
+    return found

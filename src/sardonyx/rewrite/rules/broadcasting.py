@@ -62,8 +62,13 @@ REPEATING = (CONSTANT, "ConstantOfShape", "Expand", "Reshape", "Unsqueeze", "Whe
 def repeated(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
     """The number that a tensor holds everywhere, or None: of a constant, or of what makes one number of any shape."""
     tensor = facts.constant_tensor(value)
-    if tensor is not None and tensor.size <= (LARGEST_MASK if tensor.dtype == ir.DataType.BOOL else facts.SMALL):
-        return asked(_everywhere, tensor)
+    if tensor is not None:
+        known: dict[ir.TensorProtocol, Any] = s.workspace.memo.setdefault("repeated", {})
+        if tensor in known:
+            return known[tensor]
+        if facts.count(tensor) <= (LARGEST_MASK if tensor.dtype == ir.DataType.BOOL else facts.SMALL):
+            found = known[tensor] = asked(_everywhere, tensor)
+            return found
     node = None if value is None else value.producer()
     if node is None or depth > _DEEPEST:
         return None

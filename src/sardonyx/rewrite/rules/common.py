@@ -99,7 +99,7 @@ def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Resul
     """Nodes whose outputs nothing reads."""
     for inner in reversed(engine.graphs(graph)):
         for node in reversed(inner):
-            if all(facts.unused(v) for v in node.outputs):
+            if all(map(facts.unused, node.outputs)):
                 yield node, Patch(remove=[node])
 
 

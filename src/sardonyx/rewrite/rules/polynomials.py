@@ -128,7 +128,7 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial | None:
 def number_of(value: ir.Value | None) -> float | None:
     """The finite number that a constant of one element and at most one axis holds, as a float."""
     tensor = facts.constant_tensor(value)
-    if tensor is None or tensor.size != 1 or len(tensor.shape) > 1:
+    if tensor is None or len(tensor.shape) > 1 or facts.count(tensor) != 1:
         return None
     number = facts.scalar(value)
     return float(number) if type(number) in (int, float) and math.isfinite(number) else None
@@ -153,11 +153,12 @@ def inner(s: Site, op_types: Sequence[str]) -> Iterator[ir.Node]:
     """The nodes of these operators under the root's arithmetic."""
     seen: set[ir.Node] = {s.node}
     queue, graph = list(s.node.inputs), s.node.graph
-    while queue and len(seen) <= _MOST_NODES:
-        value = queue.pop(0)
+    for value in queue:  # It grows meanwhile.
         node = None if value is None else value.producer()
         if node is None or node in seen or node.graph is not graph:
             continue
+        if len(seen) > _MOST_NODES:
+            return
         seen.add(node)
         name = node.op_type if node.domain in facts.STANDARD else ""
         if name in op_types:

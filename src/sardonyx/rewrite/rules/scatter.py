@@ -68,15 +68,17 @@ def addressed_box(indices: np.ndarray) -> tuple[tuple[int, int], ...] | None:
     if indices.size == 0:
         return None
     rows = indices.reshape(-1, indices.shape[-1])
-    low, high = rows.min(axis=0), rows.max(axis=0)
-    sizes = [int(size) for size in high - low + 1]
-    if low.min() < 0 or math.prod(sizes) != len(rows):
+    # In order, the first row is the lowest corner and the last one the highest.
+    low, high = rows[0].tolist(), rows[-1].tolist()
+    sizes = [b - a + 1 for a, b in zip(low, high, strict=True)]
+    if min(low) < 0 or min(sizes) < 1 or math.prod(sizes) != len(rows):
         return None
-    # Within the box, rows and their places in row-major order are the same thing.
-    steps = np.array([math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))], np.int64)
-    if not np.array_equal((rows - low) @ steps, np.arange(len(rows))):
-        return None
-    return tuple((int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
+    grid = rows.reshape(*sizes, -1)
+    for axis, (begin, size) in enumerate(zip(low, sizes, strict=True)):
+        along = np.arange(begin, begin + size).reshape(-1, *(1,) * (len(sizes) - axis - 1))
+        if not (grid[..., axis] == along).all():
+            return None
+    return tuple((a, b + 1) for a, b in zip(low, high, strict=True))
 
 
 @rule("eliminate_scatter_of_slice", on="ScatterND", exactness=EXACT, opset=11)

@@ -15,7 +15,7 @@ from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.notation import Reshape, Shape
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.sizes import RULES, Elements, Sizes, at_least, equal
+from sardonyx.rewrite.sizes import INTEGRAL, RULES, Elements, Sizes, at_least, equal
 from sardonyx.rewrite.sweep import sweep
 
 FOLLOWED = frozenset(RULES) - {"Constant", "Identity"}
@@ -23,9 +23,9 @@ FOLLOWED = frozenset(RULES) - {"Constant", "Identity"}
 
 def _as_constant(s: Site) -> Result:
     """The node's value as a constant, when its inputs' sizes decide it."""
-    output = s.output
+    output = s.node.outputs[0]
     kind = facts.dtype(output)
-    if kind not in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL):
+    if kind not in INTEGRAL:
         return None
     if len(output.shape or ()) > 1 or len(s.node.outputs) > 1 or facts.unused(output):
         return None
