@@ -333,7 +333,7 @@ def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _new_file(target: Path, write: Callable[[int], None]) -> Iterator[Path]:
-    """Writes a new file beside ``target`` and yields its path; what still has that path at the end is removed."""
+    """Writes a new file beside ``target`` and yields its path, to be given the target's name; a failure removes it."""
     path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -345,8 +345,9 @@ def _new_file(target: Path, write: Callable[[int], None]) -> Iterator[Path]:
             finally:
                 os.close(descriptor)
             yield path
-        finally:
+        except BaseException:
             path.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise ModelFileError(f"cannot be written: {error.strerror}.", where=str(target)) from error
 

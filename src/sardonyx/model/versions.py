@@ -144,12 +144,12 @@ class _Needs:
 
     def _graph(self, graph: ir.Graph, *, overridable: bool = False) -> None:
         self._metadata(graph)
-        for value in graph.initializers.values():
+        for value in graph.initializers.data.values():
             if overridable or not value.is_graph_input():
                 self.versions.add(_INITIALIZERS_WITHOUT_INPUTS)
             if value.const_value is not None:
                 self._tensor(value.const_value)
-        for values in (graph.inputs, graph.outputs, graph.initializers.values()):
+        for values in (graph.inputs, graph.outputs, graph.initializers.data.values()):
             self._values(values)
         outputs: list[ir.Value] = []
         for node in graph:

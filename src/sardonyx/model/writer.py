@@ -110,7 +110,7 @@ class Writer:
         write_graph_head(graph, message)
         for value in graph.inputs:
             write_value(value, message.input.add(), "input")
-        for value in graph.initializers.values():
+        for value in graph.initializers.data.values():
             self._initializer(value, message)
         self._nodes(graph, message.node, carried, depth)
         for value in graph.outputs:
@@ -138,7 +138,7 @@ class Writer:
             message = messages.add()
             try:
                 write_node_head(node, message, explicit)
-                for attribute in node.attributes.values():
+                for attribute in node.attributes.data.values():
                     self.attribute(attribute, message.attribute.add(), depth)
             except (TypeError, ValueError, AttributeError) as error:
                 raise InvalidModelError(
@@ -367,7 +367,7 @@ def natural_infos(graph: ir.Graph, function: bool = False) -> list[ir.Value]:
 
 def natural_annotations(graph: ir.Graph) -> list[ir.Value]:
     """The values with a quantization annotation, in the order in which the writer lists them."""
-    values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+    values = [*graph.inputs, *graph.initializers.data.values(), *(value for node in graph for value in node.outputs)]
     return [value for value in dict.fromkeys(values) if value._metadata and value._metadata.get(QUANTIZATION_KEY)]
 
 
@@ -388,7 +388,7 @@ def _listed(graph: ir.Graph, natural: bool, function: bool = False) -> list[tupl
     if of_graph is not None and of_graph.listable is not None:
         by_nature = {value for value in by_nature if value.name in of_graph.listable}
     nodes = (value for node in graph for value in node.outputs)
-    for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *nodes)):
+    for value in dict.fromkeys((*graph.inputs, *graph.initializers.data.values(), *nodes)):
         carried: ValueRecord | None = record(value)
         place = None if carried is None else carried.listed
         if place is not None or value in by_nature:

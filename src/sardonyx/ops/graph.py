@@ -35,6 +35,8 @@ from sardonyx.ops import registry
 from sardonyx.ops.registry import Between, Operator, canonical
 from sardonyx.ops.signatures import Signature, signature
 
+_GRAPH, _GRAPHS, _INTS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.INTS
+
 
 def node_label(node: ir.Node) -> str:
     """A node for messages: its name or its first output, and its operator."""
@@ -156,7 +158,7 @@ class PreparedGraph:
     def __init__(self, graph: ir.Graph | ir.Function, steps: list[Step], defaults: Mapping[str, Any]) -> None:
         self.inputs = list(graph.inputs)
         self.outputs = list(graph.outputs)
-        self.initializers = list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
+        self.initializers = list(graph.initializers.data.values()) if isinstance(graph, ir.Graph) else []
         self.steps = steps
         self.defaults = defaults
         self._constants: dict[ir.Value, Value] | None = None
@@ -379,13 +381,13 @@ class Preparer:
         """
         step = Step(node, *self._definition(node.domain, node.op_type, imports))
         attributes: dict[str, Any] = {}
-        for name, attribute in node.attributes.items():
+        for name, attribute in node.attributes.data.items():
             kind = attribute.type
             if attribute.is_ref():
                 step.references[name] = attribute.ref_attr_name or ""
-            elif kind == ir.AttributeType.GRAPH:
+            elif kind is _GRAPH:
                 step.bodies[name] = self.graph(attribute.as_graph(), imports)
-            elif kind == ir.AttributeType.GRAPHS:
+            elif kind is _GRAPHS:
                 step.bodies[name] = [self.graph(body, imports) for body in attribute.as_graphs()]
             else:
                 attributes[name] = _attribute(attribute)
@@ -517,10 +519,12 @@ def _read_by(node: ir.Node) -> Iterator[ir.Value]:
 
 def _attribute(attribute: ir.Attr) -> Any:
     kinds = ir.AttributeType
-    value = attribute.value
+    value, kind = attribute.value, attribute.type
     if isinstance(value, (int, float, str)):
         return value
-    match attribute.type:
+    if kind is _INTS:  # By far the most of the rest.
+        return tuple(value)
+    match kind:
         case kinds.TENSOR:
             return tensor_constant(value)
         case kinds.TENSORS:
@@ -529,7 +533,7 @@ def _attribute(attribute: ir.Attr) -> Any:
             raise InvalidModelError(f"the attribute {attribute.name!r} is a text that is not UTF-8.")
         case kinds.STRINGS if bytes in set(map(type, value)):
             raise InvalidModelError(f"the attribute {attribute.name!r} holds a text that is not UTF-8.")
-        case kinds.INTS | kinds.FLOATS | kinds.STRINGS:
+        case kinds.FLOATS | kinds.STRINGS:
             return tuple(value)
         case kinds.TYPE_PROTO:
             return core_type(value.type, value.shape)

@@ -19,7 +19,7 @@ from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
 from sardonyx.rewrite.names import node_label
-from sardonyx.rewrite.rule_index import RuleIndex
+from sardonyx.rewrite.rule_index import RuleIndex, by_roots
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.worklist import Worklist
 from sardonyx.rewrite.workspace import Settings, Workspace
@@ -118,9 +118,8 @@ class Engine(Workspace):
     def _index_of(self, rules: Sequence[Rule]) -> RuleIndex:
         """The index of those of the rules that are allowed; kept for the next run with the same ones."""
         if self._indexed is None or self._indexed[0] is not rules:
-            off, target = self.settings.off, self.settings.target
-            allowed = [r for r in rules if (not off or r.label not in off) and (not r.targets or target in r.targets)]
-            self._indexed = rules, RuleIndex(allowed, self.operators)
+            by_root = by_roots(tuple(rules), self.settings.target, self.settings.off)
+            self._indexed = rules, RuleIndex(by_root, self.operators)
         return self._indexed[1]
 
     def _worklist_of(self, graph: ir.Graph) -> Worklist:

@@ -49,7 +49,7 @@ def value_names(model: ir.Model) -> list[str]:
     """The name of every value of every graph; an initializer that is also an input counts once."""
     names: list[str] = []
     for graph, nodes in _levels(model):
-        names += {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+        names += {v.name for v in (*graph.inputs, *graph.initializers.data.values()) if v.name}
         names += [v.name for node in nodes for v in node.outputs if v.name]
     return names
 

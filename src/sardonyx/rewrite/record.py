@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -36,7 +37,9 @@ class Count:
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of all weights, strings apart."""
-        return sum(t.nbytes for t in self.weights if t.dtype != ir.DataType.STRING)
+        return sum(
+            math.ceil(kind.itemsize * facts.count(t)) for t in self.weights if (kind := t.dtype) != ir.DataType.STRING
+        )
 
     @classmethod
     def of(cls, model: ir.Model) -> Count:
@@ -45,7 +48,7 @@ class Count:
         weights: list[ir.TensorProtocol] = []
         for root in (model.graph, *(f.graph for f in model.functions.values())):
             for graph, nodes in facts.levels(root):
-                weights.extend([v.const_value for v in graph.initializers.values() if v.const_value is not None])
+                weights.extend([v.const_value for v in graph.initializers.data.values() if v.const_value is not None])
                 here = Counter([node.op_type for node in nodes])
                 operators.update(here)
                 if "Constant" in here:

@@ -17,14 +17,15 @@ class RuleIndex:
     """Rules by the surroundings in which they can fire.
 
     Args:
-        rules: The rules, in the order in which they are tried.
+        by_root: The rules by their roots, as :func:`by_roots` gives them, in the order in which they are tried.
         operators: Types of the operators that the model has, to which the caller may add; a rule that needs others
             is left out as long as they are missing.
     """
 
-    def __init__(self, rules: Sequence[Rule], operators: set[str]) -> None:
+    def __init__(self, by_root: Mapping[str, Sequence[Rule]], operators: set[str]) -> None:
         self._operators = operators
-        self._by_root = _by_root(tuple(rules))
+        self._by_root = by_root
+        self._behind: dict[tuple[str, ...], list[Rule]] = {}
         self._chosen: dict[tuple[str, ...], list[Rule]] = {}
         self._chosen_for = len(operators)
 
@@ -41,22 +42,30 @@ class RuleIndex:
         return chosen
 
     def _choose(self, key: tuple[str, ...]) -> list[Rule]:
-        root, *makers = key
-        chosen = []
-        for rule in itertools.chain(self._by_root.get(root, ()) if root != "*" else (), self._by_root.get("*", ())):
-            behind = not rule.after or not any(wanted.isdisjoint(makers) for wanted in rule.after)
-            if behind and (not rule.among or not any(needed.isdisjoint(self._operators) for needed in rule.among)):
-                chosen.append(rule)
-        return chosen
+        behind = self._behind.get(key)
+        if behind is None:
+            root, *makers = key
+            rooted = itertools.chain(self._by_root.get(root, ()) if root != "*" else (), self._by_root.get("*", ()))
+            behind = self._behind[key] = [
+                rule for rule in rooted if not any(wanted.isdisjoint(makers) for wanted in rule.after)
+            ]
+        return [rule for rule in behind if not any(needed.isdisjoint(self._operators) for needed in rule.among)]
 
 
 @functools.lru_cache(maxsize=64)
-def _by_root(rules: tuple[Rule, ...]) -> Mapping[str, Sequence[Rule]]:
-    """Rules by the operators that they are rooted at; few selections of rules serve many models."""
+def by_roots(rules: tuple[Rule, ...], target: str, off: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
+    """Rules by the operators that they are rooted at; few selections of rules serve many models.
+
+    Args:
+        rules: The rules, in order.
+        target: The target in force; rules for others are left out.
+        off: Labels of rules that must not fire.
+    """
     found: dict[str, list[Rule]] = {}
     for rule in rules:
-        for root in rule.roots:
-            found.setdefault(root, []).append(rule)
+        if rule.label not in off and (not rule.targets or target in rule.targets):
+            for root in rule.roots:
+                found.setdefault(root, []).append(rule)
     return found
 
 

@@ -131,7 +131,7 @@ class Sizes:
 
 
 def _told(sizes: Sequence[Size]) -> bool:
-    return not any(name.startswith(UNNAMED) for size in sizes for name in algebra.symbols(size))
+    return all(type(size) is int or not any(n.startswith(UNNAMED) for n in algebra.symbols(size)) for size in sizes)
 
 
 def parsed(text: str) -> Size:

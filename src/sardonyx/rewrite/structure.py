@@ -95,7 +95,7 @@ def plainly_sound(model: ir.Model) -> bool:
 def _reads_only_known(graph: ir.Graph, opset: int, known: set[ir.Value | None], depth: int) -> bool:
     if depth > MAX_DEPTH:
         return False
-    known.update((None, *graph.inputs, *graph.initializers.values()))
+    known.update((None, *graph.inputs, *graph.initializers.data.values()))
     for node in graph:
         if not known.issuperset(node.inputs):
             return False

@@ -79,7 +79,8 @@ class Worklist:
 
     def _outdated(self) -> list[ir.Node]:
         """The nodes within reach of a change that were tried before it, and not since."""
-        last = {node: change for node, change in self._changed.items() if self._alive(node)}
+        # What is no longer part of the model is let go when its turn comes; it reads nothing, and nobody reads it.
+        last = dict(self._changed)
         front = list(last)
         for _ in range(REACH):
             reached: dict[ir.Node, None] = {}
@@ -88,20 +89,20 @@ class Worklist:
                 for value in node.outputs:
                     for use in value.uses():
                         # What changed later than what it reads passes on its own change, as far.
-                        if last.get(use.node, 0) < change and self._alive(use.node):
-                            last[use.node] = change
-                            reached[use.node] = None
+                        reader = use[0]
+                        if last.get(reader, 0) < change:
+                            last[reader] = change
+                            reached[reader] = None
             front = list(reached)
         return [node for node, change in last.items() if self._tried.get(node, -1) < change]
 
     def _downstream(self, nodes: list[ir.Node], steps: int) -> list[ir.Node]:
         """The nodes that read, over at most so many steps, what these produce; these first."""
-        alive = self._alive
-        found = {node: None for node in nodes if alive(node)}
-        front = list(found)
+        found = dict.fromkeys(nodes)
+        front = nodes
         for _ in range(steps):
             readers = {use[0]: None for node in front for value in node.outputs for use in value.uses()}
-            front = [node for node in readers if node not in found and alive(node)]
+            front = [node for node in readers if node not in found]
             if not front:
                 break
             found.update(dict.fromkeys(front))

@@ -145,15 +145,18 @@ class Workspace:
 
     def discard(self, node: ir.Node) -> ir.Node:
         """Take a node out, with the bodies it holds, and stop it from reading anything."""
-        self._unread.extend(v for v in node.inputs if v is not None)
+        graph = node.graph
+        assert graph is not None
+        self._detach(node)
+        graph.remove(node)
+        return node
+
+    def _detach(self, node: ir.Node) -> None:
+        self._unread += [v for v in node.inputs if v is not None]
         if not self.flat:
             for body in facts.bodies(node):
                 self.discard_body(body)
-        graph = node.graph
-        assert graph is not None
-        graph.remove(node)
         _read_nothing(node)
-        return node
 
     def discard_body(self, body: ir.Graph) -> None:
         """Forget a body: its nodes read nothing any more and are never visited again."""
@@ -165,18 +168,24 @@ class Workspace:
 
     def remove_dead(self, candidates: Iterable[ir.Node | None]) -> list[ir.Node]:
         """Remove the candidates that nothing reads, and then what only they read."""
-        removed: list[ir.Node] = []
+        removed: dict[ir.Node, None] = {}
+        graphs: dict[ir.Graph, list[ir.Node]] = {}
         stack = [n for n in candidates if n is not None]
         while stack:
             node = stack.pop()
-            if node.graph is None or not all(map(facts.unused, node.outputs)):
+            graph = node.graph
+            if graph is None or node in removed or not all(map(facts.unused, node.outputs)):
                 continue
             read = [v for v in node.inputs if v is not None]
             if not self.flat:
                 read += [v for body in facts.bodies(node) for v in facts.captured_values(body)]
-            removed.append(self.discard(node))
+            self._detach(node)
+            removed[node] = None
+            graphs.setdefault(graph, []).append(node)
             stack += [p for v in read if (p := v.producer()) is not None]
-        return removed
+        for graph, nodes in graphs.items():
+            graph.remove(nodes)
+        return list(removed)
 
     def unread(self) -> list[ir.Node]:
         """The nodes of whose outputs discarded ones were readers, each time since the last call."""

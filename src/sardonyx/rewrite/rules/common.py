@@ -51,14 +51,14 @@ def _unlisted(graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
 
 def lists_weights_by_habit(model: ir.Model) -> bool:
     """Whether every weight is a graph input, and the model's producer knows no other way."""
-    weights = model.graph.initializers.values()
+    weights = model.graph.initializers.data.values()
     habit = (model.producer_name or "").lower() in LISTS_WEIGHTS
     return habit and bool(weights) and all(value.is_graph_input() for value in weights)
 
 
 def unlist_weights(graph: ir.Graph) -> list[ir.Value]:
     """Take every weight out of the inputs; returns those that were listed."""
-    listed = [value for value in graph.initializers.values() if value.is_graph_input()]
+    listed = [value for value in graph.initializers.data.values() if value.is_graph_input()]
     for value in listed:
         graph.inputs.remove(value)
     return listed
@@ -107,7 +107,7 @@ def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Resul
 def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
     """Weights that nothing reads."""
     for inner in engine.graphs(graph):
-        dead = [v for v in inner.initializers.values() if facts.unused(v) and not v.is_graph_input()]
+        dead = [v for v in inner.initializers.data.values() if facts.unused(v) and not v.is_graph_input()]
         for value in dead:
             del inner.initializers[value.name]  # type: ignore[arg-type]
     yield from ()
@@ -130,7 +130,7 @@ def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir
 
 def _duplicates(engine: Engine, graph: ir.Graph, seen: _Seen) -> Iterator[tuple[ir.Node, Result]]:
     found: dict[ir.Value, ir.Value] = {}
-    for value in graph.initializers.values():
+    for value in graph.initializers.data.values():
         tensor = facts.constant_tensor(value)
         if tensor is None or value.is_graph_output() or facts.unused(value):
             continue
