@@ -33,7 +33,7 @@ them; it is the page size of most systems."""
 ALIGNED_BYTES = 1 << 20
 _SMALL_ALIGNMENT = 64
 _STREAMED_BYTES = 4096
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 16
 _AMPLE_BYTES = 1 << 28
 _FORMATS = ("onnx", "onnxtxt", "textproto")
 _FORMAT_OF_SUFFIX = {
@@ -303,7 +303,7 @@ def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
             if not isinstance(piece, Payload):
                 buffer += piece
             elif piece.length < _BUFFER_BYTES:
-                # Systems take a few large pieces sooner than many small ones.
+                # Systems take a few pieces sooner than many small ones; a large buffer would be memory not touched yet.
                 buffer += plan.parts[piece.start].contents()
             else:
                 write_all(descriptor, buffer)

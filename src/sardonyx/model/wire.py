@@ -29,6 +29,7 @@ _ENDS_OF_LISTS = tuple(bytes([20 << 3 & 0x7F | 0x80, 1, kind]) for kind in (6, 7
 """How an attribute ends whose type is FLOATS, INTS or STRINGS: the field of its type comes after those of values."""
 
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
+_FIXED_CONTENTS = (FLOAT_DATA << 3 | _FIXED32, DOUBLE_DATA << 3 | _FIXED64)
 
 Buffer = bytes | memoryview
 
@@ -248,7 +249,11 @@ def _fields(data: Buffer, start: int, end: int, least: int) -> Iterator[_Field]:
             length = data[position]
             position += 1
             if length > 0x7F:
-                length, position = _varint(data, length_at, end)
+                if position < end and data[position] < 0x80:  # Most lengths have two digits.
+                    length += (data[position] - 1) << 7
+                    position += 1
+                else:
+                    length, position = _varint(data, length_at, end)
             if length > end - position:
                 raise _malformed(f"claims {length:,} bytes where {max(end - position, 0):,} are left", tag)
             if length >= least:
@@ -268,8 +273,8 @@ def _has_fixed_contents(data: Buffer, start: int, end: int) -> bool:
     """Whether a tensor holds floats or doubles one to a field, besides those in packed fields."""
     position = start
     while position < end:
-        key, position = _varint(data, position, end)
-        if key in (FLOAT_DATA << 3 | _FIXED32, DOUBLE_DATA << 3 | _FIXED64):
+        key, position = _varint(data, position, end) if data[position] > 0x7F else (data[position], position + 1)
+        if key in _FIXED_CONTENTS:
             return True
         position = _skip(data, position, end, key)
     return False

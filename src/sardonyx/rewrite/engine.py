@@ -128,8 +128,11 @@ class Engine(Workspace):
     def _run_graph(self, graph: ir.Graph, index: RuleIndex) -> None:
         for node in self._worklist_of(graph).drain():
             require_somebody()
+            rules = index.rules_for(node)
+            if not rules:
+                continue
             site = Site(self, node)
-            for rule in index.rules_for(node):
+            for rule in rules:
                 try:
                     result = rule.apply(site)
                 except facts.UnknownAttribute:
@@ -214,7 +217,7 @@ class Engine(Workspace):
                     return f"{self.settings.target} does not take {name}"
         weights = weights_of(patch.replace.values())
         added = sum([weight.nbytes for weight in weights]) if weights else 0
-        if added > 256:
+        if added > max(256, self.settings.growth):
             added -= self._freed(patch)
             if added > self.settings.growth:
                 return f"it would add {added} bytes of weights"
@@ -266,8 +269,8 @@ class Engine(Workspace):
             self._replace(old, new, fresh=new in made_values, nodes=nodes, graph=graph)
         removed = [self.discard(node) for node in patch.remove if node.graph is not None]
         removed += self.remove_dead([v.producer() for v in patch.replace] + [site.node])
-        if patch.edit is not None:
-            touched.update(dict.fromkeys(patch.edit()))
+        edited = [] if patch.edit is None else list(patch.edit())
+        touched.update(dict.fromkeys(edited))
         self._settle_names(replacements, made_values)
         removed_labels = tuple([node_label(node) for node in removed])
         added_labels = tuple([node_label(node) for node in nodes])
@@ -287,7 +290,8 @@ class Engine(Workspace):
             )
         )
         touched.update(dict.fromkeys(self.unread()))
-        self.note_operators(touched)
+        # What a patch put in may be new to the model, and what it changed in the bodies of what it touched.
+        self.note_operators([*nodes, *edited] if self.flat else touched)
         self._worklist_of(self.root).touch(touched)
 
     def _insert(self, graph: ir.Graph, nodes: Sequence[ir.Node], patch: Patch, root: ir.Node) -> None:

@@ -34,8 +34,15 @@ class RuleIndex:
         if len(self._operators) != self._chosen_for:
             self._chosen.clear()
             self._chosen_for = len(self._operators)
-        # Not by `map`: this is asked of every node, several times over.
-        key = (node.op_type, *[_maker(value) for value in node.inputs]) if node.domain in STANDARD else ("*",)
+        if node.domain in STANDARD:
+            # Makers are told right here: this is asked of every node, several times over.
+            makers = [
+                "" if value is None else _source(value) if (maker := value.producer()) is None else maker.op_type
+                for value in node.inputs
+            ]
+            key = (node.op_type, *makers)
+        else:
+            key = ("*",)
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self._choose(key)
@@ -69,11 +76,6 @@ def by_roots(rules: tuple[Rule, ...], target: str, off: frozenset[str]) -> Mappi
     return found
 
 
-def _maker(value: ir.Value | None) -> str:
-    """The operator that makes a value; that of constants for a weight, and nothing for an input."""
-    if value is None:
-        return ""
-    node = value.producer()
-    if node is not None:
-        return node.op_type
+def _source(value: ir.Value) -> str:
+    """What stands for the maker of a value that no node makes: the operator of constants for a weight, else nothing."""
     return CONSTANT if value.const_value is not None and facts.is_constant(value) else ""
