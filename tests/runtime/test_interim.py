@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -159,6 +160,39 @@ print({each.provider for each in session.placement}, "onnxruntime" in sys.module
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert found.stdout.split() == ["{'onnxruntime'}", "False"]
     close(np.load(folder / "y.npy"), answer())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.parametrize("engine", ["package", "library"])
+def test_forked_processes_do_without_what_was_loaded(folder: Path, engine: str) -> None:
+    """Threads of what the parent loaded are not in the child: a call would wait for them for ever."""
+    onnx.save(net(), folder / "net.onnx")
+    code = f"""import os, sys, threading, numpy as np, sardonyx
+from sardonyx.runtime import interim, priority, worth
+if {engine == "package"}:
+    import onnxruntime
+worth.Work.is_worth_loading, interim._LIKELY_BYTES = True, 0
+priority.FirstCall.wait = lambda _: threading.Event().wait(60)
+x = np.ones((5, 8), np.float32)
+def engines(session):
+    session.run(None, {{"x": x}})
+    return {{each.provider for each in session.placement}}
+session = sardonyx.Session(sys.argv[1])
+print(engines(session), flush=True)
+child = os.fork()
+if not child:
+    print(engines(session), engines(sardonyx.Session(sys.argv[1])), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(engines(session), flush=True)
+os._exit(0)
+"""
+    command = [sys.executable, "-c", code, folder / "net.onnx"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    before, forked, new, after = found.stdout.split()
+    assert before == after == "{'onnxruntime'}"
+    assert forked == "{'reference'}"
+    assert new == "{'onnxruntime'}"
 
 
 def test_what_it_holds_is_freed_when_compiled_code_is_ready(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,7 @@ class Interim:
         self._source = source
         self._options = options
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._loading: Future[Runner | None] | None = None
         graph = source.model.graph
         self._outputs = [str(value.name) for value in graph.outputs]
@@ -70,7 +72,13 @@ class Interim:
     def answers(self) -> bool:
         """Whether it has the model, so that calls go to it."""
         loading = self._loading
-        return loading is not None and loading.done() and not loading.exception() and loading.result() is not None
+        if loading is None or not loading.done() or self._is_of_another_process():
+            return False
+        return not loading.exception() and loading.result() is not None
+
+    def _is_of_another_process(self) -> bool:
+        """Whether this one was forked since: it has no threads of what its parent loaded."""
+        return self._process != os.getpid()
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext
@@ -88,7 +96,7 @@ class Interim:
         Raises:
             ResourceError: The time is over, or the run was terminated.
         """
-        if context.recorder is not None or not self._takes(output_names, feeds):
+        if context.recorder is not None or self._is_of_another_process() or not self._takes(output_names, feeds):
             return None
         runner = self._loaded(feeds)
         if runner is None:

@@ -53,7 +53,9 @@ _LEVELS = {"none": 0, "basic": 1, "all": 99}
 
 
 def library() -> Path | None:
-    """The library in the installed package, which is not imported; None where there is none."""
+    """The library in the installed package, which is not imported; None where there is none to be opened here."""
+    if _is_of_another_process():
+        return None
     spec = importlib.util.find_spec("onnxruntime")
     folders = () if spec is None else spec.submodule_search_locations or ()
     found = [path for folder in folders for path in sorted((Path(folder) / "capi").glob(NAMES))]
@@ -109,15 +111,26 @@ class Interface:
 
 
 _opening = threading.Lock()
+_opened_by: int | None = None
+"""The process that opened the library: one that is forked from it has no threads of its sessions, and perhaps a lock
+that nobody will let go of."""
+
+
+def _is_of_another_process() -> bool:
+    return _opened_by not in (None, os.getpid())
 
 
 def interface(path: Path) -> Interface:
     """The library, opened once in a process.
 
     Raises:
-        UnsupportedError: It is no such library, or an older one.
+        UnsupportedError: It is no such library, or an older one; or it was opened before this process was forked.
     """
+    global _opened_by
+    if _is_of_another_process():
+        raise UnsupportedError("ONNX Runtime's library was opened before this process was forked.", where=str(path))
     with _opening:
+        _opened_by = os.getpid()
         return _interface(path)
 
 
