@@ -89,3 +89,25 @@ def test_what_is_asked_from_around_counts_inside() -> None:
         with pytest.raises(Abandoned):
             require_somebody()
     require_somebody()
+
+
+def test_what_a_thread_may_need_is_taken_down_after_it() -> None:
+    """Whenever that was registered: before any work was begun, or after some."""
+    found = ended("""
+import atexit
+from sardonyx.core import background
+from sardonyx.core.abandonment import Abandoned
+
+def work():
+    try:
+        background.pause(1000)
+    except Abandoned:
+        print("ended", flush=True)
+        raise
+
+atexit.register(print, "first taken down", flush=True)
+background.start("before", lambda: None)
+atexit.register(print, "second taken down", flush=True)
+background.start("work", work)
+""")
+    assert (found.returncode, found.stdout) == (0, "ended\nsecond taken down\nfirst taken down\n")

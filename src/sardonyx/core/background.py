@@ -20,7 +20,6 @@ _LAST_SECONDS = 10.0
 
 _ending = threading.Event()
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_is_registered = False
 
 
 def start(name: str, work: Callable[..., object], *arguments: Any) -> threading.Thread:
@@ -31,7 +30,6 @@ def start(name: str, work: Callable[..., object], *arguments: Any) -> threading.
         work: What to do.
         arguments: What it is given.
     """
-    global _is_registered
 
     def wanted() -> None:
         try:
@@ -41,10 +39,9 @@ def start(name: str, work: Callable[..., object], *arguments: Any) -> threading.
             return
 
     thread = threading.Thread(target=wanted, name=name, daemon=True)
-    if not _is_registered:
-        # Only now, so that it comes before what was registered sooner: threads may need what that takes down.
-        _is_registered = True
-        atexit.register(_end)
+    # Again each time, so that it comes before what was registered sooner: threads may need what that takes down.
+    atexit.unregister(_end)
+    atexit.register(_end)
     _threads.add(thread)
     thread.start()
     return thread
