@@ -82,22 +82,99 @@ def test_sorts(dtype: t.DType, descending: bool) -> None:
             assert_close(program.run([x]), computed(function, [x]))
 
 
-@pytest.mark.parametrize("largest", [False, True])
-@pytest.mark.parametrize("k", [3, 7, 40])
-def test_the_first_few(k: int, largest: bool) -> None:
-    def body(x: L.Tensor) -> list[L.Tensor]:
-        at = L.top_k(x, 1, k, largest)
-        return [at, L.gather_elements(x, at, 1)]
+LONG = {
+    "random": lambda rng, n: rng.standard_normal((3, n)) * 1000,
+    "rising": lambda rng, n: np.sort(rng.standard_normal((3, n)) * 1000),
+    "falling": lambda rng, n: -np.sort(rng.standard_normal((3, n)) * 1000),
+    "few values": lambda rng, n: rng.integers(-2, 3, (3, n)),
+    "one value": lambda rng, n: np.full((3, n), 7),
+}
+"""Rows of every way that a buffer of the best fills up, and of digits that all have in common."""
 
-    function = trace("f", body, [TensorType(t.FLOAT, (N, M))])
-    program = Program(function)
+
+def long(kind: str, n: int, dtype: t.DType) -> np.ndarray:
+    """Rows with NaN of either sign, infinities and zeros of either sign among floating-point elements."""
+    rng = np.random.default_rng(n)
+    x = LONG[kind](rng, n)
+    if not t.is_float(dtype):
+        limits = np.iinfo(t.numpy_dtype(dtype)) if dtype != t.BOOL else None
+        found = x > 0 if limits is None else np.clip(x, max(limits.min, -(2**62)), min(limits.max, 2**62))
+        found = found.astype(t.numpy_dtype(dtype))
+        if limits is not None:
+            found[1, : n // 9], found[2, : n // 9] = limits.min, limits.max
+        return found
+    x = x.astype(t.numpy_dtype(dtype))
+    for each in (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0):
+        x[1:][rng.random((2, n)) < 0.05] = each
+    x[2][rng.random(n) < 0.5] = -np.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [t.FLOAT, t.DOUBLE, t.FLOAT16, t.BFLOAT16, t.INT64, t.UINT64, t.INT32, t.UINT32, t.INT16, t.UINT8, t.INT8, t.BOOL],
+    ids=lambda d: d.name.lower(),
+)
+@pytest.mark.parametrize("descending", [False, True])
+def test_long_rows_are_sorted(dtype: t.DType, descending: bool) -> None:
+    program = Program(trace("f", lambda x: [L.sort(x, 1, descending)], [TensorType(dtype, (N, M))]))
     assert not program.schedule.host
+    for kind in LONG:
+        for n in (33, 127, 129, 700):
+            x = long(kind, n, dtype)
+            assert_close(program.run([x]), computed(program.function, [x]))
+
+
+def first_of(dtype: t.DType, k: int | Dim, largest: bool, axis: int = 1) -> Program:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        at = L.top_k(x, axis, k, largest)
+        return [at, L.gather_elements(x, at, axis), at * 2 + 1]
+
+    program = Program(trace("f", body, [TensorType(dtype, (N, M))]))
+    assert not program.schedule.host
+    return program
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("k", [0, 1, 3, 7, 40, 150])
+@pytest.mark.parametrize("dtype", [t.FLOAT, t.INT64, t.DOUBLE, t.UINT8], ids=lambda d: d.name.lower())
+def test_the_first_few(dtype: t.DType, k: int, largest: bool) -> None:
+    program = first_of(dtype, k, largest)
     rng = np.random.default_rng(3)
-    for size in (k, k + 1, 53, 200):
-        x = random(rng, (5, size), t.FLOAT)
-        assert_close(program.run([x]), computed(function, [x]))
-    with pytest.raises(Fault):
-        program.run([np.zeros((1, 2), np.float32)])
+    for size in (k, k + 1, 53, 200, 1500):
+        if size >= k:
+            x = random(rng, (5, size), dtype)
+            assert_close(program.run([x]), computed(program.function, [x]))
+    for kind in LONG:
+        x = long(kind, 2500, dtype)
+        assert_close(program.run([x]), computed(program.function, [x]))
+    if k > 2:
+        with pytest.raises(Fault):
+            program.run([np.zeros((1, 2), t.numpy_dtype(dtype))])
+
+
+@pytest.mark.parametrize("k", [1, 5, 200])
+def test_the_first_few_of_columns(k: int) -> None:
+    program = first_of(t.FLOAT, k, True, axis=0)
+    for kind in LONG:
+        x = np.ascontiguousarray(long(kind, 900, t.FLOAT).T)
+        assert_close(program.run([x]), computed(program.function, [x]))
+
+
+def test_as_many_of_the_first_as_sizes_tell() -> None:
+    program = first_of(t.FLOAT, M // 10, True)
+    for n in (0, 5, 10, 25, 400, 3000):
+        x = long("random", n, t.FLOAT)
+        assert_close(program.run([x]), computed(program.function, [x]))
+
+
+def test_the_first_few_of_what_is_computed_on_the_way() -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [L.top_k(L.permute(L.exp(x) * 0.5, (1, 0, 2)), 2, 20, True)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, M, 300))])
+    x = np.random.default_rng(5).standard_normal((2, 3, 300)).astype(np.float32)
+    np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
 
 
 @pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE], ids=lambda d: d.name.lower())

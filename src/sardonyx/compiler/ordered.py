@@ -10,18 +10,28 @@ from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels import determinant, fourier, sorting
 from sardonyx.compiler.kernels.fourier import Fourier
 from sardonyx.compiler.kernels.kernel import Index
+from sardonyx.compiler.kernels.sorting import Sorting
 from sardonyx.compiler.launch import Scratch, Stage
-from sardonyx.compiler.loops import bound_at, combining, identity, nest_axes, stored, work_items
-from sardonyx.compiler.reader import Element, dtype_of
+from sardonyx.compiler.loops import (
+    CHUNK,
+    bound_at,
+    combining,
+    identity,
+    masked,
+    nest_axes,
+    over_vectors,
+    stored,
+    work_items,
+)  # fmt: skip
+from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.vectors import Vector
 from sardonyx.compiler.views import shape_of
 from sardonyx.compiler.writing import Writing
-from sardonyx.core import types as t
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, ceil_div, dim_max, floor_div
 from sardonyx.core.graph import Value
 
-FEW = 32
-"""Most elements that are chosen one by one; for more of them the row is sorted."""
+EFFORT = 4
+"""What an element that is sorted takes, in elements that are read and written."""
 
 
 def ordered(writing: Writing, value: Value) -> Size:
@@ -30,8 +40,12 @@ def ordered(writing: Writing, value: Value) -> Size:
 
 
 def lanes_for(value: Value, lanes: int) -> int:
-    """The lanes of the kernel: those of a vector where rows lie side by side and are walked together."""
-    return lanes if value.op == "scan" and value.params["axis"] != len(shape_of(value)) - 1 else 1
+    """The lanes of the kernel: 1 where a row is taken element by element.
+
+    A row is sorted by vectors; the rows of a scan are walked together where they lie side by side.
+    """
+    side_by_side = value.op == "scan" and value.params["axis"] != len(shape_of(value)) - 1
+    return lanes if side_by_side or value.op in ("sort", "top_k") else 1
 
 
 def _scan(w: Writing, value: Value) -> Size:
@@ -57,33 +71,35 @@ def _sort(w: Writing, value: Value) -> Size:
     source, axis = value.operands[0], value.params["axis"]
     reader, e = w.reader, w.kernel.emitter
     memory = w.located(w.group.root)
-    length = shape_of(source)[axis]
-    n, k = w.kernel.size(length), w.kernel.size(shape_of(value)[axis])
-    few = k if value.op == "top_k" and isinstance(k, int) and 1 <= k <= FEW else None
-    scratch, bytes_ = _scratch(w, sorting.scratch_bytes(few or length))
+    length, wanted = shape_of(source)[axis], shape_of(value)[axis]
     descending = value.params["descending" if value.op == "sort" else "largest"]
+    words = w.kernel.target.lanes(8 * sorting.WORD)
+    sort = Sorting(e, dtype_of(source), descending, length, wanted, reader.lanes, words)
+    n, room = w.kernel.size(length), w.kernel.size(sort.room)
+    k = e.least(w.kernel.size(wanted), n)
+    scratch, bytes_ = _scratch(w, sort.bytes)
 
     def row(place: list[Index]) -> None:
         if value.op == "top_k":
-            reader.require(e.let(f"icmp sle i64 {k}, {n}"), 1)
+            reader.require(e.let(f"icmp sle i64 {w.kernel.size(wanted)}, {n}"), 1)
+        if not isinstance(n, int) or n > sorting.MOST:
+            reader.require(e.let(f"icmp sle i64 {n}, {sorting.MOST}"), 1)
 
-        def key(i: str) -> str:
-            with reader.inside():
-                return reader.element(source, (*place[:axis], Index(i), *place[axis + 1 :])).name
+        def at(index: Index) -> tuple[Index, ...]:
+            return (*place[:axis], index, *place[axis + 1 :])
 
-        mine = e.address(scratch, "i8", e.mul("%worker", bytes_))
-        dtype = dtype_of(source)
-        if few:
-            indices = sorting.first_of_row(e, n, few, mine, dtype, descending, key)
-        else:
-            indices = sorting.sort_row(e, n, mine, dtype, descending, key)
-        with e.loop(0, e.least(k, n)) as i, reader.inside():
-            here = (*place[:axis], Index(i), *place[axis + 1 :])
-            found = storage.load(e, t.INT64, indices, Index(i), 1)
-            reader.bind(value, bound_at(value, here, Element(found, True)))
-            stored(reader, w.group.root, memory, here)
+        def read(first: str, mask: str | None) -> str:
+            with masked(reader, mask):
+                return reader.vector(source, at(Index(first, 1, reader.lanes)))
 
-    return _rows(w, shape_of(source), (axis,), False, row)
+        def write(index: Index) -> None:
+            reader.bind(value, bound_at(value, at(index), Element(sort.index(str(index.base)), False)))
+            stored(reader, w.group.root, memory, at(index))
+
+        sort.first(n, k, room, e.address(scratch, "i8", e.mul("%worker", bytes_)), read)
+        over_vectors(reader, 0, k, k if isinstance(k, int) else None, write)
+
+    return _rows_apart(w, shape_of(source), axis, row)
 
 
 def _determinant(w: Writing, value: Value) -> Size:
@@ -163,6 +179,26 @@ def _rows(
     loops = nest_axes(shape, [axis for axis in range(len(shape)) if axis not in axes], lambda a, b: False)
     work = math.prod(shape[axis] for axis in axes)
     return work_items(w.reader, loops, len(shape), work, lane, body)
+
+
+def _rows_apart(w: Writing, shape: Sequence[Size], axis: int, body: Callable[[list[Index]], None]) -> Size:
+    """Write the nest over all axes but that of a row, where a row takes so long that few of them are a work item."""
+    e = w.kernel.emitter
+    others = [each for each in range(len(shape)) if each != axis and shape[each] != 1]
+    count = math.prod(shape[each] for each in others)
+    rows = dim_max(floor_div(CHUNK, dim_max(shape[axis] * EFFORT, 1)), 1)
+    total, step = w.kernel.size(count), w.kernel.size(rows)
+    with e.loop("%first", "%last") as item:
+        begin = e.mul(item, step)
+        with e.loop(begin, e.least(e.add(begin, step), total)) as row, w.reader.inside():
+            place = [ORIGIN] * len(shape)
+            at: str | int = row
+            for each in reversed(others):
+                size = w.kernel.size(shape[each])
+                place[each] = Index(at if each == others[0] else e.rem(at, size))
+                at = at if each == others[0] else e.div(at, size)
+            body(place)
+    return ceil_div(count, rows)
 
 
 _WAYS: dict[str, Callable[[Writing, Value], Size]] = {

@@ -1,165 +1,323 @@
-"""Sorting a row: a stable merge of runs that double, of keys with their indices."""
+"""The first of a row, in order: of all of it, or of those that can still be among them.
+
+Elements become integers that are ordered as they are, and each is kept with its index. A vector of them at a time is
+compared with the last of the best that were found so far; what stands before that one goes into a buffer. A full
+buffer is sorted, and the best of it are what the rest of the row is compared with. Where most of the row is asked for,
+the buffer holds all of it, and is sorted once.
+
+A short buffer is sorted by counting, for each entry, those that stand before it, vectors at a time and without a branch
+that anything could guess wrong; a longer one by its digits, the lowest first. Both keep equal keys in order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from sardonyx.compiler import storage
-from sardonyx.compiler.emitter import Emitter, Variable
-from sardonyx.compiler.kernels.kernel import Index
+from sardonyx.compiler.emitter import Emitter, Variable, splat, vector
 from sardonyx.compiler.vectors import Vector
 from sardonyx.core import types as t
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Size, dim_max, dim_min
 
-KEY_BYTES = 8
-"""Room for a key, whatever its type."""
+MOST = (1 << 32) - 1
+"""Most elements of a row: an index has to fit into half a word."""
 
+WORD = 8
+"""Bytes of a word: a key of 32 bits above the index, or a key of 64 bits, whose index has a word of its own."""
 
-def scratch_bytes(n: Size) -> Size:
-    """Bytes that sorting ``n`` keys needs."""
-    return n * (2 * KEY_BYTES + 16)
+ROOM = 4
+"""How many times what is asked for goes into the buffer: a longer one is sorted less often, and takes longer each time;
+of random elements that is about twice a row of ten times the buffer."""
 
+DIGIT = 8
+"""Bits of a digit."""
 
-def sort_row(
-    e: Emitter,
-    n: str | int,
-    scratch: str,
-    dtype: t.DType,
-    descending: bool,
-    key: Callable[[str], str],
-) -> str:
-    """Write the sort of a row; equal keys stay in order. NaN is greater than every number.
+ABREAST = 4
+"""Vectors of entries whose places are counted side by side."""
 
-    Args:
-        e: Where it goes.
-        n: How many keys.
-        scratch: Memory of :func:`scratch_bytes`.
-        dtype: The type of the keys.
-        descending: Whether the greatest comes first.
-        key: Writes the read of a key by its index, as it is in registers.
-
-    Returns:
-        A pointer to the indices, ``i64``, in order.
-    """
-    return _Sort(e, n, scratch, dtype, descending).write(key)
+KeyAt = Callable[[str, "str | None"], str]
+"""Writes the read of a vector of elements from an index on, under a mask of those that exist; None: all do."""
 
 
-def first_of_row(
-    e: Emitter,
-    n: str | int,
-    k: int,
-    scratch: str,
-    dtype: t.DType,
-    descending: bool,
-    key: Callable[[str], str],
-) -> str:
-    """Write the choice of the first few of a row, as :func:`sort_row` orders them; of all where there are fewer.
-
-    Each key is compared with the last of those chosen so far, and put in its place where it stands before that.
+class Sorting:
+    """Finds the first of rows; NaN is greater than every number, zeros are equal, and equal elements stay in order.
 
     Args:
         e: Where it goes.
-        n: How many keys.
-        k: How many are chosen, 1 at least.
-        scratch: Memory of :func:`scratch_bytes` of ``k``.
-        dtype: The type of the keys.
+        dtype: The type of the elements.
         descending: Whether the greatest comes first.
-        key: Writes the read of a key by its index, as it is in registers.
-
-    Returns:
-        A pointer to the indices, ``i64``, in order.
+        length: How many elements a row has.
+        wanted: How many of them are wanted; no more than there are.
+        lanes: Elements of a vector that are read at a time.
+        word_lanes: Words of a vector register.
     """
-    chosen = _Sort(e, k, scratch, dtype, descending)
-    keys, indices = chosen.keys[0].get(), chosen.indices[0].get()
-    with e.loop(0, n) as i:
-        new = key(i)
-        enters = e.variable("i1", e.let(f"icmp slt i64 {i}, {k}"))
-        with e.when(e.let(f"xor i1 {enters.get()}, true")):
-            enters.set(chosen.before(new, chosen.key(keys, k - 1)))
-        with e.when(enters.get()):
-            at = e.variable("i64", str(e.least(i, k - 1)))
-            moves = e.variable("i1")
 
-            def goes_on(at: Variable = at, moves: Variable = moves, new: str = new) -> str:
-                moves.set("false")
-                with e.when(e.let(f"icmp sgt i64 {at.get()}, 0")):
-                    moves.set(chosen.before(new, chosen.key(keys, str(e.sub(at.get(), 1)))))
-                return moves.get()
-
-            with e.repeat(goes_on):
-                to = at.get()
-                before = str(e.sub(to, 1))
-                storage.store(e, dtype, chosen.key(keys, before), keys, Index(to), 1)
-                chosen.put(indices, to, storage.load(e, t.INT64, indices, Index(before), 1))
-                at.set(before)
-            storage.store(e, dtype, new, keys, Index(at.get()), 1)
-            chosen.put(indices, at.get(), i)
-    return indices
-
-
-class _Sort:
-    def __init__(self, e: Emitter, n: str | int, scratch: str, dtype: t.DType, descending: bool) -> None:
+    def __init__(
+        self, e: Emitter, dtype: t.DType, descending: bool, length: Size, wanted: Size, lanes: int, word_lanes: int
+    ) -> None:
         self.e = e
-        self.n = n
         self.dtype = dtype
         self.descending = descending
-        bytes_ = e.mul(n, KEY_BYTES)
-        at = [e.address(scratch, "i8", e.mul(bytes_, part)) for part in range(4)]
-        self.keys = [e.variable("ptr", at[0]), e.variable("ptr", at[1])]
-        self.indices = [e.variable("ptr", at[2]), e.variable("ptr", at[3])]
+        self.lanes = lanes
+        self.word_lanes = word_lanes
+        self._element = storage.register_type(dtype)
+        self._wide = self._element in ("i64", "double")
+        self._digits = {"i1": 1, "i8": 1, "i16": 2}.get(self._element, 8 if self._wide else 4)
+        short = ABREAST * word_lanes
+        self._few = 2 * short if self._wide else 4 * short
+        """Most entries whose places are counted."""
+        self.room: Size = dim_min(length, dim_max(ROOM * wanted, lanes)) + lanes
+        """Entries that the buffer has room for."""
+        self._arrays = 4 if self._wide else 2
+        self._fixed = WORD * (self._few + short + lanes) + 4 * (self._digits << DIGIT)
 
-    def write(self, key: Callable[[str], str]) -> str:
-        e, n = self.e, self.n
-        keys, indices = self.keys[0].get(), self.indices[0].get()
-        with e.loop(0, n) as i:
-            storage.store(e, self.dtype, key(i), keys, Index(i), 1)
-            self.put(indices, i, i)
-        width = e.variable("i64", "1")
-        with e.repeat(lambda: e.let(f"icmp slt i64 {width.get()}, {n}")):
-            run = width.get()
-            with e.loop(0, n, e.mul(run, 2)) as first:
-                middle = e.least(e.add(first, run), n)
-                self._merge(first, middle, e.least(e.add(middle, run), n))
-            for pair in (self.keys, self.indices):
-                one, other = pair[0].get(), pair[1].get()
-                pair[0].set(other)
-                pair[1].set(one)
-            width.set(str(e.mul(run, 2)))
-        return self.indices[0].get()
+    @property
+    def bytes(self) -> Size:
+        """Bytes of scratch memory."""
+        return self._arrays * WORD * (self.room + self._slack) + self._fixed
 
-    def _merge(self, first: str, middle: str | int, end: str | int) -> None:
-        """Two runs that follow each other into one."""
+    @property
+    def _slack(self) -> int:
+        """Entries behind a buffer that are read, whatever they are."""
+        return max(64, ABREAST * self.word_lanes)
+
+    def first(self, n: str | int, k: str | int, room: str | int, scratch: str, read: KeyAt) -> None:
+        """Write the search of a row.
+
+        Args:
+            n: How many elements it has.
+            k: How many are wanted, ``n`` at most.
+            room: The number that :attr:`room` is.
+            scratch: Memory of :attr:`bytes`.
+            read: Reads the elements.
+        """
+        self._lay_out(scratch, room)
+        if k == 1 and not self._wide:
+            self._least(n, read)
+        else:
+            self._search(n, k, room, read)
+
+    def _least(self, n: str | int, read: KeyAt) -> None:
+        """The one entry that comes first."""
+        e, lanes = self.e, self.lanes
+        type, greatest = vector(lanes, "i64"), (1 << 63) - 1
+        best = e.variable(type, splat(str(greatest), lanes, "i64"))
+        with e.loop(0, n, lanes) as i:
+            key, there = self._keys(n, i, read)
+            (word,) = self._words(key, i)
+            best.set(there.where(word, greatest).call("smin", Vector(e, best.get(), "i64", lanes)).name)
+        least = e.call("i64", f"llvm.vector.reduce.smin.v{lanes}i64", [(type, best.get())])
+        self._put(self._from[0].get(), 0, least)
+
+    def _search(self, n: str | int, k: str | int, room: str | int, read: KeyAt) -> None:
+        e, lanes = self.e, self.lanes
+        count, last = e.variable("i64", "0"), e.variable(self._key_type, "0")
+        filling = e.variable(vector(lanes, "i1"), splat("true", lanes, "i1"))
+        limit = e.sub(room, lanes)
+        with e.loop(0, n, lanes) as i:
+            key, there = self._keys(n, i, read)
+            best = Vector(e, e.spread(last.get(), lanes, self._key_type), self._key_type, lanes)
+            good = (Vector(e, filling.get(), "i1", lanes) | (key < best)) & there
+            with e.when(good.any()):
+                self._append(key, i, good, count)
+            full = e.let(f"icmp sgt i64 {count.get()}, {limit}")
+            ends = e.let(f"icmp sle i64 {e.sub(n, i)}, {lanes}")
+            with e.when(e.let(f"or i1 {full}, {ends}")):
+                self._sort(count.get())
+                count.set(str(k))
+                filling.set(splat("false", lanes, "i1"))
+                worst = self._word(self._from[0].get(), e.most(e.sub(k, 1), 0))
+                last.set(worst if self._wide else Vector(e, worst, "i64", 1).lshr(32).to("trunc", "i32").name)
+
+    def index(self, at: str) -> str:
+        """Write the read of a vector of indices, ``i64``, from one in the order that was found on.
+
+        Behind the last there are others, whatever they are.
+        """
+        e, type = self.e, vector(self.lanes, "i64")
+        found = e.load(type, e.address(self._from[-1].get(), "i64", at), 8)
+        return found if self._wide else (Vector(e, found, "i64", self.lanes) & MOST).name
+
+    def _lay_out(self, scratch: str, room: str | int) -> None:
         e = self.e
-        keys, indices = self.keys[0].get(), self.indices[0].get()
-        to_keys, to_indices = self.keys[1].get(), self.indices[1].get()
-        left, right = e.variable("i64", first), e.variable("i64", str(middle))
-        with e.loop(first, end) as goal:
-            a, b = left.get(), right.get()
-            chosen = e.variable("i1", "false")
-            with e.when(e.let(f"icmp slt i64 {b}, {end}")):
-                chosen.set("true")
-                with e.when(e.let(f"icmp slt i64 {a}, {middle}")):
-                    chosen.set(self.before(self.key(keys, b), self.key(keys, a)))
-            from_right = chosen.get()
-            source = e.let(f"select i1 {from_right}, i64 {b}, i64 {a}")
-            storage.store(e, self.dtype, self.key(keys, source), to_keys, Index(goal), 1)
-            self.put(to_indices, goal, storage.load(e, t.INT64, indices, Index(source), 1))
-            one = e.let(f"zext i1 {from_right} to i64")
-            right.set(str(e.add(b, one)))
-            left.set(str(e.add(a, e.let(f"sub i64 1, {one}"))))
+        size = e.mul(e.add(room, self._slack), WORD)
+        at = [e.address(scratch, "i8", e.mul(size, part)) for part in range(self._arrays)]
+        half = self._arrays // 2
+        self._from = [e.variable("ptr", each) for each in at[:half]]
+        self._to = [e.variable("ptr", each) for each in at[half:]]
+        rest = e.address(scratch, "i8", e.mul(size, self._arrays))
+        self._places = rest
+        self._some = e.address(rest, "i64", self._few + ABREAST * self.word_lanes)
+        self._counts = e.address(self._some, "i64", self.lanes)
 
-    def before(self, a: str, b: str) -> str:
-        """Whether a key stands before another, whatever their order was."""
-        x, y = (Vector(self.e, name, storage.register_type(self.dtype), 1) for name in (a, b))
-        if not x.is_float:
-            sign = "s" if t.kind(self.dtype) == "int" else "u"
-            return x.compare(f"{sign}{'gt' if self.descending else 'lt'}", y).name
-        if self.descending:
-            return ((x > y) | (x.is_nan() & ~y.is_nan())).name
-        return ((x < y) | (y.is_nan() & ~x.is_nan())).name
+    # Keys.
 
-    def key(self, keys: str, at: str | int) -> str:
-        return storage.load(self.e, self.dtype, keys, Index(at), 1)
+    @property
+    def _key_type(self) -> str:
+        return "i64" if self._wide else "i32"
 
-    def put(self, indices: str, at: str, index: str) -> None:
-        storage.store(self.e, t.INT64, index, indices, Index(at), 1)
+    def _key(self, name: str) -> Vector:
+        """Elements as signed integers: those that come first are the least."""
+        x = Vector(self.e, name, self._element, self.lanes)
+        if x.is_float:
+            bits = x.bits()
+            least = bits.like(-(1 << (63 if self._wide else 31)))
+            # Both zeros are 0. What NaN becomes has no more digits than short floats have.
+            ordered = (bits < 0).where(least - bits, bits)
+            nan = 0x7FFF << (48 if self._wide else 16)
+            key = x.is_nan().where(bits.like(nan), ordered)
+        else:
+            # The digits that there are stand at the upper end.
+            unsigned = t.kind(self.dtype) != "int"
+            key, free = x, {"i1": 24, "i8": 24, "i16": 16}.get(self._element, 0)
+            if free:
+                key = x.to("zext" if unsigned else "sext", "i32") << free
+            if unsigned:
+                key = key ^ -(1 << (63 if self._wide else 31))
+        return ~key if self.descending else key
+
+    def _keys(self, n: str | int, i: str, read: KeyAt) -> tuple[Vector, Vector]:
+        """A vector of keys, and which of them exist."""
+        e, lanes = self.e, self.lanes
+        keys, there = e.variable(vector(lanes, self._key_type)), e.variable(vector(lanes, "i1"))
+        left = e.sub(n, i)
+        some = e.lanes_below(left, lanes)
+        with e.either(e.let(f"icmp sge i64 {left}, {lanes}")) as branches:
+            for _, mask in zip(branches, (None, some), strict=True):
+                keys.set(self._key(read(i, mask)).name)
+                there.set(mask or splat("true", lanes, "i1"))
+        return Vector(e, keys.get(), self._key_type, lanes), Vector(e, there.get(), "i1", lanes)
+
+    def _words(self, key: Vector, i: str) -> list[Vector]:
+        """The words of entries: keys and indices in one, or each in one of its own."""
+        e, lanes = self.e, self.lanes
+        first = Vector(e, e.spread(i, lanes, "i64"), "i64", lanes)
+        index = first + Vector(e, e.lane_numbers(lanes), "i64", lanes)
+        return [key, index] if self._wide else [(key.to("sext", "i64") << 32) | index]
+
+    # The buffer.
+
+    def _word(self, array: str, at: str | int) -> str:
+        return self.e.load("i64", self.e.address(array, "i64", at), 8)
+
+    def _put(self, array: str, at: str | int, word: str) -> None:
+        self.e.store("i64", word, self.e.address(array, "i64", at), 8)
+
+    def _append(self, key: Vector, i: str, good: Vector, count: Variable) -> None:
+        """Put the elements of a vector that are good behind the others."""
+        e, lanes = self.e, self.lanes
+        type, words = vector(lanes, "i64"), self._words(key, i)
+        arrays = [each.get() for each in self._from]
+        every = e.let(f"bitcast {good} to i{lanes}")
+        behind = e.let(f"and i{lanes} {every}, {e.let(f'add i{lanes} {every}, 1')}")
+        with e.either(e.let(f"icmp eq i{lanes} {behind}, 0")) as branches:
+            next(branches)
+            # Those in front are good, and no others: what comes next overwrites the others.
+            at = count.get()
+            for word, array in zip(words, arrays, strict=True):
+                e.store(type, word.name, e.address(array, "i64", at), 8)
+            more = e.call(f"i{lanes}", f"llvm.ctpop.i{lanes}", [(f"i{lanes}", every)])
+            count.set(str(e.add(at, e.let(f"zext i{lanes} {more} to i64"))))
+            next(branches)
+            for word, array in zip(words, arrays, strict=True):
+                e.store(type, word.name, self._some, 8)
+                at = count.get()
+                for lane in range(lanes):
+                    # Where it is not good, the next one takes its place.
+                    self._put(array, at, self._word(self._some, lane))
+                    bit = e.let(f"trunc i{lanes} {e.let(f'lshr i{lanes} {every}, {lane}')} to i1")
+                    at = str(e.add(at, e.let(f"zext i1 {bit} to i64")))
+            count.set(at)
+            next(branches, None)
+
+    # Sorting it.
+
+    def _sort(self, count: str) -> None:
+        """Put the entries of the buffer in order."""
+        e = self.e
+        with e.either(e.let(f"icmp sle i64 {count}, {self._few}")) as branches:
+            next(branches)
+            self._by_places(count)
+            next(branches)
+            self._by_digits(count)
+            next(branches, None)
+
+    def _swap(self) -> None:
+        for here, there in zip(self._from, self._to, strict=True):
+            one, other = here.get(), there.get()
+            here.set(other)
+            there.set(one)
+
+    def _by_places(self, count: str) -> None:
+        """Count the entries before each, and put it there."""
+        e, lanes = self.e, self.word_lanes
+        type, abreast = vector(lanes, "i64"), ABREAST * lanes
+        words = self._from[0].get()
+        with e.loop(0, count, abreast) as start:
+            at = [e.add(start, part * lanes) for part in range(ABREAST)]
+            mine = [Vector(e, e.load(type, e.address(words, "i64", i), 8), "i64", lanes) for i in at]
+            before = [e.variable(type, splat("0", lanes, "i64")) for _ in mine]
+            with e.loop(0, count) as j:
+                other = Vector(e, e.spread(self._word(words, j), lanes, "i64"), "i64", lanes)
+                for i, word, found in zip(at, mine, before, strict=True):
+                    first = other < word
+                    if self._wide:  # Keys are not told apart by their indices, but by where they stand.
+                        number = Vector(e, e.spread(str(i), lanes, "i64"), "i64", lanes)
+                        number = number + Vector(e, e.lane_numbers(lanes), "i64", lanes)
+                        earlier = Vector(e, e.spread(j, lanes, "i64"), "i64", lanes) < number
+                        first = first | (other.equals(word) & earlier)
+                    found.set((Vector(e, found.get(), "i64", lanes) - first.to("sext", "i64")).name)
+            for i, found in zip(at, before, strict=True):
+                e.store(type, found.get(), e.address(self._places, "i64", i), 8)
+        with e.loop(0, count) as i:
+            place = self._word(self._places, i)
+            for here, there in zip(self._from, self._to, strict=True):
+                self._put(there.get(), place, self._word(here.get(), i))
+        self._swap()
+
+    def _by_digits(self, count: str) -> None:
+        """Digit by digit, the lowest first; digits that all keys have in common are passed over."""
+        e = self.e
+        numbers, low = 1 << DIGIT, 64 - DIGIT * self._digits
+        words = self._from[0].get()
+        with e.loop(0, self._digits * numbers, 16) as i:
+            e.store("<16 x i32>", "zeroinitializer", e.address(self._counts, "i32", i), 4)
+        with e.loop(0, count) as i:
+            word = self._unsigned(self._word(words, i))
+            for number in range(self._digits):
+                digit = self._digit(word, low + DIGIT * number)
+                counter = e.address(self._counts, "i32", e.add(digit, number * numbers))
+                e.store("i32", e.let(f"add i32 {e.load('i32', counter, 4)}, 1"), counter, 4)
+        everything = e.let(f"trunc i64 {count} to i32")
+        with e.loop(0, self._digits) as which:
+            shift = e.add(e.mul(which, DIGIT), low)
+            counts = e.address(self._counts, "i32", e.mul(which, numbers))
+            one = e.address(counts, "i32", self._digit(self._unsigned(self._word(self._from[0].get(), 0)), shift))
+            with e.when(e.let(f"icmp ne i32 {e.load('i32', one, 4)}, {everything}")):
+                self._by_digit(count, counts, shift)
+
+    def _by_digit(self, count: str, counts: str, shift: str | int) -> None:
+        e = self.e
+        total = e.variable("i32", "0")
+        with e.loop(0, 1 << DIGIT) as i:
+            counter, before = e.address(counts, "i32", i), total.get()
+            total.set(e.let(f"add i32 {before}, {e.load('i32', counter, 4)}"))
+            e.store("i32", before, counter, 4)
+        here, there = [each.get() for each in self._from], [each.get() for each in self._to]
+        with e.loop(0, count) as i:
+            word = self._word(here[0], i)
+            counter = e.address(counts, "i32", self._digit(self._unsigned(word), shift))
+            place = e.load("i32", counter, 4)
+            e.store("i32", e.let(f"add i32 {place}, 1"), counter, 4)
+            to = e.let(f"zext i32 {place} to i64")
+            self._put(there[0], to, word)
+            for source, goal in zip(here[1:], there[1:], strict=True):
+                self._put(goal, to, self._word(source, i))
+        self._swap()
+
+    def _unsigned(self, word: str) -> str:
+        """A word as one without sign, in the same order."""
+        return self.e.let(f"xor i64 {word}, {-(1 << 63)}")
+
+    def _digit(self, word: str, shift: str | int) -> str:
+        return self.e.let(f"and i64 {self.e.let(f'lshr i64 {word}, {shift}')}, {(1 << DIGIT) - 1}")

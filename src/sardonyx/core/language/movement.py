@@ -146,11 +146,12 @@ def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return permute(found, order)
 
 
-def _along(indices: Tensor, axis: int, limit: Size) -> Tensor:
-    """Full index vectors of the elements that indices along one axis name."""
+def _along(indices: Tensor, axis: int, limit: Size, batch: int = 0) -> Tensor:
+    """Index vectors, from an axis on, of the elements that indices along one axis name."""
     chosen = _from_front(unsqueeze(indices, [-1]), [limit])
     parts = [
-        chosen if a == axis else unsqueeze(iota(indices.shape, a, indices.dtype), [-1]) for a in range(indices.rank)
+        chosen if a == axis else unsqueeze(iota(indices.shape, a, indices.dtype), [-1])
+        for a in range(batch, indices.rank)
     ]
     return concat(parts, -1)
 
@@ -158,7 +159,10 @@ def _along(indices: Tensor, axis: int, limit: Size) -> Tensor:
 def gather_elements(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """At every place of ``indices``, the element of ``x`` there but for ``axis``, where the index says."""
     axis, indices = normalized_axis(axis, x.rank), of_rank(indices, x.rank, "the tensor of indices")
-    return apply("gather", x, _along(indices, axis, x.shape[axis]), batch=0)
+    # Axes in front that both have in common are walked side by side: no index has to name them.
+    differ = (a for a in range(axis) if not same(x.shape[a], indices.shape[a]))
+    batch = next(differ, axis)
+    return apply("gather", x, _along(indices, axis, x.shape[axis], batch), batch=batch)
 
 
 ScatterKind = Literal["set", "add", "mul", "min", "max"]
