@@ -60,3 +60,19 @@ def test_every_code_that_has_a_command_is_tried() -> None:
         finding.code for model, _ in EXAMPLES.values() for finding in check(model(), lint=True) if finding.command
     }
     assert recommending == set(REPAIRED)
+
+
+@pytest.mark.parametrize("code", ["unused-weight", "duplicate-weight"])
+def test_weights_that_callers_can_give_are_frozen_on_the_way(code: str, run: Run, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        net (float[2] x, float[2] a, float[2] b, float[2] c) => (float[2] y) { t = Add(x, a) y = Mul(t, b) }"""
+    )
+    for name in "abc":
+        model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [2], [1.0, 2.0]))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    found = findings(path, code)
+    assert found
+    assert run(*shlex.split(found[0].command)[1:]).code == 0
+    assert not findings(path.with_name("model.repaired.onnx"), code)

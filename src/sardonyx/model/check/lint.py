@@ -50,9 +50,10 @@ def _lint_uses(scope: Scope, model: onnx.ModelProto, commands: Commands) -> Iter
         outputs = [value.name for value in graph.output]
     reads = [names_read(node) for node in graph.node]
     used = set(outputs).union(*reads)
+    given = {value.name for value in model.graph.input} if scope.is_main else set()
     for name in weight_names(graph):
         if name not in used:
-            command = commands.optimize("eliminate_unused_initializer")
+            command = commands.optimize(*["freeze_initializers"][: name in given], "eliminate_unused_initializer")
             yield finding("unused-weight", "nothing reads the weight.", scope.at(tensor=name), command=command)
     if scope.is_main:
         weights = set(weight_names(graph))

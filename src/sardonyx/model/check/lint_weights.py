@@ -150,6 +150,7 @@ def _takes_int32(scope: Scope, node: onnx.NodeProto, position: int) -> bool:
 def _lint_duplicates(
     source: Source, group: Sequence[tuple[onnx.TensorProto, Place]], commands: Commands
 ) -> Iterator[Finding]:
+    inputs = {value.name for value in source.proto.graph.input}
     equal: dict[bytes, list[Place]] = {}
     for tensor, where in group:
         array = source.read(tensor)
@@ -159,11 +160,12 @@ def _lint_duplicates(
         equal.setdefault(hashlib.blake2b(content).digest(), []).append(where)
     for places in equal.values():
         if len(places) > 1:
+            frozen = ["freeze_initializers"] if any(place.tensor in inputs for place in places) else []
             names = ", ".join(repr(place.tensor) for place in places[1 : _SHOWN + 1])
             more = f" and {len(places) - 1 - _SHOWN} more" if len(places) - 1 > _SHOWN else ""
             yield finding(
                 "duplicate-weight",
                 f"{names}{more} {'have' if len(places) > 2 else 'has'} equal contents.",
                 places[0],
-                command=commands.optimize("eliminate_duplicate_initializer"),
+                command=commands.optimize(*frozen, "eliminate_duplicate_initializer"),
             )

@@ -19,6 +19,9 @@ from sardonyx.model.check.targets import Entry, Range, Target
 
 _ElementTypes = Mapping[str, str]
 _WRITTEN_OTHERWISE = ("", "com.microsoft")
+_WRITTEN_FOR_ANY_TYPE = ("Identity",)
+"""Operators that the optimizer takes away, or writes as others, whatever their types."""
+
 _OPTIMIZER_TARGETS = ("onnxruntime", "tensorrt", "openvino")
 
 
@@ -96,8 +99,7 @@ def _check_node(
         if _missing_inside(node, schema, scope.opsets.get(domain, 0), types, target) == "":
             return
         reason = f"{what} does not run it with {', '.join(refused[0])}."
-        half = any("float16" in text for text in refused[0])
-        command = "" if half else _legalize(scope, node, target, commands, ())
+        command = _legalize(scope, node, target, commands, ()) if node.op_type in _WRITTEN_FOR_ANY_TYPE else ""
         yield finding("target-type", reason, scope.at(node), command=command)
         return
     if target.narrowed:
