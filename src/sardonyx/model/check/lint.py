@@ -15,7 +15,7 @@ from sardonyx.model.check.lint_opset import lint_opset
 from sardonyx.model.check.lint_weights import lint_weights
 from sardonyx.model.check.scopes import Scope, function_key, qualified, scopes
 from sardonyx.model.check.source import Source
-from sardonyx.model.check.structure import names_read, weight_names
+from sardonyx.model.check.structure import names_read, names_used, output_names, weight_names
 
 _SHOWN = 4
 
@@ -44,12 +44,9 @@ def lint_model(source: Source, commands: Commands, broken: frozenset[Place]) -> 
 
 def _lint_uses(scope: Scope, model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
     graph = scope.graph
-    if isinstance(graph, onnx.FunctionProto):
-        outputs = list(graph.output)
-    else:
-        outputs = [value.name for value in graph.output]
+    outputs = output_names(graph)
     reads = [names_read(node) for node in graph.node]
-    used = set(outputs).union(*reads)
+    used = names_used(graph)
     given = {value.name for value in model.graph.input} if scope.is_main else set()
     for name in weight_names(graph):
         if name not in used:

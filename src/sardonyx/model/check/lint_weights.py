@@ -15,6 +15,7 @@ from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.findings import Finding, Place
 from sardonyx.model.check.scopes import Scope, canonical_domain, scopes
 from sardonyx.model.check.source import Source
+from sardonyx.model.check.structure import names_used, weight_names
 from sardonyx.model.check.tensors import tensors_with_places
 
 FLOAT16_MAX = 65504.0
@@ -50,10 +51,12 @@ def lint_weights(source: Source, commands: Commands, broken: frozenset[Place]) -
         # What a body gives its node under the name of a weight cannot be another graph's.
         body = scope.graph if scope.parent is not None and isinstance(scope.graph, onnx.GraphProto) else None
         given = set() if body is None else {value.name for value in body.output}
+        unread = set(weight_names(scope.graph)) - names_used(scope.graph)
         for tensor, where in tensors_with_places(scope):
             if where in broken:
                 continue
-            if where.tensor and tensor.name not in given:
+            # What nothing reads is found as such.
+            if where.tensor and tensor.name not in given | unread:
                 alike.setdefault((tensor.data_type, tuple(tensor.dims)), []).append((tensor, where))
             if tensor.data_type in _FLOATS:
                 yield from _lint_floats(source, tensor, where, commands)

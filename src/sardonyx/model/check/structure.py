@@ -237,6 +237,18 @@ def names_read(node: onnx.NodeProto) -> set[str]:
     return read
 
 
+def output_names(graph: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
+    """The names of a graph's, or a function's, outputs."""
+    if isinstance(graph, onnx.FunctionProto):
+        return list(graph.output)
+    return [value.name for value in graph.output]
+
+
+def names_used(graph: onnx.GraphProto | onnx.FunctionProto) -> set[str]:
+    """The names that a graph's nodes read, or that are its outputs."""
+    return set(output_names(graph)).union(*(names_read(node) for node in graph.node))
+
+
 def weight_names(graph: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
     """The names of a graph's weights, dense and sparse, in order; a function has none."""
     if isinstance(graph, onnx.FunctionProto):
