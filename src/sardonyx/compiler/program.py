@@ -36,7 +36,17 @@ from sardonyx.compiler.player import player
 from sardonyx.compiler.required import known, required
 from sardonyx.compiler.reweighting import Meaning, matched, remade
 from sardonyx.compiler.sharing import prepared
-from sardonyx.compiler.steps import Outline, Segment, Step, beneath, is_of_constants, last_readers, not_native, steps_of
+from sardonyx.compiler.steps import (
+    Outline,
+    Segment,
+    Step,
+    beneath,
+    is_of_constants,
+    last_readers,
+    launches_of,
+    not_native,
+    steps_of,
+)
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.target import host as host_target
 from sardonyx.compiler.threads import Pool, pool
@@ -98,6 +108,7 @@ class Program:
         self.around = self.function.free_symbols
         self._equal = required(self.function)
         self._begin(steps_of(self.schedule.computed, self.launches, self.host, self.target, self.pool.threads))
+        self.launches: list[Launch] = launches_of(self.steps)
         left = [value for value in self.host if value.op in CONTROL and is_of_tensors(value)]
         self.bodies = {value: self._of_bodies(value) for value in left}
 
@@ -139,7 +150,7 @@ class Program:
             program.has_graph = False
             program._has_denormals, program.flushes = has_denormals, flushes(denormals, has_denormals)
             program._prepared = reader.prepared
-            program.launches = [each for step in outline.steps if isinstance(step, Segment) for each in step.launches]
+            program.launches = launches_of(outline.steps)
             program._names = {each.text: each.text for each in every(program.launches) if not each.bodies}
             program._code, program._loaded = image.code, code
             program._addresses = {name: code.address(name) for name in program._names}

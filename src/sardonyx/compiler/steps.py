@@ -89,6 +89,11 @@ def steps_of(
     return steps
 
 
+def launches_of(steps: Iterable[Step]) -> list[Launch]:
+    """The kernels of steps, in the order in which they are played."""
+    return [launch for step in steps if isinstance(step, Segment) for launch in step.launches]
+
+
 def beneath(
     host: Iterable[Value], results: Iterable[Value], in_memory: Callable[[Value], bool]
 ) -> tuple[Mapping[Value, Sequence[Value]], frozenset[Value]]:

@@ -96,10 +96,19 @@ TYPES = parsed(
     }"""
 )
 
+RECURRENT = parsed(
+    """net (float[7, 1, 6] x) => (float[7, 2, 1, 20] y, float[2, 1, 20] h) {
+        y, h = LSTM<hidden_size = 20, direction = "bidirectional">(x, w, r)
+    }""",
+    w=normal(2, 80, 6),
+    r=normal(2, 80, 20),
+)
+
 MODELS: dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]] = {
     "product": (PRODUCT, FEEDS),
     "copies": (COPIES, {"x": normal(2, 3), "unused": normal(4)}),
     "control": (CONTROL, {"x": normal(64), "n": np.array(3), "c": np.array(True)}),
+    "recurrent": (RECURRENT, {"x": normal(7, 1, 6)}),
     "types": (
         TYPES,
         {
