@@ -64,7 +64,7 @@ class Sorting:
         self._wide = self._element in ("i64", "double")
         self._digits = {"i1": 1, "i8": 1, "i16": 2}.get(self._element, 8 if self._wide else 4)
         short = ABREAST * word_lanes
-        self._few = 2 * short if self._wide else 4 * short
+        self._few = 4 * short
         """Most entries whose places are counted."""
         self.room: Size = dim_min(length, dim_max(ROOM * wanted, lanes)) + lanes
         """Entries that the buffer has room for."""
@@ -145,6 +145,7 @@ class Sorting:
         half = self._arrays // 2
         self._from = [e.variable("ptr", each) for each in at[:half]]
         self._to = [e.variable("ptr", each) for each in at[half:]]
+        self._base = e.variable("i64")
         rest = e.address(scratch, "i8", e.mul(size, self._arrays))
         self._places = rest
         self._some = e.address(rest, "i64", self._few + ABREAST * self.word_lanes)
@@ -282,16 +283,14 @@ class Sorting:
             at = [e.add(start, part * lanes) for part in range(ABREAST)]
             mine = [Vector(e, e.load(type, e.address(words, "i64", i), 8), "i64", lanes) for i in at]
             before = [e.variable(type, splat("0", lanes, "i64")) for _ in mine]
-            with e.loop(0, count) as j:
-                other = Vector(e, e.spread(self._word(words, j), lanes, "i64"), "i64", lanes)
-                for i, word, found in zip(at, mine, before, strict=True):
-                    first = other < word
-                    if self._wide:  # Keys are not told apart by their indices, but by where they stand.
-                        number = Vector(e, e.spread(str(i), lanes, "i64"), "i64", lanes)
-                        number = number + Vector(e, e.lane_numbers(lanes), "i64", lanes)
-                        earlier = Vector(e, e.spread(j, lanes, "i64"), "i64", lanes) < number
-                        first = first | (other.equals(word) & earlier)
-                    found.set((Vector(e, found.get(), "i64", lanes) - first.to("sext", "i64")).name)
+            block = list(zip(at, mine, before, strict=True))
+            if self._wide:  # Equal keys are told apart by where they stand.
+                end = e.least(e.add(start, abreast), count)
+                self._count(0, start, block, lambda other, word, behind: other <= word)
+                self._count(start, end, block, _stands_before)
+                self._count(end, count, block, lambda other, word, behind: other < word)
+            else:
+                self._count(0, count, block, lambda other, word, behind: other < word)
             for i, found in zip(at, before, strict=True):
                 e.store(type, found.get(), e.address(self._places, "i64", i), 8)
         with e.loop(0, count) as i:
@@ -300,11 +299,38 @@ class Sorting:
                 self._put(there.get(), place, self._word(here.get(), i))
         self._swap()
 
+    def _count(
+        self,
+        first: str | int,
+        last: str | int,
+        block: list[tuple[str | int, Vector, Variable]],
+        before: Callable[[Vector, Vector, Vector], Vector],
+    ) -> None:
+        """Compare some entries with a block.
+
+        Args:
+            first: The first of them.
+            last: The one past the last.
+            block: Vectors of it: where each begins, its words, and how many come before them so far.
+            before: Whether one comes before those of a vector; they stand so far behind it.
+        """
+        e, lanes = self.e, self.word_lanes
+        with e.loop(first, last) as j:
+            other = Vector(e, e.spread(self._word(self._from[0].get(), j), lanes, "i64"), "i64", lanes)
+            for i, word, found in block:
+                distance = Vector(e, e.spread(str(e.sub(i, j)), lanes, "i64"), "i64", lanes)
+                distance = distance + Vector(e, e.lane_numbers(lanes), "i64", lanes)
+                comes = before(other, word, distance).to("sext", "i64")
+                found.set((Vector(e, found.get(), "i64", lanes) - comes).name)
+
     def _by_digits(self, count: str) -> None:
-        """Digit by digit, the lowest first; digits that all keys have in common are passed over."""
+        """Digit by digit, the lowest first, of what keys are above the least; passed over where all have the same."""
         e = self.e
         numbers, low = 1 << DIGIT, 64 - DIGIT * self._digits
         words = self._from[0].get()
+        least = self._least_of(words, count)
+        # Below the digits is an index, which is no part of what is taken away.
+        self._base.set((Vector(e, least, "i64", 1) & -(1 << low)).name)
         with e.loop(0, self._digits * numbers, 16) as i:
             e.store("<16 x i32>", "zeroinitializer", e.address(self._counts, "i32", i), 4)
         with e.loop(0, count) as i:
@@ -341,8 +367,23 @@ class Sorting:
         self._swap()
 
     def _unsigned(self, word: str) -> str:
-        """A word as one without sign, in the same order."""
-        return self.e.let(f"xor i64 {word}, {-(1 << 63)}")
+        """A word as one without sign, in the same order: how far above the least it is."""
+        return self.e.let(f"sub i64 {word}, {self._base.get()}")
+
+    def _least_of(self, words: str, count: str) -> str:
+        """The least of at least one word."""
+        e, lanes = self.e, self.word_lanes
+        type, greatest = vector(lanes, "i64"), (1 << 63) - 1
+        found = e.variable(type, splat(str(greatest), lanes, "i64"))
+        with e.loop(0, count, lanes) as i:
+            there = Vector(e, e.lanes_below(e.sub(count, i), lanes), "i1", lanes)
+            some = Vector(e, e.load(type, e.address(words, "i64", i), 8), "i64", lanes)
+            found.set(there.where(some, greatest).call("smin", Vector(e, found.get(), "i64", lanes)).name)
+        return e.call("i64", f"llvm.vector.reduce.smin.v{lanes}i64", [(type, found.get())])
 
     def _digit(self, word: str, shift: str | int) -> str:
         return self.e.let(f"and i64 {self.e.let(f'lshr i64 {word}, {shift}')}, {(1 << DIGIT) - 1}")
+
+
+def _stands_before(other: Vector, word: Vector, behind: Vector) -> Vector:
+    return (other < word) | (other.equals(word) & (behind > 0))
