@@ -128,7 +128,9 @@ def work_items(
         return 1
     *outer, inner = loops
     if not outer:
-        step = -(-max(CHUNK // work, 1) // 64) * 64 if isinstance(work, int) else 64
+        step = max(CHUNK // work, 1) if isinstance(work, int) and work else 64
+        if lane:  # Whole vectors.
+            step = -(-step // 64) * 64
         size = kernel.size(inner.size)
         with e.loop("%first", "%last") as item:
             start = e.mul(item, step)
