@@ -105,8 +105,8 @@ Buffer = Value | Prepared | Scratch | Relaid | Stage | Count | str
 """What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, a count, the fault flag."""
 
 
-_WORTH_SHARING = 3072
-"""Instructions on vectors that take a thread about as long as a fork and a join."""
+_WORTH_SHARING = 5120
+"""Multiply-adds of vectors that take a thread somewhat longer than a fork and a join."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Launch:
         group: What it was made of.
         bodies: What control flow plays; the launch then has no code of its own.
         also: Other values that it writes.
-        work: Instructions on vectors that a work item is, about; 0 where that is not known.
+        work: Multiply-adds of vectors that a work item takes as long as, about; 0 where that is not known.
         beside: How many launches are played at the same time, this one and those that follow it: loops.
     """
 

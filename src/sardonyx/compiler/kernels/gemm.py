@@ -17,7 +17,7 @@ from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.gemm_narrow import is_narrow, of_few_columns, of_one_row
 from sardonyx.compiler.kernels.gemm_pack import fill, pack, pack_gates
 from sardonyx.compiler.kernels.gemm_product import Matrix, Packed, Place, Product, Turned
-from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, gated_tile, read, tile_for
+from sardonyx.compiler.kernels.gemm_tile import WAIT, Tile, accumulate, gated_tile, read, tile_for
 from sardonyx.compiler.kernels.kernel import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
@@ -210,7 +210,7 @@ class _Gemm:
         if isinstance(product.k, int):
             most = tile.rows * self.tiles
             rows = min(product.m, most) if isinstance(product.m, int) else most
-            self.kernel.work = rows * tile.vectors * (product.k + product.behind)
+            self.kernel.work = tile.vectors * (product.k * max(rows, WAIT) + rows * product.behind)
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
 
     def _blocks(self) -> tuple[str | int, str | int]:

@@ -103,7 +103,7 @@ def _in_chains(tile: Tile, m: Size | None) -> Tile:
     return replace(tile, chains=chains)
 
 
-_WAIT = 5
+WAIT = 5
 """Multiply-adds that a vector of B takes as long as to come from the second-level cache."""
 
 
@@ -138,7 +138,7 @@ def gated_tile(target: Target, result: DType, gates: int, m: Size) -> Tile:
 def _time(m: int, most: int) -> int:
     """Multiply-adds that a vector of columns takes, by tiles of at most so many rows, or waits for."""
     passes = -(-m // most)
-    return passes * max(-(-m // passes), _WAIT)
+    return passes * max(-(-m // passes), WAIT)
 
 
 _LEFT_AND_TAKEN = 4
@@ -155,7 +155,7 @@ def holds_gates(target: Target, result: DType, gates: int, m: Size, k: int) -> b
     tile = gated_tile(target, result, gates, m)
     passes = -(-m // tile.rows)
     kept = 4 * k * tile.columns * tile.bytes <= 3 * target.l1
-    time = max(tile.rows, _WAIT) + (passes - 1) * tile.rows if kept else passes * max(tile.rows, _WAIT)
+    time = max(tile.rows, WAIT) + (passes - 1) * tile.rows if kept else passes * max(tile.rows, WAIT)
     return 10 * k * time <= 11 * (k * _time(m, _of_few_rows(m, 6, 4)[0]) + _LEFT_AND_TAKEN * m)
 
 

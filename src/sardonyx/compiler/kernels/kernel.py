@@ -75,7 +75,7 @@ class Kernel:
     Attributes:
         target: What the code is for.
         emitter: Writes the body. ``%first``, ``%last`` and ``%worker`` are there as ``i64``.
-        work: Instructions on vectors that a work item is, about; 0 where that is not known.
+        work: Multiply-adds of vectors that a work item takes as long as, about; 0 where that is not known.
     """
 
     def __init__(self, target: Target) -> None:
