@@ -119,8 +119,8 @@ def _of_few_rows(m: int, rows: int, vectors: int) -> tuple[int, int]:
     return -(-m // -(-m // most[vectors])), vectors
 
 
-_GATED_ROWS = {False: {2: 6, 3: 4, 4: 3}, True: {2: 14, 3: 9, 4: 6}}
-"""Rows of a tile of so many vectors, with 16 registers and with 32."""
+_GATED_ROWS = {False: {2: 6, 3: 4, 4: 2}, True: {2: 14, 3: 9, 4: 6}}
+"""Rows of a tile of so many vectors, with 16 registers and with 32: sums, a row of B and an element of A."""
 
 
 def gated_tile(target: Target, result: DType, gates: int, m: Size) -> Tile:
@@ -150,6 +150,9 @@ def holds_gates(target: Target, result: DType, gates: int, m: Size, k: int) -> b
 
     The others leave their sums in memory, from where what follows reads them.
     """
+    if target.vector_registers < 32:
+        # A tile of more than two gates has few rows: where they are not all of them, plain tiles read B less often.
+        return gates <= 2 or (isinstance(m, int) and 0 < m <= _GATED_ROWS[False][gates])
     if target.vector_bits < 512 or not isinstance(m, int) or m == 0:
         return True
     tile = gated_tile(target, result, gates, m)
