@@ -30,6 +30,7 @@ from sardonyx.runtime.front import traced
 
 TEMPLATES = {
     "map": "(T[N, 19] x) => (T[N, 19] y) { a = Tanh(x) b = Mul(a, x) y = Erf(b) }",
+    "turned": "(T[N, 33] x) => (T[33, N] y) { a = Transpose <perm = [1, 0]> (x) y = Add(a, a) }",
     "softmax": "(T[N, 19] x) => (T[N, 19] y) { y = Softmax(x) }",
     "reduction": "(T[5, N, 19] x) => (T[N] y) { y = ReduceSum <keepdims=0> (x, axes) }",
     "product": "(T[N, 37] x) => (T[N, 45] y) { a = MatMul(x, w) y = Relu(a) }",

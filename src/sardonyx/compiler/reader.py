@@ -81,6 +81,8 @@ class Reader:
         memory: Where a value is, for those that are in memory.
         fault: Gives a pointer to the program's fault flag, for what may fail on data.
         mask: The lanes that exist; None for all.
+        row: The row of a block that is written; 0 outside of blocks.
+        across: Loads vectors of what lies along the rows of a block; None outside of blocks.
     """
 
     kernel: Kernel
@@ -88,7 +90,9 @@ class Reader:
     memory: Callable[[Value], Memory | None]
     fault: Callable[[], str]
     mask: str | None = None
-    _known: dict[tuple[Value, Place, tuple[Size, ...] | None], tuple[Element, tuple[str, ...]]] = field(
+    row: int = 0
+    across: Callable[[Memory, Index], str | None] | None = None
+    _known: dict[tuple[Value, Place, tuple[Size, ...] | None, int], tuple[Element, tuple[str, ...]]] = field(
         default_factory=dict
     )
     _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
@@ -123,7 +127,8 @@ class Reader:
             place: An index along each of its axes; of those of ``shape``, where one is given.
             shape: The sizes that it is reshaped to. What lies in memory is read there without its own axes' places.
         """
-        key, e = (value, place, shape), self.kernel.emitter
+        row = self.row if any(index.row for index in place) else 0
+        key, e = (value, place, shape, row), self.kernel.emitter
         known = self._known.get(key)
         if known is not None and e.is_known(known[1]):
             return known[0]
@@ -183,10 +188,13 @@ class Reader:
         """An element of what is in memory."""
         at = self.offset(memory, place)
         e = self.kernel.emitter
+        if self.across is not None and (found := self.across(memory, at)) is not None:
+            return Element(found, False)
+        at = self.in_row(at)
         if at.is_uniform:
             return Element(storage.load(e, memory.dtype, memory.pointer, at, 1), True)
-        if at.vector:
-            return Element(self._gathered(memory, at.vector), False)
+        if at.vector or (isinstance(at.lane, str) and self.mask is not None):
+            return Element(self._gathered(memory, self.lanes_of(at)), False)
         return Element(storage.load(e, memory.dtype, memory.pointer, at, self.lanes, self.mask), False)
 
     def _gathered(self, memory: Memory, places: str) -> str:
@@ -207,13 +215,13 @@ class Reader:
     def store(self, memory: Memory, place: Place, value: Element) -> None:
         """Write a vector of elements to memory."""
         e = self.kernel.emitter
-        at = self.offset(memory, place)
+        at = self.in_row(self.offset(memory, place))
         if at.is_uniform:
             storage.store(e, memory.dtype, value.name, memory.pointer, at, 1)
             return
         element = storage.register_type(memory.dtype)
         name = e.spread(value.name, self.lanes, element) if value.uniform else value.name
-        if not at.vector:
+        if not at.vector and isinstance(at.lane, int):
             mask = self.mask
             if mask is not None and memory.block and place[1].lane:
                 # The channels that fill the last block are zeros.
@@ -222,9 +230,10 @@ class Reader:
                 name, mask = e.let(f"select {vector(self.lanes, 'i1')} {mask}, {type} {name}, {type} {none}"), None
             storage.store(e, memory.dtype, name, memory.pointer, at, self.lanes, mask)
             return
+        places = self.lanes_of(at)
         for lane in range(self.lanes):
             one = e.let(f"extractelement {vector(self.lanes, element)} {name}, i64 {lane}")
-            to = e.let(f"extractelement {vector(self.lanes, 'i64')} {at.vector}, i64 {lane}")
+            to = e.let(f"extractelement {vector(self.lanes, 'i64')} {places}, i64 {lane}")
             there = None
             if self.mask is not None:
                 there = e.let(f"extractelement {vector(self.lanes, 'i1')} {self.mask}, i64 {lane}")
@@ -245,7 +254,7 @@ class Reader:
         """The place in an image [N, C, spatial...] that is stored as [N, C/block, spatial..., block]."""
         batch, channel, *spatial = place
         block = memory.block
-        if channel.multiple % block == 0 and channel.lane == 1 and self.lanes <= block:
+        if channel.multiple % block == 0 and channel.lane == 1 and not channel.row and self.lanes <= block:
             outer, inner = Index(self.kernel.emitter.div(channel.base, block)), Index(0, 1)
         else:
             outer, inner = self.split(channel, block)
@@ -268,15 +277,26 @@ class Reader:
 
     # Places.
 
+    def in_row(self, index: Index) -> Index:
+        """A place in the row of a block that is written, without its step from row to row."""
+        if not index.row:
+            return index
+        e = self.kernel.emitter
+        return Index(e.add(index.base, e.mul(index.row, self.row)), index.lane)
+
     def lanes_of(self, index: Index) -> str:
         """Every lane's place, as a vector."""
+        index, e = self.in_row(index), self.kernel.emitter
         if index.vector:
             return index.vector
-        e = self.kernel.emitter
         base = e.spread(str(index.base), self.lanes, "i64")
         if not index.lane:
             return base
         type = vector(self.lanes, "i64")
+        if isinstance(index.lane, str):
+            step = e.spread(index.lane, self.lanes, "i64")
+            apart = e.let(f"mul nsw {type} {e.lane_numbers(self.lanes)}, {step}")
+            return e.let(f"add nsw {type} {base}, {apart}")
         steps = f"<{', '.join(f'i64 {lane * index.lane}' for lane in range(self.lanes))}>" if self.lanes > 1 else "0"
         return e.let(f"add nsw {type} {base}, {steps}")
 
@@ -285,11 +305,12 @@ class Reader:
         e = self.kernel.emitter
         if factor == 1:
             return index
-        if index.vector or (index.lane and isinstance(factor, str)):
+        if index.vector:
             spread = e.spread(str(factor), self.lanes, "i64")
             return Index(0, vector=e.let(f"mul nsw {vector(self.lanes, 'i64')} {self.lanes_of(index)}, {spread}"))
         known = factor if isinstance(factor, int) else 1
-        return Index(e.mul(index.base, factor), index.lane * known, index.multiple * abs(known) or 1)
+        lane, row = e.mul(index.lane, factor), e.mul(index.row, factor)
+        return Index(e.mul(index.base, factor), lane, index.multiple * abs(known) or 1, row=row)
 
     def plus(self, a: Index, b: Index) -> Index:
         """The sum of places."""
@@ -298,7 +319,8 @@ class Reader:
         e = self.kernel.emitter
         if a.vector or b.vector:
             return Index(0, vector=e.let(f"add nsw {vector(self.lanes, 'i64')} {self.lanes_of(a)}, {self.lanes_of(b)}"))
-        return Index(e.add(a.base, b.base), a.lane + b.lane, math.gcd(_multiple(a), _multiple(b)) or 1)
+        multiple = math.gcd(_multiple(a), _multiple(b)) or 1
+        return Index(e.add(a.base, b.base), e.add(a.lane, b.lane), multiple, row=e.add(a.row, b.row))
 
     def shifted(self, index: Index, amount: str | int) -> Index:
         """A place further on."""
@@ -309,6 +331,13 @@ class Reader:
         e = self.kernel.emitter
         if size == 1:
             return index, ORIGIN
+        if (
+            isinstance(size, int) and size % self.lanes == 0 and index.multiple % self.lanes == 0
+            and index.row == 1 and index.is_uniform
+        ):  # fmt: skip
+            # A block has as many rows as lanes.
+            return Index(e.div(index.base, size)), Index(e.rem(index.base, size), 0, self.lanes, row=1)
+        index = self.in_row(index)
         if index.is_uniform:
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size))
         if (
@@ -446,7 +475,7 @@ def _same(reader: Reader, value: Value, place: Place) -> Element:
 
 
 def _iota(reader: Reader, value: Value, place: Place) -> Element:
-    at = place[value.params["axis"]]
+    at = reader.in_row(place[value.params["axis"]])
     name = str(at.base) if at.is_uniform else reader.lanes_of(at)
     return Element(reader.converted(t.INT64, dtype_of(value), name, at.is_uniform), at.is_uniform)
 
@@ -495,7 +524,7 @@ def _bitcast(reader: Reader, value: Value, place: Place) -> Element:
         *outer, part = place
         whole = reader.element(source, tuple(outer))
         lanes = 1 if whole.uniform and part.is_uniform else reader.lanes
-        shift = reader.times(part, new.bitwidth)
+        shift = reader.times(reader.in_row(part), new.bitwidth)
         by = Vector(e, str(shift.base) if lanes == 1 else reader.lanes_of(shift), "i64", lanes)
         found = bits(whole, lanes)
         if found.element != "i64":

@@ -274,7 +274,7 @@ def _load_apart(emitter: Emitter, element: str, pointer: str, index: Index, lane
     type, found = vector(lanes, element), "poison"
     start = emitter.address(pointer, element, index.base)
     for lane in range(lanes):
-        one = emitter.load(element, emitter.address(start, element, lane * index.lane), _align(element))
+        one = emitter.load(element, emitter.address(start, element, emitter.mul(lane, index.lane)), _align(element))
         found = emitter.let(f"insertelement {type} {found}, {element} {one}, i64 {lane}")
     return found
 
@@ -283,7 +283,7 @@ def _store_apart(emitter: Emitter, element: str, raw: str, pointer: str, index: 
     start = emitter.address(pointer, element, index.base)
     for lane in range(lanes):
         one = emitter.let(f"extractelement {vector(lanes, element)} {raw}, i64 {lane}")
-        emitter.store(element, one, emitter.address(start, element, lane * index.lane), _align(element))
+        emitter.store(element, one, emitter.address(start, element, emitter.mul(lane, index.lane)), _align(element))
 
 
 def _load_masked(emitter: Emitter, element: str, pointer: str, index: Index, lanes: int, mask: str) -> str:
@@ -312,9 +312,13 @@ def _scatter(emitter: Emitter, element: str, raw: str, pointer: str, index: Inde
 
 
 def _places(emitter: Emitter, element: str, pointer: str, index: Index, lanes: int) -> str:
-    steps = ", ".join(f"i64 {lane * index.lane}" for lane in range(lanes))
-    start = emitter.address(pointer, element, index.base)
-    return emitter.let(f"getelementptr {element}, ptr {start}, <{lanes} x i64> <{steps}>")
+    wide, start = vector(lanes, "i64"), emitter.address(pointer, element, index.base)
+    if isinstance(index.lane, int):
+        steps = f"<{', '.join(f'i64 {lane * index.lane}' for lane in range(lanes))}>"
+    else:
+        step = emitter.spread(index.lane, lanes, "i64")
+        steps = emitter.let(f"mul nsw {wide} {emitter.lane_numbers(lanes)}, {step}")
+    return emitter.let(f"getelementptr {element}, ptr {start}, {wide} {steps}")
 
 
 def _reversed(emitter: Emitter, value: str, lanes: int, element: str) -> str:

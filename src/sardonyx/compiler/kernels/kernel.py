@@ -22,15 +22,17 @@ class Index:
 
     Attributes:
         base: The first lane's, an ``i64`` or a number.
-        lane: The step from lane to lane; 0 where all are at one place.
+        lane: The step from lane to lane, an ``i64`` or a number; 0 where all are at one place.
         multiple: What ``base`` is known to be a multiple of; places are equal whatever is known of them.
         vector: Every lane's place, an ``i64`` vector, where they are not evenly apart; the others mean nothing then.
+        row: The step from row to row of a block, to be added to ``base``: the reader tells which row is written.
     """
 
     base: str | int
-    lane: int = 0
+    lane: str | int = 0
     multiple: int = field(default=1, compare=False)
     vector: str = ""
+    row: str | int = 0
 
     @property
     def is_uniform(self) -> bool:
@@ -40,7 +42,7 @@ class Index:
     @property
     def is_origin(self) -> bool:
         """Whether all lanes are at the first place."""
-        return self.base == 0 and not self.lane and not self.vector
+        return self.base == 0 and not self.lane and not self.vector and not self.row
 
 
 Epilogue = Callable[[tuple[Index, ...], str, "str | None"], None]
