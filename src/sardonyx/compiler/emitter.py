@@ -331,7 +331,8 @@ class Emitter:
         Its search for the best induction variables takes most of the time of code generation where a loop has many
         addresses; those that follow from an opaque value are left as they are written.
         """
-        return self.let(f'call {type} asm "", "=r,0"({type} {value}) nounwind willreturn memory(none)')
+        register = "v" if type.startswith("<") else "r"
+        return self.let(f'call {type} asm "", "={register},0"({type} {value}) nounwind willreturn memory(none)')
 
     def prefetch(self, pointer: str, level: int = 1) -> None:
         """Ask for a cache line that will be read, into the cache of a level."""

@@ -24,4 +24,5 @@ def dot_add(e: Emitter, lanes: int, together: int, a: str, b: str, c: str) -> st
         return e.call(type, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", [(type, c), (type, a), (type, b)])
     pairs = vector(2 * lanes, "i16")
     operands = [(pairs, e.let(f"bitcast {type} {each} to {pairs}")) for each in (a, b)]
-    return e.let(f"add {type} {e.call(type, _WORDS[lanes], operands)}, {c}")
+    # LLVM would add up products of several steps before they are added to the sum, and have no registers for them.
+    return e.opaque(type, e.let(f"add {type} {e.call(type, _WORDS[lanes], operands)}, {c}"))
