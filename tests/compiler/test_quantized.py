@@ -43,9 +43,12 @@ def narrow(program: Program) -> set[str]:
 
 
 def expected_form(target: str, weights: np.ndarray) -> str:
+    """The element type of the first operand of a product with weights [K, columns]."""
     fits = weights.min(initial=0) >= -128 and weights.max(initial=0) <= 127
-    wide = NAMED[target].together(8) > 1
-    return "UINT8" if fits and wide else "INT16"
+    if fits and NAMED[target].saturates:
+        pairs = np.pad(weights, ((0, len(weights) % 2), (0, 0))).reshape(-1, 2, weights.shape[1]).astype(np.int32)
+        fits = max(pairs.clip(0).sum(1).max(), -pairs.clip(None, 0).sum(1).min()) * 255 < 1 << 15
+    return "UINT8" if fits and NAMED[target].together(8) > 1 else "INT16"
 
 
 PRODUCTS = [
@@ -80,6 +83,21 @@ def test_products_of_integers_are_exact(
             feeds = [x, np.array(zero, x.dtype)]
             (found,), (wanted,) = program.run(feeds), computed(function, feeds)
             np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_products_of_weights_of_seven_bits_are_those_of_bytes(target: str) -> None:
+    rng = np.random.default_rng(4)
+    weights = rng.choice(np.array([-64, 64, 63, 5], np.int8), (50, 35))
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [L.matmul(L.cast(x, t.INT32) - 3, L.cast(constant(weights, t.INT8), t.INT32))]
+
+    function = trace("f", body, [TensorType(t.UINT8, (N, 50))])
+    program = compiled(function, target)
+    assert narrow(program) == {"UINT8" if NAMED[target].together(8) > 1 else "INT16"}
+    feeds = [rng.choice(np.array([0, 255], np.uint8), (9, 50))]
+    np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -163,6 +181,32 @@ def test_convolutions_of_integers_are_exact(
     for n, h, w in ((2, 9, 14),) if known else ((2, 9, 14), (1, 5, 5), (1, 6, 31)):
         feeds = [codes(rng, dtype, (n, channels, h, w))]
         np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("window", "stride", "padding", "rank"), [(1, 1, 0, 2), (3, 1, 1, 2), (3, 2, 1, 1), (2, 1, 1, 3)]
+)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "open"])
+def test_some_weights_are_too_large_to_be_added_up_with_their_neighbours(
+    window: int, stride: int, padding: int, rank: int, known: bool, target: str
+) -> None:
+    rng = np.random.default_rng(6)
+    shape = (40, 30, *(window,) * rank)
+    large = rng.random(shape) < 0.002
+    large[:, 1::2] |= large[:, ::2]
+    weights = np.where(large, rng.choice(np.array([-128, 127]), shape), rng.integers(-30, 31, shape)).astype(np.int8)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        w = L.cast(constant(weights, t.INT8), t.INT32)
+        return [L.convolve(L.cast(x, t.INT32), w, strides=[stride] * rank, padding=[(padding, padding)] * rank)]
+
+    sizes = (4, 7, 15)[-rank:]
+    function = trace("f", body, [TensorType(t.UINT8, (2, 30, *(sizes if known else (N, H, W)[:rank])))])
+    program = compiled(function, target)
+    assert narrow(program) == {"UINT8" if NAMED[target].together(8) > 1 else "INT16"}
+    feeds = [rng.choice(np.array([0, 255, 254], np.uint8), (2, 30, *sizes))]
+    np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
 
 
 @pytest.mark.parametrize("stride", [1, 2])

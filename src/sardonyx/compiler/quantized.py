@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.closed import computed, is_closed
+from sardonyx.compiler.kernels.dots import overflowing
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import shape_of
@@ -188,15 +189,43 @@ def _weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
     return _Weights(whole, scale) if np.array_equal(whole, numbers) else None
 
 
-def _form(weights: _Weights, depth: int, target: Target) -> Form | None:
-    """How a product of so many terms is taken; None where no form holds it."""
-    if depth * _WIDEST * weights.largest >= 1 << 31:
+_WORTH_PARTING = 1 / 8
+"""So many of the vectors of weights may have elements that are multiplied apart."""
+
+_TILE = 16
+"""Filters, about, that are multiplied with each input."""
+
+
+def _form(terms: np.ndarray, dtype: DType, groups: int, parts: bool, target: Target) -> Form | None:
+    """How a product is taken; None where no form holds it.
+
+    Args:
+        terms: The weights as [filters, taps, channels]: neighbouring channels are added up in a lane.
+        dtype: The element type of the result: sums of integers are modulo 2**32.
+        groups: Groups of filters, each of which sees channels of its own.
+        parts: Whether the kernel adds up some of the products apart, where they are too large for 16 bits together.
+        target: What the code is for.
+    """
+    low, high = int(terms.min(initial=0)), int(terms.max(initial=0))
+    if dtype != t.INT32 and math.prod(terms.shape[1:]) * _WIDEST * max(-low, high) >= 1 << 31:
         return None
     for form in forms(target):
-        least, most = (-128, 127) if form.right == t.INT8 else (-(1 << 15), (1 << 15) - 1)
-        if least <= weights.numbers.min(initial=0) and weights.numbers.max(initial=0) <= most:
+        bits = form.right.bitwidth - 1
+        holds = -(1 << bits) <= low and high < 1 << bits and (groups == 1 or terms.shape[2] % form.together == 0)
+        if holds and (bits > 8 or not target.saturates or _fits_pairs(terms, form.together, parts)):
             return form
     return None
+
+
+def _fits_pairs(terms: np.ndarray, together: int, parts: bool) -> bool:
+    """Whether pairs of products are numbers of 16 bits, but for few enough to be added up apart."""
+    filters, taps, channels = terms.shape
+    padded = np.pad(terms, ((0, -filters % _TILE if parts else 0), (0, 0), (0, -channels % together)))
+    wrong = overflowing(padded.reshape(-1, 2))
+    if not parts or not wrong.any():
+        return not wrong.any()
+    vectors = wrong.reshape(-1, _TILE, taps * padded.shape[2] // together, together // 2)
+    return bool(vectors.any((1, 3)).mean() <= _WORTH_PARTING)
 
 
 def _operand(found: Quantized, form: Form) -> tuple[Tensor, Tensor | None]:
@@ -228,7 +257,11 @@ def product(value: Value, x: Value, y: Value, target: Target) -> Tensor | None:
         return None
     depth = math.prod(int(size) for size in sizes)
     weights = None if params["batch"] else _weights(y, right)
-    form = None if weights is None else _form(weights, depth, target)
+    form = None
+    if weights is not None:
+        numbers = weights.numbers
+        columns = [axis for axis in range(numbers.ndim) if axis not in right]
+        form = _form(numbers.transpose(*columns, *right).reshape(-1, 1, depth), params["dtype"], 1, False, target)
     if weights is None or form is None:
         return _as_floats(value, x, y, depth)
     operand, zero = _operand(found, form)
@@ -279,14 +312,16 @@ def image_operands(
         return None
     groups, filters, channels, *_ = known.numbers.shape
     depth = math.prod(known.numbers.shape[2:])
-    form = _form(known, depth, target)
+    parts = groups == 1 and set(params["base_dilation"]) == {1}
+    terms = known.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
+    form = _form(terms, params["dtype"], groups, parts, target)
     if groups > 1 and channels == filters == 1:
         # Depthwise: a lane is a channel, and all is computed in floats, which are exact.
         if depth * _WIDEST * known.largest >= 1 << 24:
             return None
         shifted = found.zero is not None and not _is_zero(found.zero)
         form = Form(t.INT16, t.INT16, 1) if shifted else Form(dtype_of(found.codes), t.INT16, 1)
-    elif form is None or (groups > 1 and channels % form.together):
+    elif form is None:
         return None
     if form.together == 1 and form.left in _CODES:
         operand, zero = found.codes, None

@@ -19,7 +19,7 @@ from sardonyx.core.interpreter import compute
 from sardonyx.core.run_context import RunContext, running
 from sardonyx.core.types import TensorType, is_float
 
-_WEIGHT_INTEGERS = frozenset({"INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2"})
+_WEIGHT_INTEGERS = frozenset({"INT16", "INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2"})
 """Integer types of which weights are, and neither places nor sizes."""
 
 _BLOCK = 1 << 16

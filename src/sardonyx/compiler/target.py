@@ -57,9 +57,14 @@ class Target:
 
         With 8 bits one factor has no sign and the other has one; with 16 bits both have.
         """
-        if bits == 8:
-            return 4 if "+avx512vnni" in self.features else 1
-        return 2 if bits == 16 and self.triple.startswith("x86_64") else 1
+        if not self.triple.startswith("x86_64"):
+            return 1
+        return {8: 4, 16: 2}.get(bits, 1)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether products of 8 bits that are added up in a lane are added in pairs first, in no more than 16 bits."""
+        return "+avx512vnni" not in self.features
 
 
 _X86 = "x86_64-unknown-linux-gnu"

@@ -9,6 +9,7 @@ import numpy as np
 
 from sardonyx.compiler.kernels.convolution_tile import (
     Tile,
+    apart_weights,
     direct_weights,
     dot_weights,
     grouped_weights,
@@ -17,6 +18,7 @@ from sardonyx.compiler.kernels.convolution_tile import (
 from sardonyx.compiler.kernels.depthwise import grouped
 from sardonyx.compiler.kernels.direct_convolution import DirectConvolution
 from sardonyx.compiler.kernels.dot_convolution import DotConvolution
+from sardonyx.compiler.kernels.dots import parted
 from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
 from sardonyx.compiler.kernels.windows import Image, Sweep, Windows, block_count, rest_sizes
 from sardonyx.compiler.target import Target
@@ -65,13 +67,14 @@ def tile_for(
     lanes = target.lanes(32)
     room = _room(target)
     inner, channels = lanes // together, -(-channels // together)
+    saturates = together == 4 and target.saturates
     if not blocked:
         inner = max(count for count in range(1, _PLAIN + 1) if channels // groups % count == 0)
     most = min(block_count(filters, lanes), 4)
     sums = min(room, target.vector_registers - 4)
     shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
     tiles = [
-        Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups, together=together)
+        Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups, together=together, saturates=saturates)
         for blocks, outputs in shapes
     ]
     direct = min(tiles, key=lambda tile: _cost(tile, width, _SPREADING.get(target.vector_bits, 0.1)))
@@ -136,12 +139,23 @@ def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
     """
     each, window = weights.shape[2], weights.shape[3:]
     flat = weights.reshape(tile.filters, each, math.prod(window))
+    if tile.apart:
+        main, apart = (joined_channels(part, tile.together) for part in _parted_channels(flat))
+        return np.concatenate([direct_weights(main, tile), apart_weights(apart, tile, window)])
     if tile.together > 1:
         return direct_weights(joined_channels(flat, tile.together), tile)
     flat = flat.astype(np.float32, copy=False)
     if tile.form == "dot":
         return dot_weights(flat, tile)
     return grouped_weights(flat, tile.lanes) if tile.form == "grouped" else direct_weights(flat, tile)
+
+
+def _parted_channels(flat: np.ndarray) -> list[np.ndarray]:
+    """Weights [filters, channels, taps] of 8 bits in two parts, see :func:`.parted`."""
+    filters, channels, taps = flat.shape
+    padded = np.pad(flat, ((0, 0), (0, channels % 2), (0, 0))).swapaxes(1, 2)
+    pairs = padded.reshape(filters, taps, -1, 2)
+    return [part.reshape(padded.shape).swapaxes(1, 2) for part in parted(pairs)]
 
 
 def convolution(

@@ -28,6 +28,7 @@ class Tile:
         form: ``direct``: lanes are output channels, and inputs are spread. ``dot``: lanes are input channels, added up
             at the end, for few output channels. ``grouped``: lanes are channels of small groups, inputs are shuffled.
         together: Products that are added up within a lane: of integers, so many channels count as one, of 32 bits.
+        saturates: Whether products of bytes may have sums that are no numbers of 16 bits, and must not.
     """
 
     lanes: int
@@ -40,11 +41,17 @@ class Tile:
     groups: int
     form: Literal["direct", "dot", "grouped"] = "direct"
     together: int = 1
+    saturates: bool = False
 
     @property
     def element(self) -> str:
         """LLVM's type of a channel, and of a sum."""
         return "i32" if self.together > 1 else "float"
+
+    @property
+    def apart(self) -> bool:
+        """Whether weights whose products are added up apart follow the others; see :func:`apart_weights`."""
+        return self.saturates and self.groups == 1
 
     @property
     def output_blocks(self) -> int:
@@ -110,6 +117,37 @@ def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
                 at = filter // produced * each - seen
                 _put_channels(part[..., filter - first : filter - first + 1], flat[filter].T[..., np.newaxis], at)
     return packed
+
+
+APART_WORDS = 5
+"""Numbers that tell where inputs of weights apart are: the input block, the tap along three axes, the channel."""
+
+
+def whole(count: int, lanes: int) -> int:
+    """So many numbers and those that fill the last vector."""
+    return -(-count // lanes) * lanes
+
+
+def apart_weights(flat: np.ndarray, tile: Tile, window: tuple[int, ...]) -> np.ndarray:
+    """What products that are added up apart need, of numbers of 32 bits [filters, channels, taps], most of them 0.
+
+    First the number of each group of output blocks' first entry, and of the end; then the entries: the
+    :data:`APART_WORDS`, and the weights, [output block][lane]. All begin with whole vectors.
+    """
+    filters = tile.blocks * tile.lanes
+    starts = np.zeros(whole(tile.tiles + 1, tile.lanes), np.int32)
+    entries = [starts]
+    for number in range(tile.tiles):
+        part = flat[number * filters : (number + 1) * filters]
+        channels, taps = np.nonzero(part.any(0))
+        head = whole(APART_WORDS, tile.lanes)
+        found = np.zeros((len(channels), head + filters), np.int32)
+        found[:, 0], found[:, 4] = np.divmod(channels, tile.inner)
+        found[:, 1], found[:, 2], found[:, 3] = np.unravel_index(taps, (1,) * (3 - len(window)) + window)
+        found[:, head : head + len(part)] = part[:, channels, taps].T
+        starts[number + 1] = starts[number] + len(found)
+        entries.append(found.ravel())
+    return np.concatenate(entries)
 
 
 def _put_channels(blocks: np.ndarray, channels: np.ndarray, at: int) -> None:

@@ -12,10 +12,10 @@ groups' channels, with weights of zero for the channels that are another group's
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.emitter import Variable, vector
-from sardonyx.compiler.kernels.convolution_tile import Tile
+from sardonyx.compiler.kernels.convolution_tile import APART_WORDS, Tile, whole
 from sardonyx.compiler.kernels.dots import dot_add
 from sardonyx.compiler.kernels.kernel import Epilogue
 from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, block_count, block_of, steps
@@ -53,6 +53,7 @@ class DirectConvolution:
         self._fewest = _FEWEST if tile.together == 1 else 1
         rest = -(-(tile.channels % tile.inner) // self._fewest) * self._fewest % tile.inner
         self._rest = rest if tile.groups == 1 else 0
+        self.together = min(tile.inner, self._fewest) if self._rest else tile.inner
         # On processors that do a wide operation in two, half a vector costs half.
         self.half = vector(tile.lanes // 2, tile.element) if sweep.kernel.target.vector_bits >= 512 else None
         self.gathered = ""
@@ -107,11 +108,38 @@ class DirectConvolution:
             with self.sweep.lines(row, plane, self.element, self.slice_step, self.row_step) as (line, tap):
                 of_row = e.address(packed, self.element, e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
+        if tile.apart and self.sweep.sees_all_taps:
+            self._apart(row, image, lowest, sums, guarded)
         for b in range(len(types)):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
             for i in range(size):
                 index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
                 self.epilogue(index, self._whole(sums[i][b]), None)
+
+    def _apart(self, row: Row, image: str, lowest: Number, sums: list[list[Variable]], guarded: bool) -> None:
+        """Multiply by the weights that follow the others, see :func:`.apart_weights`."""
+        e, tile, element = self.emitter, self.tile, self.element
+        starts = e.address(self.weights, element, tile.depth * self.taps * tile.inner * tile.output_blocks * tile.lanes)
+        entries = e.address(starts, element, whole(tile.tiles + 1, tile.lanes))
+        head = whole(APART_WORDS, tile.lanes)
+
+        def number(pointer: str, at: Number) -> str:
+            return e.let(f"sext i32 {e.load('i32', e.address(pointer, element, at), 4)} to i64")
+
+        with steps(e, number(starts, row.block), number(starts, e.add(row.block, 1)), opaque=True) as at:
+            entry = e.address(entries, element, e.mul(at, head + tile.blocks * tile.lanes))
+            block, z, y, x, channel = (number(entry, word) for word in range(APART_WORDS))
+            plane = e.address(image, element, e.mul(block, self.block_step))
+            with self.sweep.line(row, plane, element, self.slice_step, self.row_step, (z, y)) as line:
+                width = row.phases[2]
+                place, far = e.add(lowest, e.mul(x, width.offset_step)), range(len(sums))
+                if guarded:
+                    inputs = self._gathered(line, [e.add(place, i * width.advance) for i in far])
+                else:
+                    start = e.address(line, element, e.mul(place, self.place_step))
+                    inputs = Inputs(start, [i * width.advance * self.place_step for i in far], 1)
+                inputs = replace(inputs, start=e.address(inputs.start, element, channel))
+                self._channels(inputs, e.address(entry, element, head), 1, sums, 1)
 
     def _passes_once(self) -> bool:
         """Whether each step from input block to input block reads places that no step before has brought near."""
@@ -168,7 +196,7 @@ class DirectConvolution:
                 if inside:
                     # A loop even where it has one step: over several taps at once, LLVM would read too far ahead, and
                     # keep the inputs that taps share in the registers of the sums.
-                    self._channels(inputs, factors, e.opaque("i64", channels), [sums[i] for i in inside])
+                    self._channels(inputs, factors, e.opaque("i64", channels), [sums[i] for i in inside], self.together)
             return
         span = (len(sums) - 1) * step + (self.window[2] - 1) * width.offset_step + 1
         channel_step = self.channel_step
@@ -182,8 +210,9 @@ class DirectConvolution:
                 distances = [i * step * place_step for i in range(len(sums))]
                 inputs = Inputs(e.address(start, self.element, e.mul(place, place_step)), distances, channel_step)
             self._channels(
-                inputs, e.address(weights, self.element, e.mul(tap, width.tap_step * vectors)), channels, sums
-            )
+                inputs, e.address(weights, self.element, e.mul(tap, width.tap_step * vectors)), channels, sums,
+                self.together,
+            )  # fmt: skip
 
     @staticmethod
     def _few(taps: Number) -> bool:
@@ -223,11 +252,12 @@ class DirectConvolution:
                 e.store(type, e.load(type, source, 4), target, 4)
         return Inputs(self.gathered, [slot * tile.inner for slot in range(len(places))], 1)
 
-    def _channels(self, inputs: Inputs, weights: str, channels: Number, sums: list[list[Variable]]) -> None:
-        """Multiply and add so many channels of an input block at one tap."""
+    def _channels(
+        self, inputs: Inputs, weights: str, channels: Number, sums: list[list[Variable]], together: int
+    ) -> None:
+        """Multiply and add so many channels of an input block at one tap, some of which stand in the text together."""
         e, tile = self.emitter, self.tile
         blocks = len(sums[0])
-        together = min(tile.inner, self._fewest) if self._rest else tile.inner
         while together > 1 and together * len(sums) * blocks > _UNROLLED:
             together //= 2
         with steps(e, 0, channels, together, opaque=True) as first:
@@ -257,7 +287,7 @@ class DirectConvolution:
 
     def _multiply_add(self, lanes: int, a: str, b: str, c: str) -> str:
         if self.tile.together > 1:
-            return dot_add(self.emitter, lanes, self.tile.together, a, b, c)
+            return dot_add(self.emitter, lanes, self.tile.together, a, b, c, saturates=self.tile.saturates)
         return self.emitter.multiply_add(vector(lanes, self.element), a, b, c)
 
 

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from sardonyx.compiler.emitter import Emitter, vector
+import numpy as np
+
+from sardonyx.compiler.emitter import Emitter, splat, vector
 
 _WORDS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 """Products of two pairs of 16 bits, by the lanes of the sums."""
 
+_BYTES = {4: "llvm.x86.ssse3.pmadd.ub.sw.128", 8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}
+"""Products of two pairs of bytes as one of 16 bits, by the lanes of the sums."""
 
-def dot_add(e: Emitter, lanes: int, together: int, a: str, b: str, c: str) -> str:
+_MOST = 128
+"""Two weights of one sign with a larger sum may have products with bytes whose sum is no number of 16 bits."""
+
+
+def overflowing(weights: np.ndarray) -> np.ndarray:
+    """Whether the products of a pair of weights with bytes may have a sum that is no number of 16 bits.
+
+    Args:
+        weights: Of 8 bits, [..., pair, 2].
+
+    Returns:
+        [..., pair].
+    """
+    wide = weights.astype(np.int16)
+    found: np.ndarray = (wide.clip(min=0).sum(-1) > _MOST) | (wide.clip(max=0).sum(-1) < -_MOST)
+    return found
+
+
+def parted(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights as a sum of two parts, neither of which has a pair that is :func:`overflowing`.
+
+    Args:
+        weights: Of 8 bits, [..., pair, 2].
+
+    Returns:
+        Both of that shape; the second has few elements but 0.
+    """
+    apart = np.zeros_like(weights)
+    apart[..., 1] = np.where(overflowing(weights), weights[..., 1], 0)
+    return weights - apart, apart
+
+
+def dot_add(e: Emitter, lanes: int, together: int, a: str, b: str, c: str, *, saturates: bool) -> str:
     """``c`` plus the sum of the products in each lane of 32 bits.
 
     Args:
@@ -18,11 +54,18 @@ def dot_add(e: Emitter, lanes: int, together: int, a: str, b: str, c: str) -> st
         a: A vector of 32 bits a lane.
         b: Another one.
         c: Sums.
+        saturates: Whether the target's products of bytes do, see :attr:`.Target.saturates`: no pair of ``b`` then is
+            :func:`overflowing`.
     """
     type = vector(lanes, "i32")
-    if together == 4:
+    if together == 4 and not saturates:
         return e.call(type, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", [(type, c), (type, a), (type, b)])
     pairs = vector(2 * lanes, "i16")
-    operands = [(pairs, e.let(f"bitcast {type} {each} to {pairs}")) for each in (a, b)]
+    if together == 4:
+        bytes = vector(4 * lanes, "i8")
+        factors = [(bytes, e.let(f"bitcast {type} {each} to {bytes}")) for each in (a, b)]
+        operands = [(pairs, e.call(pairs, _BYTES[lanes], factors)), (pairs, splat("1", 2 * lanes, "i16"))]
+    else:
+        operands = [(pairs, e.let(f"bitcast {type} {each} to {pairs}")) for each in (a, b)]
     # LLVM would add up products of several steps before they are added to the sum, and have no registers for them.
     return e.opaque(type, e.let(f"add {type} {e.call(type, _WORDS[lanes], operands)}, {c}"))

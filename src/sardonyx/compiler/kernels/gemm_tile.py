@@ -34,6 +34,7 @@ class Tile:
         unroll: Steps of K that are written out in the inner loop of whole tiles.
         together: Products of small integers that are added up within a lane: so many along K are one of 32 bits.
         chains: Parts of each sum that are taken in turns along K and do not wait for each other.
+        saturates: Whether products of bytes may have sums that are no numbers of 16 bits, and must not.
     """
 
     result: DType
@@ -43,6 +44,7 @@ class Tile:
     unroll: int
     together: int = 1
     chains: int = 1
+    saturates: bool = False
 
     @property
     def columns(self) -> int:
@@ -84,8 +86,9 @@ def tile_for(target: Target, result: DType, n: Size | None = None, together: int
         rows, vectors = 8, max(1, -(-n // lanes))
     elif isinstance(m, int) and isinstance(n, int) and target.vector_bits == 512 and is_float(result):
         rows, vectors = _of_few_rows(m, rows, vectors)
+    saturates = together == 4 and target.saturates
     # With four steps on NEON LLVM loads more of A ahead than there are registers for.
-    tile = Tile(result, lanes, rows, vectors, 2 if target.name == "neon" else 4, together)
+    tile = Tile(result, lanes, rows, vectors, 2 if target.name == "neon" else 4, together, saturates=saturates)
     return _in_chains(tile, m) if is_float(result) else tile
 
 
@@ -174,7 +177,7 @@ def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes
 def multiply_add(e: Emitter, tile: Tile, a: str, b: str, c: str) -> str:
     """``a * b + c`` of vectors: rounded once where the target can, modulo 2**bits for integers."""
     if tile.together > 1:
-        return dot_add(e, tile.lanes, tile.together, a, b, c)
+        return dot_add(e, tile.lanes, tile.together, a, b, c, saturates=tile.saturates)
     if is_float(tile.result):
         return e.multiply_add(tile.type, a, b, c)
     return e.let(f"add {tile.type} {e.let(f'mul {tile.type} {a}, {b}')}, {c}")

@@ -276,6 +276,11 @@ class Sweep:
         self._rows = kernel.size(pieces)
         self._shared = shared if blocks > 1 else 0
 
+    @property
+    def sees_all_taps(self) -> bool:
+        """Whether each output sees all taps, since the input is not dilated."""
+        return all(len(axis.phases) == 1 and axis.phases[0].tap_step == 1 for axis in self.axes)
+
     def rows(self, body: Callable[[Row], None]) -> None:
         """Write the loop over the work items, with the body for each combination of phases."""
         e = self.kernel.emitter
@@ -365,6 +370,27 @@ class Sweep:
             )
             line = e.address(image, element, e.add(e.mul(pz, slice_step), e.mul(py, row_step)))
             yield line, e.add(e.mul(e.add(e.mul(kz, self.window[1]), ky), self.window[2]), row.phases[2].tap)
+
+    @contextmanager
+    def line(
+        self, row: Row, image: str, element: str, slice_step: Number, row_step: Number, taps: tuple[Number, Number]
+    ) -> Iterator[str]:
+        """What is written inside runs where a tap along depth and one along height see places inside.
+
+        Arguments are those of :meth:`lines`, and the taps; gives the line of the image that is seen.
+        """
+        e = self.kernel.emitter
+        places = [
+            e.add(place, e.mul(tap, phase.offset_step))
+            for place, tap, phase in zip(row.places, taps, row.phases[:2], strict=True)
+        ]
+        line = e.address(image, element, e.add(e.mul(places[0], slice_step), e.mul(places[1], row_step)))
+        inside = "true"
+        for place, axis in zip(places, self.axes[:2], strict=True):
+            if not axis.inside:
+                inside = e.let(f"and i1 {inside}, {e.let(f'icmp ult i64 {place}, {axis.size}')}")
+        with e.when(inside):
+            yield line
 
     def tiles(self, row: Row, body: Callable[[Number, int, bool], None]) -> None:
         """Write the walk along a row, in tiles of neighbouring outputs.
