@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler import codes
 from sardonyx.compiler.anchors import Convolution
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.kernels import winograd
@@ -26,6 +28,7 @@ from sardonyx.compiler.loops import bound_at, masked, stored
 from sardonyx.compiler.quantized import form_of
 from sardonyx.compiler.reader import ORIGIN, Element, dtype_of
 from sardonyx.compiler.target import Target
+from sardonyx.compiler.vectors import Vector
 from sardonyx.compiler.views import shape_of
 from sardonyx.compiler.writing import Writing
 from sardonyx.core import types as t
@@ -314,6 +317,7 @@ class ImageKernel:
         memory = w.located(root)
         channels = shape_of(result)[1]
         lanes = reader.lanes
+        found = codes.codes(root, w.group.members) if codes.packs(self.target) and memory.block else None
 
         def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
             batch, channel, *along = at
@@ -329,7 +333,15 @@ class ImageKernel:
                 mask = e.lanes_below(e.most(e.least(left, lanes), 0), lanes)
             with masked(reader, mask):
                 reader.bind(result, bound_at(result, place, Element(vector, False)))
-                stored(reader, root, memory, place)
+                if found is None or w.kernel.neighbours is None:
+                    stored(reader, root, memory, place)
+                    return
+                whole = found.rounded(Vector(e, reader.vector(found.source, place), "float", lanes))
+                if mask is not None:
+                    # The channels that fill the last block are zeros.
+                    whole = Vector(e, mask, "i1", lanes).where(whole, -found.zero)
+                there = e.address(memory.pointer, "i8", reader.offset(memory, place).base)
+                w.kernel.neighbours.wait(there, whole.name, codes.PACKED, functools.partial(found.store, e))
 
         return epilogue
 

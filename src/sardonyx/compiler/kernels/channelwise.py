@@ -107,12 +107,13 @@ class Channelwise(ABC):
                     with steps(e, start, end, count) as x:
                         place = e.add(lowest, e.mul(x, width.offset_step))
                         self._taps(row, line, place, e.add(tap, e.mul(x, width.tap_step)), count, results, guarded)
-        for i, of_output in enumerate(results):
-            result, *others = [part.get() for part in of_output]
-            for other in others:
-                result = self.merged(result, other)
-            channel = e.mul(row.block, self.lanes)
-            self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), result, None)
+        with self.sweep.side_by_side(row):
+            for i, of_output in enumerate(results):
+                result, *others = [part.get() for part in of_output]
+                for other in others:
+                    result = self.merged(result, other)
+                channel = e.mul(row.block, self.lanes)
+                self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), result, None)
 
     def _taps(
         self,

@@ -112,9 +112,10 @@ class DirectConvolution:
             self._apart(row, image, lowest, sums, guarded)
         for b in range(len(types)):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
-            for i in range(size):
-                index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
-                self.epilogue(index, self._whole(sums[i][b]), None)
+            with self.sweep.side_by_side(row):
+                for i in range(size):
+                    index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
+                    self.epilogue(index, self._whole(sums[i][b]), None)
 
     def _apart(self, row: Row, image: str, lowest: Number, sums: list[list[Variable]], guarded: bool) -> None:
         """Multiply by the weights that follow the others, see :func:`.apart_weights`."""

@@ -8,7 +8,8 @@ to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.emitter import Emitter
@@ -68,6 +69,29 @@ class Gated:
     ahead: Callable[[tuple[Index, ...]], None]
 
 
+class Neighbours:
+    """Results that wait to be stored together: each a register, and the place of the first in memory."""
+
+    def __init__(self) -> None:
+        self._store: Callable[[str, list[str]], None] | None = None
+        self._pointer = ""
+        self._results: list[str] = []
+
+    def wait(self, pointer: str, result: str, most: int, store: Callable[[str, list[str]], None]) -> None:
+        """Have a result stored behind the one before; so many at once at most."""
+        if not self._results:
+            self._pointer, self._store = pointer, store
+        self._results.append(result)
+        if len(self._results) == most:
+            self.store()
+
+    def store(self) -> None:
+        """Store those that wait."""
+        if self._store is not None and self._results:
+            self._store(self._pointer, self._results)
+        self._results = []
+
+
 class Kernel:
     """One kernel.
 
@@ -78,12 +102,14 @@ class Kernel:
         target: What the code is for.
         emitter: Writes the body. ``%first``, ``%last`` and ``%worker`` are there as ``i64``.
         work: Multiply-adds of vectors that a work item takes as long as, about; 0 where that is not known.
+        neighbours: Results that wait to be stored with their neighbours, see :meth:`side_by_side`.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.emitter = Emitter(converts_halves=target.converts_halves)
         self.work = 0
+        self.neighbours: Neighbours | None = None
         self._buffers: list[bool] = []
         self._sizes: dict[Size, str] = {}
 
@@ -95,6 +121,17 @@ class Kernel:
         """
         self._buffers.append(shared)
         return f"%b{len(self._buffers) - 1}"
+
+    @contextmanager
+    def side_by_side(self) -> Iterator[None]:
+        """Vectors of results that are handed on inside, in a blocked image lie one behind the other.
+
+        An epilogue may put what it would store to the :attr:`neighbours`, for a function that stores several at once.
+        """
+        self.neighbours = waiting = Neighbours()
+        yield
+        self.neighbours = None
+        waiting.store()
 
     def size(self, size: Size) -> str | int:
         """A size as the code knows it: the number itself, or an argument that the caller computes."""

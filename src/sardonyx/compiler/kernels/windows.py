@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from sardonyx.compiler.emitter import Emitter
@@ -275,6 +275,12 @@ class Sweep:
         self.items: Size = batch * blocks * pieces
         self._rows = kernel.size(pieces)
         self._shared = shared if blocks > 1 else 0
+
+    @contextmanager
+    def side_by_side(self, row: Row) -> Iterator[None]:
+        """Results of a tile, one place of the row after the other, are handed on inside."""
+        with self.kernel.side_by_side() if row.phases[2].step == 1 else nullcontext():
+            yield
 
     @property
     def sees_all_taps(self) -> bool:
