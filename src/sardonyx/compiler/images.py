@@ -218,7 +218,7 @@ class ImageKernel:
                 batch=shape[0],
                 windows=windows,
                 out=places,
-                epilogue=epilogue,
+                epilogue=self._epilogue(found.result, wide, given=t.FLOAT if t.is_integer(dtype) else None),
             )
         elif chosen.algorithm == "planar":
             weights = Prepared(found.weights, form, lambda read: pack_planar_weights(read(found.weights)))
@@ -307,16 +307,24 @@ class ImageKernel:
         image = Image(w.pointer(self.whole.image(found.image, True, t.FLOAT)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
 
-    def _epilogue(self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False) -> Epilogue:
+    def _epilogue(
+        self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False, given: t.DType | None = None
+    ) -> Epilogue:
         """What follows a kernel that gives blocks of channels, at places along the ``wide`` axes (None: all).
 
-        Or, where that is ``planar``, a vector of places along the last of these.
+        Or, where that is ``planar``, a vector of places along the last of these. Results are ``given`` as elements of
+        their type, or of another that holds them exactly.
         """
         w, reader = self.writing, self.writing.reader
         root = w.group.root
         memory = w.located(root)
         channels = shape_of(result)[1]
         lanes = reader.lanes
+        dtype = dtype_of(result)
+        same = [result] if given in (None, dtype) else [
+            each for each in w.group.members
+            if each.op == "convert" and each.operands[0] is result and dtype_of(each) == given
+        ]  # fmt: skip
         found = codes.codes(root, w.group.members) if codes.packs(self.target) and memory.block else None
 
         def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
@@ -332,7 +340,11 @@ class ImageKernel:
                 left = e.sub(w.kernel.size(channels), channel.base)
                 mask = e.lanes_below(e.most(e.least(left, lanes), 0), lanes)
             with masked(reader, mask):
-                reader.bind(result, bound_at(result, place, Element(vector, False)))
+                for value in same:
+                    reader.bind(value, bound_at(value, place, Element(vector, False)))
+                if result not in same:
+                    number = reader.converted(given or dtype, dtype, vector, False)
+                    reader.bind(result, bound_at(result, place, Element(number, False)))
                 if found is None or w.kernel.neighbours is None:
                     stored(reader, root, memory, place)
                     return

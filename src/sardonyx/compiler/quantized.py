@@ -189,7 +189,7 @@ def _weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
     return _Weights(whole, scale) if np.array_equal(whole, numbers) else None
 
 
-_WORTH_PARTING = 1 / 8
+_WORTH_PARTING = 1 / 4
 """So many of the vectors of weights may have elements that are multiplied apart."""
 
 _TILE = 16

@@ -14,7 +14,7 @@ import numpy as np
 from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels.channelwise import Channelwise
 from sardonyx.compiler.kernels.convolution_tile import grouped_weights
-from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
+from sardonyx.compiler.kernels.kernel import Epilogue, Kernel
 from sardonyx.compiler.kernels.windows import Image, Number, Row, Sweep, Windows, block_count
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
@@ -48,7 +48,8 @@ def depthwise(
 ) -> Size:
     """Write a depthwise convolution of a blocked image of floats, or of integers whose sums float32 holds exactly.
 
-    The epilogue gets whole blocks of channels, as that of :func:`~sardonyx.compiler.kernels.convolution.convolution`.
+    The epilogue gets whole blocks of channels, as that of :func:`~sardonyx.compiler.kernels.convolution.convolution`,
+    as floats whatever the image is of.
 
     Args:
         kernel: What is written.
@@ -91,16 +92,9 @@ def grouped(
 
 class _Grouped(Channelwise):
     def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int) -> None:
-        self.dtype, self._finish = x.dtype, epilogue
-        if t.is_integer(x.dtype):
-            epilogue = self._whole
-        stored = memory_type(x.dtype)
-        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, stored)
+        self.dtype = x.dtype
+        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, memory_type(x.dtype))
         self.weights, self.size = weights, size
-
-    def _whole(self, at: tuple[Index, ...], result: str, mask: str | None) -> None:
-        """Hand sums of integers on as integers."""
-        self._finish(at, self.emitter.let(f"fptosi {self.type} {result} to {vector(self.lanes, 'i32')}"), mask)
 
     def outside(self) -> str:
         return "0" if t.is_integer(self.dtype) else self.identity()
