@@ -50,7 +50,8 @@ class Ahead(Reader):
         computed = is_elementwise(value) or value.op in ("broadcast", "reshape", "slice", "iota")
         return at_hand or (computed and all(map(self._is_told, value.operands)))
 
-    def _computed(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
+    def computed(self, value: Value, place: Place, shape: tuple[Size, ...] | None = None) -> Element:
+        """Ask for what an elementwise value is computed of."""
         for operand in value.operands:
             self.element(operand, place, shape)
         return _UNKNOWN

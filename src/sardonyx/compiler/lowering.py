@@ -31,6 +31,7 @@ from sardonyx.compiler.ordered import fourier_tables, lanes_for, ordered
 from sardonyx.compiler.picking import picked
 from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, dtype_of
+from sardonyx.compiler.row_passes import RowPasses
 from sardonyx.compiler.scattering import updated
 from sardonyx.compiler.schedule import ORDERED, Group, operations
 from sardonyx.compiler.trees import TABLES, tree_sum
@@ -359,10 +360,16 @@ class Lowering:
             # A row's place in the root is told axis by axis.
             nest = RowNest(reader, rows, lambda a, b: together(a, b) if a in rows.axes else False, channels)
 
+        levels = self._levels(reductions)
+        taken = [[value.operands[0] for value in level] for level in levels]
+        passes = RowPasses(w, nest, rows, [*taken, [root]] if elementwise else taken, keeps=not channels)
+
         def row(place: list[Index]) -> None:
-            for level in self._levels(reductions):
+            for number, level in enumerate(levels):
+                passes.begin(number, place)
                 reduce_row(nest, place, level)
             if elementwise:
+                passes.begin(len(levels), place)
                 nest.elements(place, lambda here: stored(reader, root, memory, tuple(here)))
             else:
                 at = reader.reshaped(nest.kept(place), rows.kept, shape_of(root))

@@ -141,7 +141,7 @@ class Reader:
         if bound is None and memory is not None and (shape is None or not memory.block):
             return self.loaded(memory if shape is None else replace(memory, shape=shape), place)
         if bound is None and memory is None and is_elementwise(value):
-            return self._computed(value, place, shape)
+            return self.computed(value, place, shape)
         if bound is None and memory is None and value.op == "reshape":
             return self.element(value.operands[0], place, shape_of(value) if shape is None else shape)
         if shape is not None:
@@ -153,7 +153,8 @@ class Reader:
         assert rule is not None, f"{value.op} is neither in memory nor fused"
         return rule(self, value, place)
 
-    def _computed(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
+    def computed(self, value: Value, place: Place, shape: tuple[Size, ...] | None = None) -> Element:
+        """An elementwise value at a place, of its operands there."""
         operands = [self.element(operand, place, shape) for operand in value.operands]
         uniform = all(operand.uniform for operand in operands)
         names = (
