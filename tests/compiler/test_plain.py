@@ -81,6 +81,32 @@ def test_windows(dtype: t.DType, kind: str) -> None:
         assert_close(program.run([x]), computed(program.function, [x]))
 
 
+@pytest.mark.parametrize("kind", ["max", "min", "add"])
+def test_a_window_that_sees_all_of_an_image_is_a_reduction(kind: str) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        none = [(0, 0)] * 2
+        return [
+            L.abs_(L.reduce_window(kind, x, [5, 9], strides=[2, 3], padding=none, dilation=[1, 1])),
+            L.reduce_window(kind, x, [1, 9], strides=[1, 1], padding=none, dilation=[1, 1]),
+        ]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, C, 5, 9))])
+    program = Program(function)
+    assert [launch.title for launch in program.launches] == ["rows"] * 2
+    x = random((2, 3, 5, 9), t.FLOAT)
+    assert_close(program.run([x]), computed(function, [x]))
+
+
+@pytest.mark.parametrize("width", [5, 12, 70])
+def test_what_follows_windows_of_a_known_width(width: int) -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        found = L.reduce_window("max", x, [3, 3], strides=[1, 1], padding=[(1, 1)] * 2, dilation=[1, 1])
+        return [L.tanh(found + y) * 2.0]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (2, 3, 6, width)), TensorType(t.FLOAT, (3, 1, width))])
+    checked(function, random((2, 3, 6, width), t.FLOAT), random((3, 1, width), t.FLOAT))
+
+
 def test_products_over_axes_that_lie_apart() -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
         return [L.contract(x, y, batch=[], left=[0, 2], right=[0, 2])]

@@ -5,6 +5,7 @@
 - A ``call`` is taken apart, unless there is a kernel for its function.
 - What moves with the number of a loop's iteration is an element of a tensor (see :mod:`sardonyx.compiler.moving`).
 - A division by a constant is a multiplication, unless its reciprocal would lose more than a rounding.
+- A window that sees all of an image is a ``reduce``.
 - Products that share an operand are one (see :mod:`sardonyx.compiler.horizontal`).
 - Products of what stands for integers of 8 bits are products of these integers (:mod:`.quantized`).
 """
@@ -79,6 +80,10 @@ class _Canonical(Substitution):
             return self._loop(value, operands)
         if value.op == "convolve":
             return self._convolve(value, *operands)  # type: ignore[arg-type]
+        if value.op == "reduce_window" and (axes := _whole_axes(value)) is not None:
+            whole = apply("reduce", operands[0], kind=value.params["kind"], axes=axes)
+            whole.origin = whole.origin or value.origin
+            return apply("reshape", whole, shape=shape_of(value))
         if value.op == "contract":
             x, y = operands
             if (found := product(value, x, y, self._target)) is not None:
@@ -143,6 +148,23 @@ class _Canonical(Substitution):
         found = apply("mul", x, factor)
         found.origin = found.origin or value.origin
         return found
+
+
+def _whole_axes(value: Value) -> tuple[int, ...] | None:
+    """The axes that a ``reduce_window`` sees all of in its only window; None where it moves along any."""
+    params, shape = value.params, shape_of(value.operands[0])
+    if params["kind"] not in ("add", "max", "min"):
+        return None
+    leading, found = len(shape) - len(params["window"]), []
+    for axis, (size, window, stride, padding, dilation) in enumerate(
+        zip(shape[leading:], params["window"], params["strides"], params["padding"], params["dilation"], strict=True),
+        leading,
+    ):
+        if padding != (0, 0) or not ((window == size and dilation == 1) or window == stride == 1):
+            return None
+        if window != 1:
+            found.append(axis)
+    return tuple(found) or None
 
 
 def _convolved(image: Tensor, weights: Value, params: Mapping[str, Any]) -> Tensor:

@@ -21,6 +21,7 @@ from sardonyx.compiler.kernels.convolution_tile import Tile
 from sardonyx.compiler.kernels.depthwise import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.kernel import Epilogue, Index
 from sardonyx.compiler.kernels.planar_convolution import MOST_ADVANCE, pack_planar_weights, planar
+from sardonyx.compiler.kernels.planar_pooling import planar_pooling
 from sardonyx.compiler.kernels.pooling import pooling
 from sardonyx.compiler.kernels.windows import Image, Windows
 from sardonyx.compiler.launch import Prepared, Scratch, Stage
@@ -369,38 +370,32 @@ class ImageKernel:
         leading = len(shape) - rank
         if not 1 <= rank <= 3 or not all(isinstance(size, int) for size in params["window"]):
             raise UnsupportedError("reduce_window over these axes has no kernel.")
-        dtype = dtype_of(source)
-        if dtype not in (t.FLOAT, t.DOUBLE, t.INT32, t.INT64, t.INT8, t.UINT8):
-            raise UnsupportedError(f"reduce_window of {dtype.name.lower()} has no kernel.")
-        blocked = source in self.whole.blocks
-        narrow = isinstance(out[-1], int) and out[-1] < w.kernel.target.lanes(32)
-        if not blocked and params["strides"][-1] == 1 and not narrow:
-            raise UnsupportedError("neighbouring windows of a plain image are vectors of plain loops.")
         windows = Windows.of(
             params["window"], params["strides"], tuple(low for low, _ in params["padding"]), params["dilation"]
         )
-        if blocked:
-            epilogue = self._epilogue(value)
-            batch, channels = shape[0], shape[1]
-        else:
-            epilogue = self._plain_epilogue(value, leading)
-            batch, channels = math.prod(shape[:leading]), 1
+        dtype, blocked = dtype_of(source), source in self.whole.blocks
+        pointer, sizes, places = w.pointer(source), shape[leading:], out[leading:]
+        if not blocked:
+            return planar_pooling(
+                w.kernel, params["kind"], x=Image(pointer, 1, sizes, False, dtype), batch=math.prod(shape[:leading]),
+                windows=windows, out=places, epilogue=self._planar_epilogue(value, leading), lanes=w.reader.lanes,
+            )  # fmt: skip
+        channels = shape[1]
         assert isinstance(channels, int)
-        pointer = w.pointer(self.whole.image(source, blocked, dtype))
         element = {"float": "float", "double": "double"}.get(str(dtype.name).lower(), f"i{dtype.bitwidth}")
         return pooling(
-            w.kernel, params["kind"], x=Image(pointer, channels, shape[leading:], blocked), batch=batch,
-            windows=windows, out=out[leading:], epilogue=epilogue, element=element, signed=t.kind(dtype) != "uint",
+            w.kernel, params["kind"], x=Image(pointer, channels, sizes), batch=shape[0], windows=windows, out=places,
+            epilogue=self._epilogue(value), element=element, signed=t.kind(dtype) != "uint",
         )  # fmt: skip
 
-    def _plain_epilogue(self, value: Value, leading: int) -> Epilogue:
-        """What follows a kernel that gives single elements, of all leading axes as one."""
+    def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:
+        """What follows a kernel that gives vectors along the last axis, of all leading axes as one."""
         w, reader = self.writing, self.writing.reader
         root = w.group.root
         memory = w.located(root)
         shape = shape_of(value)
 
-        def epilogue(at: tuple[Index, ...], element: str, mask: str | None) -> None:
+        def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
             number, _, *spatial = at
             front: list[Index] = []
             for size in reversed(shape[1:leading]):
@@ -408,7 +403,7 @@ class ImageKernel:
                 front.insert(0, inner)
             place = (*([number] if leading else []), *front, *spatial)
             with masked(reader, mask):
-                reader.bind(value, bound_at(value, place, Element(element, True)))
+                reader.bind(value, bound_at(value, place, Element(vector, reader.lanes == 1)))
                 stored(reader, root, memory, place)
 
         return epilogue

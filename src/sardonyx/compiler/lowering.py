@@ -13,6 +13,7 @@ from sardonyx.compiler.contraction import Contraction
 from sardonyx.compiler.control import CONTROL, results_of
 from sardonyx.compiler.images import ImageKernel, choice
 from sardonyx.compiler.kernels.kernel import Index
+from sardonyx.compiler.kernels.planar_pooling import planar_lanes
 from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
 from sardonyx.compiler.launch import Body, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.layouts import row_channels
@@ -399,7 +400,10 @@ class Lowering:
         source = anchor.operands[0]
         if anchor.op == "reduce_window":
             self.whole.require_memory(source)
-            w = Writing(self.whole, group, None if source in self.blocks else 1)
+            lanes = None
+            if source not in self.blocks:
+                lanes = planar_lanes(self.target.lanes(storage_bits(anchor)), shape_of(anchor)[-1])
+            w = Writing(self.whole, group, lanes)
             return [w.launch(ImageKernel(w).pool(anchor), "pooling")]
         found = next((each for each in self.schedule.convolutions.values() if each.core is anchor), None)
         if found is None:

@@ -1,7 +1,7 @@
 """Windows that combine each channel with itself alone: the walk that depthwise convolutions and pooling share.
 
-A vector holds the channels of a block at one place (one channel of a plain image). A tile is some neighbouring outputs
-of a row; along the row, each input vector is read once and combined into every output that sees it.
+A vector holds the channels of a block at one place. A tile is some neighbouring outputs of a row; along the row, each
+input vector is read once and combined into every output that sees it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Channelwise(ABC):
         sweep: The walk over the outputs; its blocks are those of the image.
         x: The image.
         element: The type of the elements.
-        lanes: Channels of a block: 1 in a plain image.
+        lanes: Channels of a block.
         epilogue: What becomes of the results.
         stored: The type of the elements in memory, where it is another.
     """

@@ -1,4 +1,4 @@
-"""Pooling: the sums, greatest or least elements of windows, of blocked and of plain images."""
+"""Pooling of blocked images: the sums, greatest or least elements of windows."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ def pooling(
 ) -> Size:
     """Write a reduction over windows. Places outside of the image do not count; NaN wins over every number.
 
-    Of a blocked image the epilogue gets whole blocks of channels (those past the last channel are what windows make of
-    zeros), of a plain one single elements.
+    The epilogue gets whole blocks of channels; those past the last channel are what windows make of zeros.
 
     Args:
         kernel: What is written.
         kind: How elements are combined.
-        x: The image. A plain one may be of any type.
+        x: The image.
         batch: How many images.
         windows: The windows, of as many axes as the image.
         out: The spatial sizes of the output.
@@ -44,7 +43,7 @@ def pooling(
     Returns:
         The number of work items.
     """
-    lanes = kernel.target.lanes(32) if x.blocked else 1
+    lanes = kernel.target.lanes(32)
     outputs = kernel.target.vector_registers // 2
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes), outputs=outputs)
     _Pooling(sweep, x, element, lanes, epilogue, kind, signed).write()
@@ -103,5 +102,5 @@ class _Pooling(Channelwise):
         return self.combined(first, self.prepared(second), [])
 
     def _select(self, condition: str, then: str, otherwise: str) -> str:
-        flags = f"<{self.lanes} x i1>" if self.lanes > 1 else "i1"
+        flags = vector(self.lanes, "i1")
         return self.emitter.let(f"select {flags} {condition}, {self.type} {then}, {self.type} {otherwise}")
