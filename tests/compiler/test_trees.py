@@ -158,7 +158,7 @@ def test_a_chain_of_categories_is_a_search() -> None:
     call = next(value for value in function.values if value.op == "call")
     ensemble = tree_sum(call)
     assert ensemble is not None
-    assert ensemble.depths.max() <= 9
+    assert ensemble.steps.max() <= 9
     x = np.array([*range(-1, count + 2), 0.5, np.nan, np.inf], np.float32)[:, None]
     np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
 

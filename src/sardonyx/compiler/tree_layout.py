@@ -24,6 +24,21 @@ ENDS = 32
 LINE = 8
 """Nodes of a cache line."""
 
+GROUP = 32
+"""Rows that go together through the tops of trees."""
+
+GROUP_WAYS = 8
+"""Rows of a group that walk side by side through one tree, which is near."""
+
+WAYS = 16
+"""Trees that a single row goes through side by side: their nodes come from far."""
+
+GROUP_STEPS, ROW_STEPS = 2, 4
+"""Steps between two looks at whether all ways have arrived."""
+
+_LONGEST = 255
+"""Leaves that are further down are counted as if they were so many steps down."""
+
 
 @dataclass(frozen=True, eq=False)
 class Places:
@@ -99,6 +114,53 @@ def placed(roots: np.ndarray, found: Branches, levels: Sequence[np.ndarray]) -> 
     pairs = np.full(count, -1, np.int64)
     pairs[order] = np.repeat(begin - 2 * first, sizes) + 2 * np.arange(len(order))
     return Places(starts, pairs, at)
+
+
+def column_bits(columns: int) -> int:
+    """Bits of a node's column, leaves having one beyond all: as a rule a byte, which needs no instruction to mask."""
+    return max(8, columns.bit_length())
+
+
+def arrivals(starts: np.ndarray, found: Branches, levels: Sequence[np.ndarray]) -> np.ndarray:
+    """Which part of the leaves below some nodes is at most so many steps down.
+
+    Args:
+        starts: Nodes, a row a tree; -1 for none.
+        found: The nodes of the ensemble.
+        levels: Those that have children.
+
+    Returns:
+        [trees, steps]; 0 throughout where a tree has no leaves of its own.
+    """
+    tree, steps = np.full(len(found.inner), -1, np.int64), np.zeros(len(found.inner), np.int64)
+    number, place = np.nonzero(starts >= 0)
+    tree[starts[number, place]] = number
+    for nodes in levels:
+        above = nodes[tree[nodes] >= 0]
+        for children in (found.firsts, found.others):
+            tree[children[above]] = tree[above]
+            steps[children[above]] = np.minimum(steps[above] + 1, _LONGEST)
+    leaves = np.flatnonzero(~found.inner & (tree >= 0))
+    width = int(steps.max(initial=0)) + 1
+    counts = np.bincount(tree[leaves] * width + steps[leaves], minlength=len(starts) * width)
+    sums = np.cumsum(counts.reshape(len(starts), width), axis=1)
+    return np.asarray(sums / np.maximum(sums[:, -1:], 1))
+
+
+def looks(arrived: np.ndarray, most: np.ndarray, steps: int) -> np.ndarray:
+    """The steps of some ways side by side before the first look at whether all have arrived, and the most steps.
+
+    Args:
+        arrived: How likely it is that all have arrived after so many steps, [n, steps].
+        most: The most steps, [n].
+        steps: Steps between two looks.
+
+    Returns:
+        [n, 2]: a look comes when it is more likely than not to find the way down at its end, if any does.
+    """
+    likely = np.argmax(arrived >= 0.5, axis=1)
+    sure = np.where(likely + steps >= most, most, np.maximum(likely + 1 - steps, 0))
+    return np.stack([sure, most], 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.kernels.trees import GROUP, WAYS
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.tree_branches import Branches, branches
-from sardonyx.compiler.tree_layout import by_level, heights_of, placed, tops
+from sardonyx.compiler.tree_layout import (
+    GROUP,
+    GROUP_STEPS,
+    GROUP_WAYS,
+    ROW_STEPS,
+    WAYS,
+    arrivals,
+    by_level,
+    column_bits,
+    heights_of,
+    looks,
+    placed,
+    tops,
+)
 from sardonyx.compiler.views import shape_of
 from sardonyx.core.graph import Value
 
@@ -34,14 +46,15 @@ class Ensemble:
 
     Attributes:
         nodes: Of all trees; int64.
-        roots: The place of each tree's root; trees without nodes of their own fill the last group of ways.
-        depths: The most steps of each tree.
+        roots: The place of each tree's root; trees without nodes of their own fill the last group of ways, and one
+            more is behind all.
+        steps: Of every ``WAYS`` trees the steps before the first look at whether a row has come to leaves, and at most.
         top_nodes: A row a node of a top: how far the column is, in bytes, its limit as a signed number, and the ends
             that stay; int32.
         top_starts: Each tree's first row there, and the number of rows.
         ends: What the tops lead to: places of nodes; of a *shallow* ensemble what its leaves have as limit.
             [trees, 32]; int32.
-        rests: The most steps from there, by tree.
+        rests: The steps from there, by tree: before the first look at whether rows have arrived, and at most.
         columns: The feature of each column, and the key of a missing one, signed; int32.
         weights: A row a leaf, [leaves, targets]; float32.
         trees: How many there are, without those that fill up.
@@ -51,7 +64,7 @@ class Ensemble:
 
     nodes: np.ndarray
     roots: np.ndarray
-    depths: np.ndarray
+    steps: np.ndarray
     top_nodes: np.ndarray
     top_starts: np.ndarray
     ends: np.ndarray
@@ -73,7 +86,7 @@ class Ensemble:
         return max(1, target.l1 // 2 * self.trees // size)
 
 
-TABLES = ("nodes", "roots", "depths", "top_nodes", "top_starts", "ends", "rests", "columns", "weights")
+TABLES = ("nodes", "roots", "steps", "top_nodes", "top_starts", "ends", "rests", "columns", "weights")
 """The names of those that the kernel reads."""
 
 _known: weakref.WeakKeyDictionary[Value, Ensemble | str] = weakref.WeakKeyDictionary()
@@ -113,7 +126,7 @@ def _packed(roots: np.ndarray, found: Branches, weights: np.ndarray, features: i
     inner = np.concatenate([np.zeros(0, np.int64), *levels])
     # A column is a feature, with the key of a missing one above or below all others.
     columns, column = np.unique(2 * found.features[inner] + found.low[inner], return_inverse=True)
-    bits = len(columns).bit_length()
+    bits = column_bits(len(columns))
     if len(columns) > _MOST_COLUMNS or places.count >= 1 << 32 - bits:
         return None
     limits, weights = _with_leaves(found, weights)
@@ -131,17 +144,20 @@ def _packed(roots: np.ndarray, found: Branches, weights: np.ndarray, features: i
     top = tops(roots.tolist(), found, heights)
     heights = np.append(heights, 0)
     shallow = not heights[top.ends].any()
-    filling = [(0, -len(roots) % WAYS)]
+    filling = -len(roots) % WAYS
+    whole = np.pad(arrivals(roots[:, None], found, levels), [(0, filling), (0, 0)], constant_values=1)
+    depths = np.pad(heights[roots], (0, filling)).reshape(-1, WAYS).max(1)
+    below = arrivals(top.ends, found, levels) ** GROUP_WAYS
     return Ensemble(
         nodes=words.reshape(-1).view(np.int64),
-        roots=np.pad(places.roots, filling, constant_values=places.count),
-        depths=np.pad(heights[roots], filling),
+        roots=np.pad(places.roots, (0, filling + 1), constant_values=places.count),
+        steps=looks(whole.reshape(-1, WAYS, whole.shape[1]).prod(1), depths, ROW_STEPS),
         top_nodes=np.stack([column_of[top.nodes] * (4 * GROUP), limits[top.nodes] - (1 << 31), top.masks], 1).astype(
             np.int32
         ),
         top_starts=top.starts,
         ends=(limits if shallow else where)[top.ends].astype(np.uint32).view(np.int32),
-        rests=heights[top.ends].max(1),
+        rests=looks(below, heights[top.ends].max(1), GROUP_STEPS),
         columns=np.stack([columns // 2, np.where(columns % 2, -1 << 31, (1 << 31) - 1)], 1).astype(np.int32),
         weights=weights,
         trees=len(roots),

@@ -14,29 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.kernels.kernel import Kernel
+from sardonyx.compiler.tree_layout import GROUP, GROUP_STEPS, GROUP_WAYS, LINE, ROW_STEPS, WAYS, column_bits
 from sardonyx.compiler.vectors import Vector
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min
 
-GROUP = 32
-"""Rows that go together through the tops of trees."""
-
-WAYS = 16
-"""Trees that a single row goes through side by side: their nodes come from far."""
-
-_GROUP_WAYS = 8
-"""Rows of a group that walk side by side through one tree, which is near."""
-
-_ROW_STEPS, _GROUP_STEPS = 4, 2
-"""Steps between two looks at whether all ways have arrived."""
+_MOST_LINES = 32
+"""Cache lines of a tree that a group asks for: it comes to few of those of a large one."""
 
 _SHARED = 512
 """Trees from which on threads share those that a single row goes through."""
 
 _CHUNK = 8 * WAYS
 """Trees of a work item then."""
-
-_MOST_ROWS = 8 * GROUP
-"""Rows of a work item, where the second-level cache holds their keys."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +34,12 @@ class Forest:
 
     Attributes:
         nodes: Pointer to the nodes.
-        roots: Pointer to the first node of each tree, i64.
-        depths: Pointer to the most steps of each tree, i64.
+        roots: Pointer to the first node of each tree, and to what is behind the last, i64.
+        steps: Pointer to the steps of every ``WAYS`` trees before the first look, and at most, i64.
         top_nodes: Pointer to the nodes of tops, three i32 each.
         top_starts: Pointer to the first of them of each tree, i64.
         ends: Pointer to what tops lead to, i32.
-        rests: Pointer to the most steps of each tree below its top, i64.
+        rests: Pointer to the steps of each tree below its top before the first look, and at most, i64.
         columns: Pointer to the feature and the key of a missing one of each column, i32.
         weights: Pointer to the weights of leaves, float.
         trees: How many trees.
@@ -63,7 +52,7 @@ class Forest:
 
     nodes: str
     roots: str
-    depths: str
+    steps: str
     top_nodes: str
     top_starts: str
     ends: str
@@ -96,13 +85,15 @@ class Forest:
     def group_stride(self) -> int:
         """Bytes of what is kept of a group: keys by column, keys by row, sums."""
         by_column = GROUP * 4 * self.column_count
-        return -(-(by_column + GROUP * (self.row_stride + 4 * self.targets)) // 64) * 64
+        by_row = 0 if self.shallow else GROUP * self.row_stride
+        return -(-(by_column + by_row + GROUP * 4 * self.targets) // 64) * 64
 
 
 def block_rows(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
     """Rows of a work item."""
+    # The second-level cache holds their keys: trees, which come from beyond it, are read once for all of them.
     groups = kernel.target.l2 // 2 // forest.group_stride
-    return dim_max(dim_min(ceil_div(rows, threads), max(GROUP, min(groups * GROUP, _MOST_ROWS))), 1)
+    return dim_max(dim_min(ceil_div(rows, threads), max(1, groups) * GROUP), 1)
 
 
 def scratch_bytes(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
@@ -185,7 +176,8 @@ class _Writer:
             out = e.address(self.out, "float", e.mul(start, forest.targets))
             groups = e.div(e.add(count, GROUP - forest.fewest), GROUP)
             together = e.least(e.mul(groups, GROUP), count)
-            self._groups(x, out, room, groups, together)
+            with e.when(e.let(f"icmp sgt i64 {groups}, 0")):
+                self._groups(x, out, room, groups, together)
             with e.loop(together, count) as row:
                 values = e.address(x, "float", e.mul(row, forest.features))
                 sums = e.address(out, "float", e.mul(row, forest.targets))
@@ -206,7 +198,10 @@ class _Writer:
             self._keys(x, self._group_at(room, group), e.mul(group, GROUP), e.sub(count, 1))
         with e.loop(0, forest.trees, forest.tile) as first:
             last = e.least(e.add(first, forest.tile), forest.trees)
+            following = None if forest.shallow else self._following(last, groups)
             with e.loop(0, groups) as group:
+                if following is not None:
+                    self._ask_for(*following, group)
                 here = self._group_at(room, group)
                 with e.loop(first, last) as tree:
                     self._group_through(tree, here)
@@ -218,6 +213,20 @@ class _Writer:
             with e.loop(0, numbers) as at:
                 e.store("float", e.load("float", e.address(sums, "float", at), 4), e.address(to, "float", at), 4)
 
+    def _following(self, first: str | int, groups: str | int) -> tuple[str, str | int]:
+        """The nodes of the trees after a tile, and how many cache lines of them each group asks for."""
+        e, forest = self.e, self.forest
+        last = e.least(e.add(first, forest.tile), forest.trees)
+        begin, end = (e.load("i64", e.address(forest.roots, "i64", tree), 8) for tree in (first, last))
+        lines = e.div(e.add(e.sub(end, begin), LINE - 1), LINE)
+        share = e.div(e.add(lines, e.sub(groups, 1)), groups)
+        return e.address(forest.nodes, "i64", begin), e.least(share, _MOST_LINES * forest.tile)
+
+    def _ask_for(self, nodes: str, share: str | int, group: str) -> None:
+        e, begin = self.e, self.e.mul(group, share)
+        with e.loop(begin, e.add(begin, share)) as line:
+            e.prefetch(e.address(nodes, "i64", e.mul(line, LINE)))
+
     def _group_at(self, room: str, group: str) -> str:
         return self.e.address(room, "i8", self.e.mul(group, self.forest.group_stride))
 
@@ -225,7 +234,7 @@ class _Writer:
         return self.e.address(group, "i8", GROUP * 4 * self.forest.column_count)
 
     def _sums(self, group: str) -> str:
-        return self.e.address(self._rows_at(group), "i8", GROUP * self.forest.row_stride)
+        return self.e.address(self._rows_at(group), "i8", 0 if self.forest.shallow else GROUP * self.forest.row_stride)
 
     def _keys(self, x: str, group: str, start: str | int, last: str | int) -> None:
         """The keys of a group's rows, by column and, to walk, by row, and sums of 0; rows past the last are like it."""
@@ -312,11 +321,11 @@ class _Writer:
         """From the ends of a top to leaves, and add their weights."""
         e, forest = self.e, self.forest
         e.store(end.type, end.name, self.places, 64)
-        rest = e.load("i64", e.address(forest.rests, "i64", tree), 8)
+        rest = self._sure_and_most(forest.rests, tree)
         sums, rows = self._sums(group), self._rows_at(group)
-        with e.loop(0, GROUP, _GROUP_WAYS) as lane:
+        with e.loop(0, GROUP, GROUP_WAYS) as lane:
             starts, keys = [], []
-            for way in range(_GROUP_WAYS):
+            for way in range(GROUP_WAYS):
                 number = e.load("i32", e.address(e.address(self.places, "i32", lane), "i32", way), 4)
                 starts.append(e.load("i32", e.address(ends, "i32", e.let(f"zext i32 {number} to i64")), 4))
                 keys.append(
@@ -324,7 +333,7 @@ class _Writer:
                 )
             if not forest.shallow:
                 places = [e.let(f"zext i32 {start} to i64") for start in starts]
-                starts = self._walked(places, keys, rest, _GROUP_STEPS)
+                starts = self._walked(places, keys, *rest, GROUP_STEPS)
             to = e.address(sums, "float", e.mul(lane, forest.targets))
             for way, limit in enumerate(starts):
                 self._added(limit, e.address(to, "float", way * forest.targets))
@@ -364,20 +373,33 @@ class _Writer:
     def _reached(self, keys: str, tree: str) -> list[str]:
         """The limits of the leaves that a row comes to, in ``WAYS`` trees from one on."""
         e, forest = self.e, self.forest
-        roots, depth = [], "0"
-        for way in range(WAYS):
-            number = e.add(tree, way)
-            roots.append(e.load("i64", e.address(forest.roots, "i64", number), 8))
-            depth = str(e.most(depth, e.load("i64", e.address(forest.depths, "i64", number), 8)))
-        return self._walked(roots, [keys] * WAYS, depth, _ROW_STEPS)
+        roots = [e.load("i64", e.address(forest.roots, "i64", e.add(tree, way)), 8) for way in range(WAYS)]
+        return self._walked(roots, [keys] * WAYS, *self._sure_and_most(forest.steps, e.div(tree, WAYS)), ROW_STEPS)
 
     # Ways down.
 
-    def _walked(self, starts: Sequence[str], keys: Sequence[str], depth: str, steps: int) -> list[str]:
-        """The limits of the leaves that ways end at."""
+    def _sure_and_most(self, steps: str, number: str | int) -> tuple[str, str]:
+        e = self.e
+        pair = e.address(steps, "i64", e.mul(number, 2))
+        return e.load("i64", pair, 8), e.load("i64", e.address(pair, "i64", 1), 8)
+
+    def _walked(self, starts: Sequence[str], keys: Sequence[str], sure: str, most: str, steps: int) -> list[str]:
+        """The limits of the leaves that ways end at.
+
+        Args:
+            starts: Where they start.
+            keys: Pointers to the keys of their rows.
+            sure: Steps before the first look at whether all have arrived: one costs as much as a step, and a jump that
+                nobody foresaw.
+            most: The most steps.
+            steps: Steps between two looks.
+        """
         e = self.e
         at = [e.variable("i64", start) for start in starts]
-        left = e.variable("i64", depth)
+        with e.loop(0, sure):
+            for way, row in zip(at, keys, strict=True):
+                way.set(self._next(way.get(), row))
+        left = e.variable("i64", e.let(f"sub i64 {most}, {sure}"))
         moving = e.variable("i1", "true")
         with e.repeat(lambda: e.let(f"and i1 {moving.get()}, {e.let(f'icmp sgt i64 {left.get()}, 0')}")):
             places = [way.get() for way in at]
@@ -395,7 +417,7 @@ class _Writer:
 
     def _next(self, place: str, keys: str) -> str:
         """The child that a row goes to."""
-        e, bits = self.e, self.forest.column_count.bit_length()
+        e, bits = self.e, column_bits(self.forest.column_count)
         node = e.address(self.forest.nodes, "i64", place)
         info = e.load("i32", e.address(node, "i32", 1), 4)
         column = e.let(f"zext i32 {e.let(f'and i32 {info}, {(1 << bits) - 1}')} to i64")
