@@ -48,6 +48,11 @@ class Target:
         return "+avx512vl" in self.features
 
     @property
+    def counts_zeros(self) -> bool:
+        """Whether one instruction counts the leading zeros of integers in a vector."""
+        return self.has_masks or not self.triple.startswith("x86_64")
+
+    @property
     def converts_halves(self) -> bool:
         """Whether it has instructions between ``float16`` and ``float``."""
         return "+f16c" in self.features or not self.triple.startswith("x86_64")

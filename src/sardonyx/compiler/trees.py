@@ -49,9 +49,9 @@ class Ensemble:
         roots: The place of each tree's root; trees without nodes of their own fill the last group of ways, and one
             more is behind all.
         steps: Of every ``WAYS`` trees the steps before the first look at whether a row has come to leaves, and at most.
-        top_nodes: A row a node of a top: how far the column is, in bytes, its limit as a signed number, and the ends
-            that stay; int32.
-        top_starts: Each tree's first row there, and the number of rows.
+        top_nodes: A row a node of a top: how far the column is, in bytes, the key above its limit as a signed number,
+            and the ends that stay; int32.
+        top_starts: Where each tree's begin in it, and where the last ends.
         ends: What the tops lead to: places of nodes; of a *shallow* ensemble what its leaves have as limit.
             [trees, 32]; int32.
         rests: The steps from there, by tree: before the first look at whether rows have arrived, and at most.
@@ -152,10 +152,10 @@ def _packed(roots: np.ndarray, found: Branches, weights: np.ndarray, features: i
         nodes=words.reshape(-1).view(np.int64),
         roots=np.pad(places.roots, (0, filling + 1), constant_values=places.count),
         steps=looks(whole.reshape(-1, WAYS, whole.shape[1]).prod(1), depths, ROW_STEPS),
-        top_nodes=np.stack([column_of[top.nodes] * (4 * GROUP), limits[top.nodes] - (1 << 31), top.masks], 1).astype(
-            np.int32
-        ),
-        top_starts=top.starts,
+        top_nodes=np.stack(
+            [column_of[top.nodes] * (4 * GROUP), limits[top.nodes] + 1 - (1 << 31), top.masks], 1
+        ).astype(np.int32),
+        top_starts=3 * top.starts,
         ends=(limits if shallow else where)[top.ends].astype(np.uint32).view(np.int32),
         rests=looks(below, heights[top.ends].max(1), GROUP_STEPS),
         columns=np.stack([columns // 2, np.where(columns % 2, -1 << 31, (1 << 31) - 1)], 1).astype(np.int32),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sardonyx.compiler.emitter import suffix
 from sardonyx.compiler.kernels.kernel import Kernel
 from sardonyx.compiler.tree_layout import GROUP, GROUP_STEPS, GROUP_WAYS, LINE, ROW_STEPS, WAYS, column_bits
 from sardonyx.compiler.vectors import Vector
@@ -37,7 +38,7 @@ class Forest:
         roots: Pointer to the first node of each tree, and to what is behind the last, i64.
         steps: Pointer to the steps of every ``WAYS`` trees before the first look, and at most, i64.
         top_nodes: Pointer to the nodes of tops, three i32 each.
-        top_starts: Pointer to the first of them of each tree, i64.
+        top_starts: Pointer to where those of each tree begin, i64.
         ends: Pointer to what tops lead to, i32.
         rests: Pointer to the steps of each tree below its top before the first look, and at most, i64.
         columns: Pointer to the feature and the key of a missing one of each column, i32.
@@ -281,7 +282,7 @@ class _Writer:
     def _group_through(self, tree: str, group: str) -> None:
         ends = self.e.address(self.forest.ends, "i32", self.e.mul(tree, GROUP))
         end = self._end(tree, group)
-        if self.forest.shallow and self.forest.targets == 1 and self.kernel.target.has_masks:
+        if self.forest.shallow and self.forest.targets == 1 and self.kernel.target.lanes(32) >= 8:
             self._add_looked_up(end, ends, self._sums(group))
         else:
             self._walk_on(tree, group, end, ends)
@@ -293,29 +294,56 @@ class _Writer:
         left = e.variable(type, "<" + ", ".join(["i32 -1"] * GROUP) + ">")
         first = e.load("i64", e.address(forest.top_starts, "i64", tree), 8)
         last = e.load("i64", e.address(e.address(forest.top_starts, "i64", tree), "i64", 1), 8)
-        with e.loop(first, last) as number:
-            node = e.address(forest.top_nodes, "i32", e.mul(number, 3))
+        with e.loop(first, last, 3) as number:
+            node = e.address(forest.top_nodes, "i32", number)
             column, limit, stay = (e.load("i32", e.address(node, "i32", at), 4) for at in range(3))
             key = e.load(type, e.address(group, "i8", e.let(f"zext i32 {column} to i64")), 64)
             limits, stays = (e.spread(each, GROUP, "i32") for each in (limit, stay))
-            other = e.let(f"icmp sgt {type} {key}, {limits}")
+            other = e.let(f"icmp sle {type} {limits}, {key}")
             all = "<" + ", ".join(["i32 -1"] * GROUP) + ">"
             struck = e.let(f"select <{GROUP} x i1> {other}, {type} {stays}, {type} {all}")
             left.set(e.let(f"and {type} {left.get()}, {struck}"))
-        name = f"llvm.ctlz.v{GROUP}i32"
-        return Vector(e, e.call(type, name, [(type, left.get()), ("i1", "true")]), "i32", GROUP)
+        return self._leading_zeros(Vector(e, left.get(), "i32", GROUP))
+
+    def _leading_zeros(self, bits: Vector) -> Vector:
+        """How many zeros there are before the first 1, of which there is one."""
+        if self.kernel.target.counts_zeros:
+            name = f"llvm.ctlz.{suffix(bits.type)}"
+            return Vector(self.e, self.e.call(bits.type, name, [(bits.type, bits.name), ("i1", "true")]), "i32", GROUP)
+        # A number's exponent tells, where it has no sign, and is not rounded up to the next one.
+        half = bits.lshr(1)
+        exponent = (half & ~half.lshr(1)).to("sitofp", "float").bits().lshr(23)
+        return 157 - exponent.above(126)
 
     def _add_looked_up(self, end: Vector, ends: str, sums: str) -> None:
-        """Add the weights of ends, which two vectors hold."""
-        e, half = self.e, GROUP // 2
-        floats, ints = f"<{half} x float>", f"<{half} x i32>"
-        low, high = (e.load(floats, e.address(ends, "float", at), 4) for at in (0, half))
-        for at in (0, half):
-            order = ", ".join(f"i32 {at + lane}" for lane in range(half))
-            lanes = e.let(f"shufflevector {end}, {end.type} poison, <{half} x i32> <{order}>")
-            chosen = e.call(floats, "llvm.x86.avx512.vpermi2var.ps.512", [(floats, low), (ints, lanes), (floats, high)])
+        """Add the weights of ends, which few vectors hold."""
+        e, lanes = self.e, self.kernel.target.lanes(32)
+        type = f"<{lanes} x float>"
+        parts = [e.load(type, e.address(ends, "float", at), 4) for at in range(0, GROUP, lanes)]
+        for at in range(0, GROUP, lanes):
+            order = ", ".join(f"i32 {at + lane}" for lane in range(lanes))
+            which = e.let(f"shufflevector {end}, {end.type} poison, <{lanes} x i32> <{order}>")
+            chosen = self._looked_up(parts, Vector(e, which, "i32", lanes))
             to = e.address(sums, "float", at)
-            e.store(floats, e.let(f"fadd {floats} {e.load(floats, to, 4)}, {chosen}"), to, 4)
+            e.store(type, e.let(f"fadd {type} {e.load(type, to, 4)}, {chosen}"), to, 4)
+
+    def _looked_up(self, parts: Sequence[str], which: Vector) -> str:
+        """The floats of 32 that vectors hold, by their numbers."""
+        e, floats, lanes = self.e, f"<{which.lanes} x float>", which.lanes
+        if lanes == GROUP // 2:
+            low, high = parts
+            given = [(floats, low), (which.type, which.name), (floats, high)]
+            return e.call(floats, "llvm.x86.avx512.vpermi2var.ps.512", given)
+        found = [
+            Vector(
+                e, e.call(floats, "llvm.x86.avx2.permps", [(floats, part), (which.type, which.name)]), "float", lanes
+            )
+            for part in parts
+        ]
+        for bit in (28, 27):
+            above = (which << bit) < 0
+            found = [above.where(high, low) for low, high in zip(found[::2], found[1::2], strict=True)]
+        return found[0].name
 
     def _walk_on(self, tree: str, group: str, end: Vector, ends: str) -> None:
         """From the ends of a top to leaves, and add their weights."""
