@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sardonyx.compiler import storage
 from sardonyx.compiler.attention import write_attention
-from sardonyx.compiler.blocks import axis_of_blocks, block_items, reads_across
+from sardonyx.compiler.blocks import block_items, blocks_of
 from sardonyx.compiler.boxes import box
 from sardonyx.compiler.contraction import Contraction
 from sardonyx.compiler.control import CONTROL, results_of
@@ -230,8 +230,8 @@ class Lowering:
                 w.reader, [*loops, *spatial], rank, memory.block * work, False, self._channels(w, shape[1], body)
             )
         loops = nest_axes(shape, range(rank), lambda a, b: walk(a) and whole(b))
-        if reads_across(value, w.memory) and (along := axis_of_blocks(w.reader, loops, rank, body)) is not None:
-            return block_items(w.reader, loops, along, rank, body)
+        if (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
+            return block_items(w.reader, loops, blocks, rank, body)
         return work_items(w.reader, loops, rank, work, True, body)
 
     def _channels(

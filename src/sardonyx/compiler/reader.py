@@ -82,7 +82,7 @@ class Reader:
         fault: Gives a pointer to the program's fault flag, for what may fail on data.
         mask: The lanes that exist; None for all.
         row: The row of a block that is written; 0 outside of blocks.
-        across: Loads vectors of what lies along the rows of a block; None outside of blocks.
+        across: What loads and stores what lies along the rows of a block, where it does; None outside of blocks.
     """
 
     kernel: Kernel
@@ -91,7 +91,7 @@ class Reader:
     fault: Callable[[], str]
     mask: str | None = None
     row: int = 0
-    across: Callable[[Memory, Index], str | None] | None = None
+    across: tuple[Callable[[Memory, Index], str | None], Callable[[Memory, Index, Element], bool]] | None = None
     _known: dict[tuple[Value, Place, tuple[Size, ...] | None, int], tuple[Element, tuple[str, ...]]] = field(
         default_factory=dict
     )
@@ -189,7 +189,7 @@ class Reader:
         """An element of what is in memory."""
         at = self.offset(memory, place)
         e = self.kernel.emitter
-        if self.across is not None and (found := self.across(memory, at)) is not None:
+        if self.across is not None and (found := self.across[0](memory, at)) is not None:
             return Element(found, False)
         at = self.in_row(at)
         if at.is_uniform:
@@ -216,7 +216,10 @@ class Reader:
     def store(self, memory: Memory, place: Place, value: Element) -> None:
         """Write a vector of elements to memory."""
         e = self.kernel.emitter
-        at = self.in_row(self.offset(memory, place))
+        at = self.offset(memory, place)
+        if self.across is not None and self.across[1](memory, at, value):
+            return
+        at = self.in_row(at)
         if at.is_uniform:
             storage.store(e, memory.dtype, value.name, memory.pointer, at, 1)
             return
