@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.compiler.target import Target, host
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, Size
 from sardonyx.core.graph import Function
 from sardonyx.core.trace import trace
 from sardonyx.core.types import TensorType
@@ -86,3 +87,29 @@ def test_what_is_cut_reversed_and_joined_on_the_way() -> None:
 
     function = trace("f", body, [TensorType(t.FLOAT, (32, 48))])
     checked(function, [numbers(t.FLOAT, (32, 48))])
+
+
+@pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE, t.UINT8, t.BOOL], ids=lambda dtype: dtype.name.lower())
+@pytest.mark.parametrize("times", [2, 3, 4, 5, 8])
+def test_last_axes_too_short_for_a_vector(times: int, dtype: t.DType) -> None:
+    for width in (5, 13, 16, 70):
+        x = numbers(dtype, (3, times, width))
+        checked(transposing((0, 2, 1), 3, times, width, dtype=dtype), [x])
+        repeated = trace("f", lambda x: [L.repeat(x, 2, times)], [TensorType(dtype, x.shape)])
+        checked(repeated, [x])
+        checked(repeated, [x], wide())
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 8])
+def test_what_is_computed_with_repeated_elements(times: int) -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        return [L.repeat(L.repeat(x, 1, times), 2, times) + y]
+
+    wide_by, known = (1, times, times), [(2, 5, 16), (2, 3, 7)]
+    sizes: tuple[Size, ...]
+    for sizes, runs in [*((each, [each]) for each in known), ((N, M, K), [(1, 1, 1), (2, 3, 4), (1, 2, 9), *known])]:
+        types = [TensorType(t.FLOAT, sizes), TensorType(t.FLOAT, tuple(map(operator.mul, sizes, wide_by)))]
+        program = Program(trace("f", body, types))
+        for shape in runs:
+            x, y = numbers(t.FLOAT, shape), numbers(t.FLOAT, tuple(map(operator.mul, shape, wide_by)))
+            np.testing.assert_array_equal(program.run([x, y])[0], x.repeat(times, 1).repeat(times, 2) + y)

@@ -113,7 +113,7 @@ def _gained(reader: Reader, loops: Sequence[Axis], blocks: Blocks, rank: int, bo
         if not turns_results:
             gained += _is_across(at)
         elif not at.vector:
-            gained += (at.lane == 1) - _is_across(at)
+            gained += (at.lane == at.repeat == 1) - _is_across(at)
 
     def stored(memory: Memory, at: Index, value: Element) -> bool:
         nonlocal fits
@@ -131,7 +131,7 @@ def _gained(reader: Reader, loops: Sequence[Axis], blocks: Blocks, rank: int, bo
 
 def _is_across(at: Index) -> bool:
     """Whether what lanes read lies along the rows."""
-    return not at.vector and at.row == 1 and at.lane not in (0, 1, -1)
+    return not at.vector and at.row == at.repeat == 1 and at.lane not in (0, 1, -1)
 
 
 def block_items(reader: Reader, loops: Sequence[Axis], blocks: Blocks, rank: int, body: Body) -> Size:
@@ -288,8 +288,8 @@ class _Block:
             start = e.address(pointer, element, e.add(at.base, e.mul(lane, at.lane)))
             return e.load(vector(few, element), e.address(start, element, part.start), BITS[element] // 8)
 
-        found = [_joined(e, [piece(lane) for lane in range(i, lanes, few)], few, element)[0] for i in range(few)]
-        return _exchanged(e, found, lanes, element)
+        found = [_joined(e, [piece(lane) for lane in range(i, lanes, few)], few, element) for i in range(few)]
+        return _exchanged(e, found, few, lanes, element)
 
     def stored(self, memory: Memory, at: Index, value: Element) -> bool:
         """Keep the lanes of a row of a result that lies along the rows; whether it does."""
@@ -309,39 +309,43 @@ class _Block:
         pointer, element, at, _ = self._results[0]
         rows = [raw for *_, raw in self._results]
         type = vector(lanes, element)
+        if at.lane == self._height == 1 << self._height.bit_length() - 1:
+            # They lie one behind the other.
+            for number, each in enumerate(_exchanged(e, rows, lanes, lanes, element)):
+                e.store(type, each, e.address(pointer, element, e.add(at.base, number * lanes)), BITS[element] // 8)
+            return
         for part in self._parts(element):
-            few, kept = len(part), vector(len(part), element)
-            found = _exchanged(e, [rows[row] for row in part], lanes, element)
-            pieces = []
+            few = len(part)
+            found = _exchanged(e, [rows[row] for row in part], few, lanes, element)
             for lane in range(lanes):
-                order = ", ".join(f"i32 {lane // few * few + i}" for i in range(few))
-                taken = found[lane % few]
+                taken, order = found[lane % few], ", ".join(f"i32 {lane // few * few + i}" for i in range(few))
                 if few == 1:
-                    pieces.append(e.let(f"extractelement {type} {taken}, i64 {lane}"))
+                    piece = e.let(f"extractelement {type} {taken}, i64 {lane}")
                 else:
-                    pieces.append(e.let(f"shufflevector {type} {taken}, {type} poison, <{few} x i32> <{order}>"))
-            # What lies one behind the other is stored as whole vectors.
-            together = lanes // few if at.lane == self._height == few else 1
-            pieces = [
-                each for i in range(0, lanes, together) for each in _joined(e, pieces[i : i + together], few, element)
-            ]
-            kept = vector(few * together, element)
-            for number, each in enumerate(pieces):
-                start = e.address(pointer, element, e.add(at.base, e.mul(number * together, at.lane)))
-                e.store(kept, each, e.address(start, element, part.start), BITS[element] // 8)
+                    piece = e.let(f"shufflevector {type} {taken}, {type} poison, <{few} x i32> <{order}>")
+                start = e.address(pointer, element, e.add(at.base, e.mul(lane, at.lane)))
+                e.store(vector(few, element), piece, e.address(start, element, part.start), BITS[element] // 8)
 
 
-def _exchanged(e: Emitter, rows: list[str], lanes: int, element: str) -> list[str]:
-    """Vectors of groups of as many elements as there are vectors: element ``i`` of vector ``j`` is ``j`` of ``i``."""
-    few, half, type = len(rows), len(rows) // 2, vector(lanes, element)
+def _exchanged(e: Emitter, rows: list[str], group: int, lanes: int, element: str) -> list[str]:
+    """The elements of some vectors in other order, group by group: the first of each vector, then the second of each.
+
+    Args:
+        e: Where the instructions go.
+        rows: The vectors, a power of two of them.
+        group: Elements of a group: what lies in one of the vectors stays in this group of another.
+        lanes: Elements of a vector.
+        element: Their type in memory.
+    """
+    half, type = len(rows) // 2, vector(lanes, element)
     low, high = (
         ", ".join(
-            f"i32 {group + start + i + other}"
-            for group in range(0, lanes, few) for i in range(half) for other in (0, lanes)
+            f"i32 {first + start + i + other}"
+            for first in range(0, lanes, group) for i in range(group // 2) for other in (0, lanes)
         )
-        for start in (0, half)
+        for start in (0, group // 2)
     )  # fmt: skip
-    for _ in range(few.bit_length() - 1):
+    for _ in range(len(rows).bit_length() - 1):
         rows = [
             e.let(f"shufflevector {type} {rows[i]}, {type} {rows[i + half]}, <{lanes} x i32> <{order}>")
             for i in range(half)
@@ -350,7 +354,7 @@ def _exchanged(e: Emitter, rows: list[str], lanes: int, element: str) -> list[st
     return rows
 
 
-def _joined(e: Emitter, pieces: list[str], each: int, element: str) -> list[str]:
+def _joined(e: Emitter, pieces: list[str], each: int, element: str) -> str:
     """Vectors one behind the other, as one."""
     while len(pieces) > 1:
         type, lanes = vector(each, element), 2 * each
@@ -360,4 +364,4 @@ def _joined(e: Emitter, pieces: list[str], each: int, element: str) -> list[str]
             for low, high in zip(pieces[::2], pieces[1::2], strict=True)
         ]
         each = lanes
-    return pieces
+    return pieces[0]

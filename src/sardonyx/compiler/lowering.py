@@ -203,7 +203,7 @@ class Lowering:
     def _map(self, group: Group) -> Launch:
         w = Writing(self.whole, group)
         memory = w.located(group.root)
-        walked = group.root if memory.block else _before_reshapes(group.root, w.reader.lanes)
+        walked = group.root if memory.block else self._walked(w, group.root)
         memory = dataclasses.replace(memory, shape=shape_of(walked))
 
         def body(place: list[Index]) -> None:
@@ -211,6 +211,29 @@ class Lowering:
 
         work = max(1, operations(group.members) // _CHEAP_MAP)
         return w.launch(self._over(w, walked, memory, memory.shape, body, work=work), "map")
+
+    def _walked(self, w: Writing, root: Value) -> Value:
+        """The value whose places are gone over where a root is written: in row-major order it lies as its reshapes do.
+
+        It is another than the root where rows of the root are joined of rows that no whole number of vectors fills:
+        places of the root would be divided lane by lane. Very short rows are gone over where blocks turn them.
+        """
+        value, lanes = root, w.reader.lanes
+        while value.op == "reshape":
+            value = value.operands[0]
+        shape = shape_of(value)
+        last = next((size for size in reversed(shape) if size != 1), 1)
+        if value is root or (isinstance(last, int) and last % lanes == 0):
+            return root
+        if isinstance(last, int) and last < lanes // 2:
+            memory = dataclasses.replace(w.located(root), shape=shape)
+            loops = nest_axes(shape, range(len(shape)), lambda a, b: self._alike(w, value, a))
+
+            def body(place: list[Index]) -> None:
+                stored(w.reader, value, memory, tuple(place))
+
+            return root if blocks_of(w.reader, value, w.memory, loops, len(shape), body) is None else value
+        return value
 
     def _over(
         self, w: Writing, value: Value, memory: Memory, shape: Sequence[Size], body: Callable[[list[Index]], None],
@@ -446,21 +469,6 @@ class Lowering:
         found = self.schedule.gates.get(anchor)
         items = Contraction(w, anchor, found).write()
         return w.launch(items, "contract" if found is None else "gates")
-
-
-def _before_reshapes(root: Value, lanes: int) -> Value:
-    """The value whose places are gone over where a root is written: in row-major order it lies as its reshapes do.
-
-    It is another than the root where rows of the root are joined of rows that no whole number of vectors fills: places
-    of the root would be divided lane by lane.
-    """
-    value = root
-    while value.op == "reshape":
-        value = value.operands[0]
-    last = next((size for size in reversed(shape_of(value)) if size != 1), 1)
-    if isinstance(last, int) and (last < lanes // 2 or last % lanes == 0):
-        return root
-    return value
 
 
 def storage_bits(value: Value) -> int:

@@ -192,11 +192,25 @@ class Reader:
         if self.across is not None and (found := self.across[0](memory, at)) is not None:
             return Element(found, False)
         at = self.in_row(at)
+        if at.repeat > 1:
+            return Element(self._repeated(memory, at), False)
         if at.is_uniform:
             return Element(storage.load(e, memory.dtype, memory.pointer, at, 1), True)
         if at.vector or (isinstance(at.lane, str) and self.mask is not None):
             return Element(self._gathered(memory, self.lanes_of(at)), False)
         return Element(storage.load(e, memory.dtype, memory.pointer, at, self.lanes, self.mask), False)
+
+    def _repeated(self, memory: Memory, at: Index) -> str:
+        """Elements of memory of which each fills neighbouring lanes."""
+        e, few, mask = self.kernel.emitter, self.lanes // at.repeat, self.mask
+        if mask is not None:
+            first = ", ".join(f"i32 {lane}" for lane in range(0, self.lanes, at.repeat))
+            flags = vector(self.lanes, "i1")
+            mask = e.let(f"shufflevector {flags} {mask}, {flags} poison, <{few} x i32> <{first}>")
+        found = storage.load(e, memory.dtype, memory.pointer, Index(at.base, at.lane), few, mask)
+        type = vector(few, storage.register_type(memory.dtype))
+        order = ", ".join(f"i32 {lane // at.repeat}" for lane in range(self.lanes))
+        return e.let(f"shufflevector {type} {found}, {type} poison, <{self.lanes} x i32> <{order}>")
 
     def _gathered(self, memory: Memory, places: str) -> str:
         """Elements of memory that lie anywhere; lanes that do not exist read the first one."""
@@ -225,7 +239,7 @@ class Reader:
             return
         element = storage.register_type(memory.dtype)
         name = e.spread(value.name, self.lanes, element) if value.uniform else value.name
-        if not at.vector and isinstance(at.lane, int):
+        if not at.vector and isinstance(at.lane, int) and at.repeat == 1:
             mask = self.mask
             if mask is not None and memory.block and place[1].lane:
                 # The channels that fill the last block are zeros.
@@ -258,7 +272,10 @@ class Reader:
         """The place in an image [N, C, spatial...] that is stored as [N, C/block, spatial..., block]."""
         batch, channel, *spatial = place
         block = memory.block
-        if channel.multiple % block == 0 and channel.lane == 1 and not channel.row and self.lanes <= block:
+        if (
+            channel.multiple % block == 0 and channel.lane == channel.repeat == 1 and not channel.row
+            and self.lanes <= block
+        ):  # fmt: skip
             outer, inner = Index(self.kernel.emitter.div(channel.base, block)), Index(0, 1)
         else:
             outer, inner = self.split(channel, block)
@@ -286,7 +303,7 @@ class Reader:
         if not index.row:
             return index
         e = self.kernel.emitter
-        return Index(e.add(index.base, e.mul(index.row, self.row)), index.lane)
+        return Index(e.add(index.base, e.mul(index.row, self.row)), index.lane, repeat=index.repeat)
 
     def lanes_of(self, index: Index) -> str:
         """Every lane's place, as a vector."""
@@ -299,9 +316,11 @@ class Reader:
         type = vector(self.lanes, "i64")
         if isinstance(index.lane, str):
             step = e.spread(index.lane, self.lanes, "i64")
-            apart = e.let(f"mul nsw {type} {e.lane_numbers(self.lanes)}, {step}")
+            numbers = self.lanes_of(Index(0, 1, repeat=index.repeat))
+            apart = e.let(f"mul nsw {type} {numbers}, {step}")
             return e.let(f"add nsw {type} {base}, {apart}")
-        steps = f"<{', '.join(f'i64 {lane * index.lane}' for lane in range(self.lanes))}>" if self.lanes > 1 else "0"
+        numbers = ", ".join(f"i64 {lane // index.repeat * index.lane}" for lane in range(self.lanes))
+        steps = f"<{numbers}>" if self.lanes > 1 else "0"
         return e.let(f"add nsw {type} {base}, {steps}")
 
     def times(self, index: Index, factor: str | int) -> Index:
@@ -314,17 +333,18 @@ class Reader:
             return Index(0, vector=e.let(f"mul nsw {vector(self.lanes, 'i64')} {self.lanes_of(index)}, {spread}"))
         known = factor if isinstance(factor, int) else 1
         lane, row = e.mul(index.lane, factor), e.mul(index.row, factor)
-        return Index(e.mul(index.base, factor), lane, index.multiple * abs(known) or 1, row=row)
+        return Index(e.mul(index.base, factor), lane, index.multiple * abs(known) or 1, row=row, repeat=index.repeat)
 
     def plus(self, a: Index, b: Index) -> Index:
         """The sum of places."""
         if a.is_origin or b.is_origin:
             return b if a.is_origin else a
         e = self.kernel.emitter
-        if a.vector or b.vector:
+        if a.vector or b.vector or (a.lane and b.lane and a.repeat != b.repeat):
             return Index(0, vector=e.let(f"add nsw {vector(self.lanes, 'i64')} {self.lanes_of(a)}, {self.lanes_of(b)}"))
         multiple = math.gcd(_multiple(a), _multiple(b)) or 1
-        return Index(e.add(a.base, b.base), e.add(a.lane, b.lane), multiple, row=e.add(a.row, b.row))
+        repeat = a.repeat if a.lane else b.repeat
+        return Index(e.add(a.base, b.base), e.add(a.lane, b.lane), multiple, row=e.add(a.row, b.row), repeat=repeat)
 
     def shifted(self, index: Index, amount: str | int) -> Index:
         """A place further on."""
@@ -344,13 +364,14 @@ class Reader:
         index = self.in_row(index)
         if index.is_uniform:
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size))
-        if (
-            isinstance(size, int) and size % self.lanes == 0 and index.lane == 1
-            and index.multiple % self.lanes == 0 and not index.vector
-        ):  # fmt: skip
+        is_row = index.lane == index.repeat == 1 and not index.vector
+        if isinstance(size, int) and size % self.lanes == 0 and index.multiple % self.lanes == 0 and is_row:
             # A vector never crosses from one to the next.
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size), 1, self.lanes)
-        if index.lane == 1 and not index.vector:
+        if isinstance(size, int) and self.lanes % size == 0 and index.multiple % self.lanes == 0 and is_row:
+            inner = ", ".join(f"i64 {lane % size}" for lane in range(self.lanes))
+            return Index(e.div(index.base, size), 1, repeat=size), Index(0, vector=f"<{inner}>")
+        if is_row:
             return self._split_neighbours(index.base, size)
         places, type = self.lanes_of(index), vector(self.lanes, "i64")
         divisor = e.spread(str(size), self.lanes, "i64")

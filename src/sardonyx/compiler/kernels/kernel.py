@@ -27,6 +27,7 @@ class Index:
         multiple: What ``base`` is known to be a multiple of; places are equal whatever is known of them.
         vector: Every lane's place, an ``i64`` vector, where they are not evenly apart; the others mean nothing then.
         row: The step from row to row of a block, to be added to ``base``: the reader tells which row is written.
+        repeat: How many neighbouring lanes are at one place; then lane ``i`` is at ``base + i // repeat * lane``.
     """
 
     base: str | int
@@ -34,6 +35,7 @@ class Index:
     multiple: int = field(default=1, compare=False)
     vector: str = ""
     row: str | int = 0
+    repeat: int = 1
 
     @property
     def is_uniform(self) -> bool:

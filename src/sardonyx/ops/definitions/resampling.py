@@ -197,6 +197,10 @@ def _resampled(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
     for line in lines:
         if line.before == line.after and line.region is None and _is_one(line):
             continue
+        times = _times(line, method) if method.mode == "nearest" else None
+        if times is not None:
+            y = L.repeat(y, line.axis, times)
+            continue
         place = _places(line, method.coordinates, precision(x))
         y = _nearest(y, line, place, method) if method.mode == "nearest" else _interpolated(y, line, place, method)
         if line.region is not None:
@@ -208,6 +212,26 @@ def _resampled(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
 def _is_one(line: _Line) -> bool:
     """Whether the scale is 1: it is known to be, or follows from equal sizes."""
     return not line.scale.is_constant or L.static_scalar(line.scale) == 1
+
+
+_NEXT_TO = {
+    ("asymmetric", "floor"), ("asymmetric", "by_scale"), ("tf_half_pixel_for_nn", "floor"),
+    *((mode, f"round_prefer_{side}") for mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
+      for side in ("floor", "ceil")),
+}  # fmt: skip
+"""Coordinates and roundings by which a whole scale takes every value as often, one after the other.
+
+The distance to the next value is half a place of the result at least, more than float32 is wrong for a million places.
+"""
+
+
+def _times(line: _Line, method: _Method) -> int | None:
+    """How often every value of an axis is taken; None where not all are alike."""
+    if line.region is not None or (method.coordinates, method.nearest) not in _NEXT_TO or not line.scale.is_constant:
+        return None
+    scale = float(L.static_scalar(line.scale))
+    times = round(scale)
+    return times if times == scale > 0 and line.after == line.before * times else None
 
 
 def _along(x: Tensor, y: Tensor, axis: int) -> Tensor:
