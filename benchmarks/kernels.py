@@ -121,7 +121,9 @@ def attentive(target: Target, q: np.ndarray, k: np.ndarray, v: np.ndarray, threa
         k=operands[1], v=operands[2], epilogue=epilogue, scratch=scratch, scale=depth**-0.5,
     )  # fmt: skip
     result = aligned(np.zeros(q.shape, np.float32))
-    room = aligned(np.zeros(threads * evaluate(attention_scratch(target, keys, depth, depth), {}) // 4, np.float32))
+    room = aligned(
+        np.zeros(threads * evaluate(attention_scratch(target, queries, keys, depth, depth), {}) // 4, np.float32)
+    )
     return bench(kernel, items, [*(aligned(each) for each in (q, k, v)), result, room], result)
 
 

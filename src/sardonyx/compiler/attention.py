@@ -30,7 +30,7 @@ def write_attention(writing: Writing, found: Attention) -> Size:
     row_q, row_k = (free_axis(view, batch_axes, taken) for view, taken in ((q, depth_q), (k, depth_k)))
     column_v = free_axis(v, batch_axes, key_v)
     *leading, rows, key_count = shape_of(found.scores)
-    scratch = w.pointer(Scratch(scratch_bytes(w.whole.target, key_count, q.shape[depth_q], v.shape[column_v])))
+    scratch = w.pointer(Scratch(scratch_bytes(w.whole.target, rows, key_count, q.shape[depth_q], v.shape[column_v])))
     root, memory = w.group.root, w.located(w.group.root)
 
     def heads(operand: View, row: int, column: int) -> Heads:

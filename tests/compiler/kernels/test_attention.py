@@ -94,7 +94,7 @@ def run(
     q, k, v = draw((b, s, h, d)), draw((b, h // form.group, t, d)), draw((b, h // form.group, t, w))
     mask = draw((s, t)) if mask is None else mask.astype(np.float32)
     out = np.full(b * s * h * w + 64, 77, np.float32)
-    scratch = np.full(parts * evaluate(scratch_bytes(target, t, d, w), {}) // 4, np.nan, np.float32)
+    scratch = np.full(parts * evaluate(scratch_bytes(target, S, t, d, w), {}) // 4, np.nan, np.float32)
     given = [np.ascontiguousarray(each.swapaxes(2, 3)) if form.transposed else each for each in (k, v)]
     sizes = {"b": b, "h": h, "s": s, "t": t, "d": d, "w": w, "offset": offset + SHIFT}
     compiled(target, form)(q, *given, mask, out, scratch, parts=parts, **sizes)

@@ -35,6 +35,10 @@ TILES_IN_ITEM = 8
 """Register tiles of queries in one work item: for so many a block of keys and values is read once from beyond the
 second-level cache, which seldom holds those of a head."""
 
+_QUERIES_WORTH_PACKING = 24
+"""Queries from which on values are packed: rows that lie far apart, as those of several heads do, are in few lines of
+the first-level cache and on many pages."""
+
 _LOWEST = float_literal(-math.inf, "float")
 
 _POWER_OF_TWO = (
@@ -68,19 +72,22 @@ class Heads:
     column: str | int
 
 
-def scratch_bytes(target: Target, keys: Size, depth: Size, width: Size) -> Size:
-    """Bytes of scratch memory that each worker needs: the packed keys of a head, scores, and weighted sums.
+def scratch_bytes(target: Target, queries: Size, keys: Size, depth: Size, width: Size) -> Size:
+    """Bytes of scratch memory that each worker needs: packed keys and values of a head, scores, and weighted sums.
 
     Args:
         target: What the kernel is for.
+        queries: How many queries there are.
         keys: How many keys there are.
         depth: Columns of queries and keys.
         width: Columns of values.
     """
     tile = _tile(target)
+    padded = ceil_div(width, tile.columns) * tile.columns
     packed = ceil_div(keys, tile.columns) * tile.columns * depth
-    sums = TILES_IN_ITEM * ceil_div(width, tile.columns) * tile.columns
-    return 4 * (packed + tile.rows * (KEY_BLOCK + sums))
+    if not isinstance(queries, int) or queries >= _QUERIES_WORTH_PACKING:
+        packed = packed + keys * padded
+    return 4 * (packed + tile.rows * (KEY_BLOCK + TILES_IN_ITEM * padded))
 
 
 def attention(
@@ -193,10 +200,13 @@ class _Attention:
         self.padded = e.mul(e.div(e.add(self.width, tile.columns - 1), tile.columns), tile.columns)
         panels = e.div(e.add(self.keys, tile.columns - 1), tile.columns)
         self.panel_size = e.mul(self.depth, tile.columns)
-        packed = e.mul(panels, self.panel_size)
-        room = e.add(packed, e.mul(tile.rows, e.add(KEY_BLOCK, e.mul(TILES_IN_ITEM, self.padded))))
-        self.packed = e.address(scratch, "float", e.mul("%worker", room))
-        self.scores = e.address(self.packed, "float", packed)
+        packed, values = e.mul(panels, self.panel_size), e.mul(self.keys, self.padded)
+        if isinstance(self.queries, int) and self.queries < _QUERIES_WORTH_PACKING:
+            values = 0
+        rest = e.mul(tile.rows, e.add(KEY_BLOCK, e.mul(TILES_IN_ITEM, self.padded)))
+        self.packed = e.address(scratch, "float", e.mul("%worker", e.add(e.add(packed, values), rest)))
+        self.packed_values = e.address(self.packed, "float", packed)
+        self.scores = e.address(self.packed_values, "float", values)
         self.sums = e.address(self.scores, "float", tile.rows * KEY_BLOCK)
 
     # The loops.
@@ -224,6 +234,7 @@ class _Attention:
             with e.when(new):
                 self.held.set(str(wanted))
                 self._pack(where.k)
+                self._pack_values(where.v)
             start = e.mul(block, block_rows)
             end = e.least(self.queries, e.add(start, block_rows))
             self._item(where, start, end)
@@ -243,6 +254,50 @@ class _Attention:
             source = e.address(start, storage.memory_type(k.dtype), e.mul(key, k.row))
             left = e.least(tile.columns, e.sub(self.keys, key))
             fill(e, tile, turned, source, left, self.depth, e.address(self.packed, "float", e.mul(key, self.depth)))
+
+    def _pack_values(self, start: str) -> None:
+        """Pack the values of a head: they are the second operand of a product, too."""
+        e, tile, v = self.e, self.tile, self.v
+        packs = self._packs_values()
+        if packs == "false":
+            return
+        with e.when(packs), e.loop(0, self.width, tile.columns) as column:
+            source = e.address(start, storage.memory_type(v.dtype), e.mul(column, v.column))
+            left = e.least(tile.columns, e.sub(self.width, column))
+            matrix = Matrix(start, v.dtype, v.row, v.column)
+            fill(
+                e,
+                tile,
+                matrix,
+                source,
+                left,
+                self.keys,
+                e.address(self.packed_values, "float", e.mul(column, self.keys)),
+            )
+
+    def _packs_values(self) -> str:
+        """Whether values are packed: an i1."""
+        if isinstance(self.queries, int):
+            return "true" if self.queries >= _QUERIES_WORTH_PACKING else "false"
+        if self.v.dtype != FLOAT or self.v.column != 1:
+            return "false"
+        return self.e.let(f"icmp sge i64 {self.queries}, {_QUERIES_WORTH_PACKING}")
+
+    def _values(self, head: _Head, key: str | int, column: str | int) -> Heads:
+        """Where the values of a key begin from a column on: as they were packed, or where they lie."""
+        e, tile, v = self.e, self.tile, self.v
+        packs = self._packs_values()
+        within = e.rem(column, tile.columns)
+        panel = e.add(e.mul(e.sub(column, within), self.keys), within)
+        packed = e.address(self.packed_values, "float", e.add(panel, e.mul(key, tile.columns)))
+        if packs == "true":
+            return Heads(packed, FLOAT, 0, 0, tile.columns, 1)
+        there = e.address(head.v, storage.memory_type(v.dtype), e.add(e.mul(key, v.row), e.mul(column, v.column)))
+        if packs == "false":
+            return dataclasses.replace(v, pointer=there)
+        pointer = e.let(f"select i1 {packs}, ptr {packed}, ptr {there}")
+        row = e.let(f"select i1 {packs}, i64 {tile.columns}, i64 {v.row}")
+        return Heads(pointer, FLOAT, 0, 0, row, 1)
 
     def _item(self, head: _Head, start: str | int, end: str | int) -> None:
         """Attention of the queries of a work item."""
@@ -432,15 +487,14 @@ class _Attention:
         size: str | int,
     ) -> None:
         """Weighted sums of some vectors of columns; ``mask`` tells which lanes of the last there are."""
-        e, tile, v = self.e, self.tile, self.v
-        memory = storage.memory_type(v.dtype)
-        start = e.address(head.v, memory, e.add(e.mul(key, v.row), e.mul(column, v.column)))
+        e, tile = self.e, self.tile
+        v = self._values(head, key, column)
 
         def load_weight(number: int, place: str | int) -> str:
             return read(e, tile, FLOAT, self.scores, Index(e.add(place, number * KEY_BLOCK)), tile.lanes)
 
         def load_v(place: str | int) -> list[str]:
-            line = e.address(start, memory, e.mul(place, v.row))
+            line = e.address(v.pointer, storage.memory_type(v.dtype), e.mul(place, v.row))
             found = []
             for number in range(vectors):
                 there = mask if number == vectors - 1 else None
