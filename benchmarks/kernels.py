@@ -94,7 +94,7 @@ def product(target: Target, a: np.ndarray, b: np.ndarray, packed: bool, threads:
         scratch=None if packed else scratch,
     )  # fmt: skip
     result = aligned(np.zeros((m, n), np.float32))
-    room = aligned(np.zeros(threads * evaluate(scratch_bytes(target, k, FLOAT), {}) // 4, np.float32))
+    room = aligned(np.zeros(threads * evaluate(scratch_bytes(target, m, n, k, FLOAT), {}) // 4, np.float32))
     return bench(kernel, items, [aligned(a), aligned(pack(b, target) if packed else b), result, room], result)
 
 

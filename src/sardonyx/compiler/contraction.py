@@ -87,7 +87,7 @@ class Contraction:
             matrix_b = Packed(w.pointer(self._packed(m, n, k, together)), t.INT32 if together > 1 else dtype_of(b.base))
         else:
             matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
-            scratch = w.pointer(Scratch(scratch_bytes(self.writing.whole.target, k, result)))
+            scratch = w.pointer(Scratch(scratch_bytes(self.writing.whole.target, m, n, k, result)))
         leading: list[tuple[Size, Size, Size]] = [(a.shape[i], a.strides[i], b.strides[j]) for i, j in self.pairs]
         leading += [(a.shape[axis], a.strides[axis], 0) for axis in batch_rows]
         leading += [(b.shape[axis], 0, b.strides[axis]) for axis in batch_columns]

@@ -91,7 +91,7 @@ def check(target: Target, dtype: DType, layout: Layout, batch: int, m: int, n: i
         operands = a.swapaxes(1, 2), b if layout == "rows" else b.swapaxes(1, 2)
     guard = 64
     result = np.full(batch * m * n + guard, 77, numpy)
-    scratch = np.empty(parts * evaluate(scratch_bytes(target, k, dtype), {}) + 64, np.uint8)
+    scratch = np.empty(parts * evaluate(scratch_bytes(target, m, n, k, dtype), {}) + 64, np.uint8)
     buffers = [np.ascontiguousarray(each) for each in operands]
     product(target, dtype, layout)(*buffers, result, scratch, parts=parts, b=batch, m=m, n=n, k=k)
     assert (result[-guard:] == 77).all(), "written past the end"
@@ -146,7 +146,7 @@ def test_operands_of_few_bits(target: Target, layout: Layout, stored: DType, dty
         packed = pack(b, target, dtype, N)
         operands = {"packed": (a, packed), "rows": (a.T, b), "columns": (a.T, b.T)}[layout]
         result = np.zeros((m, n), numpy_dtype(dtype))
-        room = np.zeros(evaluate(scratch_bytes(target, k, dtype), {}), np.uint8)
+        room = np.zeros(evaluate(scratch_bytes(target, m, n, k, dtype), {}), np.uint8)
         buffers = [np.ascontiguousarray(each) for each in operands]
         product(target, dtype, layout, stored)(*buffers, result, room, b=1, m=m, n=n, k=k)
         if t.is_float(stored):
@@ -177,6 +177,9 @@ def test_batches_in_any_split(target: Target, layout: Layout) -> None:
         (8, 700, 100),
         (16, 100, 9),
         (29, 65, 3),
+        (1, 300, 21),
+        (1, 257, 40),
+        (2, 131, 9),
     ],
 )
 def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> None:
@@ -193,7 +196,7 @@ def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> 
     items = gemm(kernel, m=m, n=n, k=k, a=Matrix(a, FLOAT, k, 1), b=right, epilogue=epilogue, scratch=scratch)
     assert kernel.sizes == ()
     left, weights = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
-    result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, k, FLOAT), {}), np.uint8)
+    result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, m, n, k, FLOAT), {}), np.uint8)
     CompiledKernel(kernel, items)(left, pack(weights, target, m=m) if layout == "packed" else weights, result, room)
     np.testing.assert_allclose(result, left.astype(float) @ weights.astype(float), rtol=1e-5, atol=1e-5)
 

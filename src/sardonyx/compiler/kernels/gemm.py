@@ -17,7 +17,7 @@ from sardonyx.compiler.emitter import Emitter
 from sardonyx.compiler.kernels.gemm_narrow import is_narrow, of_few_columns, of_one_row
 from sardonyx.compiler.kernels.gemm_pack import fill, pack, pack_gates
 from sardonyx.compiler.kernels.gemm_product import Matrix, Packed, Place, Product, Turned
-from sardonyx.compiler.kernels.gemm_tile import WAIT, Tile, accumulate, gated_tile, read, tile_for
+from sardonyx.compiler.kernels.gemm_tile import WAIT, Tile, accumulate, gated_tile, read, tile_for, wide_tile
 from sardonyx.compiler.kernels.kernel import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
@@ -35,6 +35,9 @@ TILES_IN_DEEP_ITEM = 24
 _AHEAD = 4096
 """How far ahead of what is read weights are asked for that pass once, in bytes."""
 
+_STEPS_AHEAD = 16
+"""How many steps ahead lines are asked for that lie apart."""
+
 LINE = 64
 """Bytes of a cache line."""
 
@@ -45,9 +48,9 @@ TILES_WORTH_PACKING = 2
 """Register tiles of rows up to which B is read where it lies."""
 
 
-def scratch_bytes(target: Target, k: Size, result: DType) -> Size:
+def scratch_bytes(target: Target, m: Size, n: Size, k: Size, result: DType) -> Size:
     """Bytes of scratch memory that each worker needs, at most, where B is a :class:`Matrix`."""
-    tile = tile_for(target, result)
+    tile = wide_tile(target, result, m, n)
     return k * (tile.columns * tile.bytes)
 
 
@@ -100,6 +103,8 @@ def gemm(
         return of_few_columns(kernel, tile, product)
     if m == 1 and along:
         return of_one_row(kernel, tile, product)
+    if isinstance(b, Matrix) and b.column == 1 and b.dtype == tile.result:
+        tile = wide_tile(kernel.target, product.result, m, n)
     return _Gemm(kernel, tile, product).write()
 
 
@@ -381,6 +386,8 @@ class _Gemm:
         beside = self._prefetching(strip.row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
         if beside is None and rows == tile.rows and unroll == tile.unroll and self._streams(rows):
             beside = self._streaming(panel)
+        if isinstance(self.b, Matrix) and rows <= 2:
+            beside = self._stepping(panel)
         initial = before if self.part else None
         computed = accumulate(e, tile, rows, vectors, panel.depth, unroll, load_a, load_b, initial, beside)
         for number, sums in enumerate(computed):
@@ -436,6 +443,19 @@ class _Gemm:
             line = e.address(panel.pointer, "i8", ahead)
             for offset in range(0, tile.unroll * row_bytes, LINE):
                 e.prefetch(e.address(line, "i8", offset))
+
+        return prefetch
+
+    def _stepping(self, panel: _Panel) -> Callable[[str], None]:
+        """What asks for the lines of B that are read some steps later, where each is a line of memory of its own."""
+        e, tile = self.e, self.tile
+
+        def prefetch(place: str) -> None:
+            for step in range(tile.unroll):
+                there = e.mul(e.add(place, _STEPS_AHEAD + step), panel.row)
+                line = e.address(panel.pointer, memory_type(panel.dtype), there)
+                for offset in range(0, tile.columns * tile.bytes, LINE):
+                    e.prefetch(e.address(line, "i8", offset), level=2)
 
         return prefetch
 

@@ -106,6 +106,20 @@ def _in_chains(tile: Tile, m: Size | None) -> Tile:
     return replace(tile, chains=chains)
 
 
+def wide_tile(target: Target, result: DType, m: Size, n: Size) -> Tile:
+    """The tile for products with a matrix that is read where it lies, a step of K after the other.
+
+    Each step is a line of memory of its own, on a page of its own: of one or two rows of the other operand the tile has
+    all, and more columns, as many as leave the fewest for a last panel.
+    """
+    tile = tile_for(target, result)
+    if not (isinstance(m, int) and isinstance(n, int) and m in (1, 2)):
+        return tile
+    most = _IN_FLIGHT // m
+    vectors = min(range(most, most // 2, -1), key=lambda count: n % (count * tile.lanes))
+    return replace(tile, rows=m, vectors=vectors) if n >= 2 * most * tile.lanes else tile
+
+
 WAIT = 5
 """Multiply-adds that a vector of B takes as long as to come from the second-level cache."""
 
