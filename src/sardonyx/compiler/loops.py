@@ -74,9 +74,10 @@ def masked(reader: Reader, mask: str | None) -> Iterator[None]:
 
 
 def over_vectors(
-    reader: Reader, start: str | int, end: str | int, known: Size | None, body: Callable[[Index], None]
-) -> None:
-    """Run over an axis a vector at a time; the last one is masked.
+    reader: Reader, start: str | int, end: str | int, known: Size | None, body: Callable[[Index], None],
+    again: bool = False,
+) -> None:  # fmt: skip
+    """Run over an axis a vector at a time; the last one is masked, or begins before the end of the one before.
 
     Args:
         reader: Reads in the body; its mask is set.
@@ -84,6 +85,7 @@ def over_vectors(
         end: The place after the last.
         known: How many there are, where that is a number.
         body: Written for a whole vector, and for the rest.
+        again: Whether the same places may be gone over twice.
     """
     e, lanes = reader.kernel.emitter, reader.lanes
     if lanes == 1:
@@ -98,14 +100,19 @@ def over_vectors(
             body(Index(i, 1, lanes))
     if rest == 0:
         return
+    if again and isinstance(known, int) and known > lanes and not reader.kernel.target.has_masks:
+        with reader.inside():
+            body(Index(e.sub(end, lanes), 1, math.gcd(known, lanes)))
+        return
     some = "true" if isinstance(rest, int) else e.let(f"icmp ne i64 {rest}, 0")
     with e.when(some), masked(reader, e.lanes_below(rest, lanes)):
         body(Index(whole, 1, lanes))
 
 
 def work_items(
-    reader: Reader, loops: Sequence[Axis], rank: int, work: Size, lane: bool, body: Callable[[list[Index]], None]
-) -> Size:
+    reader: Reader, loops: Sequence[Axis], rank: int, work: Size, lane: bool, body: Callable[[list[Index]], None],
+    again: bool = False,
+) -> Size:  # fmt: skip
     """Write the nest of a kernel over its work items.
 
     Args:
@@ -115,6 +122,7 @@ def work_items(
         work: Elements that one step of the innermost loop is worth.
         lane: Whether the innermost loop goes by vectors.
         body: Written inside, for a place.
+        again: Whether the same places may be gone over twice.
 
     Returns:
         How many work items there are.
@@ -136,7 +144,7 @@ def work_items(
             start = e.mul(item, step)
             end = e.least(e.add(start, step), size)
             whole = inner.size if isinstance(inner.size, int) and inner.size <= step else None
-            _innermost(reader, inner, start, end, whole, lane, [ORIGIN] * rank, body)
+            _innermost(reader, inner, start, end, whole, lane, [ORIGIN] * rank, body, again)
         return ceil_div(inner.size, step)
     count = math.prod(axis.size for axis in outer)
     rows = dim_max(floor_div(CHUNK, dim_max(inner.size * work, 1)), 1)
@@ -151,7 +159,7 @@ def work_items(
                 _step(e_index=e.rem(at, size), axis=axis, place=place, reader=reader)
                 at = e.div(at, size)
             _step(e_index=at, axis=outer[0], place=place, reader=reader)
-            _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, place, body)
+            _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, place, body, again)
     return ceil_div(count, rows)
 
 
@@ -172,6 +180,7 @@ def _innermost(
     lane: bool,
     place: list[Index],
     body: Callable[[list[Index]], None],
+    again: bool,
 ) -> None:
     def at(index: Index) -> None:
         here = list(place)
@@ -179,7 +188,7 @@ def _innermost(
         body(here)
 
     if lane:
-        over_vectors(reader, start, end, known, at)
+        over_vectors(reader, start, end, known, at, again)
         return
     with reader.kernel.emitter.loop(start, end) as i, reader.inside():
         here = list(place)

@@ -255,7 +255,11 @@ class Lowering:
         loops = nest_axes(shape, range(rank), lambda a, b: walk(a) and whole(b))
         if (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
             return block_items(w.reader, loops, blocks, rank, body)
-        return work_items(w.reader, loops, rank, work, True, body)
+        is_short = bool(loops) and isinstance(loops[-1].size, int) and loops[-1].size <= w.reader.lanes // 2
+        if is_short and not operations(w.group.members) and not self.target.has_masks:
+            # A store of some lanes takes longer than one of each.
+            w.reader.lanes = 1
+        return work_items(w.reader, loops, rank, work, True, body, again=True)
 
     def _channels(
         self, w: Writing, channels: Size, body: Callable[[list[Index]], None]

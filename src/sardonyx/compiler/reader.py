@@ -522,7 +522,12 @@ def _gather(reader: Reader, value: Value, place: Place) -> Element:
     found = list(place[:batch])
     for component in range(depth):
         at = reader.element(indices, (*place[:kept], Index(component)))
-        size = reader.kernel.size(shape_of(source)[batch + component])
+        extent = shape_of(source)[batch + component]
+        if isinstance(extent, int) and indices.is_constant and _is_inside(indices.known[..., component], extent):
+            wide = reader.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
+            found.append(Index(wide) if at.uniform else Index(0, vector=wide))
+            continue
+        size = reader.kernel.size(extent)
         lanes = 1 if at.uniform else reader.lanes
         type = vector(lanes, "i64")
         wide = reader.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
@@ -532,6 +537,11 @@ def _gather(reader: Reader, value: Value, place: Place) -> Element:
         reader.require(good, lanes)
         found.append(Index(safe) if at.uniform else Index(0, vector=safe))
     return reader.element(source, (*found, *place[kept:]))
+
+
+def _is_inside(indices: np.ndarray, extent: int) -> bool:
+    """Whether indices are all in range."""
+    return indices.size == 0 or (int(indices.min()) >= 0 and int(indices.max()) < extent)
 
 
 def _bitcast(reader: Reader, value: Value, place: Place) -> Element:

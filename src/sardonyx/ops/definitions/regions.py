@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Bounds, Dim, Size, at_least, dim_max, dim_min, floor_div, substitute, symbols
@@ -154,7 +156,14 @@ def _extended(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:
     """An axis continued by its own elements."""
     if low == 0 and high == 0:
         return x
-    n = L.number(x.shape[axis])
+    size = x.shape[axis]
+    needed = [1] if mode == "edge" else [margin + (mode == "reflect") for margin in (low, high)]
+    if axis == x.rank - 1 and all(at_least(size, each) for each in needed):
+        # Runs of elements are moved sooner than elements by their indices; those of other axes are runs anyway.
+        return _framed(x, axis, low, high, mode)
+    if isinstance(size, int) and isinstance(low, int) and isinstance(high, int) and size > 0:
+        return L.take(x, L.constant(np.pad(np.arange(size), (low, high), mode), t.INT64), axis)  # type: ignore[call-overload]
+    n = L.number(size)
     place = L.arange(low + x.shape[axis] + high) - L.number(low)
     if mode == "edge":
         place = L.clip(place, 0, n - 1)
@@ -163,6 +172,27 @@ def _extended(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:
     else:  # There and back again: a period of 2*(n - 1) places.
         place = n - 1 - L.abs_(n - 1 - L.floor_mod(place, L.maximum(2 * (n - 1), 1)))
     return L.take(x, place, axis)
+
+
+def _framed(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:
+    """An axis between margins that are no longer than it."""
+    size = x.shape[axis]
+
+    def run(start: Size, limit: Size) -> Tensor:
+        return L.slice_(x, axis, start, limit)
+
+    def edge(at: Size, times: Size) -> Tensor:
+        return L.broadcast_to(run(at, at + 1), (*x.shape[:axis], times, *x.shape[axis + 1 :]))
+
+    match mode:
+        case "edge":
+            before, after = edge(0, low), edge(size - 1, high)
+        case "wrap":
+            before, after = run(size - low, size), run(0, high)
+        case _:
+            before = L.reverse(run(1, low + 1), [axis])
+            after = L.reverse(run(size - 1 - high, size - 1), [axis])
+    return L.concat([part for part, width in ((before, low), (x, size), (after, high)) if width != 0], axis)
 
 
 @operator("CenterCropPad", since=18)
