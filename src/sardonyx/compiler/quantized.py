@@ -276,7 +276,7 @@ def product(value: Value, x: Value, y: Value, target: Target) -> Tensor | None:
     packed = constant(numbers.astype(t.numpy_dtype(form.right)), form.right)
     sums = apply("contract", operand, packed, **{**params, "dtype": t.INT32})
     if zero is not None:
-        sums = sums - zero * constant(weights.numbers.sum(right, dtype=np.int32), t.INT32)
+        sums = sums - _times(zero, weights.numbers.sum(right, dtype=np.int32))
     return _scaled(sums, params["dtype"], found.scale, weights.scale)
 
 
@@ -360,9 +360,16 @@ class Finish:
         """The result, of an image [N, G * M, spatial] of int32."""
         along = (1, -1, *[1] * (len(shape_of(image)) - 2))
         if self.zero is not None and self.sums is not None:
-            image = image - self.zero * constant(self.sums.reshape(along), t.INT32)
+            image = image - _times(self.zero, self.sums.reshape(along))
         scales = None if self.scales is None else self.scales.reshape(along)
         return _scaled(image, self.dtype, self.scale, scales)
+
+
+def _times(zero: Tensor, sums: np.ndarray) -> Tensor:
+    """What a zero point adds to sums of products, by the sums of weights."""
+    if zero.is_constant:
+        return constant(np.asarray(zero.known, np.int32) * sums, t.INT32)
+    return zero * constant(sums, t.INT32)
 
 
 def _scaled(sums: Tensor, dtype: DType, scale: Tensor | None, scales: np.ndarray | None) -> Tensor:

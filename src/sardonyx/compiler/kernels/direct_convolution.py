@@ -30,6 +30,9 @@ _FEWEST = 4
 _SPAN = 256
 """Most places of a row that a tile of a plain image gathers on the stack."""
 
+_LINE = 64
+"""Bytes of a cache line."""
+
 _CLIPPED = 8
 """Most taps of a row that are written one by one at the ends of rows, to leave out what lies outside."""
 
@@ -152,7 +155,9 @@ class DirectConvolution:
         line = e.add(e.mul(row.places[0], self.slice_step), e.mul(row.places[1], self.row_step))
         there = e.add(e.add(line, self.block_step), e.mul(lowest, self.place_step))
         start = e.address(plane, self.element, there)
-        for i in range(size):
+        # A cache line holds several places of few bytes; the first one and the last may be in the middle of one.
+        every = max(1, _LINE // (4 * step)) if isinstance(step, int) else 1
+        for i in sorted({*range(0, size, every), size - 1}):
             e.prefetch(e.address(start, self.element, i * step))
 
     def _whole(self, sum: Variable) -> str:
