@@ -43,7 +43,7 @@ def narrow(program: Program) -> set[str]:
 
 
 def expected_form(target: str, weights: np.ndarray) -> str:
-    """The element type of the first operand of a product with weights [K, columns]."""
+    """The element type of the first operand of a product with weights [K, columns], of which many are large."""
     fits = weights.min(initial=0) >= -128 and weights.max(initial=0) <= 127
     if fits and NAMED[target].saturates:
         pairs = np.pad(weights, ((0, len(weights) % 2), (0, 0))).reshape(-1, 2, weights.shape[1]).astype(np.int32)
@@ -98,6 +98,29 @@ def test_products_of_weights_of_seven_bits_are_those_of_bytes(target: str) -> No
     assert narrow(program) == {"UINT8" if NAMED[target].together(8) > 1 else "INT16"}
     feeds = [rng.choice(np.array([0, 255], np.uint8), (9, 50))]
     np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("depth", "columns", "rows"), [(50, 35, 9), (64, 8, 3), (2100, 40, 150), (70, 16, 1)])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "open"])
+def test_some_weights_of_products_are_too_large_to_be_added_up_with_their_neighbours(
+    depth: int, columns: int, rows: int, known: bool, target: str
+) -> None:
+    rng = np.random.default_rng(8)
+    large = rng.random((depth, columns)) < 0.001
+    large[[2, 3], 1] = large[[6, 7], columns - 1] = True
+    weights = np.where(large, rng.choice(np.array([-128, 127]), large.shape), rng.integers(-30, 31, large.shape))
+    weights[[2, 6]] = weights[[3, 7]]
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [L.matmul(L.cast(x, t.INT32) - 3, L.cast(constant(weights.astype(np.int8), t.INT8), t.INT32))]
+
+    function = trace("f", body, [TensorType(t.UINT8, (rows if known else N, depth))])
+    program = compiled(function, target)
+    assert narrow(program) == {"UINT8" if NAMED[target].together(8) > 1 else "INT16"}
+    for count in (rows,) if known else (rows, 1, 0):
+        feeds = [rng.choice(np.array([0, 255, 254], np.uint8), (count, depth))]
+        np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
 
 
 @pytest.mark.parametrize("target", TARGETS)

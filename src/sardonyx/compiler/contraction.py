@@ -12,7 +12,9 @@ from sardonyx.compiler.ahead import Ahead
 from sardonyx.compiler.closed import is_closed
 from sardonyx.compiler.emitter import Emitter, vector
 from sardonyx.compiler.gates import Gates
+from sardonyx.compiler.kernels.dots import entries, parted
 from sardonyx.compiler.kernels.gemm import Matrix, Packed, Place, Turned, gemm, pack, pack_gates, scratch_bytes
+from sardonyx.compiler.kernels.gemm_narrow import is_narrow
 from sardonyx.compiler.kernels.gemm_tile import gated_tile, tile_for
 from sardonyx.compiler.kernels.kernel import Gated, Index
 from sardonyx.compiler.launch import Prepared, Read, Scratch
@@ -161,15 +163,19 @@ class Contraction:
         assert isinstance(n, int)
         target, result = self.writing.whole.target, dtype_of(self.value)
         count = None if self.gates is None else self.gates.count
+        tile = tile_for(target, result, n, together, m) if count is None else gated_tile(target, result, count, m)
 
         def make(read: Read) -> np.ndarray:
             array = strided(b, read).transpose(*right, *columns).reshape(k * together, -1)
+            if tile.saturates and not is_narrow(tile, n):
+                main, apart = (_words(part.reshape(n, -1).T, together) for part in parted(array.T.reshape(n, -1, 2)))
+                steps = np.arange(k, dtype=np.int32)[:, np.newaxis]
+                table = entries(apart.T, steps, tile.columns, tile.lanes)
+                return np.concatenate([pack(main, target, result, m=m).ravel(), table])
             if together > 1:
-                words = array.reshape(k, together, n).swapaxes(1, 2)
-                array = np.ascontiguousarray(words).view(np.int32)[..., 0]
+                array = _words(array, together)
             return pack(array, target, result, m=m) if count is None else pack_gates(array, target, result, count, m)
 
-        tile = tile_for(target, result, n, together, m) if count is None else gated_tile(target, result, count, m)
         lies = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
         form = f"panels {tile.columns} {count} {together} {lies} {result.name} {target.name}"
         return Prepared(b.base, form, make)
@@ -259,6 +265,13 @@ class Contraction:
             return reader.element(part.operands[0], wide)
 
         return at
+
+
+def _words(array: np.ndarray, together: int) -> np.ndarray:
+    """Small integers [K, columns] as numbers of 32 bits, so many along K each."""
+    depth, columns = array.shape
+    words = array.reshape(depth // together, together, columns).swapaxes(1, 2)
+    return np.ascontiguousarray(words).view(np.int32)[..., 0]
 
 
 def strided(found: View, read: Read) -> np.ndarray:

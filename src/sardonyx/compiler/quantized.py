@@ -21,6 +21,8 @@ import numpy as np
 
 from sardonyx.compiler.closed import computed, is_closed
 from sardonyx.compiler.kernels.dots import overflowing
+from sardonyx.compiler.kernels.gemm_narrow import is_narrow
+from sardonyx.compiler.kernels.gemm_tile import tile_for
 from sardonyx.compiler.reader import dtype_of
 from sardonyx.compiler.target import Target
 from sardonyx.compiler.views import shape_of
@@ -189,21 +191,22 @@ def _weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
     return _Weights(whole, scale) if np.array_equal(whole, numbers) else None
 
 
-_WORTH_PARTING = 1 / 4
-"""So many of the vectors of weights may have elements that are multiplied apart."""
+_APART_OF_CONVOLUTION, _APART_OF_PRODUCT = 1 / 4, 1 / 8
+"""So many of the vectors of weights may have elements that are multiplied apart: else 16 bits are as fast."""
 
 _TILE = 16
 """Filters, about, that are multiplied with each input."""
 
 
-def _form(terms: np.ndarray, dtype: DType, groups: int, parts: bool, target: Target) -> Form | None:
+def _form(terms: np.ndarray, dtype: DType, groups: int, apart: float, target: Target) -> Form | None:
     """How a product is taken; None where no form holds it.
 
     Args:
         terms: The weights as [filters, taps, channels]: neighbouring channels are added up in a lane.
         dtype: The element type of the result: sums of integers are modulo 2**32.
         groups: Groups of filters, each of which sees channels of its own.
-        parts: Whether the kernel adds up some of the products apart, where they are too large for 16 bits together.
+        apart: The share of the vectors of weights that may have some whose products are added up apart, since they are
+            too large for 16 bits together; 0 where the kernel does not do that.
         target: What the code is for.
     """
     low, high = int(terms.min(initial=0)), int(terms.max(initial=0))
@@ -212,20 +215,20 @@ def _form(terms: np.ndarray, dtype: DType, groups: int, parts: bool, target: Tar
     for form in forms(target):
         bits = form.right.bitwidth - 1
         holds = -(1 << bits) <= low and high < 1 << bits and (groups == 1 or terms.shape[2] % form.together == 0)
-        if holds and (bits > 8 or not target.saturates or _fits_pairs(terms, form.together, parts)):
+        if holds and (bits > 8 or not target.saturates or _fits_pairs(terms, form.together, apart)):
             return form
     return None
 
 
-def _fits_pairs(terms: np.ndarray, together: int, parts: bool) -> bool:
+def _fits_pairs(terms: np.ndarray, together: int, apart: float) -> bool:
     """Whether pairs of products are numbers of 16 bits, but for few enough to be added up apart."""
     filters, taps, channels = terms.shape
-    padded = np.pad(terms, ((0, -filters % _TILE if parts else 0), (0, 0), (0, -channels % together)))
+    padded = np.pad(terms, ((0, -filters % _TILE if apart else 0), (0, 0), (0, -channels % together)))
     wrong = overflowing(padded.reshape(-1, 2))
-    if not parts or not wrong.any():
+    if not apart or not wrong.any():
         return not wrong.any()
     vectors = wrong.reshape(-1, _TILE, taps * padded.shape[2] // together, together // 2)
-    return bool(vectors.any((1, 3)).mean() <= _WORTH_PARTING)
+    return bool(vectors.any((1, 3)).mean() <= apart)
 
 
 def _operand(found: Quantized, form: Form) -> tuple[Tensor, Tensor | None]:
@@ -261,7 +264,9 @@ def product(value: Value, x: Value, y: Value, target: Target) -> Tensor | None:
     if weights is not None:
         numbers = weights.numbers
         columns = [axis for axis in range(numbers.ndim) if axis not in right]
-        form = _form(numbers.transpose(*columns, *right).reshape(-1, 1, depth), params["dtype"], 1, False, target)
+        terms = numbers.transpose(*columns, *right).reshape(-1, 1, depth)
+        apart = 0.0 if is_narrow(tile_for(target, t.INT32, len(terms)), len(terms)) else _APART_OF_PRODUCT
+        form = _form(terms, params["dtype"], 1, apart, target)
     if weights is None or form is None:
         return _as_floats(value, x, y, depth)
     operand, zero = _operand(found, form)
@@ -312,9 +317,9 @@ def image_operands(
         return None
     groups, filters, channels, *_ = known.numbers.shape
     depth = math.prod(known.numbers.shape[2:])
-    parts = groups == 1 and set(params["base_dilation"]) == {1}
+    apart = _APART_OF_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
     terms = known.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
-    form = _form(terms, params["dtype"], groups, parts, target)
+    form = _form(terms, params["dtype"], groups, apart, target)
     if groups > 1 and channels == filters == 1:
         # Depthwise: a lane is a channel, and all is computed in floats, which are exact.
         if depth * _WIDEST * known.largest >= 1 << 24:

@@ -9,6 +9,7 @@ import numpy as np
 
 from sardonyx.compiler.alignment import aligned_zeros
 from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.kernels.dots import entries
 from sardonyx.compiler.kernels.windows import Number, block_count
 
 
@@ -119,35 +120,19 @@ def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
     return packed
 
 
-APART_WORDS = 5
+APART_NUMBERS = 5
 """Numbers that tell where inputs of weights apart are: the input block, the tap along three axes, the channel."""
 
 
-def whole(count: int, lanes: int) -> int:
-    """So many numbers and those that fill the last vector."""
-    return -(-count // lanes) * lanes
-
-
 def apart_weights(flat: np.ndarray, tile: Tile, window: tuple[int, ...]) -> np.ndarray:
-    """What products that are added up apart need, of numbers of 32 bits [filters, channels, taps], most of them 0.
-
-    First the number of each group of output blocks' first entry, and of the end; then the entries: the
-    :data:`APART_WORDS`, and the weights, [output block][lane]. All begin with whole vectors.
-    """
-    filters = tile.blocks * tile.lanes
-    starts = np.zeros(whole(tile.tiles + 1, tile.lanes), np.int32)
-    entries = [starts]
-    for number in range(tile.tiles):
-        part = flat[number * filters : (number + 1) * filters]
-        channels, taps = np.nonzero(part.any(0))
-        head = whole(APART_WORDS, tile.lanes)
-        found = np.zeros((len(channels), head + filters), np.int32)
-        found[:, 0], found[:, 4] = np.divmod(channels, tile.inner)
-        found[:, 1], found[:, 2], found[:, 3] = np.unravel_index(taps, (1,) * (3 - len(window)) + window)
-        found[:, head : head + len(part)] = part[:, channels, taps].T
-        starts[number + 1] = starts[number] + len(found)
-        entries.append(found.ravel())
-    return np.concatenate(entries)
+    """Weights [filters, channels, taps] that are multiplied apart, as :func:`.entries` with :data:`APART_NUMBERS`."""
+    filters, channels, taps = flat.shape
+    places = np.empty((channels, taps, APART_NUMBERS), np.int32)
+    for axis, numbers in zip((0, 4), np.divmod(np.arange(channels), tile.inner), strict=True):
+        places[..., axis] = numbers[:, np.newaxis]
+    for axis, numbers in enumerate(np.unravel_index(np.arange(taps), (1,) * (3 - len(window)) + window), 1):
+        places[..., axis] = numbers
+    return entries(flat.reshape(filters, -1), places.reshape(-1, APART_NUMBERS), tile.blocks * tile.lanes, tile.lanes)
 
 
 def _put_channels(blocks: np.ndarray, channels: np.ndarray, at: int) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sardonyx.compiler.emitter import Variable, vector
-from sardonyx.compiler.kernels.convolution_tile import APART_WORDS, Tile, whole
-from sardonyx.compiler.kernels.dots import dot_add
+from sardonyx.compiler.kernels.convolution_tile import APART_NUMBERS, Tile
+from sardonyx.compiler.kernels.dots import dot_add, each_entry
 from sardonyx.compiler.kernels.kernel import Epilogue
 from sardonyx.compiler.kernels.windows import Image, Number, Phase, Row, Sweep, block_count, block_of, steps
 
@@ -123,16 +123,11 @@ class DirectConvolution:
     def _apart(self, row: Row, image: str, lowest: Number, sums: list[list[Variable]], guarded: bool) -> None:
         """Multiply by the weights that follow the others, see :func:`.apart_weights`."""
         e, tile, element = self.emitter, self.tile, self.element
-        starts = e.address(self.weights, element, tile.depth * self.taps * tile.inner * tile.output_blocks * tile.lanes)
-        entries = e.address(starts, element, whole(tile.tiles + 1, tile.lanes))
-        head = whole(APART_WORDS, tile.lanes)
-
-        def number(pointer: str, at: Number) -> str:
-            return e.let(f"sext i32 {e.load('i32', e.address(pointer, element, at), 4)} to i64")
-
-        with steps(e, number(starts, row.block), number(starts, e.add(row.block, 1)), opaque=True) as at:
-            entry = e.address(entries, element, e.mul(at, head + tile.blocks * tile.lanes))
-            block, z, y, x, channel = (number(entry, word) for word in range(APART_WORDS))
+        start = tile.depth * self.taps * tile.inner * tile.output_blocks * tile.lanes
+        with each_entry(
+            e, e.address(self.weights, element, start), row.block, tiles=tile.tiles, columns=tile.blocks * tile.lanes,
+            lanes=tile.lanes, numbers=APART_NUMBERS,
+        ) as ((block, z, y, x, channel), weights):  # fmt: skip
             plane = e.address(image, element, e.mul(block, self.block_step))
             with self.sweep.line(row, plane, element, self.slice_step, self.row_step, (z, y)) as line:
                 width = row.phases[2]
@@ -140,10 +135,10 @@ class DirectConvolution:
                 if guarded:
                     inputs = self._gathered(line, [e.add(place, i * width.advance) for i in far])
                 else:
-                    start = e.address(line, element, e.mul(place, self.place_step))
-                    inputs = Inputs(start, [i * width.advance * self.place_step for i in far], 1)
+                    begin = e.address(line, element, e.mul(place, self.place_step))
+                    inputs = Inputs(begin, [i * width.advance * self.place_step for i in far], 1)
                 inputs = replace(inputs, start=e.address(inputs.start, element, channel))
-                self._channels(inputs, e.address(entry, element, head), 1, sums, 1)
+                self._channels(inputs, weights, 1, sums, 1)
 
     def _passes_once(self) -> bool:
         """Whether each step from input block to input block reads places that no step before has brought near."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from sardonyx.compiler.emitter import Emitter, splat, vector
@@ -42,6 +45,53 @@ def parted(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     apart = np.zeros_like(weights)
     apart[..., 1] = np.where(overflowing(weights), weights[..., 1], 0)
     return weights - apart, apart
+
+
+def _whole(count: int, lanes: int) -> int:
+    """So many numbers and those that fill the last vector."""
+    return -(-count // lanes) * lanes
+
+
+def entries(weights: np.ndarray, places: np.ndarray, columns: int, lanes: int) -> np.ndarray:
+    """Weights that are multiplied apart, most of which are 0, for :func:`each_entry`.
+
+    First the number of each tile's first entry, and of the end; then the entries: where its inputs are, and the weights
+    of all columns. All begin with whole vectors.
+
+    Args:
+        weights: Those that lie together as one of 32 bits, [all columns, inputs].
+        places: Numbers that tell where the inputs are, [inputs, numbers].
+        columns: Columns of a tile.
+        lanes: Lanes of a vector.
+    """
+    tiles, (_, numbers) = -(-len(weights) // columns), places.shape
+    starts, head = np.zeros(_whole(tiles + 1, lanes), np.int32), _whole(numbers, lanes)
+    parts = [starts]
+    for tile in range(tiles):
+        part = weights[tile * columns : (tile + 1) * columns]
+        (inputs,) = np.nonzero(part.any(0))
+        found = np.zeros((len(inputs), head + columns), np.int32)
+        found[:, :numbers] = places[inputs]
+        found[:, head : head + len(part)] = part[:, inputs].T
+        starts[tile + 1] = starts[tile] + len(inputs)
+        parts.append(found.ravel())
+    return np.concatenate(parts)
+
+
+@contextmanager
+def each_entry(
+    e: Emitter, pointer: str, tile: str | int, *, tiles: int, columns: int, lanes: int, numbers: int
+) -> Iterator[tuple[list[str], str]]:
+    """The loop over the :func:`entries` of a tile; gives the numbers that tell where inputs are, and the weights."""
+
+    def number(start: str, at: str | int) -> str:
+        return e.let(f"sext i32 {e.load('i32', e.address(start, 'i32', at), 4)} to i64")
+
+    first = e.address(pointer, "i32", _whole(tiles + 1, lanes))
+    head = _whole(numbers, lanes)
+    with e.loop(number(pointer, tile), number(pointer, e.add(tile, 1)), opaque=True) as at:
+        entry = e.address(first, "i32", e.mul(at, head + columns))
+        yield [number(entry, each) for each in range(numbers)], e.address(entry, "i32", head)
 
 
 def dot_add(e: Emitter, lanes: int, together: int, a: str, b: str, c: str, *, saturates: bool) -> str:

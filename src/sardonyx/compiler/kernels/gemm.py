@@ -14,10 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sardonyx.compiler.emitter import Emitter
+from sardonyx.compiler.kernels.dots import each_entry
 from sardonyx.compiler.kernels.gemm_narrow import is_narrow, of_few_columns, of_one_row
 from sardonyx.compiler.kernels.gemm_pack import fill, pack, pack_gates
 from sardonyx.compiler.kernels.gemm_product import Matrix, Packed, Place, Product, Turned
-from sardonyx.compiler.kernels.gemm_tile import WAIT, Tile, accumulate, gated_tile, read, tile_for, wide_tile
+from sardonyx.compiler.kernels.gemm_tile import (
+    WAIT,
+    Tile,
+    accumulate,
+    gated_tile,
+    multiply_add,
+    read,
+    tile_for,
+    wide_tile,
+)
 from sardonyx.compiler.kernels.kernel import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.storage import memory_type
 from sardonyx.compiler.target import Target
@@ -205,12 +215,14 @@ class _Gemm:
             end = e.least(self.rows, e.add(start, block_rows))
             if self.part:
                 self._by_parts(place.a, start, end, left, values)
+                self._apart(place, start, e.sub(end, start), panel)
                 self._finish(place.leading, start, e.sub(end, start), column, left)
             else:
                 with e.loop(start, end, tile.rows) as row:
                     count = e.least(tile.rows, e.sub(end, row))
                     self._ask(place.leading, row, count, column, left)
                     self._compute(_Strip(place.a, row, count, left, values, self.finished))
+                    self._apart(place, row, count, panel)
                     self._finish(place.leading, row, count, column, left)
         if isinstance(product.k, int):
             most = tile.rows * self.tiles
@@ -393,6 +405,29 @@ class _Gemm:
         for number, sums in enumerate(computed):
             for offset, value in enumerate(sums):
                 e.store(tile.type, value, sum_at(number, offset), tile.bytes * tile.lanes)
+
+    def _apart(self, place: Place, row: str | int, count: str | int, panel: str | int) -> None:
+        """Add the products with weights that follow the panels, see :func:`.entries`, to some rows of finished sums."""
+        e, tile, product = self.e, self.tile, self.product
+        if not tile.saturates:
+            return
+        assert isinstance(product.k, int)
+        assert isinstance(product.n, int)
+        panels = -(-product.n // tile.columns)
+        table = e.address(place.b, tile.element, panels * product.k * tile.columns)
+        with (
+            each_entry(e, table, panel, tiles=panels, columns=tile.columns, lanes=tile.lanes, numbers=1) as found,
+            e.loop(0, count) as number,
+        ):
+            (step,), weights = found
+            at = Index(e.add(e.mul(e.add(row, number), self.a.row), e.mul(step, self.a.column)))
+            element = read(e, tile, self.a.dtype, place.a, at, tile.lanes)
+            line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
+            for offset in range(0, tile.columns, tile.lanes):
+                weight = e.load(tile.type, e.address(weights, tile.element, offset), tile.bytes * tile.lanes)
+                there = e.address(line, tile.element, offset)
+                before = e.load(tile.type, there, tile.bytes * tile.lanes)
+                e.store(tile.type, multiply_add(e, tile, element, weight, before), there, tile.bytes * tile.lanes)
 
     def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None] | None:
         """What asks for a part of the following panel, some cache lines a round: the tiles of one fetch the next.
