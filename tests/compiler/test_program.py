@@ -12,12 +12,12 @@ from sardonyx.compiler.context import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, Size
 from sardonyx.core.graph import Function
 from sardonyx.core.simplify import simplify
 from sardonyx.core.tensor import apply, constant
 from sardonyx.core.trace import trace
-from sardonyx.core.types import TensorType
+from sardonyx.core.types import DType, TensorType
 
 N, M, K = map(Dim.symbol, "NMK")
 
@@ -199,8 +199,41 @@ def test_attention_is_one_kernel(queries: int, keys: int) -> None:
     assert_close(program.run(arrays), computed(function, arrays))
 
 
-def test_sums_of_many_numbers_stay_exact() -> None:
-    function = traced(lambda x: [L.reduce_sum(x, [0]), L.reduce_sum(x, [1])], (N, M))
+@pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE, t.FLOAT16, t.INT8, t.INT64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("width", "known"), [(9, 9), (16, 16), (100, 100), (128, 128), (1000, 1000), (203, M)])
+def test_columns_are_reduced_side_by_side(width: int, known: Size, dtype: DType) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        greatest = L.reduce_max(x, [0], keepdims=True)
+        return [L.reduce_sum(x, [0]), greatest - x, L.reduce_sum(x * x, [0]) + L.reduce_min(x, [0])]
+
+    function = trace("f", body, [TensorType(dtype, (70, known))])
+    x = np.random.default_rng(width).integers(-4, 5, (70, width)).astype(t.numpy_dtype(dtype))
+    first, *others = (Program(function, threads=threads).run([x]) for threads in (1, 2))
+    assert_close(first, computed(function, [x]))
+    for each in others:
+        assert_close(each, first)
+
+
+@pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE, t.UINT8, t.INT64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("sizes", [(N, M), (9, 203)], ids=("open", "known"))
+def test_the_first_of_equals_is_found(sizes: tuple[Size, ...], dtype: DType) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [apply("reduce", x, kind=kind, axes=(axis,)) for kind in ("argmax", "argmin") for axis in (0, 1)]
+
+    program = Program(trace("f", body, [TensorType(dtype, sizes)]))
+    rng = np.random.default_rng(3)
+    few = rng.integers(0, 2, (9, 203)).astype(t.numpy_dtype(dtype))
+    few[0], few[1], few[2, 7] = 0, 1, 1
+    several = [few]
+    if t.is_float(dtype):
+        several += [np.where(few == 1, np.inf, -np.inf).astype(few.dtype), np.where(few == 1, np.nan, few)]
+    for x in several:
+        assert_close(program.run([x]), computed(program.function, [x]))
+
+
+@pytest.mark.parametrize("sizes", [(N, M), (1000, 3000)], ids=("open", "known"))
+def test_sums_of_many_numbers_stay_exact(sizes: tuple[Size, ...]) -> None:
+    function = traced(lambda x: [L.reduce_sum(x, [0]), L.reduce_sum(x, [1])], sizes)
     x = np.full((1000, 3000), 1.1, np.float32)
     x[:, ::2] = 0.3
     down, across = Program(function).run([x])

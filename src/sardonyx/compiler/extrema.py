@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sardonyx.compiler import storage
-from sardonyx.compiler.emitter import vector
+from sardonyx.compiler.emitter import splat, vector
 from sardonyx.compiler.reader import Reader
 from sardonyx.compiler.vectors import Vector
 from sardonyx.core import types as t
+from sardonyx.core.dim import Size
 
 
 class Extremum:
@@ -17,59 +18,95 @@ class Extremum:
         kind: ``argmax`` or ``argmin``.
         dtype: The type of the elements.
         lanes: How many lanes.
+        count: How many elements there are.
+        slots: Parts of them that do not wait for each other.
     """
 
-    def __init__(self, reader: Reader, kind: str, dtype: t.DType, lanes: int) -> None:
+    def __init__(self, reader: Reader, kind: str, dtype: t.DType, lanes: int, count: Size, slots: int = 1) -> None:
         e = reader.kernel.emitter
         self._greatest = kind == "argmax"
         self._dtype = dtype
         self._emitter = e
         self._lanes = lanes
         self._element = storage.register_type(dtype)
-        self._best = e.variable(vector(lanes, self._element), storage.constant(dtype, 0, lanes))
-        self._index = e.variable(vector(lanes, "i64"), storage.constant(t.INT64, -1, lanes))
+        # Places that are known to be few are counted in as many bits as most elements have.
+        self._number = "i32" if isinstance(count, int) and count < 1 << 31 else "i64"
+        none = splat("-1", lanes, self._number)
+        self._parts = [
+            (
+                e.variable(vector(lanes, self._element), storage.constant(dtype, 0, lanes)),
+                e.variable(vector(lanes, self._number), none),
+            )
+            for _ in range(slots)
+        ]
 
-    def take(self, value: str, index: str, mask: str | None) -> None:
-        """Look at an element in each lane, after those of lower index.
+    def take(self, value: str, index: str, mask: str | None, slot: int = 0) -> None:
+        """Look at an element in each lane, after those of lower index of the same part.
 
         Args:
             value: The elements.
             index: Their indices, ``i64``.
             mask: The lanes that have one; None for all.
+            slot: The part.
         """
-        new, best = (Vector(self._emitter, name, self._element, self._lanes) for name in (value, self._best.get()))
-        at, index_of_best = self._indices(index), self._indices(self._index.get())
+        best, index_of_best = self._found(slot)
+        new, at = (
+            Vector(self._emitter, name, type, self._lanes) for name, type in ((value, self._element), (index, "i64"))
+        )
+        if self._number != "i64":
+            at = at.to("trunc", self._number)
         better = (index_of_best < 0) | self._beats(new, best)
         if mask is not None:
             better = better & Vector(self._emitter, mask, "i1", self._lanes)
-        self._best.set(better.where(new, best).name)
-        self._index.set(better.where(at, index_of_best).name)
+        kept_best, kept_index = self._parts[slot]
+        kept_best.set(better.where(new, best).name)
+        kept_index.set(better.where(at, index_of_best).name)
 
     def indices(self) -> str:
-        """The index in every lane; -1 where none was taken."""
-        return self._index.get()
+        """The index in every lane, ``i64``; -1 where none was taken."""
+        return self._wide(self._whole()[1])
 
     def first(self) -> str:
         """The index of the first of the best of all lanes; -1 where none was taken."""
-        e, lanes = self._emitter, self._lanes
-        best, index = Vector(e, self._best.get(), self._element, lanes), self._indices(self._index.get())
+        (best, index), lanes = self._whole(), self._lanes
         while lanes > 1:
             lanes //= 2
             (a, b), (i, j) = _halves(best, lanes), _halves(index, lanes)
-            tie = ~self._beats(a, b) & (j < i)
-            better = ~(j < 0) & ((i < 0) | self._beats(b, a) | tie)
-            best, index = better.where(b, a), better.where(j, i)
-        return index.name
+            best, index = self._better((a, i), (b, j))
+        return self._wide(index)
 
-    def _indices(self, name: str) -> Vector:
-        return Vector(self._emitter, name, "i64", self._lanes)
+    def _found(self, slot: int) -> tuple[Vector, Vector]:
+        """The best of a part in every lane, and its index."""
+        best, index = (variable.get() for variable in self._parts[slot])
+        return (
+            Vector(self._emitter, best, self._element, self._lanes),
+            Vector(self._emitter, index, self._number, self._lanes),
+        )
+
+    def _whole(self) -> tuple[Vector, Vector]:
+        """The best of all parts in every lane, and its index."""
+        found = self._found(0)
+        for slot in range(1, len(self._parts)):
+            found = self._better(found, self._found(slot))
+        return found
+
+    def _better(self, first: tuple[Vector, Vector], second: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+        """The better of two, and its index; of equals that of the lower one."""
+        (a, i), (b, j) = first, second
+        tie = ~self._beats(a, b) & (j < i)
+        better = ~(j < 0) & ((i < 0) | self._beats(b, a) | tie)
+        return better.where(b, a), better.where(j, i)
+
+    def _wide(self, index: Vector) -> str:
+        return index.name if self._number == "i64" else index.to("sext", "i64").name
 
     def _beats(self, a: Vector, b: Vector) -> Vector:
         """Where ``a`` goes before ``b`` whatever their indices."""
         if not a.is_float:
             sign = "s" if t.kind(self._dtype) == "int" else "u"
             return a.compare(f"{sign}{'gt' if self._greatest else 'lt'}", b)
-        return (a > b if self._greatest else a < b) | (a.is_nan() & ~b.is_nan())
+        # Not ordered: one of them is NaN, and it must be the first.
+        return a.compare("ugt" if self._greatest else "ult", b) & b.compare("ord", b)
 
 
 def _halves(x: Vector, half: int) -> tuple[Vector, Vector]:

@@ -79,6 +79,8 @@ def over_vectors(
 ) -> None:  # fmt: skip
     """Run over an axis a vector at a time; the last one is masked, or begins before the end of the one before.
 
+    Behind wide vectors there are narrower ones.
+
     Args:
         reader: Reads in the body; its mask is set.
         start: The first place, a multiple of the lanes.
@@ -98,6 +100,14 @@ def over_vectors(
     if not isinstance(known, int) or known >= lanes:
         with e.loop(start, whole, lanes) as i, masked(reader, None):
             body(Index(i, 1, lanes))
+    narrower = reader.kernel.target.lanes(32)
+    if lanes > narrower and not (isinstance(rest, int) and rest <= narrower):
+        while isinstance(rest, int) and narrower * 2 <= rest:
+            narrower *= 2
+        reader.lanes = narrower
+        over_vectors(reader, whole, end, rest if isinstance(rest, int) else None, body, again)
+        reader.lanes = lanes
+        return
     if rest == 0:
         return
     if again and isinstance(known, int) and known > lanes and not reader.kernel.target.has_masks:
@@ -143,8 +153,8 @@ def work_items(
         with e.loop("%first", "%last") as item:
             start = e.mul(item, step)
             end = e.least(e.add(start, step), size)
-            whole = inner.size if isinstance(inner.size, int) and inner.size <= step else None
-            _innermost(reader, inner, start, end, whole, lane, [ORIGIN] * rank, body, again)
+            for known in _sizes(reader, inner.size, step, start, lane):
+                _innermost(reader, inner, start, end, known, lane, [ORIGIN] * rank, body, again)
         return ceil_div(inner.size, step)
     count = math.prod(axis.size for axis in outer)
     rows = dim_max(floor_div(CHUNK, dim_max(inner.size * work, 1)), 1)
@@ -161,6 +171,21 @@ def work_items(
             _step(e_index=at, axis=outer[0], place=place, reader=reader)
             _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, place, body, again)
     return ceil_div(count, rows)
+
+
+def _sizes(reader: Reader, size: Size, step: int, start: str | int, lane: bool) -> Iterator[int | None]:
+    """How many steps a work item has, where that is known; wide vectors have a way for the last one of its own."""
+    if not isinstance(size, int) or size <= step:
+        yield size if isinstance(size, int) else None
+    elif size % step == 0:
+        yield step
+    elif not lane or reader.lanes <= reader.kernel.target.lanes(32):
+        yield None
+    else:
+        e = reader.kernel.emitter
+        with e.either(e.let(f"icmp slt i64 {start}, {size - size % step}")) as branches:
+            for is_last, _ in enumerate(branches):
+                yield size % step if is_last else step
 
 
 def _step(e_index: str | int, axis: Axis, place: list[Index], reader: Reader) -> None:
@@ -300,6 +325,12 @@ class RowNest:
         beside = self.outer[-1].size
         return not isinstance(beside, int) or beside >= lanes
 
+    @property
+    def slots(self) -> int:
+        """How many parts of a reduction are computed side by side: a wide vector is several chains by itself."""
+        vectors = max(1, self.reader.lanes // self.reader.kernel.target.lanes(32))
+        return max(1, SLOTS // vectors)
+
     def items(self, body: Callable[[list[Index]], None]) -> Size:
         """Write the loops over rows around the body, which is given the place of a row; returns the work items."""
         work = math.prod(axis.size for axis in self.inner)
@@ -352,12 +383,14 @@ class RowNest:
         lanes = self.reader.lanes if self.lane_is_reduced else 1
         if gather is None:
             self._steps(0, size, axis.size, lanes, 1, at)
-        elif isinstance(axis.size, int) and axis.size <= RUN * lanes:
-            self._steps(0, size, axis.size, lanes, SLOTS, at)
+            return
+        run = RUN * lanes * self.slots // SLOTS
+        if isinstance(axis.size, int) and axis.size <= run:
+            self._steps(0, size, axis.size, lanes, self.slots, at)
             gather()
         else:
-            with e.loop(0, size, RUN * lanes) as start, self.reader.inside():
-                self._steps(start, e.least(e.add(start, RUN * lanes), size), None, lanes, SLOTS, at)
+            with e.loop(0, size, run) as start, self.reader.inside():
+                self._steps(start, e.least(e.add(start, run), size), None, lanes, self.slots, at)
                 gather()
 
     def _steps(
@@ -429,7 +462,7 @@ class _Total:
         self.type = vector(reader.lanes, storage.register_type(self.dtype))
         e = reader.kernel.emitter
         self.total = e.variable(self.type, self.start)
-        self.parts = [e.variable(self.type, self.start) for _ in range(SLOTS)]
+        self.parts = [e.variable(self.type, self.start) for _ in range(nest.slots)]
 
     def step(self, place: list[Index], slot: int) -> None:
         """Take the element at a place into a part."""
@@ -473,19 +506,21 @@ class _Extremum:
         self.source = value.operands[0]
         (self.axis,) = value.params["axes"]
         reader = nest.reader
-        self.found = Extremum(reader, value.params["kind"], dtype_of(self.source), reader.lanes)
-        size = reader.kernel.size(nest.rows.shape[self.axis])
+        count = nest.rows.shape[self.axis]
+        kind, dtype = value.params["kind"], dtype_of(self.source)
+        self.found = Extremum(reader, kind, dtype, reader.lanes, count, nest.slots)
+        size = reader.kernel.size(count)
         if not isinstance(size, int):
             reader.require(reader.kernel.emitter.let(f"icmp ne i64 {size}, 0"), 1)
 
     def gather(self) -> None:
-        """Nothing: elements are taken one after another."""
+        """Nothing: parts are kept to the end."""
 
     def step(self, place: list[Index], slot: int) -> None:
-        """Take the element at a place; places come in order, whatever the part."""
+        """Take the element at a place into a part; those of each part come in order."""
         reader = self.nest.reader
         mask = reader.mask if self.nest.lane_is_reduced else None
-        self.found.take(reader.vector(self.source, tuple(place)), reader.lanes_of(place[self.axis]), mask)
+        self.found.take(reader.vector(self.source, tuple(place)), reader.lanes_of(place[self.axis]), mask, slot)
 
     def result(self) -> str:
         """The index of the first."""

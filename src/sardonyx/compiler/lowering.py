@@ -34,7 +34,7 @@ from sardonyx.compiler.plain import plain
 from sardonyx.compiler.reader import Element, Memory, dtype_of
 from sardonyx.compiler.row_passes import RowPasses
 from sardonyx.compiler.scattering import updated
-from sardonyx.compiler.schedule import ORDERED, Group, operations
+from sardonyx.compiler.schedule import EXTREMA, ORDERED, Group, Rows, operations
 from sardonyx.compiler.trees import TABLES, tree_sum
 from sardonyx.compiler.views import shape_of
 from sardonyx.compiler.walks import walked_alike
@@ -46,6 +46,16 @@ from sardonyx.errors import UnsupportedError
 
 _CHEAP_MAP = 4
 """Operations of a map whose elements count as one element's work; more make work items of fewer elements."""
+
+
+_CHEAP_ROWS = 8
+"""Operations of a kernel of rows that leave registers for several vectors of sums."""
+
+_TURNING = frozenset({"permute", "reverse", "slice", "gather"})
+"""Movements behind which neighbours may lie apart."""
+
+_BESIDE = 8
+"""Vectors of 32 bits that are reduced side by side."""
 
 
 class Lowering:
@@ -369,12 +379,12 @@ class Lowering:
     def _rows(self, group: Group) -> Launch:
         assert group.rows is not None
         rows = group.rows
-        w = Writing(self.whole, group)
+        reductions = [value for value in self.schedule.order if value in group.members and value.op == "reduce"]
+        channels = row_channels(group, self.blocks)
+        w = Writing(self.whole, group, None if channels else self._beside(group, rows, reductions))
         reader, root = w.reader, group.root
         memory = w.located(root)
-        reductions = [value for value in self.schedule.order if value in group.members and value.op == "reduce"]
         elementwise = shape_of(root) == rows.shape and root not in reductions
-        channels = row_channels(group, self.blocks)
 
         def together(axis: int, following: int) -> bool:
             if (axis in rows.axes) != (following in rows.axes):
@@ -406,6 +416,26 @@ class Lowering:
         whole = self._channels(w, rows.shape[1], row) if channels and 1 not in rows.axes else row
         items = nest.items(whole)
         return w.launch(items, "rows")
+
+    def _beside(self, group: Group, rows: Rows, reductions: Sequence[Value]) -> int | None:
+        """How many rows are reduced side by side, where they are neighbours in memory; None for the lanes of a vector.
+
+        Whole cache lines are read then: the next part of one would be wanted after all the rest of the rows, and the
+        first-level cache holds few places that are a power of two apart.
+        """
+        kept = [axis for axis, size in enumerate(rows.shape) if size != 1]
+        if not kept or kept[-1] in rows.axes or operations(group.members) > _CHEAP_ROWS:
+            return None
+        read = {operand for member in group.members for operand in (member, *member.operands)}
+        if any(value.op in _TURNING or value in self.blocks for value in read):
+            return None
+        if any(value.params["kind"] in EXTREMA for value in reductions):
+            return None
+        lanes, width, bits = self.target.lanes(32), rows.shape[kept[-1]], max(map(storage_bits, group.members))
+        vectors = 1 << (_BESIDE * 32 // max(bits, 32) // len(reductions) or 1).bit_length() - 1
+        while vectors > 1 and isinstance(width, int) and width < vectors * lanes:
+            vectors //= 2
+        return vectors * lanes
 
     def _levels(self, reductions: Sequence[Value]) -> list[list[Value]]:
         """Reductions in passes: each needs only those of earlier passes."""

@@ -6,6 +6,7 @@ left out by masks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from sardonyx.compiler import storage
@@ -158,7 +159,7 @@ def _reduce_window(w: Writing, value: Value) -> Compute:
         return Element(total.get(), reader.lanes == 1)
 
     def chosen(place: Places) -> Element:
-        extremum = Extremum(reader, kind, dtype, reader.lanes)
+        extremum = Extremum(reader, kind, dtype, reader.lanes, math.prod(sizes))
 
         def look(inside: list[Index], name: str) -> None:
             at = Index(0)
