@@ -10,7 +10,8 @@ tree in any case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sardonyx.compiler.emitter import suffix
@@ -203,9 +204,9 @@ class _Writer:
             with e.loop(0, groups) as group:
                 if following is not None:
                     self._ask_for(*following, group)
-                here = self._group_at(room, group)
+                here, lanes = self._group_at(room, group), e.sub(count, e.mul(group, GROUP))
                 with e.loop(first, last) as tree:
-                    self._group_through(tree, here)
+                    self._group_through(tree, here, e.least(lanes, GROUP))
         with e.loop(0, groups) as group:
             begin = e.mul(group, GROUP)
             numbers = e.mul(e.least(e.sub(count, begin), GROUP), forest.targets)
@@ -279,13 +280,13 @@ class _Writer:
         absent = Vector(e, e.spread(missing, value.lanes, "i32"), "i32", value.lanes)
         return value.is_nan().where(absent, key)
 
-    def _group_through(self, tree: str, group: str) -> None:
+    def _group_through(self, tree: str, group: str, rows: str | int) -> None:
         ends = self.e.address(self.forest.ends, "i32", self.e.mul(tree, GROUP))
         end = self._end(tree, group)
         if self.forest.shallow and self.forest.targets == 1 and self.kernel.target.lanes(32) >= 8:
             self._add_looked_up(end, ends, self._sums(group))
         else:
-            self._walk_on(tree, group, end, ends)
+            self._walk_on(tree, group, rows, end, ends)
 
     def _end(self, tree: str, group: str) -> Vector:
         """The ends of the tree's top that the rows of a group come to."""
@@ -345,13 +346,13 @@ class _Writer:
             found = [above.where(high, low) for low, high in zip(found[::2], found[1::2], strict=True)]
         return found[0].name
 
-    def _walk_on(self, tree: str, group: str, end: Vector, ends: str) -> None:
+    def _walk_on(self, tree: str, group: str, count: str | int, end: Vector, ends: str) -> None:
         """From the ends of a top to leaves, and add their weights."""
         e, forest = self.e, self.forest
         e.store(end.type, end.name, self.places, 64)
         rest = self._sure_and_most(forest.rests, tree)
         sums, rows = self._sums(group), self._rows_at(group)
-        with e.loop(0, GROUP, GROUP_WAYS) as lane:
+        with e.loop(0, count, GROUP_WAYS) as lane:
             starts, keys = [], []
             for way in range(GROUP_WAYS):
                 number = e.load("i32", e.address(e.address(self.places, "i32", lane), "i32", way), 4)
@@ -372,23 +373,30 @@ class _Writer:
         """One row through trees in groups of ``WAYS``."""
         e = self.e
         self._row_keys(x, keys)
-        self._cleared(sums)
-        with e.loop(0, self.all_trees, WAYS) as tree:
+        with self._summed(sums) as add, e.loop(0, self.all_trees, WAYS) as tree:
             for limit in self._reached(keys, tree):
-                self._added(limit, sums)
+                add(limit)
 
     def _row_of_leaves(self, row: str | int, sums: str) -> None:
         """One row whose leaves have been found."""
         e = self.e
         leaves = e.address(self.leaves, "i32", e.mul(row, self.all_trees))
-        self._cleared(sums)
-        with e.loop(0, self.forest.trees) as tree:
-            self._added(e.load("i32", e.address(leaves, "i32", tree), 4), sums)
+        with self._summed(sums) as add, e.loop(0, self.forest.trees) as tree:
+            add(e.load("i32", e.address(leaves, "i32", tree), 4))
 
-    def _cleared(self, sums: str) -> None:
+    @contextmanager
+    def _summed(self, sums: str) -> Iterator[Callable[[str], None]]:
+        """Adds what leaves give, by their limits: in a register where one holds it, for memory waits for itself."""
         e = self.e
-        with e.loop(0, self.forest.targets) as at:
-            e.store("float", "0.0", e.address(sums, "float", at), 4)
+        if self.forest.targets > WAYS:
+            with e.loop(0, self.forest.targets) as at:
+                e.store("float", "0.0", e.address(sums, "float", at), 4)
+            yield lambda limit: self._added(limit, sums)
+            return
+        zero = "0.0" if self.forest.targets == 1 else "zeroinitializer"
+        total = e.variable(self._type, zero)
+        yield lambda limit: total.set(e.let(f"fadd {self._type} {total.get()}, {self._given(limit)}"))
+        e.store(self._type, total.get(), sums, 4)
 
     def _row_keys(self, x: str, keys: str) -> None:
         """The keys of a row, a 0 behind them."""
@@ -454,18 +462,32 @@ class _Writer:
         other = e.let(f"icmp ult i32 {e.load('i32', node, 4)}, {key}")
         return e.let(f"add i64 {first}, {e.let(f'zext i1 {other} to i64')}")
 
+    @property
+    def _type(self) -> str:
+        """What few targets are held in."""
+        return "float" if self.forest.targets == 1 else f"<{self.forest.targets} x float>"
+
+    def _given(self, limit: str) -> str:
+        """What a leaf gives, by its limit, to few targets."""
+        e = self.e
+        return (
+            e.let(f"bitcast i32 {limit} to float")
+            if self.forest.targets == 1
+            else e.load(self._type, self._weights(limit), 4)
+        )
+
+    def _weights(self, limit: str) -> str:
+        e, targets = self.e, self.forest.targets
+        return e.address(self.forest.weights, "float", e.mul(e.let(f"zext i32 {limit} to i64"), targets))
+
     def _added(self, limit: str, sums: str) -> None:
         """Add what a leaf gives, by its limit."""
-        e, targets = self.e, self.forest.targets
-        if targets == 1:
-            self._add("float", sums, e.let(f"bitcast i32 {limit} to float"))
+        e = self.e
+        if self.forest.targets <= WAYS:
+            self._add(self._type, sums, self._given(limit))
             return
-        weights = e.address(self.forest.weights, "float", e.mul(e.let(f"zext i32 {limit} to i64"), targets))
-        if targets <= WAYS:
-            type = f"<{targets} x float>"
-            self._add(type, sums, e.load(type, weights, 4))
-            return
-        with e.loop(0, targets) as at:
+        weights = self._weights(limit)
+        with e.loop(0, self.forest.targets) as at:
             self._add("float", e.address(sums, "float", at), e.load("float", e.address(weights, "float", at), 4))
 
     def _add(self, type: str, to: str, amount: str) -> None:
