@@ -26,10 +26,11 @@ from tests.compiler.kernels.images import (
 
 from sardonyx.compiler.kernels.convolution import convolution, pack_weights, tile_for
 from sardonyx.compiler.kernels.convolution_packing import pack, packed_size
-from sardonyx.compiler.kernels.kernel import Kernel
+from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.kernels.windows import Image, Windows
 from sardonyx.compiler.machine_code import assembly, module_text
 from sardonyx.compiler.target import NAMED, Target
+from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.numpy_windows import convolved
 from sardonyx.errors import OptionError
@@ -272,3 +273,27 @@ def test_sums_stay_in_registers(target: str, fused: str, spilled: str, name: str
     most = max(block.count(fused) for block in blocks)
     assert most >= 24
     assert max(len(re.findall(spilled, block)) for block in blocks if block.count(fused) == most) <= most // 5
+
+
+@pytest.mark.parametrize("taps", (1, 3))
+@pytest.mark.parametrize(("together", "product", "spilled"), [(2, "vpmaddwd", 4), (4, "vpmaddubsw", 8)])
+def test_sums_of_integers_stay_in_registers(together: int, product: str, spilled: int, taps: int) -> None:
+    """But for some: the ones with which the sums of pairs of bytes are added up want a register too."""
+    kernel, sizes = Kernel(NAMED["avx2"]), (24, 24)
+    e, x, weights, y = kernel.emitter, kernel.buffer(), kernel.buffer(), kernel.buffer()
+    tile = tile_for(kernel.target, channels=64, filters=32, width=24, taps=taps**2, together=together)
+
+    def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:
+        place = e.add(e.mul(e.add(e.mul(at[1].base, 24), at[2].base), 24), at[3].base)
+        e.store("<8 x i32>", value, e.address(y, "<8 x i32>", place), 4)
+
+    convolution(
+        kernel, x=Image(x, 64, sizes, dtype=t.UINT8 if together == 4 else t.INT16), weights=weights, batch=1,
+        windows=W((taps,) * 2, padding=(taps // 2,) * 2), out=sizes, tile=tile, epilogue=epilogue,
+    )  # fmt: skip
+    text = module_text(kernel.target, [kernel.definition("kernel")], e.declarations)
+    blocks = re.split(r"^\.?\w+:.*$", assembly(text, kernel.target), flags=re.M)
+    most = max(block.count(product) for block in blocks)
+    assert most >= tile.blocks * tile.outputs
+    stored = [len(re.findall(r"ymm\d+, .*\(%rsp\)", block)) for block in blocks if block.count(product) == most]
+    assert max(stored) <= spilled
