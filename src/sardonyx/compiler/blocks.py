@@ -19,6 +19,7 @@ from sardonyx.compiler.kernels.kernel import Index
 from sardonyx.compiler.loops import CHUNK, Axis, over_vectors, put
 from sardonyx.compiler.reader import ORIGIN, Element, Memory, Reader
 from sardonyx.compiler.vectors import BITS
+from sardonyx.compiler.walks import fused
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.graph import Value
 
@@ -65,7 +66,8 @@ def blocks_of(
         return None
     *outer, inner = loops
     if _is_filled(inner.size, reader.lanes):
-        if not _reads_across(value, memory):
+        # Axes are in another order somewhere between the result and what it is read from.
+        if not any(each.op == "permute" if at is None else at.block for each, at in fused(value, memory)):
             return None
         ways = [Blocks(inner, axis) for axis in reversed(outer) if axis.size != 1]
     else:
@@ -78,20 +80,6 @@ def blocks_of(
     return best
 
 
-def _reads_across(value: Value, memory: Callable[[Value], Memory | None]) -> bool:
-    """Whether axes are in another order somewhere between a value and what it is read from."""
-    waiting, seen = [value], {value}
-    while waiting:
-        each = waiting.pop()
-        found = memory(each)
-        if each.op == "permute" if found is None else found.block:
-            return True
-        new = [operand for operand in each.operands if found is None and operand not in seen]
-        seen.update(new)
-        waiting += new
-    return False
-
-
 def _is_filled(size: Size, lanes: int) -> bool:
     """Whether an axis may have a vector of places."""
     return not isinstance(size, int) or size >= lanes
@@ -99,7 +87,7 @@ def _is_filled(size: Size, lanes: int) -> bool:
 
 def _gained(reader: Reader, loops: Sequence[Axis], blocks: Blocks, rank: int, body: Body) -> int:
     """How many vectors more are loaded whole, found by writing a row away; 0 where a block would be too long."""
-    kernel, gained = reader.kernel, 0
+    gained = 0
     place = [ORIGIN] * rank
     for number, axis in enumerate(loops):
         put(place, axis, Index(f"%{number}"))
@@ -120,12 +108,10 @@ def _gained(reader: Reader, loops: Sequence[Axis], blocks: Blocks, rank: int, bo
         fits = fits and not (turns_results and (at.vector or at.row != 1))
         return False
 
-    written, kernel.emitter = kernel.emitter, Emitter(converts_halves=kernel.emitter.converts_halves)
     reader.across = loaded, stored
-    with reader.inside():
+    with reader.trial() as written:
         body(place)
-    length = kernel.emitter.text().count("\n")
-    reader.across, kernel.emitter = None, written
+    reader.across, length = None, written.text().count("\n")
     return gained if fits and length <= _LONG else 0
 
 

@@ -121,7 +121,7 @@ def over_vectors(
 
 def work_items(
     reader: Reader, loops: Sequence[Axis], rank: int, work: Size, lane: bool, body: Callable[[list[Index]], None],
-    again: bool = False,
+    again: bool = False, before: Callable[[list[Index]], None] | None = None,
 ) -> Size:  # fmt: skip
     """Write the nest of a kernel over its work items.
 
@@ -133,6 +133,7 @@ def work_items(
         lane: Whether the innermost loop goes by vectors.
         body: Written inside, for a place.
         again: Whether the same places may be gone over twice.
+        before: Written before an innermost loop by vectors, for a place along the others.
 
     Returns:
         How many work items there are.
@@ -154,7 +155,7 @@ def work_items(
             start = e.mul(item, step)
             end = e.least(e.add(start, step), size)
             for known in _sizes(reader, inner.size, step, start, lane):
-                _innermost(reader, inner, start, end, known, lane, [ORIGIN] * rank, body, again)
+                _innermost(reader, inner, start, end, known, lane, [ORIGIN] * rank, body, again, before)
         return ceil_div(inner.size, step)
     count = math.prod(axis.size for axis in outer)
     rows = dim_max(floor_div(CHUNK, dim_max(inner.size * work, 1)), 1)
@@ -169,7 +170,7 @@ def work_items(
                 _step(e_index=e.rem(at, size), axis=axis, place=place, reader=reader)
                 at = e.div(at, size)
             _step(e_index=at, axis=outer[0], place=place, reader=reader)
-            _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, place, body, again)
+            _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, place, body, again, before)
     return ceil_div(count, rows)
 
 
@@ -206,6 +207,7 @@ def _innermost(
     place: list[Index],
     body: Callable[[list[Index]], None],
     again: bool,
+    before: Callable[[list[Index]], None] | None,
 ) -> None:
     def at(index: Index) -> None:
         here = list(place)
@@ -213,6 +215,8 @@ def _innermost(
         body(here)
 
     if lane:
+        if before is not None:
+            before(place)
         over_vectors(reader, start, end, known, at, again)
         return
     with reader.kernel.emitter.loop(start, end) as i, reader.inside():

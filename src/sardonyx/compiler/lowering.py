@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from sardonyx.compiler import storage
@@ -24,6 +25,7 @@ from sardonyx.compiler.loops import (
     bound_at,
     masked,
     nest_axes,
+    put,
     reduce_row,
     stored,
     work_items,
@@ -31,13 +33,13 @@ from sardonyx.compiler.loops import (
 from sardonyx.compiler.ordered import fourier_tables, lanes_for, ordered
 from sardonyx.compiler.picking import picked
 from sardonyx.compiler.plain import plain
-from sardonyx.compiler.reader import Element, Memory, dtype_of
+from sardonyx.compiler.reader import Element, Memory, Place, Reader, dtype_of
 from sardonyx.compiler.row_passes import RowPasses
 from sardonyx.compiler.scattering import updated
 from sardonyx.compiler.schedule import EXTREMA, ORDERED, Group, Rows, operations
 from sardonyx.compiler.trees import TABLES, tree_sum
 from sardonyx.compiler.views import shape_of
-from sardonyx.compiler.walks import walked_alike
+from sardonyx.compiler.walks import fused, walked_alike
 from sardonyx.compiler.writing import Whole, Writing
 from sardonyx.core.abandonment import require_somebody
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
@@ -269,7 +271,27 @@ class Lowering:
         if is_short and not operations(w.group.members) and not self.target.has_masks:
             # A store of some lanes takes longer than one of each.
             w.reader.lanes = 1
-        return work_items(w.reader, loops, rank, work, True, body, again=True)
+        picks = any(each.op == "gather" and at is None for each, at in fused(value, w.memory))
+        before = functools.partial(self._pick, w.reader, loops, body) if loops and picks else None
+        return work_items(w.reader, loops, rank, work, True, body, again=True, before=before)
+
+    def _pick(
+        self, reader: Reader, loops: Sequence[Axis], body: Callable[[list[Index]], None], place: list[Index]
+    ) -> None:
+        """Read the indices of a row that are the same along it, which LLVM leaves in the loop."""
+        here, same, bases = list(place), list[tuple[Value, Place]](), {index.base for index in place}
+
+        def told(value: Value, at: Place) -> None:
+            if all(index.is_uniform and (index.base in bases or isinstance(index.base, int)) for index in at):
+                same.append((value, at))
+
+        put(here, loops[-1], Index("%lane", 1, reader.lanes))
+        reader.told = told
+        with reader.trial():
+            body(here)
+        reader.told = None
+        for value, at in same:
+            reader.picked(value, at)
 
     def _channels(
         self, w: Writing, channels: Size, body: Callable[[list[Index]], None]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler import arithmetic, storage
-from sardonyx.compiler.emitter import splat, vector
+from sardonyx.compiler.emitter import Emitter, splat, vector
 from sardonyx.compiler.kernels.kernel import Index, Kernel
 from sardonyx.compiler.vectors import Vector
 from sardonyx.compiler.views import common_factors, contiguous, factor_groups, may_repeat, repeats_one, shape_of
@@ -82,6 +82,7 @@ class Reader:
         fault: Gives a pointer to the program's fault flag, for what may fail on data.
         mask: The lanes that exist; None for all.
         row: The row of a block that is written; 0 outside of blocks.
+        told: Called with each gather and the place of its indices, where a trial looks for them.
         across: What loads and stores what lies along the rows of a block, where it does; None outside of blocks.
     """
 
@@ -91,11 +92,13 @@ class Reader:
     fault: Callable[[], str]
     mask: str | None = None
     row: int = 0
+    told: Callable[[Value, Place], None] | None = None
     across: tuple[Callable[[Memory, Index], str | None], Callable[[Memory, Index, Element], bool]] | None = None
     _known: dict[tuple[Value, Place, tuple[Size, ...] | None, int], tuple[Element, tuple[str, ...]]] = field(
         default_factory=dict
     )
     _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
+    _indices: dict[tuple[Value, Place, int], tuple[list[Index], tuple[str, ...]]] = field(default_factory=dict)
 
     def bind(self, value: Value, found: Callable[[Place], Element]) -> None:
         """Say where a value comes from that the kernel computes in its own way."""
@@ -108,6 +111,55 @@ class Reader:
         self._known = dict(around)
         yield
         self._known = around
+
+    @contextmanager
+    def trial(self) -> Iterator[Emitter]:
+        """What is written inside is thrown away."""
+        written = self.kernel.emitter
+        self.kernel.emitter = Emitter(converts_halves=written.converts_halves)
+        known, self._indices = self._indices, {}
+        with self.inside():
+            yield self.kernel.emitter
+        self._indices, self.kernel.emitter = known, written
+
+    def picked(self, value: Value, place: Place) -> list[Index]:
+        """The places that a gather reads, along the axes that are indexed.
+
+        An index that is out of range sets the fault flag, and the first place is read.
+
+        Args:
+            value: The gather.
+            place: Where its indices are, without their last axis.
+        """
+        if self.told is not None:
+            self.told(value, place)
+        row = self.row if any(index.row for index in place) else 0
+        known = self._indices.get((value, place, row))
+        if known is not None and self.kernel.emitter.is_known(known[1]):
+            return known[0]
+        source, indices = value.operands
+        sizes = shape_of(source)[value.params["batch"] :]
+        depth = shape_of(indices)[-1]
+        assert isinstance(depth, int)
+        found = [self._checked(indices, (*place, Index(component)), sizes[component]) for component in range(depth)]
+        if all(index.is_uniform for index in found):
+            self._indices[value, place, row] = found, self.kernel.emitter.where
+        return found
+
+    def _checked(self, indices: Value, place: Place, extent: Size) -> Index:
+        e, at = self.kernel.emitter, self.element(indices, place)
+        name = self.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
+        known = indices.known[..., place[-1].base] if indices.is_constant else None
+        if known is None or not isinstance(extent, int) or not _is_inside(known, extent):
+            size, lanes = self.kernel.size(extent), 1 if at.uniform else self.lanes
+            type = vector(lanes, "i64")
+            good = e.let(f"icmp ult {type} {name}, {e.spread(str(size), lanes, 'i64')}")
+            zero = "zeroinitializer" if lanes > 1 else "0"
+            name = e.let(f"select {vector(lanes, 'i1')} {good}, {type} {name}, {type} {zero}")
+            self.require(good, lanes)
+            # What is chosen before a loop is not chosen again in it.
+            name = e.opaque(type, name) if at.uniform else name
+        return Index(name) if at.uniform else Index(0, vector=name)
 
     def vector(self, value: Value, place: Place) -> str:
         """The value at a place, in every lane."""
@@ -512,31 +564,10 @@ def _dims(reader: Reader, value: Value, place: Place) -> Element:
 
 
 def _gather(reader: Reader, value: Value, place: Place) -> Element:
-    """Of an operand in memory; an index that is out of range sets the fault flag, and reads the first element."""
+    """Of an operand in memory."""
     source, indices = value.operands
-    batch = value.params["batch"]
-    depth = shape_of(indices)[-1]
-    assert isinstance(depth, int)
-    kept = len(shape_of(indices)) - 1
-    e = reader.kernel.emitter
-    found = list(place[:batch])
-    for component in range(depth):
-        at = reader.element(indices, (*place[:kept], Index(component)))
-        extent = shape_of(source)[batch + component]
-        if isinstance(extent, int) and indices.is_constant and _is_inside(indices.known[..., component], extent):
-            wide = reader.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
-            found.append(Index(wide) if at.uniform else Index(0, vector=wide))
-            continue
-        size = reader.kernel.size(extent)
-        lanes = 1 if at.uniform else reader.lanes
-        type = vector(lanes, "i64")
-        wide = reader.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
-        good = e.let(f"icmp ult {type} {wide}, {e.spread(str(size), lanes, 'i64')}")
-        zero = "zeroinitializer" if lanes > 1 else "0"
-        safe = e.let(f"select {vector(lanes, 'i1')} {good}, {type} {wide}, {type} {zero}")
-        reader.require(good, lanes)
-        found.append(Index(safe) if at.uniform else Index(0, vector=safe))
-    return reader.element(source, (*found, *place[kept:]))
+    batch, kept = value.params["batch"], len(shape_of(indices)) - 1
+    return reader.element(source, (*place[:batch], *reader.picked(value, place[:kept]), *place[kept:]))
 
 
 def _is_inside(indices: np.ndarray, extent: int) -> bool:

@@ -7,12 +7,24 @@ place.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 
 from sardonyx.compiler.reader import Memory, is_elementwise
 from sardonyx.compiler.views import common_factors, factor_groups, may_repeat, repeats_one, shape_of
 from sardonyx.core.dim import Size
 from sardonyx.core.graph import Value
+
+
+def fused(value: Value, memory: Callable[[Value], Memory | None]) -> Iterator[tuple[Value, Memory | None]]:
+    """What a value is computed of where it is read, and what is read for it, with where that is in memory."""
+    waiting, seen = [value], {value}
+    while waiting:
+        each = waiting.pop()
+        found = memory(each)
+        yield each, found
+        new = [operand for operand in each.operands if found is None and operand not in seen]
+        seen.update(new)
+        waiting += new
 
 
 def walked_alike(
