@@ -105,13 +105,14 @@ def test_what_is_computed_with_repeated_elements(times: int) -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
         return [L.repeat(L.repeat(x, 1, times), 2, times) + y]
 
-    wide_by, known = (1, times, times), [(2, 5, 16), (2, 3, 7)]
-    sizes: tuple[Size, ...]
-    for sizes, runs in [*((each, [each]) for each in known), ((N, M, K), [(1, 1, 1), (2, 3, 4), (1, 2, 9), *known])]:
-        types = [TensorType(t.FLOAT, sizes), TensorType(t.FLOAT, tuple(map(operator.mul, sizes, wide_by)))]
+    wider, known = (1, times, times), [(2, 5, 16), (2, 3, 7)]
+    cases: list[tuple[tuple[Size, ...], list[tuple[int, ...]]]] = [(each, [each]) for each in known]
+    cases.append(((N, M, K), [(1, 1, 1), (2, 3, 4), (1, 2, 9), *known]))
+    for sizes, runs in cases:
+        types = [TensorType(t.FLOAT, sizes), TensorType(t.FLOAT, tuple(map(operator.mul, sizes, wider)))]
         program = Program(trace("f", body, types))
         for shape in runs:
-            x, y = numbers(t.FLOAT, shape), numbers(t.FLOAT, tuple(map(operator.mul, shape, wide_by)))
+            x, y = numbers(t.FLOAT, shape), numbers(t.FLOAT, tuple(map(operator.mul, shape, wider)))
             np.testing.assert_array_equal(program.run([x, y])[0], x.repeat(times, 1).repeat(times, 2) + y)
 
 

@@ -57,7 +57,7 @@ def test_interpolation(transformation: str, mode: str, exclude_outside: int, ant
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_nearest(transformation: str, nearest: str) -> None:
     options: dict[str, Any] = {"coordinate_transformation_mode": transformation, "nearest_mode": nearest}
-    for factors in ((0.5, 2.0), (2.0, 1.5), (3.0, 7.0), (2.02, 3.03)):
+    for factors in ((0.5, 2.0), (2.0, 1.5), (3.0, 7.0), (2.02, 3.03), (0.5, 0.5)):
         assert_as_reference([X, None, scales(1, 1, *factors)], **options)
     assert_as_reference([X, None, None, np.array([1, 2, 7, 4])], **options)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sardonyx.core import language as L
 from sardonyx.core import types as t
-from sardonyx.core.dim import Dim, Size, floor_div
+from sardonyx.core.dim import Dim, Size, at_least, floor_div
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sampling import between, cubic, precision
@@ -201,6 +201,9 @@ def _resampled(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
         if times is not None:
             y = L.repeat(y, line.axis, times)
             continue
+        if method.mode == "nearest" and (step := _step(line, method)) is not None:
+            y = L.slice_(y, line.axis, 0, line.after * step, step)
+            continue
         place = _places(line, method.coordinates, precision(x))
         y = _nearest(y, line, place, method) if method.mode == "nearest" else _interpolated(y, line, place, method)
         if line.region is not None:
@@ -232,6 +235,18 @@ def _times(line: _Line, method: _Method) -> int | None:
     scale = float(L.static_scalar(line.scale))
     times = round(scale)
     return times if times == scale > 0 and line.after == line.before * times else None
+
+
+def _step(line: _Line, method: _Method) -> int | None:
+    """The distance of the values that are taken of an axis, from the first one on; None where it is not even.
+
+    Numbers by which a scale divides places without rounding are powers of two.
+    """
+    if line.region is not None or method.coordinates != "asymmetric" or not line.scale.is_constant:
+        return None
+    scale = float(L.static_scalar(line.scale))
+    step = round(1 / scale)
+    return step if step * scale == 1 and at_least(line.before, line.after * step) else None
 
 
 def _along(x: Tensor, y: Tensor, axis: int) -> Tensor:
