@@ -53,6 +53,9 @@ def positive(*shape: int) -> np.ndarray:
 
 def q(*shape: int, dtype: Any = np.uint8) -> np.ndarray:
     limits = np.iinfo(dtype)
+    if dtype == np.int8:
+        # Of 7 bits: without VNNI ONNX Runtime adds products by bytes in pairs, in 16 bits, and cuts them off.
+        return rng.integers(-64, 64, shape).astype(dtype)
     return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
 
 

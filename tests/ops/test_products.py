@@ -102,7 +102,8 @@ def test_matmul_integer(zero_a: tuple[int, ...] | None, zero_b: tuple[int, ...] 
 
 @pytest.mark.parametrize("per_column", [False, True])
 def test_quantized_matmul(per_column: bool) -> None:
-    a, b = RNG.integers(0, 256, (2, 3, 20)).astype(np.uint8), RNG.integers(-99, 99, (20, 4)).astype(np.int8)
+    # Weights are of 7 bits: without VNNI ONNX Runtime adds products in pairs, in 16 bits, and cuts them off.
+    a, b = RNG.integers(0, 256, (2, 3, 20)).astype(np.uint8), RNG.integers(-64, 64, (20, 4)).astype(np.int8)
     scale = (RNG.random(4 if per_column else ()) * 0.1 + 0.01).astype(np.float32) if per_column else np.float32(0.04)
     zeros = np.zeros(4 if per_column else (), np.int8)
     arrays = [a, np.array(0.02, "f4"), np.array(100, "u1"), b, np.asarray(scale), zeros, np.array(0.3, "f4")]

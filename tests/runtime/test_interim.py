@@ -15,12 +15,14 @@ import onnx
 import pytest
 
 import sardonyx
+from sardonyx.compiler.target import NAMED
 from sardonyx.core.tensor import Tensor
 from sardonyx.errors import FeedError, OptionError, ResourceError, ShapeError
 from sardonyx.model import load
 from sardonyx.ops.registry import operator, remove
 from sardonyx.runtime import interim, kept
 from sardonyx.runtime.priority import FirstCall
+from sardonyx.runtime.providers import onnxruntime_meaning
 from sardonyx.runtime.providers.onnxruntime import OnnxRuntimeRunner
 from sardonyx.runtime.providers.onnxruntime_library import LibraryRunner, library
 from sardonyx.runtime.providers.onnxruntime_meaning import meaning, watching
@@ -378,6 +380,17 @@ def test_nodes_of_the_same_meaning(nodes: str) -> None:
 @pytest.mark.parametrize("nodes", OTHER)
 def test_nodes_of_another_meaning(nodes: str) -> None:
     assert meaning(model_of(nodes)).other
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+def test_sums_of_products_that_it_cuts_off(monkeypatch: pytest.MonkeyPatch, saturates: bool) -> None:
+    """Without VNNI it adds two products of bytes in 16 bits, and takes what is too large for the largest."""
+    monkeypatch.setattr(onnxruntime_meaning, "host", lambda: NAMED["avx2" if saturates else "avx512vnni"])
+    text = """<ir_version: 9, opset_import: ["": 18]> net (uint8[2, 4] x) => (int32[2, 1] y)
+        <int8[4, 1] w = {127, 127, 127, 127}> { y = MatMulInteger(x, w) }"""
+    model = load(onnx.parser.parse_model(text).SerializeToString())
+    assert bool(meaning(model).other) == saturates
+    assert sardonyx.Session(model).run(None, {"x": np.full((2, 4), 255, np.uint8)})[0].tolist() == [[4 * 127 * 255]] * 2
 
 
 @pytest.mark.parametrize("type", ["double[N]", "float16[N]", "string[N]", "float[N]"])

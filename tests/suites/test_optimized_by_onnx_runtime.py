@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization as ort_quantization
 
 from sardonyx import Session
+from sardonyx.compiler.target import host
 
 FUSED = {
     "ultraface_rfb320_simplified": {"FusedConv"},
@@ -24,12 +25,17 @@ FUSED = {
 }
 
 
-def optimized(source: Path | bytes, folder: Path) -> tuple[ort.InferenceSession, Path]:
-    """A session of ONNX Runtime with the fusions that suit every processor, and the model as it runs it."""
+def optimized(source: Path | bytes, folder: Path, exact: bool = False) -> tuple[ort.InferenceSession, Path]:
+    """A session of ONNX Runtime with the fusions that suit every processor, and the model as it runs it.
+
+    Without VNNI it adds products of bytes in pairs, in 16 bits, and cuts them off, unless it is to be ``exact``.
+    """
     options, path = ort.SessionOptions(), folder / "optimized.onnx"
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
     options.intra_op_num_threads = 1
+    if exact:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3
     given = source if isinstance(source, bytes) else str(source)
     return ort.InferenceSession(given, options, providers=["CPUExecutionProvider"]), path
@@ -56,7 +62,13 @@ def test_fused_models(name: str, tmp_path: Path) -> None:
     assert contributed(path) == FUSED[name]
     with np.load(source.with_suffix(".npz")) as stored:
         feeds = {i.name: stored[f"in::{i.name}"] for i in session.get_inputs()}
-    assert_close(Session(path).run(None, feeds), session.run(None, feeds))
+    wanted, step = session.run(None, feeds), 0.0
+    if name == "mobilenet_qdq" and host().saturates:
+        # It cannot be exact here (it refuses the model then). In floats each layer may round to another step.
+        plain = ort.SessionOptions()
+        plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        wanted, step = ort.InferenceSession(str(source), plain).run(None, feeds), 5 * 0.1531
+    assert_close(Session(path).run(None, feeds), wanted, step)
 
 
 def network(rng: np.random.Generator) -> onnx.ModelProto:
@@ -119,7 +131,7 @@ def test_quantized_models(form: str, kind: str, tmp_path: Path) -> None:
             plain, quantized, Calibration(), quant_format=ort_quantization.QuantFormat[form],
             activation_type=activations, weight_type=ort_quantization.QuantType.QInt8,
         )  # fmt: skip
-    session, path = optimized(quantized, tmp_path)
+    session, path = optimized(quantized, tmp_path, exact=True)
     assert contributed(path) >= QUANTIZED[form, kind]
     feeds = {"x": rng.standard_normal((4, 3, 12, 12)).astype(np.float32)}
     for model in (quantized, path):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from sardonyx.core import language as L
 from sardonyx.core import types as t
 from sardonyx.core.dim import Bounds, Dim, Size, at_least, dim_max, dim_min, floor_div, substitute, symbols
@@ -161,8 +159,9 @@ def _extended(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:
     if axis == x.rank - 1 and all(at_least(size, each) for each in needed):
         # Runs of elements are moved sooner than elements by their indices; those of other axes are runs anyway.
         return _framed(x, axis, low, high, mode)
-    if isinstance(size, int) and isinstance(low, int) and isinstance(high, int) and size > 0:
-        return L.take(x, L.constant(np.pad(np.arange(size), (low, high), mode), t.INT64), axis)  # type: ignore[call-overload]
+    whole = low + size + high
+    if isinstance(size, int) and isinstance(low, int) and isinstance(whole, int) and size > 0 and whole <= _MOST_TOLD:
+        return L.take(x, L.constant([_source(at - low, size, mode) for at in range(whole)], t.INT64), axis)
     n = L.number(size)
     place = L.arange(low + x.shape[axis] + high) - L.number(low)
     if mode == "edge":
@@ -172,6 +171,19 @@ def _extended(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:
     else:  # There and back again: a period of 2*(n - 1) places.
         place = n - 1 - L.abs_(n - 1 - L.floor_mod(place, L.maximum(2 * (n - 1), 1)))
     return L.take(x, place, axis)
+
+
+_MOST_TOLD = 1 << 16
+"""Places of a result for which it is told beforehand where each comes from."""
+
+
+def _source(at: int, size: int, mode: str) -> int:
+    """The place of an axis that a place beside it, or on it, is the same as."""
+    if mode == "edge":
+        return min(max(at, 0), size - 1)
+    if mode == "wrap":
+        return at % size
+    return size - 1 - abs(size - 1 - at % max(2 * (size - 1), 1))
 
 
 def _framed(x: Tensor, axis: int, low: Size, high: Size, mode: str) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.compiler.target import host
 from sardonyx.core.types import TensorType
 from sardonyx.ops.graph import declared_type
 from sardonyx.rewrite import facts
@@ -47,6 +48,12 @@ _DIFFERENT = {
     "AffineGrid", "Attention", "MeanVarianceNormalization", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Sign",
 }  # fmt: skip
 """They differ on numbers that a look at the model does not rule out, such as NaN, 0 over 0, or integers."""
+
+_BY_BYTES = frozenset({
+    "ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat",
+    "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
+})  # fmt: skip
+"""Products of bytes: on x86 without VNNI it adds two at a time in 16 bits, and cuts off what is too large for them."""
 
 _GREATEST_OF = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 """Of finite numbers it means the same by them; others it passes over, or not, by where they stand."""
@@ -224,9 +231,16 @@ def _is_for_each(counted: ir.Node) -> bool:
     return True
 
 
+def _cuts_off() -> bool:
+    """Whether sums of two products of bytes have 16 bits."""
+    return host().triple.startswith("x86_64") and host().saturates
+
+
 def _other_meaning(node: ir.Node, is_inside: bool) -> str:
     if node.domain not in _DOMAINS:
         return "of another domain"
+    if node.op_type in _BY_BYTES and _cuts_off():
+        return "it cuts off sums of products on this processor"
     if node.op_type in _LEFT_OUT:
         return "it means something else by it, or draws its numbers"
     if node.op_type in _COUNTED and (is_inside or not _is_for_each(node)):
