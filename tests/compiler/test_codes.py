@@ -51,5 +51,6 @@ def test_results_become_codes(
         x = rng.uniform(-300, 300, (1, channels, 3, width)).astype(np.float32)
         spots = np.float32(rng.choice(EDGES, x.shape))
         feeds = [np.where(rng.random(x.shape) < 0.5, spots, x)]
+        feeds[0][0, channels // 2, 1, width // 2] = np.nan
         for found, wanted in zip(program.run(feeds), computed(function, feeds), strict=True):
             np.testing.assert_array_equal(found, wanted)

@@ -8,6 +8,7 @@ converted to, not after every primitive.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -78,6 +79,43 @@ def can_fault(primitive: str, dtypes: Sequence[DType]) -> bool:
     if primitive in ("div", "rem"):
         return t.is_integer(dtypes[0])
     return primitive == "pow" and t.kind(dtypes[0]) == "int"
+
+
+_IDENTITIES: dict[str, Callable[[DType], float | int | bool]] = {
+    "add": lambda dtype: 0,
+    "mul": lambda dtype: 1,
+    "and": lambda dtype: True if dtype == t.BOOL else -1,
+    "or": lambda dtype: False if dtype == t.BOOL else 0,
+    "max": lambda dtype: _least(dtype),
+    "min": lambda dtype: _greatest(dtype),
+}
+
+
+def _least(dtype: DType) -> float | int | bool:
+    if t.is_float(dtype):
+        return -math.inf
+    return False if dtype == t.BOOL else (-(1 << dtype.bitwidth - 1) if t.kind(dtype) == "int" else 0)
+
+
+def _greatest(dtype: DType) -> float | int | bool:
+    if t.is_float(dtype):
+        return math.inf
+    if dtype == t.BOOL:
+        return True
+    return (1 << dtype.bitwidth - 1) - 1 if t.kind(dtype) == "int" else -1
+
+
+def identity(kind: str, dtype: DType) -> float | int | bool:
+    """What a reduction begins with."""
+    return _IDENTITIES[kind](dtype)
+
+
+_BITWISE = {("max", True): "or", ("min", True): "and", ("add", True): "or", ("mul", True): "and"}
+
+
+def combining(kind: str, dtype: DType) -> str:
+    """The primitive that puts two parts of a reduction together."""
+    return _BITWISE.get((kind, dtype == t.BOOL), kind)
 
 
 def emit(

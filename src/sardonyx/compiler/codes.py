@@ -38,6 +38,7 @@ class Codes:
         low: The least integer.
         high: The greatest.
         signed: Whether the integers have a sign.
+        none: What NaN becomes.
     """
 
     source: Value
@@ -45,6 +46,7 @@ class Codes:
     low: int
     high: int
     signed: bool
+    none: int = 0
 
     def rounded(self, x: Vector) -> Vector:
         """The source as integers of 32 bits; the zero point is still to be added, and what is too small to be cut off.
@@ -54,7 +56,10 @@ class Codes:
         if self.low != _LIMITS[t.INT8 if self.signed else t.UINT8][0]:
             x = x.above(self.low - self.zero)
         x, e = x.below(self.high - self.zero), x.emitter
-        return Vector(e, e.call(_WIDE, "llvm.x86.avx.cvt.ps2dq.256", [(x.type, x.name)]), "i32", LANES)
+        whole = Vector(e, e.call(_WIDE, "llvm.x86.avx.cvt.ps2dq.256", [(x.type, x.name)]), "i32", LANES)
+        # NaN is the least, too.
+        least = _LIMITS[t.INT8 if self.signed else t.UINT8][0]
+        return whole if self.none == least else (~x.is_nan()).where(whole, self.none - self.zero)
 
     def store(self, e: Emitter, pointer: str, whole: Sequence[str]) -> None:
         """Write what :meth:`rounded` gave, vectors behind each other.
@@ -95,7 +100,9 @@ def codes(value: Value, inside: Collection[Value]) -> Codes | None:
     turned = _turned(value)
     if turned is not None:
         found = codes(turned, inside)
-        return found and replace(found, zero=found.zero + 128, low=found.low + 128, high=found.high + 128, signed=False)
+        return found and replace(
+            found, zero=found.zero + 128, low=found.low + 128, high=found.high + 128, signed=False, none=128
+        )
     dtype = dtype_of(value)
     if value.op != "convert" or dtype not in _LIMITS or dtype_of(value.operands[0]) != t.FLOAT:
         return None

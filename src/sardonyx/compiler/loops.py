@@ -227,42 +227,6 @@ def _innermost(
 
 # Reductions.
 
-_IDENTITIES: dict[str, Callable[[t.DType], float | int | bool]] = {
-    "add": lambda dtype: 0,
-    "mul": lambda dtype: 1,
-    "and": lambda dtype: True if dtype == t.BOOL else -1,
-    "or": lambda dtype: False if dtype == t.BOOL else 0,
-    "max": lambda dtype: _least(dtype),
-    "min": lambda dtype: _greatest(dtype),
-}
-
-
-def _least(dtype: t.DType) -> float | int | bool:
-    if t.is_float(dtype):
-        return -math.inf
-    return False if dtype == t.BOOL else (-(1 << dtype.bitwidth - 1) if t.kind(dtype) == "int" else 0)
-
-
-def _greatest(dtype: t.DType) -> float | int | bool:
-    if t.is_float(dtype):
-        return math.inf
-    if dtype == t.BOOL:
-        return True
-    return (1 << dtype.bitwidth - 1) - 1 if t.kind(dtype) == "int" else -1
-
-
-def identity(kind: str, dtype: t.DType) -> float | int | bool:
-    """What a reduction begins with."""
-    return _IDENTITIES[kind](dtype)
-
-
-_BITWISE = {("max", True): "or", ("min", True): "and", ("add", True): "or", ("mul", True): "and"}
-
-
-def combining(kind: str, dtype: t.DType) -> str:
-    """The primitive that puts two parts of a reduction together."""
-    return _BITWISE.get((kind, dtype == t.BOOL), kind)
-
 
 def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
     """The lanes of a vector put together, pairwise."""
@@ -280,7 +244,7 @@ def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
         )
         if half == 1:
             low, high = (e.let(f"extractelement <1 x {element}> {part}, i64 0") for part in (low, high))
-        name = arithmetic.emit(e, combining(kind, dtype), [dtype, dtype], [low, high], half)
+        name = arithmetic.emit(e, arithmetic.combining(kind, dtype), [dtype, dtype], [low, high], half)
         lanes = half
     return name
 
@@ -462,7 +426,7 @@ class _Total:
         self.kind = value.params["kind"]
         self.dtype = dtype_of(self.source)
         reader = nest.reader
-        self.start = storage.constant(self.dtype, identity(self.kind, self.dtype), reader.lanes)
+        self.start = storage.constant(self.dtype, arithmetic.identity(self.kind, self.dtype), reader.lanes)
         self.type = vector(reader.lanes, storage.register_type(self.dtype))
         e = reader.kernel.emitter
         self.total = e.variable(self.type, self.start)
@@ -489,7 +453,9 @@ class _Total:
             part.set(self.start)
 
     def _combined(self, a: str, b: str) -> str:
-        return self.nest.reader.compute(combining(self.kind, self.dtype), [self.dtype, self.dtype], [a, b], False)
+        return self.nest.reader.compute(
+            arithmetic.combining(self.kind, self.dtype), [self.dtype, self.dtype], [a, b], False
+        )
 
     def result(self) -> str:
         """The reduction of all that was taken."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.arithmetic import combining, identity
 from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels import determinant, fourier, sorting
 from sardonyx.compiler.kernels.fourier import Fourier
@@ -15,8 +16,6 @@ from sardonyx.compiler.launch import Scratch, Stage
 from sardonyx.compiler.loops import (
     CHUNK,
     bound_at,
-    combining,
-    identity,
     masked,
     nest_axes,
     over_vectors,

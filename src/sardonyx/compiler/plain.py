@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from sardonyx.compiler import storage
+from sardonyx.compiler.arithmetic import combining, identity
 from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.extrema import Extremum
 from sardonyx.compiler.kernels.kernel import Index
-from sardonyx.compiler.loops import combining, identity, masked
+from sardonyx.compiler.loops import masked
 from sardonyx.compiler.reader import Element, Reader, dtype_of
 from sardonyx.compiler.schedule import EXTREMA
 from sardonyx.compiler.views import shape_of

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 
+from sardonyx.compiler.arithmetic import combining
 from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels.kernel import Index
-from sardonyx.compiler.loops import combining, masked, nest_axes, work_items
+from sardonyx.compiler.loops import masked, nest_axes, work_items
 from sardonyx.compiler.reader import Element, dtype_of
 from sardonyx.compiler.views import shape_of
 from sardonyx.compiler.writing import Writing

@@ -398,7 +398,7 @@ class _Gemm:
         beside = self._prefetching(strip.row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
         if beside is None and rows == tile.rows and unroll == tile.unroll and self._streams(rows):
             beside = self._streaming(panel)
-        if isinstance(self.b, Matrix) and rows <= 2:
+        if isinstance(self.b, Matrix) and tile.rows <= 2:
             beside = self._stepping(panel)
         initial = before if self.part else None
         computed = accumulate(e, tile, rows, vectors, panel.depth, unroll, load_a, load_b, initial, beside)

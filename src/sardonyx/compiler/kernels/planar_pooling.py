@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from sardonyx.compiler import arithmetic, storage
 from sardonyx.compiler.emitter import vector
 from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
+from sardonyx.compiler.kernels.pooling import Kind
 from sardonyx.compiler.kernels.windows import Axis, Image, Number, Windows, steps
-from sardonyx.compiler.loops import identity
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.errors import UnsupportedError
-
-Kind = Literal["add", "max", "min"]
 
 _LINES = 4096
 """Elements that the lines of a work item have about: the first-level cache holds them beside what they are made of."""
@@ -220,18 +217,30 @@ class _PlanarPooling:
 
     def _each(self, count: Number, body: Callable[[Number, int], None]) -> None:
         """Go over columns a vector at a time; the last one ends with them, so it may begin within the one before."""
-        e, lanes = self.emitter, self.wide
+        lanes = planar_lanes(self.wide, count) if isinstance(count, int) else self.wide
+
+        def short() -> None:
+            with self.emitter.loop(0, count) as at:
+                body(at, 1)
+
+        self._vectors(count, lanes, lambda at: body(at, lanes), short)
+
+    def _vectors(self, count: Number, lanes: int, whole: Callable[[Number], None], short: Callable[[], None]) -> None:
+        """Go over places a vector at a time, the last of which may begin within the one before, or over a short row."""
+        e = self.emitter
         if isinstance(count, int):
-            lanes = planar_lanes(lanes, count)
             with steps(e, 0, count - count % lanes, lanes) as at:
-                body(at, lanes)
+                whole(at)
             if count % lanes:
-                body(count - lanes, lanes)
+                whole(count - lanes)
             return
         with e.either(e.let(f"icmp sge i64 {count}, {lanes}")) as branches:
-            for is_short, _ in enumerate(branches):
-                with e.loop(0, count, 1 if is_short else lanes) as at:
-                    body(at if is_short else e.least(at, e.sub(count, lanes)), 1 if is_short else lanes)
+            next(branches)
+            with e.loop(0, count, lanes) as at:
+                whole(e.least(at, e.sub(count, lanes)))
+            next(branches)
+            short()
+            next(branches, None)
 
     # Outputs.
 
@@ -239,25 +248,13 @@ class _PlanarPooling:
         """The outputs of a row, so many from one on, from its line."""
         e, lanes = self.emitter, self.lanes
 
-        def some(at: Number, mask: str | None) -> None:
+        def some(at: Number, mask: str | None = None) -> None:
             image, channel, *outer = map(Index, row)
             spatial = (*outer, Index(e.add(begin, at), 1 if lanes > 1 else 0))
             value = self._window(line, e.mul(at, self.stride))
             self.epilogue((image, channel, *spatial[3 - self.rank :]), value, mask)
 
-        if isinstance(count, int):
-            with steps(e, 0, count - count % lanes, lanes) as at:
-                some(at, None)
-            if count % lanes:
-                some(count - lanes, None)
-            return
-        with e.either(e.let(f"icmp sge i64 {count}, {lanes}")) as branches:
-            for is_short, _ in enumerate(branches):
-                if is_short:
-                    some(0, e.lanes_below(count, lanes))
-                else:
-                    with e.loop(0, count, lanes) as at:
-                        some(e.least(at, e.sub(count, lanes)), None)
+        self._vectors(count, lanes, some, lambda: some(0, e.lanes_below(count, lanes)))
 
     def _window(self, line: str, start: Number) -> str:
         """A vector of outputs, of which the first begins at a place of the line."""
@@ -326,7 +323,7 @@ class _PlanarPooling:
     # Elements.
 
     def _identity(self, lanes: int) -> str:
-        return storage.constant(self.x.dtype, identity(self.kind, self.x.dtype), lanes)
+        return storage.constant(self.x.dtype, arithmetic.identity(self.kind, self.x.dtype), lanes)
 
     def _put(self, value: str, line: str, place: Number, lanes: int) -> None:
         e = self.emitter
