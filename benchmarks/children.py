@@ -118,9 +118,9 @@ def judged(
 def compiled(path: str, feeds: Mapping[str, np.ndarray], threads: int, seconds: float) -> dict[str, Any]:
     """Kernels, what is left to the interpreter, and the share of the roofline that a run's time is."""
     from sardonyx import Session
+    from sardonyx.compiler.call.interpreted import sizes_in
     from sardonyx.compiler.explain import explain
-    from sardonyx.compiler.interpreted import sizes_in
-    from sardonyx.compiler.peak import measured_peak
+    from sardonyx.compiler.machine_peak import measured_peak
 
     session = Session(path, compile="wait", threads=threads)
     # Asked for first: the one from the store does not know what it was made of.
@@ -191,7 +191,7 @@ def start(engine: str, path: str, feeds: str, threads: int, compile: str = "wait
 
 def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
     """Every engine on inputs of many sizes, each when it is new; ours then again. The engines take turns."""
-    import sardonyx.compiler.build as build
+    import sardonyx.compiler.llvm.parallel_build as build
     from judge import difference
     from sardonyx.report.alternation import REST_SECONDS, timed
 

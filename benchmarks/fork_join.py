@@ -14,12 +14,12 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.kernels.kernel import Kernel
-from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
-from sardonyx.compiler.target import host
-from sardonyx.compiler.threads import Pool, pool
-from sardonyx.compiler.worker_loop import call_parallel
+from sardonyx.compiler.codegen.kernel_builder import Kernel
+from sardonyx.compiler.executor.fork_join import call_parallel
+from sardonyx.compiler.executor.thread_pool import Pool, pool
+from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.llvm.object_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.target.description import host
 
 
 def meeting(threads: int) -> str:

@@ -19,15 +19,15 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.compiler import storage
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
+from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.compiler.kernels.attention import Heads, attention
 from sardonyx.compiler.kernels.attention import scratch_bytes as attention_scratch
-from sardonyx.compiler.kernels.gemm import Matrix, Packed, gemm, pack, scratch_bytes
-from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.target import NAMED, Target, host
-from sardonyx.compiler.threads import pool
+from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, gemm, pack, scratch_bytes
+from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.core.dim import Size, evaluate
-from sardonyx.core.types import FLOAT
+from sardonyx.core.ir.types import FLOAT
 from winograd import aligned, function, multiply_add_peak
 
 PRODUCTS = (
@@ -86,7 +86,7 @@ def product(target: Target, a: np.ndarray, b: np.ndarray, packed: bool, threads:
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
         row, column = index
         where = Index(e.add(e.mul(row.base, n), column.base), 1)
-        storage.store(e, FLOAT, value, out, where, lanes, mask)
+        load_store.store(e, FLOAT, value, out, where, lanes, mask)
 
     second = Packed(right, FLOAT) if packed else Matrix(right, FLOAT, n, 1)
     items = gemm(
@@ -110,7 +110,7 @@ def attentive(target: Target, q: np.ndarray, k: np.ndarray, v: np.ndarray, threa
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
         _, head, query, column = index
         row = e.add(e.mul(head.base, queries), query.base)
-        storage.store(e, FLOAT, value, out, Index(e.add(e.mul(row, depth), column.base), 1), lanes, mask)
+        load_store.store(e, FLOAT, value, out, Index(e.add(e.mul(row, depth), column.base), 1), lanes, mask)
 
     operands = [
         Heads(pointer, FLOAT, 0, each.shape[2] * depth, depth, 1)

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.runtime import Session
-from sardonyx.runtime.part import Part
+from sardonyx.runtime.partition.partition import Part
 from sardonyx.runtime.providers import installed
 
 PARTS = 6

@@ -33,7 +33,7 @@ import onnx
 
 from sardonyx import Node, RunOptions, Session, demo
 from sardonyx.errors import EditError, ResourceError, SardonyxError
-from sardonyx.runtime.memory import give_back
+from sardonyx.runtime.compiled.memory_usage import give_back
 
 THREADS = 8
 LARGEST = 6

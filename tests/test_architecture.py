@@ -35,7 +35,7 @@ def test_every_part_has_its_place_in_the_table() -> None:
     assert parts == placed
 
 
-SIZES = frozenset(f"sardonyx.core.dim_{part}" for part in ("bounds", "expression", "forms", "parse"))
+SIZES = frozenset(f"sardonyx.core.dim.{part}" for part in ("bounds", "polynomial", "canonical_forms", "parse"))
 BINDING = "sardonyx.compat.onnxruntime"
 
 ONE_IDEA = {

@@ -20,9 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "sardonyx"
 
-BANNED = frozenset(
-    "asked each found given kept made nobody noted place places somebody such taken those told turned wanted whoever".split()
-)
+_WORDS = """
+asked each found given kept made nobody noted place places somebody such taken those told turned wanted whoever
+"""
+BANNED = frozenset(_WORDS.split())
 """Identifiers that name an act or nothing, where the thing has a name; a leading underscore does not excuse one."""
 
 OPENERS = ("What", "Whether", "Where", "How", "Why", "Which", "That", "Those")
@@ -211,9 +212,8 @@ def main() -> int:
                     print(f"{path}:{finding.line}: {finding.text}")
         return int(failed)
     total, failed, identifiers_total, messages_total = Measure(), False, 0, 0
-    print(
-        f"{'package':12} {'docstrings':>10} {'words':>7} {'what/1k':>8} {'pron./1k':>8} {'openers':>8} {'banned':>7} {'messages':>8}"
-    )
+    heads = ("docstrings", "words", "what/1k", "pron./1k", "openers", "banned", "messages")
+    print(f"{'package':12}" + "".join(f" {head:>10}" for head in heads))
     for name, paths in packages().items():
         counts = Measure()
         for path in paths:
@@ -227,12 +227,12 @@ def main() -> int:
         total.add(counts)
         failed |= bool(banned or wrong) or not counts.is_within_limits()
         print(
-            f"{name:12} {counts.docstrings:10,} {counts.words:7,} {counts.what_rate:8.1f} {counts.pronoun_rate:8.1f} "
-            f"{counts.opener_share:8.1%} {banned:7,} {wrong:8,}"
+            f"{name:12} {counts.docstrings:10,} {counts.words:10,} {counts.what_rate:10.1f} "
+            f"{counts.pronoun_rate:10.1f} {counts.opener_share:10.1%} {banned:10,} {wrong:10,}"
         )
     print(
-        f"{'all':12} {total.docstrings:10,} {total.words:7,} {total.what_rate:8.1f} {total.pronoun_rate:8.1f} "
-        f"{total.opener_share:8.1%} {identifiers_total:7,} {messages_total:8,}"
+        f"{'all':12} {total.docstrings:10,} {total.words:10,} {total.what_rate:10.1f} {total.pronoun_rate:10.1f} "
+        f"{total.opener_share:10.1%} {identifiers_total:10,} {messages_total:10,}"
     )
     if options.all:
         rest = sum(len(measure(path, identifiers_only=True).findings) for path in others())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.importing import importing
+from sardonyx.base.gc_pause import importing
 
 if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError

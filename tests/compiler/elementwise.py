@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sardonyx.compiler import storage
-from sardonyx.compiler.emitter import Emitter
-from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
-from sardonyx.compiler.target import NAMED, Target, host
-from sardonyx.core.types import DType, numpy_dtype
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
+from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.llvm.object_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.target.description import NAMED, Target, host
+from sardonyx.core.ir.types import DType, numpy_dtype
 
 Body = Callable[[Emitter, list[str], int, "str | None", str], str]
 """Of the emitter, the operands, the lanes, the mask and the pointer of the status: the result."""
@@ -57,8 +57,8 @@ class Elementwise:
 
         def at(index: str, lanes: int, mask: str | None) -> None:
             place = Index(index, 1)
-            given = [storage.load(e, d, b, place, lanes, mask) for d, b in zip(self.operands, buffers, strict=True)]
-            storage.store(e, self.result, body(e, given, lanes, mask, status), result, place, lanes, mask)
+            given = [load_store.load(e, d, b, place, lanes, mask) for d, b in zip(self.operands, buffers, strict=True)]
+            load_store.store(e, self.result, body(e, given, lanes, mask, status), result, place, lanes, mask)
 
         whole = e.sub("%last", e.rem(e.sub("%last", "%first"), lanes))
         with e.loop("%first", whole, lanes) as i:

@@ -8,10 +8,10 @@ from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.trace import trace
-from sardonyx.core.types import TensorType
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
 
 N, M = map(Dim.symbol, "NM")
 WIDE = (t.DOUBLE, t.INT64, t.COMPLEX64)

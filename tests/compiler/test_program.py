@@ -8,16 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import computed, random_program
 
-from sardonyx.compiler.context import Fault
+from sardonyx.compiler.call.call_context import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.graph import Function
-from sardonyx.core.simplify import simplify
-from sardonyx.core.tensor import apply, constant
-from sardonyx.core.trace import trace
-from sardonyx.core.types import DType, TensorType
+from sardonyx.core.eval.tensor import apply, constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function
+from sardonyx.core.ir.types import DType, TensorType
+from sardonyx.core.transform.simplify import simplify
 
 N, M, K = map(Dim.symbol, "NMK")
 

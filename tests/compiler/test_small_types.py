@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tests.core.programs import computed
 
+from sardonyx.compiler.codegen.load_store import SMALL_DTYPES
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.storage import SMALL_DTYPES
 from sardonyx.core import language as L
-from sardonyx.core import types as t
-from sardonyx.core.trace import trace
-from sardonyx.core.types import DType, TensorType, numpy_dtype
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType, TensorType, numpy_dtype
 
 SMALL = sorted(SMALL_DTYPES, key=lambda dtype: dtype.name)
 

@@ -12,17 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.graph import Function, Value
-from sardonyx.core.host import HostFunction, host, unknown_size
-from sardonyx.core.interpreter import evaluate
+from sardonyx.core.eval.host_function import HostFunction, host, unknown_size
+from sardonyx.core.eval.interpreter import evaluate
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.eval.tensor import apply, constant, function_input
+from sardonyx.core.eval.trace import nested, trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.ir.primitives import PRIMITIVES
+from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
-from sardonyx.core.primitives import PRIMITIVES
-from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.tensor import apply, constant, function_input
-from sardonyx.core.trace import nested, trace
-from sardonyx.core.types import TensorType
 from sardonyx.errors import SardonyxError
 
 Compute = Callable[..., "Tensor"]

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.core.cost import COSTS
-from sardonyx.core.differentiation import FLAT, GRADIENTS
-from sardonyx.core.export import ONNX_FORMS
-from sardonyx.core.graph import defined_by
-from sardonyx.core.numpy_rules import NUMPY_RULES
-from sardonyx.core.primitives import PRIMITIVES
-from sardonyx.core.simplifications import SIMPLIFICATIONS
-from sardonyx.core.size_rules import SIZE_RULES
-from sardonyx.core.tensor import function_input
-from sardonyx.core.type_rules import TYPE_RULES
-from sardonyx.core.types import FLOAT, TensorType
+from sardonyx.core.eval.tensor import function_input
+from sardonyx.core.export.export import ONNX_FORMS
+from sardonyx.core.ir.graph import defined_by
+from sardonyx.core.ir.primitives import PRIMITIVES
+from sardonyx.core.ir.types import FLOAT, TensorType
+from sardonyx.core.rules.numpy_rules import NUMPY_RULES
+from sardonyx.core.rules.size_rules import SIZE_RULES
+from sardonyx.core.rules.type_rules import TYPE_RULES
+from sardonyx.core.transform.cost import COSTS
+from sardonyx.core.transform.differentiation import FLAT, GRADIENTS
+from sardonyx.core.transform.simplifications import SIMPLIFICATIONS
 
 INTERPRETED = {"constant", "input", "bind", "cond", "loop", "call", "host", "get"}
 """Primitives that the interpreter computes by itself: they name values, or call functions."""

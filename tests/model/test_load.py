@@ -14,9 +14,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import ExternalDataError, InvalidModelError, ModelFileError
 from sardonyx.model import SparseTensor, from_proto, load, save, to_proto, wire
-from sardonyx.model.reader import collector_paused
 from tests.model.samples import serialized, small, sparse
 
 

@@ -13,13 +13,13 @@ import onnx
 import onnxruntime as ort
 from onnx import helper
 
-from sardonyx.core import types as t
 from sardonyx.core.dim import as_dim
-from sardonyx.core.graph import Function, Value
-from sardonyx.core.interpreter import evaluate
-from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.tensor import constant
-from sardonyx.core.trace import trace
+from sardonyx.core.eval.interpreter import evaluate
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function, Value
 from sardonyx.ops.registry import find
 from sardonyx.runtime import Session
 

@@ -12,8 +12,8 @@ import pytest
 import sardonyx
 from sardonyx.cli import main
 from sardonyx.core import language as L
-from sardonyx.core.host import unknown_size
-from sardonyx.core.types import INT64, TensorType
+from sardonyx.core.eval.host_function import unknown_size
+from sardonyx.core.ir.types import INT64, TensorType
 from sardonyx.errors import InvalidModelError, OptionError, UnsupportedError
 from sardonyx.ops.operators_file import load_operators
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx
-from sardonyx.core.types import SequenceType, TensorType
+from sardonyx.core.ir.types import SequenceType, TensorType
 from sardonyx.errors import ShapeError, TypeMismatchError
 from sardonyx.model import load
 from sardonyx.ops.inference import Inference, infer

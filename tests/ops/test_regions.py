@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.tensor import constant
-from sardonyx.core.trace import trace
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
 from sardonyx.errors import SardonyxError
 from sardonyx.ops.registry import find
 from tests.ops.agreement import assert_computes, eager, traced_function

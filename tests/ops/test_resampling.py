@@ -10,9 +10,9 @@ import onnx.reference
 import pytest
 
 from sardonyx.core.dim import Dim
-from sardonyx.core.tensor import constant
-from sardonyx.core.trace import trace
-from sardonyx.core.types import FLOAT, INT64, TensorType
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir.types import FLOAT, INT64, TensorType
 from sardonyx.errors import InvalidModelError, ShapeError, TypeMismatchError
 from sardonyx.ops.registry import find
 from tests.ops.agreement import assert_agrees, assert_equal, eager, model_of, traced

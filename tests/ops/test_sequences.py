@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.graph import Value
-from sardonyx.core.interpreter import evaluate
-from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.tensor import constant
-from sardonyx.core.trace import trace
+from sardonyx.core.eval.interpreter import evaluate
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.errors import ExecutionError, NeedsValueError, SardonyxError, TypeMismatchError
 from sardonyx.ops.registry import find
 from sardonyx.runtime import Session

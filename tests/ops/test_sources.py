@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.core import types as t
-from sardonyx.core.types import DType
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime import Session
 from tests.ops.agreement import assert_computes, assert_equal, eager, traced_function
@@ -108,8 +108,8 @@ def test_a_range_of_half_floats_does_not_stop_where_they_have_no_units() -> None
 def test_the_length_of_a_range_up_to_a_size_is_the_size() -> None:
     from sardonyx.core import language as L
     from sardonyx.core.dim import Dim
-    from sardonyx.core.tensor import constant
-    from sardonyx.core.trace import trace
+    from sardonyx.core.eval.tensor import constant
+    from sardonyx.core.eval.trace import trace
     from sardonyx.ops.registry import find
 
     range_ = find("", "Range", 27)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.graph import Value
-from sardonyx.core.interpreter import evaluate
-from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.tensor import constant
-from sardonyx.core.trace import trace
+from sardonyx.core.eval.interpreter import evaluate
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, UnsupportedError
 from sardonyx.ops.registry import find
 

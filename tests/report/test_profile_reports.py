@@ -22,7 +22,7 @@ from sardonyx.report.memory import drawn, memory_svg, memory_tables, write_plot
 from sardonyx.report.profile_page import write_page
 from sardonyx.report.scopes import Scopes
 from sardonyx.report.trace import module_spans, trace_events, write_trace
-from sardonyx.runtime.profile import Profile
+from sardonyx.runtime.profiling.profile import Profile
 
 NET = onnx.parser.parse_model(
     """<ir_version: 9, opset_import: ["": 18]>

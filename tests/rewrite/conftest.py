@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sardonyx import model as model_io
-from sardonyx.rewrite import gate
+from sardonyx.rewrite import regression_gate
 from sardonyx.rewrite.measure import Latency, pair_ratios
 from sardonyx.rewrite.record import Count
 
@@ -52,5 +52,5 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Measurements of the gate that know no noise: by default a model takes a time in proportion to its nodes."""
     made = Clock()
-    monkeypatch.setattr(gate, "ask", made.ask)
+    monkeypatch.setattr(regression_gate, "ask", made.ask)
     return made

@@ -33,7 +33,7 @@ from sardonyx.errors import EvaluationError, InvalidModelError
 from sardonyx.rewrite import evaluate, pipeline
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 Generator = Callable[["GraphMaker"], None]
 GENERATORS: dict[str, list[Generator]] = {}

@@ -16,8 +16,8 @@ from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine, LimitReached, RulesUndoEachOther
 from sardonyx.rewrite.language import EXACT, REGISTRY, Op, Refusal, Result, Rule
+from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.workspace import Settings
 from tests.rewrite.models import BOOL, info, model, node
 
 

@@ -11,7 +11,7 @@ from onnx import helper
 from sardonyx import model as model_io
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.rewrite import inference, pipeline
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.models import BOOL, INT64, info, model, node
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.runtime.test_edit import HEAD, B, H, W, X, net, parsed, relu
+from tests.runtime.live.test_transaction import HEAD, B, H, W, X, net, parsed, relu
 
 from sardonyx import Session
 from sardonyx.errors import EditError, FeedError, OptionError, SardonyxError
+from sardonyx.runtime.live.model_version import Version
 from sardonyx.runtime.options import Compile
-from sardonyx.runtime.version import Version
 
 CALLERS = 4
 

@@ -195,7 +195,7 @@ def test_eight_sessions_that_start_at_once(folder: Path, tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_the_store_stays_bounded_under_sessions(folder: Path, tmp_path: Path) -> None:
-    bounded = "from sardonyx.compiler import cache\ncache.Store.__init__.__defaults__ = (100_000,)\n"
+    bounded = "from sardonyx.base import artifact_store\nartifact_store.Store.__init__.__defaults__ = (100_000,)\n"
     ends_well(bounded + LOADED, folder, tmp_path)
     assert sum(path.stat().st_size for path in entries(tmp_path)) <= 100_000
     ends_well(bounded + LOADED, folder, tmp_path)

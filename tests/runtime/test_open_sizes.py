@@ -14,7 +14,7 @@ import onnx.parser
 import pytest
 
 from sardonyx.errors import FeedError, ShapeError
-from sardonyx.runtime.native import NativeModel
+from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.session import Session
 
 MODEL = """

@@ -18,12 +18,12 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase as Case
 
-from sardonyx.compiler.context import Fault
+from sardonyx.compiler.call.call_context import Fault
 from sardonyx.compiler.program import Program
-from sardonyx.core import types as t
-from sardonyx.core.graph import Function, Value
-from sardonyx.core.simplify import simplify
-from sardonyx.core.trace import trace
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import NeedsValueError, SardonyxError, SizeLimitError
 from sardonyx.model import load
 from sardonyx.ops.feeds import as_value

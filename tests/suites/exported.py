@@ -13,13 +13,13 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.core.export import to_model
-from sardonyx.core.graph import Function, Value, topological
-from sardonyx.core.host import unknown_size
-from sardonyx.core.run_context import tracing
-from sardonyx.core.tensor import known as known_value
-from sardonyx.core.trace import trace
-from sardonyx.core.types import OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.eval.host_function import unknown_size
+from sardonyx.core.eval.run_context import tracing
+from sardonyx.core.eval.tensor import known as known_value
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.export.export import to_model
+from sardonyx.core.ir.graph import Function, Value, topological
+from sardonyx.core.ir.types import OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import NeedsValueError
 from sardonyx.model import load
 from sardonyx.ops.feeds import as_value

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.core.dim import Size
-from sardonyx.core.graph import DEFINED
-from sardonyx.core.types import SequenceType, TensorType, Type
+from sardonyx.core.ir.graph import DEFINED
+from sardonyx.core.ir.types import SequenceType, TensorType, Type
 from sardonyx.model import load, to_proto
 from sardonyx.ops.inference import UNNAMED, infer
 from tests.suites.test_backend_models import PARTS, node_cases

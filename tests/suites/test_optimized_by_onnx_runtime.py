@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization as ort_quantization
 
 from sardonyx import Session
-from sardonyx.compiler.target import host
+from sardonyx.compiler.target.description import host
 
 FUSED = {
     "ultraface_rfb320_simplified": {"FusedConv"},

@@ -16,12 +16,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim
-from sardonyx.core.graph import Value
-from sardonyx.core.interpreter import evaluate
-from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.trace import trace
+from sardonyx.core.eval.interpreter import evaluate
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.errors import NeedsValueError, SardonyxError
 from sardonyx.model import load
 from sardonyx.ops.feeds import as_value

@@ -18,7 +18,7 @@ from sardonyx.report.scopes import Scopes
 from sardonyx.report.tables import print_all
 from sardonyx.report.trace import write_trace
 from sardonyx.runtime import Session
-from sardonyx.runtime.profile import drawn_feeds
+from sardonyx.runtime.profiling.profile import drawn_feeds
 
 EXAMPLE = "sardonyx profile model.onnx --inputs real.npz --runs 50 --html profile.html --trace trace.json"
 

@@ -23,7 +23,7 @@ from sardonyx.compat.parameters import Parameters, Works
 from sardonyx.compat.rewriting import rewritten
 from sardonyx.errors import InvalidModelError, OptionError
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 __all__ = ["get_available_passes", "get_fuse_and_elimination_passes", "main", "optimize"]
 

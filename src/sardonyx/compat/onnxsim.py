@@ -18,7 +18,7 @@ from sardonyx.compat.parameters import Parameters, Refused, Works, require_avail
 from sardonyx.compat.rewriting import rewritten, selection
 from sardonyx.errors import OptionError
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 __all__ = ["simplify"]
 

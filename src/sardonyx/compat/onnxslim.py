@@ -25,7 +25,7 @@ from sardonyx.errors import OptionError
 from sardonyx.report.summary import Port, Summary, summary
 from sardonyx.rewrite import inference, pipeline
 from sardonyx.rewrite.engine import Applied
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 __all__ = ["OnnxSlimKwargs", "slim"]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 
 def rewritten(

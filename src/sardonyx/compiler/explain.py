@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sardonyx.compiler.images import choice
-from sardonyx.compiler.launch import Launch, Prepared, Relaid, Stage, every
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
+from sardonyx.compiler.codegen.element_reader import ELEMENTWISE
+from sardonyx.compiler.lower.convolution import choice
+from sardonyx.compiler.lower.launch import Launch, Prepared, Relaid, Stage, every
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.reader import ELEMENTWISE
-from sardonyx.compiler.schedule import Group
-from sardonyx.compiler.views import MOVEMENTS, shape_of
-from sardonyx.core.cost import cost, elements, nbytes
+from sardonyx.compiler.schedule.fusion import Group
 from sardonyx.core.dim import Size, ceil_div, evaluate
-from sardonyx.core.graph import CLOSED, Value
-from sardonyx.core.types import TensorType
+from sardonyx.core.ir.graph import CLOSED, Value
+from sardonyx.core.ir.types import TensorType
+from sardonyx.core.transform.cost import cost, elements, nbytes
 from sardonyx.errors import ShapeError
 
 _ALIKE = MOVEMENTS | ELEMENTWISE

@@ -16,27 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler import image as image_module
-from sardonyx.compiler import interpreted
-from sardonyx.compiler.alignment import aligned
-from sardonyx.compiler.bodies import Bodies
-from sardonyx.compiler.build import Build
-from sardonyx.compiler.cache import store
-from sardonyx.compiler.call import Call, remembered
-from sardonyx.compiler.canonical import canonical
-from sardonyx.compiler.context import Linked
-from sardonyx.compiler.control import CONTROL, is_of_tensors
-from sardonyx.compiler.denormals import Denormals, flushes, holds_denormals
-from sardonyx.compiler.image import Image
-from sardonyx.compiler.launch import NAME, Launch, Prepared, every
-from sardonyx.compiler.linking import Code, linked, loaded
-from sardonyx.compiler.machine_code import module_text
-from sardonyx.compiler.plan import Plan, Planner
-from sardonyx.compiler.player import player
-from sardonyx.compiler.required import known, required
-from sardonyx.compiler.reweighting import Meaning, matched, remade
-from sardonyx.compiler.sharing import prepared
-from sardonyx.compiler.steps import (
+from sardonyx.base.artifact_store import store
+from sardonyx.base.cancellation import require_somebody
+from sardonyx.compiler import program_image as image_module
+from sardonyx.compiler.analysis.control_flow import CONTROL, is_of_tensors
+from sardonyx.compiler.analysis.shape_guards import known, required
+from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.call import interpreted
+from sardonyx.compiler.call.call_context import Linked
+from sardonyx.compiler.call.stepwise import Call, remembered
+from sardonyx.compiler.executor.tape_player import player
+from sardonyx.compiler.executor.thread_pool import Pool, pool
+from sardonyx.compiler.llvm.elf_loader import Code, linked, loaded
+from sardonyx.compiler.llvm.object_code import module_text
+from sardonyx.compiler.llvm.parallel_build import Build
+from sardonyx.compiler.lower.functions import Bodies
+from sardonyx.compiler.lower.launch import NAME, Launch, Prepared, every
+from sardonyx.compiler.passes.canonicalize import canonical
+from sardonyx.compiler.plan.reweight import Meaning, matched, remade
+from sardonyx.compiler.plan.segments import (
     Outline,
     Segment,
     Step,
@@ -47,16 +45,18 @@ from sardonyx.compiler.steps import (
     not_native,
     steps_of,
 )
-from sardonyx.compiler.target import Target
-from sardonyx.compiler.target import host as host_target
-from sardonyx.compiler.threads import Pool, pool
-from sardonyx.compiler.views import shape_of
-from sardonyx.core.abandonment import require_somebody
+from sardonyx.compiler.plan.shared_weights import prepared
+from sardonyx.compiler.plan.tape import Plan, Planner
+from sardonyx.compiler.program_image import Image
+from sardonyx.compiler.target.alignment import aligned
+from sardonyx.compiler.target.denormals import Denormals, flushes, holds_denormals
+from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.target.description import host as host_target
 from sardonyx.core.dim import Dim, symbols
-from sardonyx.core.graph import Function, Value, bodies_of
-from sardonyx.core.host import HostFunction
-from sardonyx.core.interpreter import Sizes
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.host_function import HostFunction
+from sardonyx.core.eval.interpreter import Sizes
+from sardonyx.core.eval.run_context import RunContext
+from sardonyx.core.ir.graph import Function, Value, bodies_of
 from sardonyx.errors import UnsupportedError
 
 

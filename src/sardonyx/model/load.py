@@ -14,10 +14,11 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
+from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, TextFormatError
 from sardonyx.model.carry import KEY, Head
 from sardonyx.model.external import Folder, MappedFile, read_reference
-from sardonyx.model.reader import Reader, collector_paused
+from sardonyx.model.reader import Reader
 from sardonyx.model.tensors import (
     DetachedTensor,
     MappedTensor,

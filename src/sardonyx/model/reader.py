@@ -8,10 +8,8 @@ goes into the records of `sardonyx.model.carry`. Messages that are known to be p
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import onnx
@@ -623,20 +621,3 @@ def _graph_record(graph: ir.Graph) -> GraphRecord:
 def _value_record(value: ir.Value) -> ValueRecord:
     carried: ValueRecord = value.meta.setdefault(KEY, ValueRecord())
     return carried
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Keeps the garbage collector from walking, over and over, a graph of objects that is being built.
-
-    Threads may do so side by side: whoever finds it running stops it and starts it again, others leave it as it is. One
-    that stopped it once more, after the thread that had stopped it left, would leave it stopped for good.
-    """
-    enabled = gc.isenabled()
-    if enabled:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -13,9 +13,9 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model.external import write_all
-from sardonyx.model.reader import collector_paused
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, contents_of
 from sardonyx.model.wire import RAW_DATA, Payload, put_back
 from sardonyx.model.writer import Placement, Writer, write_contents

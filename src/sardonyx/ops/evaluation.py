@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.core.graph import Value
-from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.types import STRING, DType, dtype_of
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import STRING, DType, dtype_of
 from sardonyx.errors import UnsupportedError
 from sardonyx.ops.graph import Frame, Preparer, array_constant, call_step, node_label
 

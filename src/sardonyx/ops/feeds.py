@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.core.dlpack import from_dlpack
-from sardonyx.core.graph import Value
-from sardonyx.core.tensor import constant, known
-from sardonyx.core.types import (
+from sardonyx.base.dlpack import from_dlpack
+from sardonyx.core.eval.tensor import constant, known
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import (
     STRING,
     MapType,
     OptionalType,

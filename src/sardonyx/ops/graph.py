@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.span_recorder import noted
 from sardonyx.core.dim import as_dim
-from sardonyx.core.graph import Value
-from sardonyx.core.host import unknown_size
-from sardonyx.core.long_sizes import has_long_forms, with_named_sizes
-from sardonyx.core.recording import noted
-from sardonyx.core.run_context import current_run
-from sardonyx.core.tensor import constant
-from sardonyx.core.types import STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.eval.host_function import unknown_size
+from sardonyx.core.eval.run_context import current_run
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.transform.named_sizes import has_long_forms, with_named_sizes
 from sardonyx.errors import (
     ExecutionError,
     InvalidModelError,

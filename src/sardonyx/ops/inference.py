@@ -19,13 +19,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.gc_pause import collector_paused
 from sardonyx.core.dim import Dim, Size, as_dim, equal
-from sardonyx.core.graph import DEFINED, Value, fresh_symbol, symbols_in
-from sardonyx.core.run_context import tracing
-from sardonyx.core.tensor import FOLDED_ELEMENTS, function_input, size_tensor, sizes_of
-from sardonyx.core.trace import nested
-from sardonyx.core.type_rules import same_type
-from sardonyx.core.types import DType, OptionalType, SequenceType, TensorType, Type, is_float
+from sardonyx.core.eval.run_context import tracing
+from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, function_input, size_tensor, sizes_of
+from sardonyx.core.eval.trace import nested
+from sardonyx.core.ir.graph import DEFINED, Value, fresh_symbol, symbols_in
+from sardonyx.core.ir.types import DType, OptionalType, SequenceType, TensorType, Type, is_float
+from sardonyx.core.rules.type_rules import same_type
 from sardonyx.errors import (
     InvalidModelError,
     ModelFileError,
@@ -34,7 +35,6 @@ from sardonyx.errors import (
     ShapeError,
     UnsupportedError,
 )
-from sardonyx.model.reader import collector_paused
 from sardonyx.ops.graph import (
     Frame,
     PreparedGraph,

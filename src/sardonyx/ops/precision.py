@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 
 F = TypeVar("F", bound=Callable[..., Tensor])

@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.core.graph import Value
-from sardonyx.core.interpreter import match_type
-from sardonyx.core.run_context import RunContext, running
-from sardonyx.core.types import Type
+from sardonyx.core.eval.interpreter import match_type
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import Type
 from sardonyx.errors import FeedError
 from sardonyx.ops.definitions import (  # noqa: F401  Nearly every model has operators of theirs: no session waits.
     activations,

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sardonyx.core.graph import Value
-from sardonyx.core.host import HostFunction, host, known_function
-from sardonyx.core.types import Type
+from sardonyx.core.eval.host_function import HostFunction, host, known_function
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import Type
 from sardonyx.errors import InvalidModelError, RuleError, UnsupportedError
 from sardonyx.ops import definitions
 from sardonyx.ops.definitions.index import INDEX
@@ -204,7 +204,7 @@ def host_operator(
         name: Its ONNX name.
         since: The first version of the domain that the definition is right for.
         types: From the types of the inputs (None for one left out) and the attributes to the types of the results;
-            a size that is counted from data is ``sardonyx.core.host.unknown_size()``.
+            a size that is counted from data is ``sardonyx.core.eval.host_function.unknown_size()``.
         reason: Why it cannot be written over Core; stands in the support table.
         domain: Its domain; ``ai.onnx`` by default.
     """

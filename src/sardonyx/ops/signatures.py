@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import onnx
 
-from sardonyx.core.graph import Value
-from sardonyx.core.types import ALL_DTYPES, MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import ALL_DTYPES, MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import TypeMismatchError
 from sardonyx.ops.contributed import CONTRIBUTED
 from sardonyx.ops.registry import find

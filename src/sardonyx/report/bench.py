@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sardonyx.compiler.threads import pool
+from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from sardonyx.report.alternation import REST_SECONDS, alternated
 from sardonyx.rewrite import measure

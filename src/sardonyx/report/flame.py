@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sardonyx.report.scopes import Scope, Scopes
-from sardonyx.runtime.profile import Profile
+from sardonyx.runtime.profiling.profile import Profile
 
 _BAR = 16
 """Characters of a bar of all of the time."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from sardonyx.compiler.explain import Explanation, InterpretedNote, KernelNote
 from sardonyx.report.scopes import made_from
 from sardonyx.report.tables import count, size
-from sardonyx.runtime.profile import KernelTime, Profile
+from sardonyx.runtime.profiling.profile import KernelTime, Profile
 
 NodeNames = Mapping[str, str]
 """Operator and name of the node that gives a tensor, by the tensor's name."""

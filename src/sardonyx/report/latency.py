@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sardonyx.rewrite.gate import ask
 from sardonyx.rewrite.measure import Latency, measure
+from sardonyx.rewrite.regression_gate import ask
 
 
 def measure_apart(

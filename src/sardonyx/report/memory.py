@@ -18,7 +18,7 @@ from sardonyx.model import write_text
 from sardonyx.report.kernels import NodeNames, label
 from sardonyx.report.page import COLOURS, page, section, svg, ticks
 from sardonyx.report.tables import size
-from sardonyx.runtime.memory import Arena, Buffer, Memory
+from sardonyx.runtime.compiled.memory_usage import Arena, Buffer, Memory
 
 MOST_ARENAS = 4
 """Arenas that are drawn: the largest."""

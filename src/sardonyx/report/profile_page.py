@@ -16,8 +16,8 @@ from sardonyx.report.page import COLOURS, folded, page, section, svg, table, tic
 from sardonyx.report.scopes import Scopes
 from sardonyx.report.tables import count, size
 from sardonyx.report.trace import module_spans
-from sardonyx.runtime.memory import Memory
-from sardonyx.runtime.profile import Event, Profile
+from sardonyx.runtime.compiled.memory_usage import Memory
+from sardonyx.runtime.profiling.profile import Event, Profile
 
 _MOST_BARS = 16
 _LABEL, _BARS, _ROW = 230, 470, 22

@@ -10,7 +10,7 @@ from typing import Any
 from sardonyx.model import write_text
 from sardonyx.report.kernels import NodeNames, label
 from sardonyx.report.scopes import Scope, Scopes
-from sardonyx.runtime.profile import Event, Profile
+from sardonyx.runtime.profiling.profile import Event, Profile
 
 _RUN, _MODULES = 0, 1
 """Tracks; threads follow."""

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.core.abandonment import require_somebody
+from sardonyx.base.cancellation import require_somebody
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
 from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.rewrite_context import Settings, Workspace
 from sardonyx.rewrite.rule_index import RuleIndex, by_roots
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.worklist import Worklist
-from sardonyx.rewrite.workspace import Settings, Workspace
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.model import load
 from sardonyx.ops.reference import ReferenceModel

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.core.dim import POSITIVE, Dim, Size, dim_min, product, simplify
 from sardonyx.core.dim import symbols as algebra_symbols
-from sardonyx.core.graph import DEFINED
-from sardonyx.core.types import MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.ir.graph import DEFINED
+from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, SizeLimitError
 from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference

@@ -14,18 +14,18 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.base.gc_pause import collector_paused
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_of
-from sardonyx.model.reader import collector_paused
-from sardonyx.rewrite import gate, pipeline, targets
+from sardonyx.rewrite import pipeline, regression_gate, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.record import Dropped, Report
+from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.inputs import require_fit
-from sardonyx.rewrite.workspace import Settings
 
 MOST_DROPPED = 32
 """Patches dropped one by one before the result is given up and the original returned."""
@@ -108,7 +108,7 @@ def optimize(
     seconds = time.perf_counter() - started
     with Verifier(original.witness(), inputs=inputs) if verify else nullcontext() as verifier:
         verdict = attempt.prove(verifier)
-        held = gate.hold(profile, original.witness, report.before, attempt, inputs)
+        held = regression_gate.hold(profile, original.witness, report.before, attempt, inputs)
         if held.changed:
             verdict = attempt.prove(verifier)
     pipeline.finish(attempt.engine, selection)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import OptionError
 from sardonyx.model.carry import list_only
-from sardonyx.model.reader import collector_paused
 from sardonyx.rewrite import facts, inference, rules, targets
 from sardonyx.rewrite.engine import Engine, LimitReached
 from sardonyx.rewrite.language import REGISTRY, Exactness, Rule
+from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.sweep import SWEEPS, Sweep
-from sardonyx.rewrite.workspace import Settings
 
 ROUNDS = 40
 """Rounds of rules and sweeps after which a model is taken as it is; real models need three to six."""

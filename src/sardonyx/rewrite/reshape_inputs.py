@@ -20,8 +20,8 @@ from sardonyx.rewrite.baked import repair
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
 from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform
+from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.surgery.interface import annotated, keep_annotations, shown
-from sardonyx.rewrite.workspace import Settings
 
 PLAINER = (
     "inline_functions",

@@ -7,8 +7,8 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
+from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.sizes import Sizes
-from sardonyx.rewrite.workspace import Workspace
 
 
 class Site:

@@ -1,14 +1,14 @@
 """Running models: sessions over providers."""
 
-from sardonyx.importing import importing
+from sardonyx.base.gc_pause import importing
 
 with importing():
+    from sardonyx.runtime.dlpack_value import Value
     from sardonyx.runtime.node import Node
     from sardonyx.runtime.options import SessionOptions
     from sardonyx.runtime.placement import Placement
     from sardonyx.runtime.run_options import RunOptions
     from sardonyx.runtime.session import Session
     from sardonyx.runtime.value_info import ValueInfo
-    from sardonyx.runtime.values import Value
 
 __all__ = ["Node", "Placement", "RunOptions", "Session", "SessionOptions", "Value", "ValueInfo"]

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import onnx_ir as ir
 
-from sardonyx.compiler.denormals import Denormals
+from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.errors import OptionError
 from sardonyx.runtime.providers import required
 from sardonyx.runtime.providers.protocol import OptimizationLevel, Provider

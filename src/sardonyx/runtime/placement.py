@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.program import Program
 from sardonyx.ops.graph import node_label
-from sardonyx.runtime.parts import is_constant_node
+from sardonyx.rewrite.surgery.subgraph import is_constant_node
 
 
 @dataclass(frozen=True)

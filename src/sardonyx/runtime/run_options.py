@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError
 
 

@@ -12,28 +12,28 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.compiler.denormals import Denormals
+from sardonyx.base import background_threads
+from sardonyx.base.span_recorder import Recorder
 from sardonyx.compiler.program import Program
-from sardonyx.core import background
-from sardonyx.core.recording import Recorder
-from sardonyx.core.run_context import RunContext
+from sardonyx.compiler.target.denormals import Denormals
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, save
-from sardonyx.runtime.binding import Binding
-from sardonyx.runtime.edit import Edit, Edits
-from sardonyx.runtime.history import Commit
-from sardonyx.runtime.live import Live, When
-from sardonyx.runtime.memory import Memory
+from sardonyx.runtime.compiled.compiled_model import NativeModel
+from sardonyx.runtime.compiled.memory_usage import Memory
+from sardonyx.runtime.editing.history import Commit
+from sardonyx.runtime.io_binding import Binding
+from sardonyx.runtime.live.file_watch import watch as watch_file
+from sardonyx.runtime.live.live_model import Live, When
+from sardonyx.runtime.live.model_version import Version
+from sardonyx.runtime.live.transaction import Edit, Edits
 from sardonyx.runtime.metadata import Metadata
-from sardonyx.runtime.native import NativeModel
 from sardonyx.runtime.options import Compile, Interim, Named, SessionOptions
 from sardonyx.runtime.placement import Placement
-from sardonyx.runtime.profile import Nodes, Profile, drawn_feeds, profile
+from sardonyx.runtime.profiling.profile import Nodes, Profile, drawn_feeds, profile
+from sardonyx.runtime.profiling.timeline import Timeline
 from sardonyx.runtime.run_options import RunOptions
-from sardonyx.runtime.timeline import Timeline
 from sardonyx.runtime.value_info import ValueInfo
-from sardonyx.runtime.version import Version
-from sardonyx.runtime.watch import watch as watch_file
 
 
 class Session(Edits):
@@ -433,7 +433,7 @@ class Session(Edits):
             except BaseException as error:
                 future.set_exception(error)
 
-        background.start("sardonyx-run", compute)
+        background_threads.start("sardonyx-run", compute)
         return future
 
     @property

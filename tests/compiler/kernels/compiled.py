@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sardonyx.compiler.kernels.kernel import Kernel
-from sardonyx.compiler.machine_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.codegen.kernel_builder import Kernel
+from sardonyx.compiler.llvm.object_code import LoadedCode, compiled, module_text
 from sardonyx.core.dim import Size, evaluate
 
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)

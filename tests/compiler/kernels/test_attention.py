@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tests.compiler.kernels.compiled import CompiledKernel
 
-from sardonyx.compiler import storage
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.kernels.attention import KEY_BLOCK, Heads, attention, scratch_bytes
-from sardonyx.compiler.kernels.kernel import Index, Kernel
-from sardonyx.compiler.target import NAMED, Target, host
+from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.core.dim import Dim, evaluate
-from sardonyx.core.types import FLOAT
+from sardonyx.core.ir.types import FLOAT
 
 B, H, S, L, D, W, OFFSET = (Dim.symbol(name) for name in ("b", "h", "s", "t", "d", "w", "offset"))
 TARGETS = [each for each in (NAMED["avx2"], NAMED["avx512"]) if each.vector_bits <= host().vector_bits] or [host()]
@@ -48,12 +48,12 @@ def compiled(target: Target, form: Form) -> CompiledKernel:
     def score(index: tuple[Index, ...], value: str, lanes_there: str | None) -> str:
         _, _, query, key = index
         where = Index(e.add(e.mul(query.base, t), key.base), 1)
-        return e.let(f"fadd <{lanes} x float> {value}, {storage.load(e, FLOAT, mask, where, lanes, lanes_there)}")
+        return e.let(f"fadd <{lanes} x float> {value}, {load_store.load(e, FLOAT, mask, where, lanes, lanes_there)}")
 
     def epilogue(index: tuple[Index, ...], value: str, lanes_there: str | None) -> None:
         batch, head, query, column = index
         row = e.add(e.mul(e.add(e.mul(batch.base, s), query.base), h), head.base)
-        storage.store(e, FLOAT, value, out, Index(e.add(e.mul(row, w), column.base), 1), lanes, lanes_there)
+        load_store.store(e, FLOAT, value, out, Index(e.add(e.mul(row, w), column.base), 1), lanes, lanes_there)
 
     def owned(pointer: str, columns: str | int) -> Heads:
         size = e.mul(t, columns)

@@ -10,7 +10,7 @@ from onnx import helper, parser
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
 from tests.rewrite.rules.test_contributed import TARGET, operators, settled
 

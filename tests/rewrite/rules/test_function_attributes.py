@@ -14,7 +14,7 @@ from onnx import AttributeProto, helper
 import tests.rewrite.rules as package
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import evaluate, pipeline
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GENERATORS, GraphMaker, Law, Unsuitable
 
 FAMILIES = [

@@ -13,7 +13,7 @@ from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.evaluate import evaluate
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 NAMED = {
     "freeze_initializers",

@@ -12,7 +12,7 @@ from onnx import helper, parser
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 
 def transformed(text: str, opset: int = 18, **constants: Any) -> Engine:

@@ -11,7 +11,7 @@ import pytest
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
 
 FAR = 2**63 - 1

@@ -14,8 +14,8 @@ from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.minimum_cut import Network
-from sardonyx.rewrite.rules import orders
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
+from sardonyx.rewrite.rules import axis_permutations
 from tests.rewrite.fuzz import Generator, GraphMaker, Unsuitable, check, generator, run_many
 from tests.rewrite.rules.test_near_misses import transformed
 
@@ -448,5 +448,5 @@ def test_a_minimum_cut_costs_no_more_than_any_other() -> None:
 def test_orders_compose_and_invert() -> None:
     for inner, outer in itertools.product(itertools.permutations(range(4)), repeat=2):
         x = np.empty((2, 3, 4, 5))
-        assert x.transpose(inner).transpose(outer).shape == x.transpose(orders.composed(inner, outer)).shape
-        assert orders.composed(inner, orders.inverse(inner)) == (0, 1, 2, 3)
+        assert x.transpose(inner).transpose(outer).shape == x.transpose(axis_permutations.composed(inner, outer)).shape
+        assert axis_permutations.composed(inner, axis_permutations.inverse(inner)) == (0, 1, 2, 3)

@@ -6,7 +6,7 @@ import onnx
 
 from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
-from sardonyx.rewrite.workspace import Settings
+from sardonyx.rewrite.rewrite_context import Settings
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "local": 1, "other": 3]>
 g (float[2] x) => (float[2] y) { y = local.outer (x) }

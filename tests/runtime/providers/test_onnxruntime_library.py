@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import ExecutionError, ResourceError, UnsupportedError
 from sardonyx.runtime.providers import onnxruntime_library
 from sardonyx.runtime.providers.onnxruntime_library import LibraryRunner, library

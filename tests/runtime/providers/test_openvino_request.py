@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from sardonyx import model as model_io
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.runtime.providers import Settings, Shrinking, make
 from sardonyx.runtime.providers.protocol import Runner
 

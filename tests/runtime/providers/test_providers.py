@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import ExecutionError, FeedError, OptionError, ResourceError, ShapeError, UnsupportedError
 from sardonyx.runtime import providers
 from sardonyx.runtime.providers import Answer, Claim, Refusal, Settings
@@ -416,15 +416,15 @@ def test_loops_inside_of_a_provider_end_in_time(name: str) -> None:
 
 
 def test_auto_measures_once_and_remembers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.runtime import auto
+    from sardonyx.runtime.partition import measured_costs
 
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "store"))
     path = tmp_path / "net.onnx"
     onnx.save(NET, path)
     measured: list[float] = []
-    median = auto._median
-    monkeypatch.setattr(auto, "_median", lambda run: measured.append(found := median(run)) or found)
-    monkeypatch.setattr(auto, "SECONDS", 0.01)
+    median = measured_costs._median
+    monkeypatch.setattr(measured_costs, "_median", lambda run: measured.append(found := median(run)) or found)
+    monkeypatch.setattr(measured_costs, "SECONDS", 0.01)
     first = sardonyx.Session(path, providers="auto")
     assert measured
     assert_equal(first)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import runtime
+from sardonyx.base import background_threads
 from sardonyx.compat.onnxruntime.binding import IOBinding
 from sardonyx.compat.onnxruntime.devices import (
     CPU_MEMORY,
@@ -34,14 +35,13 @@ from sardonyx.compat.onnxruntime.options import RunOptions, SessionOptions
 from sardonyx.compat.onnxruntime.providers import CPU, normalized, ours
 from sardonyx.compat.onnxruntime.unsupported import refuse
 from sardonyx.compat.onnxruntime.values import OrtValue, SparseTensor, numpy_of
-from sardonyx.core import background
 from sardonyx.errors import SardonyxError, UnsupportedError
 from sardonyx.model import load, save, to_proto
 from sardonyx.model.copying import copy_of
 from sardonyx.ops.registry import canonical
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.structure import require_structure
-from sardonyx.runtime.edit import Edit, Edits
+from sardonyx.runtime.live.transaction import Edit, Edits
 from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.providers.reference import without_definition
 from sardonyx.runtime.value_info import ValueInfo
@@ -357,7 +357,7 @@ class InferenceSession(Edits):
                 results, error = [], str(raised) or type(raised).__name__
             callback(results, user_data, error)
 
-        background.start("sardonyx-run", compute)
+        background_threads.start("sardonyx-run", compute)
 
     def run_with_ort_values(
         self,

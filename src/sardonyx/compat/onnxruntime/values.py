@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.base.dlpack import PROCESSOR, from_capsule, from_dlpack, to_capsule
 from sardonyx.compat.onnxruntime.devices import OrtDevice, require_cpu
 from sardonyx.compat.onnxruntime.enums import OrtSparseFormat
 from sardonyx.compat.onnxruntime.unsupported import refuse
-from sardonyx.core.dlpack import PROCESSOR, from_capsule, from_dlpack, to_capsule
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:

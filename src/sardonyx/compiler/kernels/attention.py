@@ -16,17 +16,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sardonyx.compiler import storage
-from sardonyx.compiler.emitter import Variable, float_literal, splat
-from sardonyx.compiler.kernels.gemm_narrow import ROWS, Lines, dots, horizontal_sum
-from sardonyx.compiler.kernels.gemm_pack import fill
-from sardonyx.compiler.kernels.gemm_product import Matrix
-from sardonyx.compiler.kernels.gemm_tile import Tile, accumulate, read, tile_for
-from sardonyx.compiler.kernels.kernel import Epilogue, Index, Kernel
-from sardonyx.compiler.target import Target
-from sardonyx.compiler.vectors import Vector, polynomial
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
+from sardonyx.compiler.kernels.gemm.gemv import ROWS, Lines, dots, horizontal_sum
+from sardonyx.compiler.kernels.gemm.microkernel import Tile, accumulate, read, tile_for
+from sardonyx.compiler.kernels.gemm.operands import Matrix
+from sardonyx.compiler.kernels.gemm.packing import fill
+from sardonyx.compiler.llvm.ir_builder import Variable, float_literal, splat
+from sardonyx.compiler.llvm.vector_value import Vector, polynomial
+from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Size, ceil_div
-from sardonyx.core.types import FLOAT, DType
+from sardonyx.core.ir.types import FLOAT, DType
 
 KEY_BLOCK = 512
 """Keys whose scores are held at once."""
@@ -244,14 +244,14 @@ class _Attention:
     def _begin(self, operand: Heads, batch: str | int, head: str | int) -> str:
         e = self.e
         offset = e.add(e.mul(batch, operand.batch), e.mul(head, operand.head))
-        return e.address(operand.pointer, storage.memory_type(operand.dtype), offset)
+        return e.address(operand.pointer, load_store.memory_type(operand.dtype), offset)
 
     def _pack(self, start: str) -> None:
         """Pack all keys of a head: they are the columns of the product's second operand."""
         e, tile, k = self.e, self.tile, self.k
         turned = Matrix(start, k.dtype, k.column, k.row)
         with e.loop(0, self.keys, tile.columns) as key:
-            source = e.address(start, storage.memory_type(k.dtype), e.mul(key, k.row))
+            source = e.address(start, load_store.memory_type(k.dtype), e.mul(key, k.row))
             left = e.least(tile.columns, e.sub(self.keys, key))
             fill(e, tile, turned, source, left, self.depth, e.address(self.packed, "float", e.mul(key, self.depth)))
 
@@ -262,7 +262,7 @@ class _Attention:
         if packs == "false":
             return
         with e.when(packs), e.loop(0, self.width, tile.columns) as column:
-            source = e.address(start, storage.memory_type(v.dtype), e.mul(column, v.column))
+            source = e.address(start, load_store.memory_type(v.dtype), e.mul(column, v.column))
             left = e.least(tile.columns, e.sub(self.width, column))
             matrix = Matrix(start, v.dtype, v.row, v.column)
             fill(
@@ -292,7 +292,7 @@ class _Attention:
         packed = e.address(self.packed_values, "float", e.add(panel, e.mul(key, tile.columns)))
         if packs == "true":
             return Heads(packed, FLOAT, 0, 0, tile.columns, 1)
-        there = e.address(head.v, storage.memory_type(v.dtype), e.add(e.mul(key, v.row), e.mul(column, v.column)))
+        there = e.address(head.v, load_store.memory_type(v.dtype), e.add(e.mul(key, v.row), e.mul(column, v.column)))
         if packs == "false":
             return dataclasses.replace(v, pointer=there)
         pointer = e.let(f"select i1 {packs}, ptr {packed}, ptr {there}")
@@ -373,7 +373,7 @@ class _Attention:
         lines = []
         for offset in range(rows):
             there = e.add(queries.row, e.least(offset, e.sub(queries.count, 1)) if offset else 0)
-            lines.append(e.address(head.q, storage.memory_type(q.dtype), e.mul(there, q.row)))
+            lines.append(e.address(head.q, load_store.memory_type(q.dtype), e.mul(there, q.row)))
 
         def load_q(number: int, place: str | int) -> str:
             return read(e, tile, q.dtype, lines[number], Index(e.mul(place, q.column)), tile.lanes)
@@ -494,7 +494,7 @@ class _Attention:
             return read(e, tile, FLOAT, self.scores, Index(e.add(place, number * KEY_BLOCK)), tile.lanes)
 
         def load_v(place: str | int) -> list[str]:
-            line = e.address(v.pointer, storage.memory_type(v.dtype), e.mul(place, v.row))
+            line = e.address(v.pointer, load_store.memory_type(v.dtype), e.mul(place, v.row))
             found = []
             for number in range(vectors):
                 there = mask if number == vectors - 1 else None

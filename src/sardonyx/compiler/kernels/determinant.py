@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sardonyx.compiler.emitter import Emitter, float_literal
-from sardonyx.compiler.vectors import Vector
+from sardonyx.compiler.llvm.ir_builder import Emitter, float_literal
+from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.dim import Size
 
 

@@ -1,11 +1,11 @@
-"""Sums over tree ensembles: many rows through one tree, or one row through many trees, side by side.
+"""Sums over tree ensembles: many rows through one tree, or one row through many trees, in vector lanes.
 
-A group of rows goes through the tops of trees without walking (see :mod:`sardonyx.compiler.tree_layout`): the lanes of
-vectors are rows, and every node costs one comparison. From the ends of the tops, rows walk on: a step loads a node,
-compares a key with its limit, and adds the outcome to the place of the first child: nothing jumps. Several ways at once
-hide that each step waits for the one before. Rows that are too few for a group go one by one through several trees at
-a time; where there are many trees, a kernel of its own does that for all threads to share. Weights are added tree by
-tree in any case.
+The top levels of trees are evaluated for a group of rows without branches
+(:mod:`sardonyx.compiler.analysis.tree_layout`):
+lanes are rows, and every node costs one comparison. Below the top, rows are traversed: a step loads a node, compares a
+key with its limit, and adds the outcome to the index of the first child, without a branch. Several independent
+traversals hide the latency of each step. Rows that are too few for a group go one by one through several trees at a
+time; with many trees, a kernel of its own shares that work among all threads. Weights are always added tree by tree.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sardonyx.compiler.emitter import suffix
-from sardonyx.compiler.kernels.kernel import Kernel
-from sardonyx.compiler.tree_layout import GROUP, GROUP_STEPS, GROUP_WAYS, LINE, ROW_STEPS, WAYS, column_bits
-from sardonyx.compiler.vectors import Vector
+from sardonyx.compiler.analysis.tree_layout import GROUP, GROUP_STEPS, GROUP_WAYS, LINE, ROW_STEPS, WAYS, column_bits
+from sardonyx.compiler.codegen.kernel_builder import Kernel
+from sardonyx.compiler.llvm.ir_builder import suffix
+from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min
 
 _MOST_LINES = 32
@@ -32,7 +32,7 @@ _CHUNK = 8 * WAYS
 
 @dataclass(frozen=True)
 class Forest:
-    """An ensemble as the kernel sees it (see :class:`sardonyx.compiler.trees.Ensemble`).
+    """An ensemble as the kernel sees it (see :class:`sardonyx.compiler.analysis.tree_ensembles.Ensemble`).
 
     Attributes:
         nodes: Pointer to the nodes.

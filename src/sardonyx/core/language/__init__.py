@@ -6,6 +6,18 @@ Axes may be negative. Sizes are ints or Dims. Numbers among operands take the el
 from __future__ import annotations
 
 from sardonyx.core.dim import Size, product
+from sardonyx.core.eval.tensor import (
+    Operand,
+    Tensor,
+    broadcast_shapes,
+    broadcast_to,
+    constant,
+    elementwise,
+    size_tensor,
+    sizes_of,
+)
+from sardonyx.core.eval.trace import call, cond, loop, stack
+from sardonyx.core.language.contractions import contract, convolve, determinant, einsum, fft, matmul, reduce_window
 from sardonyx.core.language.elementwise import (
     abs_,
     acos,
@@ -48,20 +60,6 @@ from sardonyx.core.language.elementwise import (
     where,
     widened,
 )
-from sardonyx.core.language.known import (
-    elements,
-    is_one,
-    normalized_axes,
-    normalized_axis,
-    number,
-    of_rank,
-    one_size,
-    shape_tensor,
-    sizes,
-    static,
-    static_scalar,
-    static_size,
-)
 from sardonyx.core.language.movement import (
     ScatterKind,
     concat,
@@ -83,7 +81,6 @@ from sardonyx.core.language.movement import (
     take,
     unsqueeze,
 )
-from sardonyx.core.language.products import contract, convolve, determinant, einsum, fft, matmul, reduce_window
 from sardonyx.core.language.reductions import (
     all_of,
     any_of,
@@ -101,17 +98,20 @@ from sardonyx.core.language.reductions import (
     top_k,
 )
 from sardonyx.core.language.sources import arange, full, full_like, iota, normal, ones_like, uniform, zero, zeros_like
-from sardonyx.core.tensor import (
-    Operand,
-    Tensor,
-    broadcast_shapes,
-    broadcast_to,
-    constant,
-    elementwise,
-    size_tensor,
-    sizes_of,
+from sardonyx.core.language.static_values import (
+    elements,
+    is_one,
+    normalized_axes,
+    normalized_axis,
+    number,
+    of_rank,
+    one_size,
+    shape_tensor,
+    sizes,
+    static,
+    static_scalar,
+    static_size,
 )
-from sardonyx.core.trace import call, cond, loop, stack
 
 __all__ = [
     "Operand",

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.core import types as t
-from sardonyx.core.tensor import (
-    Operand,
-    Tensor,
-    apply,
-    constant,
-    elementwise,
-)
-from sardonyx.core.types import DType
+from sardonyx.core.eval.tensor import Operand, Tensor, apply, constant, elementwise
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 
 
 def abs_(x: Tensor) -> Tensor:

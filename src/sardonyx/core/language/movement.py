@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from sardonyx.core import types as t
 from sardonyx.core.dim import Size, product
 from sardonyx.core.dim import equal as same
+from sardonyx.core.eval.tensor import Operand, Tensor, apply, broadcast_to, constant, size_tensor
+from sardonyx.core.ir import types as t
 from sardonyx.core.language.elementwise import where
-from sardonyx.core.language.known import normalized_axes, normalized_axis, of_rank, static_size
 from sardonyx.core.language.sources import iota
-from sardonyx.core.tensor import (
-    Operand,
-    Tensor,
-    apply,
-    broadcast_to,
-    constant,
-    size_tensor,
-)
+from sardonyx.core.language.static_values import normalized_axes, normalized_axis, of_rank, static_size
 from sardonyx.errors import ShapeError
 
 

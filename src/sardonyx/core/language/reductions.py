@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core.dim import Size, product
+from sardonyx.core.eval.tensor import Tensor, apply, size_tensor
 from sardonyx.core.language.elementwise import cast, exp, log, stop_gradient
-from sardonyx.core.language.known import normalized_axes, normalized_axis
 from sardonyx.core.language.movement import reshape
-from sardonyx.core.tensor import (
-    Tensor,
-    apply,
-    size_tensor,
-)
+from sardonyx.core.language.static_values import normalized_axes, normalized_axis
 
 
 def _reduce(kind: str, x: Tensor, axes: Sequence[int] | None, keepdims: bool) -> Tensor:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.core import types as t
 from sardonyx.core.dim import Size
-from sardonyx.core.language.known import normalized_axis
-from sardonyx.core.tensor import (
-    Operand,
-    Tensor,
-    apply,
-    broadcast_to,
-    constant,
-)
-from sardonyx.core.types import DType
+from sardonyx.core.eval.tensor import Operand, Tensor, apply, broadcast_to, constant
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
+from sardonyx.core.language.static_values import normalized_axis
 
 
 def full(shape: Sequence[Size], value: Operand, dtype: DType) -> Tensor:

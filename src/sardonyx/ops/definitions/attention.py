@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import dim_max, floor_div
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Size, Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.registry import operator
 

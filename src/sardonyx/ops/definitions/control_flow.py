@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import equal
-from sardonyx.core.graph import Value
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import OptionalType, TensorType, Type
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import OptionalType, TensorType, Type
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sequences import as_optional, optional_element
 from sardonyx.ops.graph import Body

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.core import differentiation
-from sardonyx.core.graph import Value
-from sardonyx.core.interpreter import evaluate
+from sardonyx.core.eval.interpreter import evaluate
+from sardonyx.core.eval.run_context import current_run, tracing
+from sardonyx.core.eval.tensor import apply_any, get
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
-from sardonyx.core.run_context import current_run, tracing
-from sardonyx.core.tensor import apply_any, get
-from sardonyx.core.trace import trace
+from sardonyx.core.transform import differentiation
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.registry import Between, operator
 

@@ -9,9 +9,9 @@ import io
 
 import numpy as np
 
-from sardonyx.core import types as t
-from sardonyx.core.host import unknown_size
-from sardonyx.core.types import TensorType, Type
+from sardonyx.core.eval.host_function import unknown_size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.errors import InvalidModelError, MissingDependencyError, ResourceError
 from sardonyx.ops.registry import host_operator
 

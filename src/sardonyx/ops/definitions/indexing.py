@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Size
-from sardonyx.core.host import HostFunction, host, unknown_size
+from sardonyx.core.eval.host_function import HostFunction, host, unknown_size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import TensorType
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.registry import host_operator, operator
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import POSITIVE, Size, ceil_div, equal, floor_div
-from sardonyx.core.graph import Value
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.windows import explicit_padding, per_axis

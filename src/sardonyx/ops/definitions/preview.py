@@ -6,7 +6,7 @@ Source: ONNX Operators, domain *ai.onnx.preview*.
 from __future__ import annotations
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import ShapeError
 from sardonyx.ops.definitions.attention import repeat_heads, scaled_scores

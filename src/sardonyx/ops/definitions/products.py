@@ -9,7 +9,7 @@ import string
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.quantization import requantized

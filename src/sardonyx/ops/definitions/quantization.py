@@ -6,10 +6,10 @@ Source: ONNX Operators, *QuantizeLinear*, *DequantizeLinear*, *DynamicQuantizeLi
 from __future__ import annotations
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import ceil_div, equal
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.registry import operator
 

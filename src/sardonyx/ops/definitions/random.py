@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Size, Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import ExecutionError, InvalidModelError
 from sardonyx.ops.registry import operator
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Bounds, Dim, Size, at_least, dim_max, dim_min, floor_div, substitute, symbols
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.registry import operator

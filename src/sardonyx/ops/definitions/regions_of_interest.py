@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Size
-from sardonyx.core.graph import Value
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.definitions.sampling import interpolated, pixels_or_border, weighted

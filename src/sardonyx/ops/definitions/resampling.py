@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, Size, at_least, floor_div
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sampling import between, cubic, precision

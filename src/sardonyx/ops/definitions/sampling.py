@@ -8,8 +8,8 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Size
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import TypeMismatchError
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Dim, symbols
-from sardonyx.core.graph import DEFINED, Value
-from sardonyx.core.host import HostFunction, host, unknown_size
+from sardonyx.core.eval.host_function import HostFunction, host, unknown_size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import DEFINED, Value
+from sardonyx.core.ir.types import OptionalType, SequenceType, TensorType, Type
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import ExecutionError, InvalidModelError, TypeMismatchError
 from sardonyx.ops.graph import Body
 from sardonyx.ops.registry import host_operator, operator

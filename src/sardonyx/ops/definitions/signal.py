@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import dim_max, floor_div
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Size, Tensor
 from sardonyx.errors import ExecutionError, InvalidModelError, NeedsValueError, ShapeError
 from sardonyx.ops.registry import operator

@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Size, ceil_div, dim_max
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import InvalidModelError, ShapeError, TypeMismatchError
 from sardonyx.ops.registry import operator
 

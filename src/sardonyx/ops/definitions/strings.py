@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from sardonyx.core import types as t
-from sardonyx.core.host import unknown_size
-from sardonyx.core.tensor import broadcast_shapes
-from sardonyx.core.types import TensorType, Type
+from sardonyx.core.eval.host_function import unknown_size
+from sardonyx.core.eval.tensor import broadcast_shapes
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.errors import InvalidModelError, NeedsValueError, ShapeError
 from sardonyx.ops.re2 import compiled
 from sardonyx.ops.registry import host_operator

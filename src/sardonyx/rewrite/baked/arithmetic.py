@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.dim_expression import Atom
+from sardonyx.core.dim.polynomial import Atom
 from sardonyx.errors import ShapeError
 from sardonyx.rewrite.names import Names, node_names, value_names
 

@@ -12,8 +12,8 @@ from sardonyx.core.dim import Size, dim_min
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.notation import Attention, Concat, Expand, Shape, Transpose
+from sardonyx.rewrite.rules.attention_heads import heads_joined_after, joined_heads, parted
 from sardonyx.rewrite.rules.broadcasting import repeated
-from sardonyx.rewrite.rules.heads import heads_joined_after, joined_heads, parted
 from sardonyx.rewrite.rules.masks import MASKED, leaves_a_key, may_hide_all, table_of
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.scales import scaled

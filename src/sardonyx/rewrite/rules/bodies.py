@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import COMMUTATIVE
-from sardonyx.rewrite.workspace import Workspace
+from sardonyx.rewrite.rewrite_context import Workspace
 
 
 def body_of(node: ir.Node, name: str) -> ir.Graph | None:

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterator
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.contents import contents_in
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, Patch, Result
 from sardonyx.rewrite.rules.bodies import substitute
 from sardonyx.rewrite.sweep import sweep
+from sardonyx.rewrite.weight_digest import contents_in
 
 
 @sweep("hoist_body_initializers", exactness=EXACT)

@@ -16,7 +16,7 @@ from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import again
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
-from sardonyx.rewrite.watching import asked
+from sardonyx.rewrite.weight_dependencies import asked
 
 BROADCASTING = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater"}

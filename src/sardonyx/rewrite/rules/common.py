@@ -10,11 +10,11 @@ from typing import cast
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.contents import Contents, contents_in
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import COMMUTATIVE, EXACT, Patch, Result, rule
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
+from sardonyx.rewrite.weight_digest import Contents, contents_in
 
 
 @rule("extract_constant_to_initializer", on="Constant", exactness=EXACT)

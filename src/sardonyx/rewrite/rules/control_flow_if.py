@@ -10,6 +10,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Operand, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Where
+from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.rules.bodies import (
     Numbers,
     adopted,
@@ -23,7 +24,6 @@ from sardonyx.rewrite.rules.bodies import (
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
-from sardonyx.rewrite.workspace import Workspace
 
 
 def known_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:

@@ -11,8 +11,8 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.facts import captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import Numbers, adopted, copied, immovable, release_outputs, splice
-from sardonyx.rewrite.rules.carried import Carried, carried, source_within, supplant, surely_runs, without
 from sardonyx.rewrite.rules.control_flow_if import known_condition
+from sardonyx.rewrite.rules.loop_carried import Carried, carried, source_within, supplant, surely_runs, without
 from sardonyx.rewrite.site import Site
 
 MOST_UNROLLED = 1024

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Concat, Transpose
-from sardonyx.rewrite.rules.carried import Carried, carried, surely_runs, without
+from sardonyx.rewrite.rules.loop_carried import Carried, carried, surely_runs, without
 from sardonyx.rewrite.rules.signatures import with_axes
 from sardonyx.rewrite.site import Site
 

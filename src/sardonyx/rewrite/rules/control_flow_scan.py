@@ -8,7 +8,7 @@ from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import immovable, release_outputs, splice
-from sardonyx.rewrite.rules.carried import Carried, carried
+from sardonyx.rewrite.rules.loop_carried import Carried, carried
 from sardonyx.rewrite.site import Site
 
 ROUNDED = frozenset(

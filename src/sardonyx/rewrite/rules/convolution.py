@@ -15,7 +15,7 @@ from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, 
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import with_axes
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.watching import asked, made
+from sardonyx.rewrite.weight_dependencies import asked, made
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 

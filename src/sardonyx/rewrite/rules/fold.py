@@ -16,9 +16,9 @@ from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result
 from sardonyx.rewrite.names import node_label
+from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.sweep import sweep
-from sardonyx.rewrite.watching import is_watched, made, tensor_of
-from sardonyx.rewrite.workspace import Workspace
+from sardonyx.rewrite.weight_dependencies import is_watched, made, tensor_of
 
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
 """Never folded: quantization is what engines look for, and a Constant or Identity is the rules' business."""

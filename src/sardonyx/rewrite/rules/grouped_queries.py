@@ -9,8 +9,14 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import APPROXIMATES, Expr, Patch, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.notation import Add, Cast, Expand, Gather, Shape, Sub
 from sardonyx.rewrite.rules.attention import Scores, objection, scores
+from sardonyx.rewrite.rules.attention_heads import (
+    HEADS_SECOND,
+    heads_joined_after,
+    joined_heads,
+    parted,
+    repeated_heads,
+)
 from sardonyx.rewrite.rules.caches import appended, of_one_length
-from sardonyx.rewrite.rules.heads import HEADS_SECOND, heads_joined_after, joined_heads, parted, repeated_heads
 from sardonyx.rewrite.rules.masks import is_causal, is_causal_behind
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.site import Site

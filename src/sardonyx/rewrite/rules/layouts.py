@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts, targets
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr
+from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Said, has_rank, inverse, retold
 from sardonyx.rewrite.rules.broadcasting import BROADCASTING, CHOOSING
-from sardonyx.rewrite.rules.orders import Operand, Order, Said, has_rank, inverse, retold
 from sardonyx.rewrite.rules.signatures import axes, normalized
 from sardonyx.rewrite.rules.windows_in_order import matmul, pooling, resize
 from sardonyx.rewrite.site import Site

@@ -25,8 +25,8 @@ from sardonyx.rewrite.language import (
 )
 from sardonyx.rewrite.notation import Add, Div, Erf, MatMul, Mul, Reciprocal, Sigmoid, Transpose
 from sardonyx.rewrite.opset import decompose
+from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.workspace import Workspace
 
 DECOMPOSED = {
     "Attention": "legalize_attention",

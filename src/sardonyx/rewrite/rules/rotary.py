@@ -17,7 +17,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
 from sardonyx.rewrite.notation import Expand, RotaryEmbedding, Transpose, Unsqueeze
 from sardonyx.rewrite.rules.attention import FLOATS
-from sardonyx.rewrite.rules.heads import HEADS_SECOND, parted
+from sardonyx.rewrite.rules.attention_heads import HEADS_SECOND, parted
 from sardonyx.rewrite.rules.normalization import made_by
 from sardonyx.rewrite.rules.signatures import (
     again,

@@ -14,7 +14,7 @@ from sardonyx.rewrite.notation import Add, MatMul, Mul
 from sardonyx.rewrite.rules.polynomials import number_of
 from sardonyx.rewrite.rules.signatures import again
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.watching import asked, made
+from sardonyx.rewrite.weight_dependencies import asked, made
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 

@@ -11,9 +11,9 @@ from sardonyx.errors import SardonyxError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
 from sardonyx.rewrite.notation import Concat, Reshape, Slice
+from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.rules.fold import evaluate_constants
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.workspace import Workspace
 
 PEEKED_ELEMENTS = 1 << 23
 """Indices looked at, at most, to see what they address."""

@@ -23,8 +23,8 @@ from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Repla
 from sardonyx.rewrite.minimum_cut import NEVER, Network
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Transpose
+from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Said, composed, inverse
 from sardonyx.rewrite.rules.layouts import MANY, in_order
-from sardonyx.rewrite.rules.orders import Operand, Order, Said, composed, inverse
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES
-from sardonyx.rewrite.rules.orders import Order, Said, has_rank, inverse, retold
+from sardonyx.rewrite.rules.axis_permutations import Order, Said, has_rank, inverse, retold
 from sardonyx.rewrite.site import Site
 
 

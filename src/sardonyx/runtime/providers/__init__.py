@@ -38,7 +38,7 @@ __all__ = [
 GROUP = "sardonyx.providers"
 
 _OWN = {
-    "native": ("sardonyx.runtime.providers.native", "NativeProvider"),
+    "native": ("sardonyx.runtime.compiled.native_provider", "NativeProvider"),
     "reference": ("sardonyx.runtime.providers.reference", "ReferenceProvider"),
     "onnxruntime": ("sardonyx.runtime.providers.onnxruntime", "OnnxRuntimeProvider"),
     "openvino": ("sardonyx.runtime.providers.openvino", "OpenVinoProvider"),

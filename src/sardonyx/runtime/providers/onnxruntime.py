@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
 from sardonyx.ops.graph import declared_type
 from sardonyx.ops.registry import canonical

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import ExecutionError, ResourceError, UnsupportedError
 
 NAMES = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}.get(sys.platform, "libonnxruntime.so*")

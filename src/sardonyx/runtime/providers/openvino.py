@@ -9,13 +9,13 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.core.run_context import RunContext
-from sardonyx.core.types import TensorType, Type, numpy_dtype
+from sardonyx.core.eval.run_context import RunContext
+from sardonyx.core.ir.types import TensorType, Type, numpy_dtype
 from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
 from sardonyx.ops.graph import declared_type
 from sardonyx.ops.registry import canonical
 from sardonyx.rewrite import facts
-from sardonyx.runtime.parts import boundary, is_constant_node, part_of
+from sardonyx.rewrite.surgery.subgraph import boundary, is_constant_node, part_of
 from sardonyx.runtime.providers.estimates import node_seconds
 from sardonyx.runtime.providers.openvino_request import Expected, Request
 from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings

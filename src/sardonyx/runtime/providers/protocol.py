@@ -1,8 +1,8 @@
 """What something must be able to do to run a part of a model.
 
 A provider looks at a model and says which of its nodes it can take, and at what cost. It is then given *parts* of the
-model, each a model of its own, to make ready; what comes of that runs them. :mod:`sardonyx.runtime.partition` decides
-who gets which node.
+model, each a model of its own, to make ready; what comes of that runs them.
+:mod:`sardonyx.runtime.partition.assignment` assigns nodes to providers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import onnx_ir as ir
 
-from sardonyx.compiler.denormals import Denormals
-from sardonyx.core.run_context import RunContext
+from sardonyx.compiler.target.denormals import Denormals
+from sardonyx.core.eval.run_context import RunContext
 
 OptimizationLevel = Literal["none", "basic", "all"]
 """How much a model is rewritten before it runs: not, by rewrites that keep every bit, or by all."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.core.run_context import RunContext
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.ops.registry import canonical, find

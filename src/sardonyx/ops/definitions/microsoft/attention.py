@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import Size, floor_div
 from sardonyx.core.dim import equal as same
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError, UnsupportedError
 from sardonyx.ops.definitions import attention as standard

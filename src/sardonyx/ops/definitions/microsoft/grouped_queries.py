@@ -7,8 +7,8 @@ Source: ONNX Runtime's contrib operators, *GroupQueryAttention*; Ainslie et al. 
 from __future__ import annotations
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
 from sardonyx.core.dim import dim_max, floor_div
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, UnsupportedError
 from sardonyx.ops.definitions.attention import join_heads, repeat_heads, rotary_embedding, scaled_scores, split_heads

@@ -7,7 +7,7 @@ Source: ONNX Runtime's contrib operators, *SkipLayerNormalization*, *SkipSimplif
 from __future__ import annotations
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import ShapeError
 from sardonyx.ops.definitions.normalization import layer_normalization

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions import activations, pooling, quantization
 from sardonyx.ops.definitions.products import shifted

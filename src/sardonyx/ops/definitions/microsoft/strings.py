@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sardonyx.core import types as t
-from sardonyx.core.host import unknown_size
-from sardonyx.core.types import TensorType, Type
+from sardonyx.core.eval.host_function import unknown_size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.registry import host_operator
 

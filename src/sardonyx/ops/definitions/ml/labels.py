@@ -12,10 +12,10 @@ from typing import cast
 import numpy as np
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
-from sardonyx.core.host import HostFunction, host
+from sardonyx.core.eval.host_function import HostFunction, host
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import TensorType, Type
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.registry import operator
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.core import types as t
-from sardonyx.core.host import unknown_size
-from sardonyx.core.types import MapType, SequenceType, TensorType, Type
+from sardonyx.core.eval.host_function import unknown_size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import MapType, SequenceType, TensorType, Type
 from sardonyx.errors import ExecutionError, InvalidModelError
 from sardonyx.ops.registry import host_operator
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.definitions.ml.labels import class_labels

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sardonyx.core import language as L
-from sardonyx.core import types as t
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Tensor
-from sardonyx.core.types import DType
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.definitions.ml.labels import class_labels
 from sardonyx.ops.definitions.ml.post_transforms import NAMES, both_classes, transformed

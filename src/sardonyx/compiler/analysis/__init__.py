@@ -1,0 +1,1 @@
+"""Read-only questions about Core graphs: views, constants, patterns, control flow, loops of stable shape."""

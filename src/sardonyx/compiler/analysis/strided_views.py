@@ -1,0 +1,256 @@
+"""Views: values that are only another way to look at the elements of another value in memory.
+
+A permutation, a reversal, a slice, a broadcast, and most reshapes move nothing: the reader's addresses do it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sardonyx.core.dim import Dim, Size, divides, equal, floor_div
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import TensorType
+
+MOVEMENTS = frozenset({"reshape", "permute", "broadcast", "slice", "reverse", "stop_gradient"})
+"""Primitives that only rename the places of one operand's elements."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Elements of a value in memory, at ``offset + sum(index * stride)``.
+
+    Attributes:
+        base: The value that is in memory, row-major and contiguous.
+        offset: Of the first element, in elements.
+        shape: Sizes of the view.
+        strides: Elements between neighbours, an axis each; 0 where an axis repeats.
+    """
+
+    base: Value
+    offset: Size
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+
+
+def shape_of(value: Value) -> tuple[Size, ...]:
+    """The sizes of a tensor value."""
+    assert isinstance(value.type, TensorType)
+    assert value.type.shape is not None
+    return value.type.shape
+
+
+def may_repeat(size: Size, wide: Size) -> bool:
+    """Whether only a run tells that an axis is repeated: its size is open, and may be 1 where the other is not."""
+    return isinstance(size, Dim) and size != wide and not equal(size, wide)
+
+
+def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Row-major strides."""
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def view(value: Value, stop: frozenset[Value] | set[Value] | dict[Value, object] = frozenset()) -> View:
+    """The value as a view of what it is made of by movements.
+
+    Args:
+        value: A tensor.
+        stop: Values that are in memory anyway: the view ends there.
+
+    Returns:
+        The view; of ``value`` itself where it is no movement, or one that has to copy.
+    """
+    shape = shape_of(value)
+    itself = View(value, 0, shape, contiguous(shape))
+    if value in stop or value.op not in MOVEMENTS:
+        return itself
+    inner = view(value.operands[0], stop)
+    params = value.params
+    if value.op == "stop_gradient":
+        return inner
+    if value.op == "permute":
+        axes = params["axes"]
+        return View(inner.base, inner.offset, shape, tuple(inner.strides[axis] for axis in axes))
+    if value.op == "broadcast":
+        if any(may_repeat(size, wide) for size, wide in zip(inner.shape, shape, strict=True)):
+            return itself
+        strides = tuple(
+            0 if size == 1 and wide != 1 else stride
+            for size, wide, stride in zip(inner.shape, shape, inner.strides, strict=True)
+        )
+        return View(inner.base, inner.offset, shape, strides)
+    if value.op == "slice":
+        offset = inner.offset + sum(
+            (start * stride for start, stride in zip(params["starts"], inner.strides, strict=True)), start=0
+        )
+        strides = tuple(stride * step for stride, step in zip(inner.strides, params["strides"], strict=True))
+        return View(inner.base, offset, shape, strides)
+    if value.op == "reverse":
+        offset = inner.offset
+        strides_list = list(inner.strides)
+        for axis in params["axes"]:
+            offset = offset + (shape[axis] - 1) * inner.strides[axis]
+            strides_list[axis] = -1 * inner.strides[axis]
+        return View(inner.base, offset, shape, tuple(strides_list))
+    reshaped = reshaped_strides(inner.shape, inner.strides, shape)
+    return itself if reshaped is None else View(inner.base, inner.offset, shape, reshaped)
+
+
+def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
+    """Split the axes of two shapes of equal element counts into the smallest runs whose products are known to be equal.
+
+    Returns:
+        Pairs of axis lists, in order; axes of size 1 may be left with an empty other side.
+    """
+    # Where the last axes are the same, so is what is left of the counts, also where nothing tells their factors apart.
+    last = 0
+    while last < min(len(first), len(second)) and _same(first[-1 - last], second[-1 - last]):
+        last += 1
+    groups = _groups(first[: len(first) - last], second[: len(second) - last])
+    if groups is None:
+        groups = [([*range(len(first) - last)], [*range(len(second) - last)])]
+    return groups + [([len(first) - each], [len(second) - each]) for each in range(last, 0, -1)]
+
+
+def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+    """Split axes from the first one on; None where sizes cannot be told apart."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(first) or j < len(second):
+        mine: list[int] = []
+        theirs: list[int] = []
+        a: Size = 1
+        b: Size = 1
+        while True:
+            if i < len(first) and j < len(second) and not mine and not theirs:
+                a, b = first[i], second[j]
+                mine.append(i)
+                theirs.append(j)
+                i, j = i + 1, j + 1
+            elif _same(a, b):
+                break
+            elif j < len(second) and (i >= len(first) or _smaller(b, a)):
+                b = b * second[j]
+                theirs.append(j)
+                j += 1
+            elif i < len(first):
+                a = a * first[i]
+                mine.append(i)
+                i += 1
+            else:
+                return None
+            if (i >= len(first) and j >= len(second)) and not _same(a, b):
+                return None
+        if not mine and not theirs:
+            # What is left over on one side alone has size 1.
+            groups += [([axis], []) for axis in range(i, len(first))] + [([], [axis]) for axis in range(j, len(second))]
+            break
+        groups.append((mine, theirs))
+    return groups
+
+
+def common_factors(first: Sequence[Size], second: Sequence[Size]) -> tuple[list[list[Size]], list[list[Size]]] | None:
+    """The sizes of two shapes of equal element counts as products of the same factors in the same order.
+
+    A place along the axes of one is then told along those of the other factor by factor: [32, h, w] and [8, 4 * h * w]
+    are [8, 4, h, w] both.
+
+    Returns:
+        The factors of each axis of the first, and of each of the second; None where none are known.
+    """
+    mine, theirs = list(first), list(second)
+    found: list[list[Size]] = [[] for _ in first]
+    other: list[list[Size]] = [[] for _ in second]
+    i = j = 0
+    while i < len(mine) and j < len(theirs):
+        a, b = mine[i], theirs[j]
+        if run := _run(mine[i:], b):
+            for at in range(i, i + run):
+                found[at].append(mine[at])
+            other[j] += mine[i : i + run]
+            i, j = i + run, j + 1
+        elif run := _run(theirs[j:], a):
+            for at in range(j, j + run):
+                other[at].append(theirs[at])
+            found[i] += theirs[j : j + run]
+            i, j = i + 1, j + run
+        elif _is_factor(a, b):
+            found[i].append(a)
+            other[j].append(a)
+            i, theirs[j] = i + 1, floor_div(b, a)
+        elif _is_factor(b, a):
+            found[i].append(b)
+            other[j].append(b)
+            mine[i], j = floor_div(a, b), j + 1
+        else:
+            return None
+    whole = all(size == 1 for size in (*mine[i:], *theirs[j:]))
+    return (found, other) if whole else None
+
+
+def _is_factor(size: Size, product: Size) -> bool:
+    """Whether a size is a number that divides another in every run."""
+    return isinstance(size, int) and size > 0 and divides(size, product) is True
+
+
+def _run(sizes: Sequence[Size], product: Size) -> int:
+    """How many of the first sizes have this product; 0 where none are known to."""
+    so_far: Size = 1
+    for count, size in enumerate(sizes, 1):
+        so_far = so_far * size
+        if _same(so_far, product):
+            return count
+    return 0
+
+
+def repeats_one(value: Value) -> bool:
+    """Whether a value is one number everywhere, wherever it is read."""
+    return value.op == "constant" or (
+        value.op == "broadcast" and all(size == 1 for size in shape_of(value.operands[0]))
+    )
+
+
+def _same(a: Size, b: Size) -> bool:
+    """Whether two sizes are known to be equal."""
+    return a == b or equal(a, b) is True
+
+
+def _smaller(a: Size, b: Size) -> bool:
+    """Whether ``a`` is the one to multiply on: the lesser of numbers, a number before an open size."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return isinstance(a, int)
+
+
+def reshaped_strides(shape: Sequence[Size], strides: Sequence[Size], target: Sequence[Size]) -> tuple[Size, ...] | None:
+    """The strides of a view after a reshape; None where elements would have to move."""
+    groups = factor_groups(shape, target)
+    found: list[Size] = [0] * len(target)
+    for mine, theirs in groups:
+        wide = [axis for axis in mine if shape[axis] != 1]
+        for axis, following in itertools.pairwise(wide):
+            if strides[axis] != strides[following] * shape[following]:
+                return None
+        step: Size = strides[wide[-1]] if wide else 0
+        for axis in reversed(theirs):
+            found[axis] = step
+            step = step * target[axis]
+    return tuple(found)
+
+
+def merged(shape: Sequence[Size], *strides: Sequence[Size]) -> tuple[list[Size], list[list[Size]]] | None:
+    """Axes as one, where every stride list lets them: the size and a stride of each list, in lists of length one."""
+    wide = [axis for axis in range(len(shape)) if shape[axis] != 1]
+    for steps in strides:
+        for axis, following in itertools.pairwise(wide):
+            if steps[axis] != steps[following] * shape[following]:
+                return None
+    last = wide[-1] if wide else -1
+    return [math.prod(shape)], [[steps[last] if wide else 0] for steps in strides]

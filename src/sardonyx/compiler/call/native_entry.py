@@ -1,0 +1,511 @@
+"""Entries: Python functions made from generated code, for calls that take less time than Python needs to prepare them.
+
+An entry checks its arguments (exact types, ranks and memory order), makes its tape ready for their sizes where these
+are not those of the call before, writes their addresses to it, makes the results, and plays the tape without the
+interpreter's lock. Anything unusual gives ``None``, and the caller goes the usual way. The code knows CPython and numpy
+by the addresses of their functions, which stand with all else in a table that is the function's ``self``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
+
+from sardonyx.base.artifact_store import store
+from sardonyx.base.call_once import once
+from sardonyx.compiler.call.call_context import Context
+from sardonyx.compiler.codegen.element_reader import dtype_of
+from sardonyx.compiler.executor.tape_planner import FAULT, PlanWord, release
+from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, loaded
+from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.llvm.object_code import LoadedCode, module_text
+from sardonyx.compiler.llvm.parallel_build import objects
+from sardonyx.compiler.target.description import Target
+from sardonyx.core.ir.graph import Value
+
+# Where numpy keeps what of an array (PyArrayObject_fields), in bytes.
+_DATA, _RANK, _SHAPE, _DTYPE, _FLAGS = 16, 24, 32, 56, 64
+_KIND = 24
+"""Where numpy keeps kind, order of bytes and number of an element type, one word (PyArray_Descr)."""
+
+_ORDERED = 0x0001 | 0x0100
+"""The flags of arrays that are contiguous and aligned."""
+
+_TYPE = 8
+"""Where an object's type is."""
+
+
+class Word(IntEnum):
+    """The words of the table."""
+
+    GET_ITEM = 0
+    CALL = 1
+    SAVE_THREAD = 2
+    RESTORE_THREAD = 3
+    NEW_LIST = 4
+    SET_ITEM = 5
+    RELEASE = 6
+    RETAIN = 7
+    DICT_SIZE = 8
+    NONE = 9
+    DICT = 10
+    ARRAY = 11
+    TRUE = 12
+    EMPTY = 13
+    PLAY = 14
+    TAPE = 15
+    KERNELS = 16
+    POOL = 17
+    FAULT = 18
+    BUSY = 19
+    INPUTS = 20
+    OUTPUTS = 21
+    INPUT_TABLE = 22
+    OUTPUT_TABLE = 23
+    READY = 24  # ptr to i64: whether the tape is ready for the sizes of the axes
+    AXES = 25  # of all inputs together
+    AXIS_TABLE = 26  # for each its size, and the register of what is declared
+    SYMBOLS = 27
+    SYMBOL_TABLE = 28  # for each its register, and that of the axis that it is the size of
+    REGISTERS = 29
+    PLAN = 30  # what planning reads
+    MEASURE = 31
+    FILL = 32
+    HOLD = 33
+    TAKE = 34  # a Python function that takes an arena for what was measured
+
+
+_FUNCTIONS = {
+    Word.GET_ITEM: "PyDict_GetItem",
+    Word.CALL: "PyObject_CallObject",
+    Word.SAVE_THREAD: "PyEval_SaveThread",
+    Word.RESTORE_THREAD: "PyEval_RestoreThread",
+    Word.NEW_LIST: "PyList_New",
+    Word.SET_ITEM: "PyList_SetItem",
+    Word.RELEASE: "Py_DecRef",
+    Word.RETAIN: "Py_IncRef",
+    Word.DICT_SIZE: "PyDict_Size",
+}
+_INPUT_WORDS = 6  # name, kind of dtype, rank, address of its axes, words to write, addresses of those
+_OUTPUT_WORDS = 6  # dtype, rank, addresses of its sizes and of their registers, words to write, addresses of those
+_AXIS_WORDS = 2
+_SYMBOL_WORDS = 2
+_EMPTY = 184
+"""Where the table of numpy's functions for C has ``PyArray_Empty``, since ever."""
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_METH_O, _METH_NOARGS = 8, 4
+
+
+class Entry:
+    """A Python function made from generated code.
+
+    Attributes:
+        call: The function; all that it needs lives as long as it, since a call may outlast the entry.
+    """
+
+    def __init__(self, code: str, target: Target, words: dict[Word, int], flags: int, alive: Sequence[Any]) -> None:
+        api = ctypes.pythonapi
+        table = np.zeros(len(Word), np.int64)
+        for word, name in _FUNCTIONS.items():
+            table[word] = ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
+        for word, value in words.items():
+            table[word] = value
+        functions = _code(target, code)
+        definition = _MethodDef(b"run", functions.address(code), flags, None)
+        make = api.PyCFunction_NewEx
+        make.restype = ctypes.py_object
+        make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+        # Of a function's module Python keeps no more than a reference.
+        kept = (*alive, functions, definition)
+        self.call: Callable[..., Any] = make(ctypes.addressof(definition), table.tobytes(), kept)
+
+
+@once
+def _code(target: Target, name: str) -> MappedCode | LoadedCode:
+    """A function by itself: what a process does first needs one of them."""
+    write = {"sardonyx_call": _call, "sardonyx_again": _again, "sardonyx_connect": _connect}[name]
+    text = module_text(target, [_function(name, write)])
+    return loaded(Code(objects([text], target, store(), jobs=1)), target)
+
+
+def _function(name: str, write: Callable[[Emitter], None]) -> str:
+    e = Emitter()
+    write(e)
+    return f"define ptr @{name}(ptr %self, ptr %argument) nounwind {{\n{e.text()}\n}}"
+
+
+def _word(e: Emitter, word: Word, type: str = "ptr") -> str:
+    # The table follows the head of the bytes object.
+    table = e.address("%self", "i8", bytes.__basicsize__ - 1)
+    return e.load(type, e.address(table, "i64", word), 1)
+
+
+def _give_up(e: Emitter, condition: str, *, busy: bool = True, held: bool = False) -> None:
+    """Return None where a condition holds; the tape was taken where ``busy``, the arena where ``held``."""
+    with e.when(condition):
+        if busy:
+            _leave(e, held=held)
+        none = _word(e, Word.NONE)
+        e.line(f"call void {_word(e, Word.RETAIN)}(ptr {none})")
+        _return(e, none)
+
+
+def _return(e: Emitter, value: str) -> None:
+    e.line(f"ret ptr {value}")
+    e.label(e.fresh("unreached"))
+
+
+def _leave(e: Emitter, *, held: bool = False) -> None:
+    """Leave the tape to others, and the arena where that is held."""
+    if held:
+        block = _block(e)
+        with e.when(e.let(f"icmp ne ptr {block}, null")):
+            release(e, block)
+    e.line(f"store atomic i32 0, ptr {_word(e, Word.BUSY)} release, align 4")
+
+
+def _enter(e: Emitter) -> None:
+    """Take the tape; None where another call has it."""
+    pair = e.let(f"cmpxchg ptr {_word(e, Word.BUSY)}, i32 0, i32 1 acquire monotonic")
+    taken = e.let(f"extractvalue {{ i32, i1 }} {pair}, 1")
+    _give_up(e, e.let(f"xor i1 {taken}, true"), busy=False)
+
+
+def _field(e: Emitter, object: str, offset: int, type: str) -> str:
+    return e.load(type, e.address(object, "i8", offset), 4 if type == "i32" else 8)
+
+
+def _patch(e: Emitter, array: str, row: str, count_at: int) -> None:
+    """Write the address of an array's elements to words of the tape."""
+    data = _field(e, array, _DATA, "ptr")
+    count = _field(e, row, 8 * count_at, "i64")
+    places = _field(e, row, 8 * (count_at + 1), "ptr")
+    with e.loop(0, count) as i:
+        e.store("ptr", data, e.load("ptr", e.address(places, "i64", i), 8), 8)
+
+
+def _play(e: Emitter) -> str:
+    """Play the tape without the interpreter's lock; returns whether there was a fault."""
+    state = e.let(f"call ptr {_word(e, Word.SAVE_THREAD)}()")
+    tape, kernels, pool = _word(e, Word.TAPE), _word(e, Word.KERNELS, "i64"), _word(e, Word.POOL)
+    e.line(f"call void {_word(e, Word.PLAY)}(ptr {tape}, i64 {kernels}, ptr {pool})")
+    e.line(f"call void {_word(e, Word.RESTORE_THREAD)}(ptr {state})")
+    flag = _word(e, Word.FAULT)
+    fault = e.let(f"icmp ne i32 {e.load('i32', flag, 4)}, 0")
+    e.store("i32", "0", flag, 4)
+    return fault
+
+
+def _call(e: Emitter) -> None:
+    """``call(feeds)``: the results as a list, or None."""
+    _give_up(e, e.let(f"icmp ne ptr {_field(e, '%argument', _TYPE, 'ptr')}, {_word(e, Word.DICT)}"), busy=False)
+    size = e.let(f"call i64 {_word(e, Word.DICT_SIZE)}(ptr %argument)")
+    inputs = _word(e, Word.INPUTS, "i64")
+    _give_up(e, e.let(f"icmp ne i64 {size}, {inputs}"), busy=False)
+    _enter(e)
+    ready = _word(e, Word.READY)
+    with e.loop(0, inputs) as i:
+        row = e.address(_word(e, Word.INPUT_TABLE), "i64", e.mul(i, _INPUT_WORDS))
+        array = _checked_input(e, row)
+        shape, axes = _field(e, array, _SHAPE, "ptr"), _field(e, row, 24, "ptr")
+        with e.loop(0, _field(e, row, 16, "i64")) as axis:
+            given = e.load("i64", e.address(shape, "i64", axis), 8)
+            known = e.address(axes, "i64", e.mul(axis, _AXIS_WORDS))
+            with e.when(e.let(f"icmp ne i64 {given}, {e.load('i64', known, 8)}")):
+                e.store("i64", given, known, 8)
+                e.store("i64", "0", ready, 8)
+        _patch(e, array, row, 4)
+    fresh = e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0")
+    with e.when(fresh):
+        _measure(e)
+    shared = e.let(f"icmp ne ptr {_block(e)}, null")
+    with e.when(e.let(f"or i1 {fresh}, {shared}")):
+        _arena(e, fresh, ready)
+    found = _results(e)
+    fault = _play(e)
+    with e.when(fault):
+        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {found})")
+    _give_up(e, fault, held=True)
+    _leave(e, held=True)
+    e.line(f"ret ptr {found}")
+
+
+def _checked_input(e: Emitter, row: str) -> str:
+    """The array of an input, if it is as it should be."""
+    name = _field(e, row, 0, "ptr")
+    array = e.let(f"call ptr {_word(e, Word.GET_ITEM)}(ptr %argument, ptr {name})")
+    _give_up(e, e.let(f"icmp eq ptr {array}, null"))
+    _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _TYPE, 'ptr')}, {_word(e, Word.ARRAY)}"))
+    kind = _field(e, _field(e, array, _DTYPE, "ptr"), _KIND, "i64")
+    _give_up(e, e.let(f"icmp ne i64 {kind}, {_field(e, row, 8, 'i64')}"))
+    flags = e.let(f"and i32 {_field(e, array, _FLAGS, 'i32')}, {_ORDERED}")
+    _give_up(e, e.let(f"icmp ne i32 {flags}, {_ORDERED}"))
+    rank = e.let(f"sext i32 {_field(e, array, _RANK, 'i32')} to i64")
+    _give_up(e, e.let(f"icmp ne i64 {rank}, {_field(e, row, 16, 'i64')}"))
+    return array
+
+
+def _block(e: Emitter) -> str:
+    """The block that is the arena; null where the context has its own."""
+    return e.load("ptr", e.address(_word(e, Word.PLAN), "i64", int(PlanWord.BLOCK)), 8)
+
+
+def _arena(e: Emitter, unfilled: str, ready: str) -> None:
+    """Take the arena, and fill the tape where it is another than before, or where that is asked for."""
+    table = _word(e, Word.PLAN)
+    fills = e.variable("i1", unfilled)
+    with e.when(e.let(f"icmp eq i64 {e.let(f'call i64 {_word(e, Word.HOLD)}(ptr {table})')}, 0")):
+        e.store("i64", "0", ready, 8)
+        taken = e.let(f"call ptr {_word(e, Word.CALL)}(ptr {_word(e, Word.TAKE)}, ptr null)")
+        _raise_if_null(e, taken)
+        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {taken})")
+        fills.set("true")
+    with e.when(fills.get()):
+        e.line(f"call void {_word(e, Word.FILL)}(ptr {table})")
+        e.store("i64", "1", ready, 8)
+
+
+def _measure(e: Emitter) -> None:
+    """Compute all sizes for those of the axes."""
+    registers, axes = _word(e, Word.REGISTERS), _word(e, Word.AXIS_TABLE)
+    with e.loop(0, _word(e, Word.SYMBOLS, "i64")) as symbol:
+        row = e.address(_word(e, Word.SYMBOL_TABLE), "i64", e.mul(symbol, _SYMBOL_WORDS))
+        size = e.load("i64", e.address(axes, "i64", e.mul(_field(e, row, 8, "i64"), _AXIS_WORDS)), 8)
+        e.store("i64", size, e.address(registers, "i64", _field(e, row, 0, "i64")), 8)
+    table = _word(e, Word.PLAN)
+    wanted = e.let(f"call i64 {_word(e, Word.MEASURE)}(ptr {table})")
+    _give_up(e, e.let(f"icmp eq i64 {wanted}, {FAULT}"))
+    with e.loop(0, _word(e, Word.AXES, "i64")) as axis:
+        row = e.address(axes, "i64", e.mul(axis, _AXIS_WORDS))
+        declared = e.load("i64", e.address(registers, "i64", _field(e, row, 8, "i64")), 8)
+        _give_up(e, e.let(f"icmp ne i64 {declared}, {_field(e, row, 0, 'i64')}"))
+
+
+def _raise_if_null(e: Emitter, object: str, beside: str = "", *, busy: bool = True, held: bool = False) -> None:
+    """Raise what was raised where there is no object; what was made before it is released."""
+    with e.when(e.let(f"icmp eq ptr {object}, null")):
+        if beside:
+            e.line(f"call void {_word(e, Word.RELEASE)}(ptr {beside})")
+        if busy:
+            _leave(e, held=held)
+        _return(e, "null")
+
+
+def _results(e: Emitter, *, busy: bool = True) -> str:
+    """A list of new arrays, whose addresses are written to the tape, which was taken with the arena where ``busy``."""
+    outputs, registers = _word(e, Word.OUTPUTS, "i64"), _word(e, Word.REGISTERS)
+    found = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
+    _raise_if_null(e, found, busy=busy, held=True)
+    with e.loop(0, outputs) as i:
+        row = e.address(_word(e, Word.OUTPUT_TABLE), "i64", e.mul(i, _OUTPUT_WORDS))
+        dtype, shape, of_axes = (_field(e, row, at, "ptr") for at in (0, 16, 24))
+        rank = _field(e, row, 8, "i64")
+        with e.loop(0, rank) as axis:
+            register = e.load("i64", e.address(of_axes, "i64", axis), 8)
+            size = e.load("i64", e.address(registers, "i64", register), 8)
+            e.store("i64", size, e.address(shape, "i64", axis), 8)
+        # The array has a reference to its element type, which it is given.
+        e.line(f"call void {_word(e, Word.RETAIN)}(ptr {dtype})")
+        axes = e.let(f"trunc i64 {rank} to i32")
+        arguments = f"i32 {axes}, ptr {shape}, ptr {dtype}, i32 0"
+        array = e.let(f"call ptr {_word(e, Word.EMPTY)}({arguments})")
+        _raise_if_null(e, array, found, busy=busy, held=True)
+        _patch(e, array, row, 4)
+        e.line(f"call i32 {_word(e, Word.SET_ITEM)}(ptr {found}, i64 {i}, ptr {array})")
+    return found
+
+
+def _again(e: Emitter) -> None:
+    """``again()``: play the tape as it is; True, or None."""
+    _enter(e)
+    with e.when(e.let(f"icmp ne ptr {_block(e)}, null")):
+        ready = _word(e, Word.READY)
+        _arena(e, e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0"), ready)
+    _give_up(e, _play(e), held=True)
+    _leave(e, held=True)
+    found = _word(e, Word.TRUE)
+    e.line(f"call void {_word(e, Word.RETAIN)}(ptr {found})")
+    e.line(f"ret ptr {found}")
+
+
+def _connect(e: Emitter) -> None:
+    """``connect(arrays)``: point the tape to what a tuple holds and to new arrays, which are a list; or None."""
+    with e.loop(0, _word(e, Word.INPUTS, "i64")) as i:
+        row = e.address(_word(e, Word.INPUT_TABLE), "i64", e.mul(i, _INPUT_WORDS))
+        items = e.address("%argument", "i8", tuple.__basicsize__)
+        array = e.load("ptr", e.address(items, "ptr", i), 8)
+        _give_up(e, e.let(f"icmp ne ptr {_field(e, array, _TYPE, 'ptr')}, {_word(e, Word.ARRAY)}"), busy=False)
+        _patch(e, array, row, 4)
+    e.line(f"ret ptr {_results(e, busy=False)}")
+
+
+class Input(NamedTuple):
+    """An input of a function.
+
+    Attributes:
+        name: What it is called.
+        dtype: Its element type.
+        declared: The registers of its sizes.
+        shape: The sizes that the tape is ready for.
+        places: The addresses of the words that hold its address.
+    """
+
+    name: str
+    dtype: np.dtype
+    declared: Sequence[int]
+    shape: Sequence[int]
+    places: Sequence[int]
+
+
+class Output(NamedTuple):
+    """A result of a function.
+
+    Attributes:
+        dtype: Its element type.
+        shape: The registers of its sizes.
+        places: The addresses of the words that hold its address.
+    """
+
+    dtype: np.dtype
+    shape: Sequence[int]
+    places: Sequence[int]
+
+
+def output(context: Context, value: Value) -> Output:
+    """A value that a context makes outside of the arena."""
+    return Output(dtype_of(value).numpy(), context.plan.shapes[value], context.words(value))
+
+
+class _Words:
+    """Lists of words that stay where they are."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __call__(self, values: Sequence[int]) -> int:
+        """The address of a list."""
+        array = np.array(values or [0], np.int64)
+        self.kept.append(array)
+        return int(array.ctypes.data)
+
+
+def call_entry(
+    target: Target,
+    words: dict[Word, int],
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+    context: Context,
+    alive: Sequence[Any],
+) -> Entry:
+    """The function of a dict of arrays that gives a list of arrays.
+
+    Args:
+        target: What the code is for.
+        words: Tape, kernels, player, pool and fault flag.
+        inputs: The inputs; each symbol is one of their sizes.
+        outputs: The results.
+        context: The tape, ready for the inputs' shapes; nobody else has it.
+        alive: What must not go away.
+    """
+    listed = _Words()
+    axes = [each for given in inputs for pair in zip(given.shape, given.declared, strict=True) for each in pair]
+    first = listed(axes)
+    rows: list[int] = []
+    for name, dtype, declared, _, places in inputs:
+        listed.kept.append(name)
+        rows += [id(name), _kind(dtype), len(declared), first, len(places), listed(places)]
+        first += 8 * _AXIS_WORDS * len(declared)
+    of_axes = [register for given in inputs for register in given.declared]
+    symbols = [each for register in context.plan.symbols.values() for each in (register, of_axes.index(register))]
+    more = {
+        Word.DICT: id(dict), Word.INPUTS: len(inputs), Word.INPUT_TABLE: listed(rows), Word.AXES: len(of_axes),
+        Word.AXIS_TABLE: first - 8 * len(axes), Word.SYMBOLS: len(context.plan.symbols),
+        Word.SYMBOL_TABLE: listed(symbols), **_arrays(context, outputs, listed),
+        Word.MEASURE: context.linked.player.code.address("measure"),
+    }  # fmt: skip
+    return Entry("sardonyx_call", target, words | more | _ready(context, listed), _METH_O, [*alive, *listed.kept])
+
+
+def again_entry(target: Target, words: dict[Word, int], context: Context, alive: Sequence[Any]) -> Entry:
+    """The function that plays a tape as it is and gives True.
+
+    Args:
+        target: What the code is for.
+        words: Tape, kernels, player, pool and fault flag.
+        context: The tape, ready to be played; nobody else has it.
+        alive: What must not go away.
+    """
+    listed = _Words()
+    more = {Word.TRUE: id(True)}
+    return Entry("sardonyx_again", target, words | more | _ready(context, listed), _METH_NOARGS, [*alive, *listed.kept])
+
+
+def connect_entry(context: Context) -> Entry:
+    """The function of a tuple of arrays that points a tape to them, and to the new ones that it gives as a list.
+
+    It asks nothing of the arrays but that they are no other type's, gives None where they are, and leaves to the caller
+    that nobody else has the tape and that it is ready.
+
+    Args:
+        context: The tape; the arrays are those of ``linked.reads``, and the new ones those of ``linked.makes``.
+    """
+    listed, linked = _Words(), context.linked
+    places = [context.words(value) for value in linked.reads]
+    rows = [word for each in places for word in (0, 0, 0, 0, len(each), listed(each))]
+    words = {Word.NONE: id(None), Word.INPUTS: len(places), Word.INPUT_TABLE: listed(rows)}
+    words |= _arrays(context, [output(context, value) for value in linked.makes], listed)
+    alive = [context.tape, context.registers, *listed.kept]
+    return Entry("sardonyx_connect", linked.player.target, words, _METH_O, alive)
+
+
+def _arrays(context: Context, outputs: Sequence[Output], listed: _Words) -> dict[Word, int]:
+    """The words by which arrays are known and made; what they point to is kept in ``listed``."""
+    rows: list[int] = []
+    for dtype, shape, places in outputs:
+        listed.kept.append(dtype)
+        rows += [id(dtype), len(shape), listed([0] * len(shape)), listed(shape), len(places), listed(places)]
+    return {
+        Word.ARRAY: id(np.ndarray), Word.EMPTY: _empty(), Word.OUTPUTS: len(outputs),
+        Word.OUTPUT_TABLE: listed(rows), Word.REGISTERS: int(context.registers.ctypes.data),
+    }  # fmt: skip
+
+
+def _ready(context: Context, listed: _Words) -> dict[Word, int]:
+    """The words by which a context's tape and arena are taken; what they point to is kept in ``listed``."""
+    take, code = context.take, context.linked.player.code
+    listed.kept += [context, take]
+    return {
+        Word.NONE: id(None), Word.BUSY: listed([0]), Word.READY: listed([1]),
+        Word.PLAN: int(context.table.ctypes.data), Word.FILL: code.address("fill"),
+        Word.HOLD: code.address("hold"), Word.TAKE: id(take),
+    }  # fmt: skip
+
+
+def _kind(dtype: np.dtype) -> int:
+    """What tells an element type from others; of one that was unpickled there is another object."""
+    return ctypes.c_int64.from_address(id(dtype) + _KIND).value
+
+
+@functools.cache
+def _empty() -> int:
+    """The address of ``PyObject *PyArray_Empty(int rank, npy_intp *shape, PyArray_Descr *stolen, int fortran)``."""
+    table = ctypes.pythonapi.PyCapsule_GetPointer
+    table.restype, table.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    functions = table(_multiarray_umath._ARRAY_API, None)
+    return int(ctypes.c_void_p.from_address(functions + 8 * _EMPTY).value or 0)

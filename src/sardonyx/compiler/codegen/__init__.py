@@ -1,0 +1,1 @@
+"""Scalar and vector code for elements: loads, stores, arithmetic, vector math and loop nests."""

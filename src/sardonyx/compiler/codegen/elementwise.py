@@ -1,0 +1,387 @@
+"""Every elementwise primitive as instructions: one table from name to rule.
+
+Results equal those of :mod:`sardonyx.core.rules.numpy_rules`, with these liberties: the sign of a zero that ``max``
+or ``min`` choose among zeros, and the conversion of a floating-point number to an integer type that cannot
+hold the number (the processor's answer, as in numpy). Floats of 16 bits and less are computed in
+``float`` and rounded when stored or converted to, not after every primitive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sardonyx.compiler.codegen import load_store, minifloats, vector_math
+from sardonyx.compiler.codegen.integer_arithmetic import Faults, divided, power, remainder
+from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.llvm.vector_value import BITS, Vector
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType
+from sardonyx.errors import UnsupportedError
+
+
+class Operation(NamedTuple):
+    """What a rule is told beside its operands.
+
+    Attributes:
+        dtype: The element type of the operands (of ``select``: the second and third).
+        params: The parameters of the primitive.
+        faults: Where it is noted that a lane has no result.
+    """
+
+    dtype: DType
+    params: Mapping[str, Any]
+    faults: Faults
+
+    @property
+    def kind(self) -> t.Kind:
+        """What sort of number it is."""
+        return t.kind(self.dtype)
+
+
+Rule = Callable[..., Vector]
+
+ARITHMETIC: dict[str, Rule] = {}
+"""The rule of every elementwise primitive: of the operation and the operands, the result."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of primitives."""
+
+    def register(function: Rule) -> Rule:
+        ARITHMETIC.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def supported(primitive: str, dtypes: Sequence[DType], params: Mapping[str, Any] | None = None) -> bool:
+    """Whether compiled code computes a primitive: it is elementwise, and registers hold all its element types.
+
+    Args:
+        primitive: Its name.
+        dtypes: Those of the operands.
+        params: Its parameters.
+    """
+    if primitive not in ARITHMETIC:
+        return False
+    involved = [*dtypes, *([params["dtype"]] if params and "dtype" in params else [])]
+    if not all(dtype in load_store.DTYPES for dtype in involved):
+        return False
+    if DType.FLOAT8E8M0 in involved and primitive not in ("convert", "bitcast", "select"):
+        return False  # It has no zero: hardly any result is one of its numbers.
+    return primitive != "bitcast" or involved[0].bitwidth == involved[1].bitwidth
+
+
+def can_fault(primitive: str, dtypes: Sequence[DType]) -> bool:
+    """Whether there are operands for which the primitive has no result, so that ``emit`` needs a status."""
+    if primitive in ("div", "rem"):
+        return t.is_integer(dtypes[0])
+    return primitive == "pow" and t.kind(dtypes[0]) == "int"
+
+
+_IDENTITIES: dict[str, Callable[[DType], float | int | bool]] = {
+    "add": lambda dtype: 0,
+    "mul": lambda dtype: 1,
+    "and": lambda dtype: True if dtype == t.BOOL else -1,
+    "or": lambda dtype: False if dtype == t.BOOL else 0,
+    "max": lambda dtype: _least(dtype),
+    "min": lambda dtype: _greatest(dtype),
+}
+
+
+def _least(dtype: DType) -> float | int | bool:
+    if t.is_float(dtype):
+        return -math.inf
+    return False if dtype == t.BOOL else (-(1 << dtype.bitwidth - 1) if t.kind(dtype) == "int" else 0)
+
+
+def _greatest(dtype: DType) -> float | int | bool:
+    if t.is_float(dtype):
+        return math.inf
+    if dtype == t.BOOL:
+        return True
+    return (1 << dtype.bitwidth - 1) - 1 if t.kind(dtype) == "int" else -1
+
+
+def identity(kind: str, dtype: DType) -> float | int | bool:
+    """What a reduction begins with."""
+    return _IDENTITIES[kind](dtype)
+
+
+_BITWISE = {("max", True): "or", ("min", True): "and", ("add", True): "or", ("mul", True): "and"}
+
+
+def combining(kind: str, dtype: DType) -> str:
+    """The primitive that puts two parts of a reduction together."""
+    return _BITWISE.get((kind, dtype == t.BOOL), kind)
+
+
+def emit(
+    emitter: Emitter,
+    primitive: str,
+    dtypes: Sequence[DType],
+    operands: Sequence[str],
+    lanes: int,
+    params: Mapping[str, Any] | None = None,
+    *,
+    mask: str | None = None,
+    status: str | None = None,
+) -> str:
+    """Write the instructions of a primitive and return its result.
+
+    Args:
+        emitter: Where they go.
+        primitive: Its name.
+        dtypes: The element types of the operands.
+        operands: Vectors of ``lanes`` elements as they are in registers (:func:`storage.register_type`).
+        lanes: How many.
+        params: Its parameters.
+        mask: The lanes that exist (None: all). The others are computed too, but cannot fault.
+        status: A pointer to an ``i32`` that becomes 1 where a lane has no result (an integer divided by zero, a 0
+            raised to a negative power): the caller then runs the interpreter, which says what is wrong. Needed where
+            :func:`can_fault` says so, unless the divisor or exponent is a constant which cannot.
+
+    Raises:
+        UnsupportedError: :func:`supported` says no, or a status is needed and not given.
+    """
+    if not supported(primitive, dtypes, params):
+        names = ", ".join(dtype.name.lower() for dtype in dtypes)
+        raise UnsupportedError(f"compiled code has no {primitive} of {names}.")
+    given = [
+        Vector(emitter, name, load_store.register_type(dtype), lanes)
+        for name, dtype in zip(operands, dtypes, strict=True)
+    ]
+    operation = Operation(dtypes[-1], params or {}, Faults(mask, status))
+    found = ARITHMETIC[primitive](operation, *given)
+    dtype = operation.params.get("dtype", operation.dtype) if found.element != "i1" else t.BOOL
+    return load_store.wrapped(emitter, dtype, found.name, lanes)
+
+
+# One operand.
+
+
+@rule("neg")
+def _neg(op: Operation, x: Vector) -> Vector:
+    return -x
+
+
+@rule("abs")
+def _abs(op: Operation, x: Vector) -> Vector:
+    return x if op.kind == "uint" else x.abs()
+
+
+@rule("sign")
+def _sign(op: Operation, x: Vector) -> Vector:
+    if op.kind == "uint":
+        return x.compare("ne", 0).to("zext", x.element)
+    if op.kind == "int":
+        return x.above(-1).below(1)
+    one = x.like(1.0).with_sign_of(x)
+    return x.compare("one", 0.0).where(one, x.is_nan().where(x, 0.0))
+
+
+def _rounding(intrinsic: str) -> Rule:
+    def rounded(op: Operation, x: Vector) -> Vector:
+        return x.call(intrinsic) if x.is_float else x
+
+    return rounded
+
+
+for _name, _intrinsic in (("floor", "floor"), ("ceil", "ceil"), ("round", "roundeven")):
+    rule(_name)(_rounding(_intrinsic))
+
+
+@rule("not")
+def _not(op: Operation, x: Vector) -> Vector:
+    return ~x
+
+
+def _function(name: str) -> Rule:
+    def of(op: Operation, x: Vector) -> Vector:
+        return vector_math.FUNCTIONS[name](x)
+
+    return of
+
+
+for _name in vector_math.FUNCTIONS:
+    rule(_name)(_function(_name))
+
+
+# Two operands.
+
+
+@rule("add")
+def _add(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x + y
+
+
+@rule("sub")
+def _sub(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x - y
+
+
+@rule("mul")
+def _mul(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x * y
+
+
+@rule("div")
+def _div(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x / y if x.is_float else divided(op.faults, x, y, signed=op.kind == "int")
+
+
+@rule("rem")
+def _rem(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x._two("frem", y) if x.is_float else remainder(op.faults, x, y, signed=op.kind == "int")
+
+
+@rule("pow")
+def _pow(op: Operation, x: Vector, y: Vector) -> Vector:
+    return vector_math.power(x, y) if x.is_float else power(op.faults, x, y, signed=op.kind == "int")
+
+
+def _extremum(greatest: bool) -> Rule:
+    def extremum(op: Operation, x: Vector, y: Vector) -> Vector:
+        if op.kind == "bool":
+            return x | y if greatest else x & y
+        if not x.is_float:
+            return x.call(("s" if op.kind == "int" else "u") + ("max" if greatest else "min"), y)
+        if not x.name.startswith("%"):
+            x, y = y, x
+        chosen = x.above(y) if greatest else x.below(y)
+        # A constant is a number; anything else may be NaN and must come through.
+        return chosen if not y.name.startswith("%") else y.is_nan().where(y, chosen)
+
+    return extremum
+
+
+rule("max")(_extremum(True))
+rule("min")(_extremum(False))
+
+
+@rule("and")
+def _and(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x & y
+
+
+@rule("or")
+def _or(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x | y
+
+
+@rule("xor")
+def _xor(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x ^ y
+
+
+def _shift(left: bool) -> Rule:
+    def shift(op: Operation, x: Vector, by: Vector) -> Vector:
+        bits = BITS[x.element]
+        inside = by.compare("ult", bits)
+        amount = inside.where(by, 0)
+        if left:
+            return inside.where(x << amount, 0)
+        if op.kind == "uint":
+            return inside.where(x.lshr(amount), 0)
+        return inside.where(x >> amount, x >> (bits - 1))
+
+    return shift
+
+
+rule("shift_left")(_shift(True))
+rule("shift_right")(_shift(False))
+
+
+@rule("equal")
+def _equal(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x.equals(y)
+
+
+@rule("less")
+def _less(op: Operation, x: Vector, y: Vector) -> Vector:
+    return x.compare("ult", y) if op.kind in ("uint", "bool") else x < y
+
+
+# Three.
+
+
+@rule("select")
+def _select(op: Operation, condition: Vector, x: Vector, y: Vector) -> Vector:
+    return condition.where(x, y)
+
+
+# Conversions.
+
+
+@rule("convert")
+def _convert(op: Operation, x: Vector) -> Vector:
+    source, target = op.kind, op.params["dtype"]
+    if target == op.dtype and target not in t.FLOAT8:  # Of these, infinities may be cut off.
+        return x
+    kind, element = t.kind(target), load_store.register_type(target)
+    if kind == "bool":
+        return x.compare("une" if x.is_float else "ne", 0)
+    if kind == "float":
+        return _to_float(op, x, target)
+    if source == "float":
+        return _to_integer(x, kind, element)
+    if BITS[element] <= BITS[x.element]:
+        return x if element == x.element else x.to("trunc", element)
+    return x.to("sext" if source == "int" else "zext", element)
+
+
+def _to_float(op: Operation, x: Vector, target: DType) -> Vector:
+    element = load_store.register_type(target)
+    if not x.is_float:
+        x = x.to("sitofp" if op.kind == "int" else "uitofp", element)
+    elif BITS[element] < BITS[x.element]:
+        x = x.to("fptrunc", element) if target in (t.FLOAT, t.BFLOAT16) else _rounded_to_odd(x)
+    elif BITS[element] > BITS[x.element]:
+        x = x.to("fpext", element)
+    if target == DType.FLOAT8E8M0:
+        return minifloats.nearest_power_of_two(x, op.params["saturate"], op.params["rounding"])
+    if target in t.FLOAT8 and op.params["saturate"]:
+        limit = minifloats.FORMATS[target].greatest
+        x = x.above(-limit).below(limit)
+    return Vector(x.emitter, load_store.round_to(x.emitter, target, x.name, x.lanes), element, x.lanes)
+
+
+def _rounded_to_odd(x: Vector) -> Vector:
+    """A ``double`` as ``float`` that rounds to what the ``double`` rounds to: its last bit tells of what was cut."""
+    nearest = x.to("fptrunc", "float")
+    back = nearest.to("fpext", "double")
+    away = (back.abs() > x.abs()).to("sext", "i32")
+    cut = back.compare("one", x).to("zext", "i32")
+    return ((nearest.bits() + away) | cut).number()
+
+
+def _to_integer(x: Vector, kind: t.Kind, element: str) -> Vector:
+    """Toward zero. What does not fit gives what the processor gives: frozen, since LLVM promises nothing."""
+    if BITS[element] < 32:
+        return _toward_zero(x, "i32").to("trunc", element)
+    if kind == "int":
+        return _toward_zero(x, element)
+    if element == "i32":
+        return _toward_zero(x, "i64").to("trunc", element)
+    half = float(1 << 63)
+    large = x >= half
+    found = _toward_zero(large.where(x - half, x), "i64")
+    return found ^ large.where(found.like(-(1 << 63)), 0)
+
+
+def _toward_zero(x: Vector, element: str) -> Vector:
+    found = x.to("fptosi", element)
+    return found._let(f"freeze {found}")
+
+
+@rule("bitcast")
+def _bitcast(op: Operation, x: Vector) -> Vector:
+    target: DType = op.params["dtype"]
+    raw = load_store.to_memory(x.emitter, op.dtype, x.name, x.lanes)
+    held = Vector(x.emitter, raw, load_store.memory_type(op.dtype), x.lanes)
+    if held.element != load_store.memory_type(target):
+        held = held.to("bitcast", load_store.memory_type(target))
+    name = load_store.from_memory(x.emitter, target, held.name, x.lanes)
+    return Vector(x.emitter, name, load_store.register_type(target), x.lanes)

@@ -1,0 +1,119 @@
+"""Direct calls: programs of one native call, as Python functions of generated code (:mod:`.entry`)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base.signals import INTERRUPTS
+from sardonyx.compiler.call import interpreted
+from sardonyx.compiler.call.call_context import Context
+from sardonyx.compiler.call.host_epilogue import Tailed, tail_of
+from sardonyx.compiler.call.native_entry import Entry, Input, Word, again_entry, call_entry, output
+from sardonyx.compiler.codegen.element_reader import dtype_of
+from sardonyx.compiler.executor.tape_player import player
+from sardonyx.compiler.plan.segments import Segment
+from sardonyx.compiler.program import Program
+from sardonyx.core.ir.graph import Value
+from sardonyx.errors import UnsupportedError
+
+
+def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | Tailed | None:
+    """A function of a dict of arrays; None where calls need more than native code and host functions behind it.
+
+    Args:
+        program: What it computes.
+        names: What the inputs are called.
+        arrays: Those of a call.
+    """
+    inputs, results = program.function.inputs, program.function.results
+    made = tuple(program.plan(0).makes) if not program.in_one and _starts_native(program) else results
+    tail = tail_of(program.steps, results, (*inputs, *made))
+    context = None if tail is None else _alone(program, arrays, made)
+    if tail is None or context is None:
+        return None
+    shapes = context.plan.shapes
+    given = [
+        Input(name, dtype_of(value).numpy(), shapes[value], array.shape, context.words(value))
+        for name, value, array in zip(names, inputs, arrays, strict=True)
+    ]
+    outputs = [output(context, value) for value in made]
+    entry = _heard(
+        program, call_entry(program.target, _words(program, context), given, outputs, context, [program]), context
+    )
+    by_name = dict(zip(names, inputs, strict=True))
+    return Tailed(entry, made, by_name, tail, results) if tail else entry
+
+
+def binding(
+    program: Program, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None]
+) -> tuple[Entry, list[Any]]:
+    """A function that computes from and into arrays that stay where they are, and the results.
+
+    Args:
+        program: What it computes.
+        arrays: A value for each input.
+        results: Where results go; None makes an array.
+
+    Raises:
+        UnsupportedError: Calls need more than native code.
+    """
+    first = program.run(arrays)
+    context = _alone(program, arrays, program.function.results) if program.in_one else None
+    if context is None:
+        raise UnsupportedError("what the interpreter computes a part of cannot be bound.")
+    given = [array if kept is None else kept for array, kept in zip(first, results, strict=True)]
+    env = dict(zip((*program.function.inputs, *program.function.results), (*arrays, *given), strict=True))
+    words, values = context.plan.outside
+    context.tape[words] = [env[value].ctypes.data for value in values]
+    entry = again_entry(program.target, _words(program, context), context, [program, env])
+    return _heard(program, entry, context), given
+
+
+def _heard(program: Program, entry: Entry, context: Context) -> Entry:
+    """An entry of which the loops end with a signal: the call then gives None."""
+    if program.repeating:
+        play = entry.call
+
+        def call(*feeds: Any) -> Any:
+            with INTERRUPTS.listening(context.stop):
+                return play(*feeds)
+
+        entry.call = call
+    return entry
+
+
+def _starts_native(program: Program) -> bool:
+    first = program.steps[0] if program.steps else None
+    return isinstance(first, Segment) and not first.is_alone
+
+
+def _alone(program: Program, arrays: Sequence[np.ndarray], results: Sequence[Value]) -> Context | None:
+    """A context that nobody else has, for arrays like these, where one native call computes some values."""
+    known = {*program.function.inputs, *results}
+    tensors = all(interpreted.is_tensor(value) for value in known)
+    if not _starts_native(program) or not tensors or len(set(results)) != len(results):
+        return None
+    linked = program.plan(0)
+    computed = all(value in linked.outside and value.op != "input" for value in results)
+    if not computed or not known.issuperset(linked.outside) or program.symbols is None:
+        return None
+    if not linked.plan.symbols.keys() <= program.symbols:
+        return None
+    context = linked.prepared(interpreted.sizes_in(program.function.inputs, arrays))
+    # Each call takes the arena anew.
+    context.leave()
+    return context
+
+
+def _words(program: Program, context: Context) -> dict[Word, int]:
+    return {
+        Word.PLAY: player(program.target).code.address("play_flushing" if program.flushes else "play"),
+        Word.TAPE: context.address,
+        Word.KERNELS: context.plan.kernels,
+        Word.POOL: program.pool.address,
+        Word.FAULT: ctypes.addressof(context.fault),
+    }

@@ -1,0 +1,1 @@
+"""Generated code that executes a tape: fork-join workers, memory planning and sizes."""

@@ -1,0 +1,139 @@
+"""Playing a tape with a clock: what each kernel takes, fork and join of threads among it, and what each thread does."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base.call_once import once
+from sardonyx.base.span_recorder import Recorder
+from sardonyx.compiler.executor.fork_join import call_parallel, float_mode, flushing, set_float_mode
+from sardonyx.compiler.executor.tape_player import WORDS
+from sardonyx.compiler.executor.thread_pool import Pool
+from sardonyx.compiler.llvm.elf_loader import Code, loaded
+from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.llvm.object_code import compiled, module_text
+from sardonyx.compiler.lower.launch import Launch
+from sardonyx.compiler.target.description import Target
+
+
+class _Job(IntEnum):
+    """The words of what a kernel with a clock is called with."""
+
+    KERNEL = 0
+    ARGUMENTS = 1
+    CLOCK = 2
+    WHICH = 3
+    STAMPS = 4  # of the kernel: for each thread two stamps
+
+
+_STAMP = 2
+"""Words of a stamp: seconds and nanoseconds, as ``clock_gettime`` writes them."""
+
+
+@once
+def _player(target: Target) -> Any:
+    """``void (ptr tape, i64 kernels, ptr pool, ptr stamps, ptr clock, i32 which, i1 flush, ptr own, i64 threads)``.
+
+    ``stamps`` has a stamp for the begin and one for the end of each kernel; ``own`` two for each thread and kernel,
+    zero before: its first begin and its last end. Where it is null, kernels are called without a clock of their own.
+    """
+    e = Emitter()
+    mode = float_mode(e, target)
+    with e.when("%flush"):
+        set_float_mode(e, target, flushing(e, target, mode))
+    stamp = "call i32 %clock(i32 %which, ptr {})"
+    job = e.array("i64", len(_Job))
+    e.store("ptr", "%clock", e.address(job, "i64", _Job.CLOCK), 8)
+    e.store("i32", "%which", e.address(job, "i64", _Job.WHICH), 8)
+    e.let(stamp.format("%stamps"))
+    plain = e.let("icmp eq ptr %own, null")
+    with e.loop(0, "%count") as i:
+        entry = e.address("%tape", "i64", e.mul(i, WORDS))
+        kernel, arguments = (e.load("ptr", e.address(entry, "i64", word), 8) for word in (0, 1))
+        items, grain = (e.load("i64", e.address(entry, "i64", word), 8) for word in (2, 3))
+        e.store("ptr", kernel, e.address(job, "i64", _Job.KERNEL), 8)
+        e.store("ptr", arguments, e.address(job, "i64", _Job.ARGUMENTS), 8)
+        own = e.address("%own", "i64", e.mul(e.mul(i, "%threads"), 2 * _STAMP))
+        e.store("ptr", own, e.address(job, "i64", _Job.STAMPS), 8)
+        called = e.let(f"select i1 {plain}, ptr {kernel}, ptr @timed")
+        given = e.let(f"select i1 {plain}, ptr {arguments}, ptr {job}")
+        call_parallel(e, "%pool", called, given, items, grain)
+        e.let(stamp.format(e.address("%stamps", "i64", e.add(e.mul(i, _STAMP), _STAMP))))
+    set_float_mode(e, target, mode)
+    e.line("ret void")
+    parameters = (
+        "ptr %tape, i64 %count, ptr %pool, ptr %stamps, ptr %clock, i32 %which, i1 %flush, ptr %own, i64 %threads"
+    )
+    timed = _timed()
+    bodies = [
+        f"define void @timed(ptr %job, i64 %first, i64 %last, i64 %worker) nounwind {{\n{timed.text()}\n}}",
+        f"define void @play_timed({parameters}) nounwind {{\n{e.text()}\n}}",
+    ]
+    text = module_text(target, bodies, [*e.declarations, *timed.declarations])
+    code = loaded(Code([compiled(text, target)]), target)
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    signature = ctypes.CFUNCTYPE(
+        None, pointer, number, pointer, pointer, pointer, ctypes.c_int32, ctypes.c_bool, pointer, number
+    )
+    function = signature(code.address("play_timed"))
+    function.code = code  # type: ignore[attr-defined]
+    return function
+
+
+def _timed() -> Emitter:
+    """The kernel of a job, with a stamp before a thread's first work items and one after its last."""
+    e = Emitter()
+    kernel, arguments, clock = (
+        e.load("ptr", e.address("%job", "i64", word), 8) for word in (_Job.KERNEL, _Job.ARGUMENTS, _Job.CLOCK)
+    )
+    which = e.load("i32", e.address("%job", "i64", _Job.WHICH), 8)
+    stamps = e.load("ptr", e.address("%job", "i64", _Job.STAMPS), 8)
+    own = e.address(stamps, "i64", e.mul("%worker", 2 * _STAMP))
+    with e.when(e.let(f"icmp eq i64 {e.load('i64', own, 8)}, 0")):
+        e.let(f"call i32 {clock}(i32 {which}, ptr {own})")
+    e.line(f"call void {kernel}(ptr {arguments}, i64 %first, i64 %last, i64 %worker)")
+    e.let(f"call i32 {clock}(i32 {which}, ptr {e.address(own, 'i64', _STAMP)})")
+    e.line("ret void")
+    return e
+
+
+def play_timed(
+    target: Target, tape: int, launches: Sequence[Launch], pool: Pool, recorder: Recorder, *, flush: bool
+) -> None:
+    """Run the kernels of a tape, and record them.
+
+    Args:
+        target: What they are compiled for.
+        tape: The address of the tape.
+        launches: The kernels that it plays.
+        pool: The threads.
+        recorder: What is told of each of them.
+        flush: Whether denormal numbers are taken for zero.
+    """
+    kernels = len(launches)
+    stamps = np.zeros((kernels + 1, _STAMP), np.int64)
+    own = np.zeros((kernels, pool.threads, 2, _STAMP) if recorder.threads else (0,), np.int64)
+    clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+    begin = time.perf_counter_ns()
+    _player(target)(
+        tape, kernels, pool.address, stamps.ctypes.data, clock, time.CLOCK_MONOTONIC, flush,
+        own.ctypes.data if recorder.threads else None, pool.threads,
+    )  # fmt: skip
+    # The clock of the stamps need not begin where Python's does.
+    shift = begin - int(_nanoseconds(stamps[0]))
+    ends = (_nanoseconds(stamps) + shift).tolist()
+    for number, launch in enumerate(launches):
+        recorder.add(launch, ends[number], ends[number + 1])
+    for number, thread in np.argwhere(own[..., 0, 0]).tolist() if recorder.threads else ():
+        first, last = (_nanoseconds(own[number, thread]) + shift).tolist()
+        recorder.add(launches[number], first, last, thread + 1)
+
+
+def _nanoseconds(stamps: np.ndarray) -> np.ndarray:
+    return np.asarray(stamps[..., 0] * 1_000_000_000 + stamps[..., 1])

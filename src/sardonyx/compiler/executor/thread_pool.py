@@ -1,0 +1,216 @@
+"""Worker threads that sessions share: Python threads that wait inside generated code.
+
+A pool starts its threads when there is first something for them to do, again in a process that was forked from this
+one. Sessions that ask for equally many threads have one pool.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+from sardonyx.base.artifact_store import store
+from sardonyx.base.call_once import once
+from sardonyx.base.cpu_count import allowed, thread_count
+from sardonyx.compiler.executor import fork_join
+from sardonyx.compiler.executor.fork_join import MASK_BYTES, Field
+from sardonyx.compiler.llvm.elf_loader import Code, loaded
+from sardonyx.compiler.llvm.parallel_build import objects
+from sardonyx.compiler.target.description import host
+
+_log = logging.getLogger(__name__)
+
+SPIN_SECONDS = 100e-6
+"""How long a worker looks for a job before it sleeps: about what waking it costs."""
+
+PATIENCE_SECONDS = 1e-3
+"""How long a caller looks for the end of its job before it sleeps. Workers leave its processor to it, and what it waits
+for is under way: to be woken late costs more than to spin. Where threads must share processors it is as for workers."""
+
+_FAREWELL_SECONDS = 1.0
+"""How long the end of the process waits for a worker in the middle of a chunk."""
+
+
+@dataclass(frozen=True)
+class Functions:
+    """The generated functions: their addresses, and how they wait.
+
+    Attributes:
+        parallel: ``void (ptr pool, ptr kernel, ptr arguments, i64 items, i64 grain)``.
+        worker: ``void (ptr pool, i64 worker)``, returns when the pool is dismissed.
+        dismiss: ``void (ptr pool)``.
+        pauses: ``void (i64 count)``.
+        futex: Whether they wait by futex; by pthread's conditions otherwise.
+    """
+
+    parallel: int
+    worker: int
+    dismiss: int
+    pauses: int
+    futex: bool
+
+
+@once
+def functions(futex: bool) -> Functions:
+    """The generated functions, loaded for as long as the process lives."""
+    target = host()
+    code = loaded(Code(objects([fork_join.text(target, futex=futex)], target, store(), jobs=1)), target)
+    # Daemon threads may be in it when the interpreter takes its objects apart.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
+    parallel, worker, dismiss, pauses = (
+        code.address(f"sardonyx_{name}") for name in ("parallel", "worker", "dismiss", "pauses")
+    )
+    return Functions(parallel, worker, dismiss, pauses, futex)
+
+
+@functools.cache
+def _pause_seconds(pauses: int) -> float:
+    """What a look and a pause take; measured, since processors differ a hundredfold."""
+    count = 500
+    call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(pauses)
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        call(count)
+        seconds.append(time.perf_counter() - start)
+    return max(min(seconds) / count, 1e-10)
+
+
+class Pool:
+    """Worker threads, and the memory by which generated code gives them work.
+
+    Args:
+        threads: How many threads work, the caller among them.
+        code: The generated functions.
+
+    Attributes:
+        threads: How many threads work, the caller among them.
+        address: Of the memory: what drivers are given (see :func:`sardonyx.compiler.executor.fork_join.call_parallel`).
+    """
+
+    def __init__(self, threads: int, code: Functions) -> None:
+        self.threads = threads
+        self._code = code
+        self._workers: list[threading.Thread] = []
+        size = Field.THREAD_IDS + 4 * threads
+        self._memory = ctypes.create_string_buffer(size + 64)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # As the code that works on it.
+        self.address = (ctypes.addressof(self._memory) + 63) // 64 * 64
+        self._size = size
+        self._start_call = ctypes.CFUNCTYPE(None)(self._start)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._start_call))
+        self._write()
+
+    def parallel(self, kernel: int, arguments: int, items: int, grain: int) -> None:
+        """Do the work items of a kernel on all threads, from Python.
+
+        Args:
+            kernel: Its address.
+            arguments: The address that it is given.
+            items: How many there are.
+            grain: Items a chunk, at least 1.
+        """
+        words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        ctypes.CFUNCTYPE(None, *words)(self._code.parallel)(self.address, kernel, arguments, items, grain)
+
+    def dismiss(self) -> None:
+        """Send the workers home: from here on callers work alone."""
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.dismiss)(self.address)
+        for worker in self._workers:
+            worker.join(_FAREWELL_SECONDS)
+
+    def forget(self) -> None:
+        """In a forked process: there are no workers, and whatever others were doing here is not being done."""
+        self._workers = []
+        self._write()
+
+    def _write(self) -> None:
+        """The memory's first state: no workers, no job."""
+        ctypes.memset(self.address, 0, self._size)
+        self._set(Field.PARALLEL, self._code.parallel)
+        self._set(Field.THREADS, self.threads)
+        self._set(Field.ALONE, self._code.parallel)
+        self._set(Field.ALONE_THREADS, 1)
+        processors = allowed()
+        crowded = len(processors) < self.threads
+        pause = _pause_seconds(self._code.pauses)
+        self._set(Field.SPINS, int(SPIN_SECONDS / pause))
+        self._set(Field.PATIENCE, int((SPIN_SECONDS if crowded else PATIENCE_SECONDS) / pause))
+        self._set(Field.START, ctypes.cast(self._start_call, ctypes.c_void_p).value or 0)
+        library = ctypes.CDLL(None)
+        if self._code.futex:
+            self._set_functions(library, {Field.SYSCALL: "syscall", Field.PROCESSOR: "sched_getcpu"})
+        else:
+            names = {Field.LOCK: "mutex_lock", Field.UNLOCK: "mutex_unlock"}
+            names |= {Field.SLEEP: "cond_wait", Field.ROUSE: "cond_broadcast"}
+            self._set_functions(library, {field: f"pthread_{name}" for field, name in names.items()})
+            library.pthread_mutex_init(ctypes.c_void_p(self.address + Field.MUTEX), None)
+            library.pthread_cond_init(ctypes.c_void_p(self.address + Field.CONDITION), None)
+        mask = sum(1 << processor for processor in processors if processor < 8 * MASK_BYTES)
+        ctypes.memmove(self.address + Field.ALLOWED, mask.to_bytes(MASK_BYTES, "little"), MASK_BYTES)
+        self._set(Field.AVOIDED, -1, ctypes.c_int32)
+
+    def _set(self, field: int, value: int, kind: type[ctypes.c_int32 | ctypes.c_int64] = ctypes.c_int64) -> None:
+        kind.from_address(self.address + field).value = value
+
+    def _set_functions(self, library: ctypes.CDLL, names: dict[Field, str]) -> None:
+        for field, name in names.items():
+            self._set(field, ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
+
+    def _start(self) -> None:
+        """Start the workers; called by generated code, with the pool to itself, before its first job."""
+        enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._code.worker)
+        try:
+            for number in range(1, self.threads):
+                name = f"sardonyx-{self.threads}-{number}"
+                worker = threading.Thread(target=enter, args=(self.address, number), name=name, daemon=True)
+                worker.start()
+                self._workers.append(worker)
+                self._set(Field.THREAD_IDS + 4 * number, worker.native_id or 0, ctypes.c_int32)
+        except RuntimeError as error:
+            # No job waits for a worker: those that did start do, and the caller.
+            _log.warning("only %d of %d threads could be started: %s", len(self._workers) + 1, self.threads, error)
+        self._set(Field.STARTED, 1, ctypes.c_int32)
+
+
+_pools: dict[int, Pool] = {}
+_lock = threading.Lock()
+
+
+def pool(threads: int | None = None) -> Pool:
+    """The pool of so many threads.
+
+    Args:
+        threads: How many threads work, the caller among them; None for what
+            :func:`sardonyx.base.cpu_count.thread_count` says.
+
+    Raises:
+        OptionError: That is no number of threads.
+    """
+    count = thread_count(threads)
+    with _lock:
+        if count not in _pools:
+            _pools[count] = Pool(count, functions(fork_join.has_futex(host())))
+        return _pools[count]
+
+
+def _dismiss_all() -> None:
+    for each in _pools.values():
+        each.dismiss()
+
+
+def _forget_all() -> None:
+    for each in _pools.values():
+        each.forget()
+    _lock.release()
+
+
+atexit.register(_dismiss_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget_all)

@@ -1,0 +1,106 @@
+"""Pooling of blocked images: the sums, greatest or least elements of windows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sardonyx.compiler.codegen.kernel_builder import Epilogue, Kernel
+from sardonyx.compiler.kernels.conv.channelwise import Channelwise
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep, Windows, block_count
+from sardonyx.compiler.llvm.ir_builder import float_literal, vector
+from sardonyx.core.dim import Size
+
+Kind = Literal["add", "max", "min"]
+
+
+def pooling(
+    kernel: Kernel,
+    kind: Kind,
+    *,
+    x: Image,
+    batch: Size,
+    windows: Windows,
+    out: tuple[Size, ...],
+    epilogue: Epilogue,
+    element: str = "float",
+    signed: bool = True,
+) -> Size:
+    """Write a reduction over windows. Places outside of the image do not count; NaN wins over every number.
+
+    The epilogue gets whole blocks of channels; those past the last channel are what windows make of zeros.
+
+    Args:
+        kernel: What is written.
+        kind: How elements are combined.
+        x: The image.
+        batch: How many images.
+        windows: The windows, of as many axes as the image.
+        out: The spatial sizes of the output.
+        epilogue: What becomes of the results.
+        element: The type of the elements.
+        signed: Whether integers have a sign.
+
+    Returns:
+        The number of work items.
+    """
+    lanes = kernel.target.lanes(32)
+    outputs = kernel.target.vector_registers // 2
+    sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes), outputs=outputs)
+    _Pooling(sweep, x, element, lanes, epilogue, kind, signed).write()
+    return sweep.items
+
+
+class _Pooling(Channelwise):
+    def __init__(
+        self,
+        sweep: Sweep,
+        x: Image,
+        element: str,
+        lanes: int,
+        epilogue: Epilogue,
+        kind: Kind,
+        signed: bool,
+    ) -> None:
+        super().__init__(sweep, x, element, lanes, epilogue)
+        self.kind = kind
+        self.integers = element.startswith("i")
+        self.sign = "s" if signed else "u"
+        self.bits = vector(lanes, {"float": "i32", "double": "i64"}.get(element, element))
+
+    def identity(self) -> str:
+        if not self.integers:
+            value = {"add": 0.0, "max": float("-inf"), "min": float("inf")}[self.kind]
+            return float_literal(value, self.element)
+        bits = int(self.element[1:])
+        if self.kind == "add":
+            return "0"
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.sign == "s" else (0, (1 << bits) - 1)
+        return str(low if self.kind == "max" else high)
+
+    def prepared(self, value: str) -> list[str]:
+        if self.kind == "add" or self.integers:
+            return [value]
+        # All bits of the lanes that are NaN: with those set, any number is NaN.
+        e = self.emitter
+        nan = e.let(f"fcmp uno {self.type} {value}, {value}")
+        flags = vector(self.lanes, "i1")
+        return [value, e.let(f"sext {flags} {nan} to {self.bits}")]
+
+    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
+        e, value = self.emitter, values[0]
+        if self.kind == "add":
+            return e.let(f"{'add' if self.integers else 'fadd'} {self.type} {result}, {value}")
+        condition = f"icmp {self.sign}" if self.integers else "fcmp o"
+        better = e.let(f"{condition}{'gt' if self.kind == 'max' else 'lt'} {self.type} {value}, {result}")
+        best = self._select(better, value, result)
+        if self.integers:
+            return best
+        pattern = e.let(f"or {self.bits} {e.let(f'bitcast {self.type} {best} to {self.bits}')}, {values[1]}")
+        return e.let(f"bitcast {self.bits} {pattern} to {self.type}")
+
+    def merged(self, first: str, second: str) -> str:
+        return self.combined(first, self.prepared(second), [])
+
+    def _select(self, condition: str, then: str, otherwise: str) -> str:
+        flags = vector(self.lanes, "i1")
+        return self.emitter.let(f"select {flags} {condition}, {self.type} {then}, {self.type} {otherwise}")

@@ -1,0 +1,139 @@
+"""Convolutions of channels in small groups, of which a block holds several: depthwise ones, where a group is a channel.
+
+Lanes are output channels. A group has as many filters as channels, so that a lane's inputs lie in the same block; the
+vector of inputs at a place is shuffled, once for all outputs that see it, so that each lane gets its group's first
+channel, then the second, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sardonyx.compiler.codegen.kernel_builder import Epilogue, Kernel
+from sardonyx.compiler.codegen.load_store import memory_type
+from sardonyx.compiler.kernels.conv.channelwise import Channelwise
+from sardonyx.compiler.kernels.conv.weight_layouts import grouped_weights
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Number, Row, Sweep, Windows, block_count
+from sardonyx.compiler.llvm.ir_builder import vector
+from sardonyx.compiler.target.description import Target
+from sardonyx.core.dim import Size
+from sardonyx.core.ir import types as t
+
+
+def pack_depthwise_weights(weights: np.ndarray, target: Target) -> np.ndarray:
+    """The weights as :func:`depthwise` reads them.
+
+    Args:
+        weights: [channels, 1, 1, *window], of any float type.
+        target: What the code is for.
+
+    Returns:
+        A flat array of float32: [channel block][*window][channel of the block], with zeros past the last channel.
+    """
+    taps = math.prod(weights.shape[3:])
+    return grouped_weights(weights.reshape(weights.shape[0], 1, taps).astype(np.float32), target.lanes(32))
+
+
+def depthwise(
+    kernel: Kernel,
+    *,
+    x: Image,
+    weights: str,
+    batch: Size,
+    windows: Windows,
+    out: tuple[Size, ...],
+    epilogue: Epilogue,
+) -> Size:
+    """Write a depthwise convolution of a blocked image of floats, or of integers whose sums float32 holds exactly.
+
+    The epilogue gets whole blocks of channels, as in :func:`~sardonyx.compiler.kernels.conv.convolution.convolution`,
+    always as floats.
+
+    Args:
+        kernel: What is written.
+        x: The image, blocked.
+        weights: The packed weights, see :func:`pack_depthwise_weights`.
+        batch: How many images.
+        windows: The windows, of as many axes as the image.
+        out: The spatial sizes of the output.
+        epilogue: What becomes of the results.
+
+    Returns:
+        The number of work items.
+    """
+    return grouped(kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, epilogue=epilogue, size=1)
+
+
+def grouped(
+    kernel: Kernel,
+    *,
+    x: Image,
+    weights: str,
+    batch: Size,
+    windows: Windows,
+    out: tuple[Size, ...],
+    epilogue: Epilogue,
+    size: int,
+) -> Size:
+    """Write a convolution of groups of so many channels and as many filters, a divisor of the lanes.
+
+    Weights are as :func:`~sardonyx.compiler.kernels.conv.weight_layouts.grouped_weights` orders them; for the rest see
+    :func:`depthwise`.
+    """
+    target = kernel.target
+    # The weights of a row of taps stay in registers, and an input.
+    outputs = max(4, min(target.vector_registers - size * windows.sizes[-1] - size - 1, target.vector_registers // 2))
+    sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, target.lanes(32)), outputs=outputs)
+    _Grouped(sweep, x, weights, epilogue, size).write()
+    return sweep.items
+
+
+class _Grouped(Channelwise):
+    def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int) -> None:
+        self.dtype = x.dtype
+        super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, memory_type(x.dtype))
+        self.weights, self.size = weights, size
+
+    def outside(self) -> str:
+        return "0" if t.is_integer(self.dtype) else self.identity()
+
+    def loaded(self, address: str) -> str:
+        if not t.is_integer(self.dtype):
+            return super().loaded(address)
+        e, narrow, wide = self.emitter, vector(self.lanes, self.stored), vector(self.lanes, "i32")
+        extend = "zext" if t.kind(self.dtype) == "uint" else "sext"
+        number = e.let(f"{extend} {narrow} {e.load(narrow, address, self.lanes * self.dtype.bitwidth // 8)} to {wide}")
+        return e.let(f"sitofp {wide} {number} to {self.type}")
+
+    def identity(self) -> str:
+        return "0.0"
+
+    def factors(self, row: Row, tap: Number) -> list[str]:
+        e = self.emitter
+        taps = self.window[0] * self.window[1] * self.window[2]
+        at = e.mul(e.add(e.mul(row.block, taps), tap), self.size * self.lanes)
+        start = e.address(self.weights, "float", at)
+        return [
+            e.load(self.type, e.address(start, "float", channel * self.lanes), 4 * self.lanes)
+            for channel in range(self.size)
+        ]
+
+    def prepared(self, value: str) -> list[str]:
+        if self.size == 1:
+            return [value]
+        found = []
+        for channel in range(self.size):
+            lanes = ", ".join(f"i32 {lane // self.size * self.size + channel}" for lane in range(self.lanes))
+            mask = f"<{self.lanes} x i32> <{lanes}>"
+            found.append(self.emitter.let(f"shufflevector {self.type} {value}, {self.type} poison, {mask}"))
+        return found
+
+    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
+        for value, factor in zip(values, factors, strict=True):
+            result = self.emitter.multiply_add(self.type, value, factor, result)
+        return result
+
+    def merged(self, first: str, second: str) -> str:
+        return self.emitter.let(f"fadd {self.type} {first}, {second}")

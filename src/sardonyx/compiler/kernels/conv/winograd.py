@@ -1,0 +1,369 @@
+"""Winograd's convolution: windows of 3x3, 3x1 or 1x3, stride 1, float32, over blocked images.
+
+:mod:`~sardonyx.compiler.tiling.winograd` says how it is cut. Either :func:`convolve` does all: a work item owns
+a block of tiles and all filters, and transforms its inputs into memory of its worker's, which stays in the cache
+while the weights stream past. Or :func:`transform` and then :func:`multiply` do it in two stages.
+
+Epilogues get whole vectors of ``lanes`` filters at (image, filter, row, column), the filter a multiple of the lanes,
+without a mask. The lanes past the last filter are zero there, and are to be zero again in a blocked image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Number
+from sardonyx.compiler.llvm.ir_builder import vector
+from sardonyx.compiler.tiling.toom_cook import transform_input, transform_output, transform_weight
+from sardonyx.compiler.tiling.winograd import Winograd
+from sardonyx.core.dim import Size, ceil_div
+
+_UNROLL = 4
+
+
+def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: str, epilogue: Epilogue) -> Size:
+    """Write a whole convolution, for a plan that is not staged.
+
+    Args:
+        kernel: What is written.
+        plan: How it is cut.
+        x: The image, blocked.
+        weights: What :func:`~sardonyx.compiler.tiling.winograd.transform_weights` made.
+        scratch: ``plan.scratch`` bytes for every worker.
+        epilogue: What becomes of the results.
+
+    Returns:
+        The number of work items.
+    """
+    code = _Code(kernel, plan)
+    e = code.e
+    planes = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
+    own = code.at(planes, plan.places * plan.input_plane)
+    with e.loop("%first", "%last") as item, code.tiles_of(item) as (start, count):
+        with e.loop(0, plan.channel_blocks) as channels:
+            code.transform_inputs(x, planes, channels, start, count)
+        with e.loop(0, plan.groups) as group:
+            code.multiply(planes, weights, own, group, count)
+            code.transform_outputs(own, group, start, count, epilogue)
+    return plan.blocks
+
+
+def transform(kernel: Kernel, plan: Winograd, x: Image, transformed: str) -> Size:
+    """Write the first stage of a staged plan: all inputs, transformed.
+
+    Args:
+        kernel: What is written.
+        plan: How it is cut.
+        x: The image, blocked.
+        transformed: Room for ``plan.transformed`` bytes.
+
+    Returns:
+        The number of work items.
+    """
+    code = _Code(kernel, plan)
+    e = code.e
+    with e.loop("%first", "%last") as item:
+        block = e.div(item, plan.channel_blocks)
+        with code.tiles_of(block) as (start, count):
+            planes = code.at(transformed, e.mul(block, plan.places * plan.input_plane))
+            code.transform_inputs(x, planes, e.rem(item, plan.channel_blocks), start, count)
+    return plan.blocks * plan.channel_blocks
+
+
+def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scratch: str, epilogue: Epilogue) -> Size:
+    """Write the second stage of a staged plan; a work item is a group of filters on a block of tiles.
+
+    Args:
+        kernel: What is written.
+        plan: How it is cut.
+        transformed: What the first stage made.
+        weights: What :func:`~sardonyx.compiler.tiling.winograd.transform_weights` made.
+        scratch: ``plan.scratch`` bytes for every worker.
+        epilogue: What becomes of the results.
+
+    Returns:
+        The number of work items.
+    """
+    code = _Code(kernel, plan)
+    e = code.e
+    own = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
+    with e.loop("%first", "%last") as item:
+        group, block = e.div(item, code.blocks), e.rem(item, code.blocks)
+        with code.tiles_of(block) as (start, count):
+            planes = code.at(transformed, e.mul(block, plan.places * plan.input_plane))
+            code.multiply(planes, weights, own, group, count)
+            code.transform_outputs(own, group, start, count, epilogue)
+    return plan.blocks * plan.groups
+
+
+class _Code:
+    """The parts of one convolution."""
+
+    def __init__(self, kernel: Kernel, plan: Winograd) -> None:
+        self.kernel = kernel
+        self.e = kernel.emitter
+        self.plan = plan
+        self.lanes = plan.lanes
+        self.type = vector(plan.lanes, "float")
+        self.down, self.across = plan.algorithms
+        self.tiles = kernel.size(plan.tiles)
+        self.blocks = kernel.size(plan.blocks)
+        self.tile_rows = kernel.size(ceil_div(plan.out[0], plan.tile[0]))
+        self.tile_columns = kernel.size(ceil_div(plan.out[1], plan.tile[1]))
+
+    def at(self, pointer: str, index: Number) -> str:
+        """The address of an element of an array of floats."""
+        return self.e.address(pointer, "float", index)
+
+    def load(self, pointer: str, index: Number = 0) -> str:
+        """A vector; images and weights are aligned as their owners like."""
+        return self.e.load(self.type, self.at(pointer, index), 4)
+
+    def store(self, value: str, pointer: str, index: Number = 0) -> None:
+        """Store a vector."""
+        self.e.store(self.type, value, self.at(pointer, index), 4)
+
+    # Tiles.
+
+    @contextmanager
+    def tiles_of(self, block: Number) -> Iterator[tuple[Number, Number]]:
+        """The first tile of a block and how many it has; blocks are as equal as can be, and some may be empty."""
+        e = self.e
+        start = e.div(e.mul(self.tiles, block), self.blocks)
+        count = e.sub(e.div(e.mul(self.tiles, e.add(block, 1)), self.blocks), start)
+        with e.when(e.let(f"icmp sgt i64 {count}, 0")):
+            yield start, count
+
+    @contextmanager
+    def each_tile(self, start: Number, count: Number) -> Iterator[tuple[str, str, str, str]]:
+        """A loop over tiles from ``start`` on: the tile's number in the block; its image, row and column."""
+        e = self.e
+        per_image = e.mul(self.tile_rows, self.tile_columns)
+        within = e.rem(start, per_image)
+        image = e.variable("i64", str(e.div(start, per_image)))
+        row = e.variable("i64", str(e.div(within, self.tile_columns)))
+        column = e.variable("i64", str(e.rem(within, self.tile_columns)))
+        with e.loop(0, count) as number:
+            at = image.get(), row.get(), column.get()
+            yield number, *at
+            next_column = str(e.add(at[2], 1))
+            ends_row = e.let(f"icmp eq i64 {next_column}, {self.tile_columns}")
+            column.set(e.let(f"select i1 {ends_row}, i64 0, i64 {next_column}"))
+            next_row = str(e.add(at[1], e.let(f"zext i1 {ends_row} to i64")))
+            ends_image = e.let(f"icmp eq i64 {next_row}, {self.tile_rows}")
+            row.set(e.let(f"select i1 {ends_image}, i64 0, i64 {next_row}"))
+            image.set(str(e.add(at[0], e.let(f"zext i1 {ends_image} to i64"))))
+
+    # Inputs.
+
+    def transform_inputs(self, x: Image, planes: str, channels: Number, start: Number, count: Number) -> None:
+        """Transform one vector of channels of a block of tiles."""
+        e, plan, lanes = self.e, self.plan, self.lanes
+        top, left = (self.kernel.size(each) for each in plan.padding)
+        of_channels = self.at(planes, e.mul(channels, plan.block * lanes))
+        patch = e.array("float", plan.places * lanes)
+        with self.each_tile(start, count) as (number, image, row, column):
+            image_plane = e.add(e.mul(image, plan.channel_blocks), channels)
+            y, x_ = e.sub(e.mul(row, plan.tile[0]), top), e.sub(e.mul(column, plan.tile[1]), left)
+            source, stride = self.inputs_of(x, patch, image_plane, y, x_)
+            columns = []
+            for j in range(self.across.n):
+                values = [self.load(self.at(source, e.mul(stride, i)), j * lanes) for i in range(self.down.n)]
+                columns.append(transform_input(e, self.type, self.down, values))
+            target = self.at(of_channels, e.mul(number, lanes))
+            for i in range(self.down.n):
+                values = transform_input(e, self.type, self.across, [each[i] for each in columns])
+                for j, value in enumerate(values):
+                    self.store(value, target, (i * self.across.n + j) * plan.input_plane)
+
+    def inputs_of(self, x: Image, patch: str, plane: Number, y: Number, left: Number) -> tuple[str, str]:
+        """Where a tile's inputs begin, and elements from row to row.
+
+        Where the tile reaches over the image's edges, they are copied to ``patch``, with zeros around.
+        """
+        e, lanes = self.e, self.lanes
+        rows, columns = self.down.n, self.across.n
+        height, width = (self.kernel.size(each) for each in x.sizes)
+        row_size = e.mul(width, lanes)
+        corner = e.mul(e.add(e.mul(e.add(e.mul(plane, height), y), width), left), lanes)
+        direct = self.at(x.pointer, corner)
+        source, stride = e.variable("ptr", direct), e.variable("i64", str(row_size))
+        row_begin, row_end = e.most(0, e.sub(0, y)), e.least(rows, e.sub(height, y))
+        begin, end = e.most(0, e.sub(0, left)), e.least(columns, e.sub(width, left))
+        outside = e.add(e.sub(rows, e.sub(row_end, row_begin)), e.sub(columns, e.sub(end, begin)))
+        with e.when(e.let(f"icmp sgt i64 {outside}, 0")):
+            for i in range(rows * columns):
+                self.store("zeroinitializer", patch, i * lanes)
+            with e.loop(row_begin, row_end) as row:
+                from_row = self.at(direct, e.mul(row, row_size))
+                to_row = self.at(patch, e.mul(row, columns * lanes))
+                with e.loop(begin, end) as column:
+                    offset = e.mul(column, lanes)
+                    self.store(self.load(from_row, offset), to_row, offset)
+            source.set(patch)
+            stride.set(str(columns * lanes))
+        return source.get(), stride.get()
+
+    # Weights.
+
+    def transform_weights(self, source: str, fresh: str, channels: Number) -> None:
+        """Transform the weights of a group of filters for some channels."""
+        e, plan, lanes = self.e, self.plan, self.lanes
+        width = plan.vectors * lanes
+        taps = self.down.taps, self.across.taps
+        with e.loop(0, channels) as channel:
+            of_channel = self.at(source, e.mul(channel, math.prod(taps) * width))
+            to_channel = self.at(fresh, e.mul(channel, width))
+            for member in range(plan.vectors):
+                columns = []
+                for j in range(taps[1]):
+                    values = [self.load(of_channel, (i * taps[1] + j) * width + member * lanes) for i in range(taps[0])]
+                    columns.append(transform_weight(e, self.type, self.down, values))
+                for i in range(self.down.n):
+                    values = transform_weight(e, self.type, self.across, [each[i] for each in columns])
+                    for j, value in enumerate(values):
+                        place = (i * self.across.n + j) * plan.weight_plane
+                        self.store(value, to_channel, place + member * lanes)
+
+    # Products.
+
+    def multiply(self, planes: str, weights: str, own: str, group: Number, count: Number) -> None:
+        """The sums over the channels of a block of tiles, at all places, for a group of filters.
+
+        Args:
+            planes: The transformed inputs.
+            weights: All weights.
+            own: The worker's memory: where the sums go, and fresh weights.
+            group: The group of filters.
+            count: How many tiles there are.
+        """
+        e, plan = self.e, self.plan
+        width = plan.vectors * self.lanes
+        if not plan.fresh:
+            of_place = plan.channel_blocks * self.lanes * width
+            of_group = self.at(weights, e.mul(group, plan.places * of_place))
+            self.add_products(planes, of_group, of_place, own, plan.channel_blocks, count)
+            return
+        with e.loop(0, plan.places) as place, e.loop(0, e.mul(count, plan.vectors)) as number:
+            self.store("zeroinitializer", own, e.add(e.mul(place, plan.sum_plane), e.mul(number, self.lanes)))
+        of_block = self.down.taps * self.across.taps * self.lanes * width
+        of_group = self.at(weights, e.mul(group, plan.channel_blocks * of_block))
+        fresh = self.at(own, plan.places * plan.sum_plane)
+        with e.loop(0, plan.channel_blocks, plan.slice_blocks) as first:
+            blocks = e.least(plan.slice_blocks, e.sub(plan.channel_blocks, first))
+            self.transform_weights(self.at(of_group, e.mul(first, of_block)), fresh, e.mul(blocks, self.lanes))
+            of_slice = self.at(planes, e.mul(first, plan.block * self.lanes))
+            self.add_products(of_slice, fresh, plan.weight_plane, own, blocks, count)
+
+    def add_products(
+        self, planes: str, weights: str, weight_plane: int, sums: str, blocks: Number, count: Number
+    ) -> None:
+        """The sums over some blocks of channels; where weights are fresh, they are added to what is there.
+
+        The tiles are split evenly into passes of at most the register tile's rows. Each number of rows that a pass may
+        have is a piece of code of its own; where it may be any, even ones are, and an odd row goes by itself.
+        """
+        e, plan = self.e, self.plan
+        width = plan.vectors * self.lanes
+        passes = e.div(e.add(count, plan.rows - 1), plan.rows)
+        rows, longer = e.div(count, passes), e.rem(count, passes)
+        with e.loop(0, plan.places) as place:
+            plane = self.at(planes, e.mul(place, plan.input_plane))
+            factors = self.at(weights, e.mul(place, weight_plane))
+            results = self.at(sums, e.mul(place, plan.sum_plane))
+            with e.loop(0, passes) as number:
+                first = e.add(e.mul(number, rows), e.least(number, longer))
+                here = e.add(rows, e.let(f"zext i1 {e.let(f'icmp slt i64 {number}, {longer}')} to i64"))
+                left = self.at(plane, e.mul(first, self.lanes))
+                right = self.at(results, e.mul(first, width))
+                known = self.known_rows()
+                even = here if known else e.sub(here, e.rem(here, 2))
+                for each in known or range(plan.rows - plan.rows % 2, 0, -2):
+                    with e.when(e.let(f"icmp eq i64 {even}, {each}")):
+                        self.register_tile(left, factors, right, each, blocks)
+                if not known:
+                    with e.when(e.let(f"icmp slt i64 {even}, {here}")):
+                        left, right = self.at(left, e.mul(even, self.lanes)), self.at(right, e.mul(even, width))
+                        self.register_tile(left, factors, right, 1, blocks)
+
+    def known_rows(self) -> list[int]:
+        """How many rows passes have, where the sizes tell."""
+        tiles, blocks = self.plan.tiles, self.plan.blocks
+        if not isinstance(tiles, int) or not isinstance(blocks, int) or not tiles:
+            return []
+        found = set()
+        for count in {tiles // blocks, -(-tiles // blocks)} - {0}:
+            passes = -(-count // self.plan.rows)
+            found |= {count // passes, -(-count // passes)}
+        return sorted(found, reverse=True)
+
+    def register_tile(self, left: str, factors: str, right: str, rows: int, blocks: Number) -> None:
+        """Sums over the channels of some tiles, all of them in registers."""
+        e, plan, lanes = self.e, self.plan, self.lanes
+
+        def before(row: int, member: int) -> str:
+            return self.load(right, (row * plan.vectors + member) * lanes) if plan.fresh else "zeroinitializer"
+
+        sums = [[e.variable(self.type, before(i, v)) for v in range(plan.vectors)] for i in range(rows)]
+        factor = e.variable("ptr", factors)
+        with e.loop(0, blocks) as block:
+            of_block = self.at(left, e.mul(block, plan.block * lanes))
+            with e.loop(0, lanes, _UNROLL) as channel:
+                values = self.at(of_block, channel)
+                here = factor.get()
+                for step in range(_UNROLL):
+                    loaded = [self.load(here, (step * plan.vectors + v) * lanes) for v in range(plan.vectors)]
+                    for i, row in enumerate(sums):
+                        spread = e.spread(e.load("float", self.at(values, i * lanes + step), 4), lanes, "float")
+                        for total, weight in zip(row, loaded, strict=True):
+                            total.set(e.multiply_add(self.type, spread, weight, total.get()))
+                factor.set(self.at(here, _UNROLL * plan.vectors * lanes))
+        for i, row in enumerate(sums):
+            for v, total in enumerate(row):
+                self.store(total.get(), right, (i * plan.vectors + v) * lanes)
+
+    # Results.
+
+    def transform_outputs(self, sums: str, group: Number, start: Number, count: Number, epilogue: Epilogue) -> None:
+        """Transform the sums of a block of tiles and hand the results of a group of filters on."""
+        e, plan, lanes = self.e, self.plan, self.lanes
+        height, width = (self.kernel.size(each) for each in plan.out)
+        rows, columns = plan.tile
+        partial = e.array("float", rows * self.across.n * lanes)
+        line_results = e.array("float", columns * lanes)
+        first_block = e.mul(group, plan.vectors)
+        with e.loop(0, e.least(plan.vectors, e.sub(plan.filter_blocks, first_block))) as member:
+            of_member = self.at(sums, e.mul(member, lanes))
+            filter = e.mul(e.add(first_block, member), lanes)
+            with self.each_tile(start, count) as (number, image, row, column):
+                y, x = e.mul(row, rows), e.mul(column, columns)
+                of_tile = self.at(of_member, e.mul(number, plan.vectors * lanes))
+                for j in range(self.across.n):
+                    values = [self.load(of_tile, (i * self.across.n + j) * plan.sum_plane) for i in range(self.down.n)]
+                    for i, value in enumerate(transform_output(e, self.type, self.down, values)):
+                        self.store(value, partial, (i * self.across.n + j) * lanes)
+                with e.loop(0, e.least(rows, e.sub(height, y))) as line:
+                    of_line = self.at(partial, e.mul(line, self.across.n * lanes))
+                    values = [self.load(of_line, j * lanes) for j in range(self.across.n)]
+                    results = transform_output(e, self.type, self.across, values)
+                    at = Index(image), Index(filter, 1), Index(e.add(y, line)), Index(x)
+                    self.give(at, results, line_results, e.least(columns, e.sub(width, x)), epilogue)
+
+    def give(self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, epilogue: Epilogue) -> None:
+        """Hand the first ``count`` results of a line on; ``at`` is where the first belongs."""
+        e = self.e
+        *line, x = at
+        with e.either(e.let(f"icmp eq i64 {count}, {len(results)}")) as branches:
+            next(branches)
+            for j, value in enumerate(results):
+                epilogue((*line, Index(e.add(x.base, j))), value, None)
+            next(branches)
+            for j, value in enumerate(results):
+                self.store(value, room, j * self.lanes)
+            with e.loop(0, count) as column:
+                value = self.load(room, e.mul(column, self.lanes))
+                epilogue((*line, Index(e.add(x.base, column))), value, None)
+            next(branches, None)

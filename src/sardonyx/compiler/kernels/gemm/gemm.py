@@ -1,0 +1,544 @@
+"""Matrix products: ``C[m, n] = sum over k of A[m, k] * B[k, n]``, batched, with whatever is fused behind.
+
+A is read where it lies, an element at a time. B comes in panels of a tile's columns, ``[panel][K][columns]``: weights
+are packed so when a model is built, other operands a panel at a time into the scratch memory of the thread that needs
+it, or are read where they lie if too few rows of A would make use of the packing.
+
+A work item is one panel by a block of rows. Items that follow one another share the panel; with packed weights the rows
+are taken in groups whose part of A stays in the second-level cache while all panels pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sardonyx.compiler.codegen.integer_dot import each_entry
+from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
+from sardonyx.compiler.codegen.load_store import memory_type
+from sardonyx.compiler.kernels.gemm.gemv import is_narrow, of_few_columns, of_one_row
+from sardonyx.compiler.kernels.gemm.microkernel import (
+    WAIT,
+    Tile,
+    accumulate,
+    gated_tile,
+    multiply_add,
+    read,
+    tile_for,
+    wide_tile,
+)
+from sardonyx.compiler.kernels.gemm.operands import Matrix, Packed, Place, Product, Turned
+from sardonyx.compiler.kernels.gemm.packing import fill, pack, pack_gates
+from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.target.description import Target
+from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.ir.types import DType, numpy_dtype
+
+__all__ = ["Matrix", "Packed", "Place", "Turned", "gemm", "pack", "pack_gates", "scratch_bytes"]
+
+TILES_IN_ITEM = 4
+"""Register tiles of rows in one work item."""
+
+TILES_IN_DEEP_ITEM = 24
+"""Most of them where K is cut into parts."""
+
+_AHEAD = 4096
+"""How far ahead of what is read weights are asked for that pass once, in bytes."""
+
+_STEPS_AHEAD = 16
+"""How many steps ahead lines are asked for that lie apart."""
+
+LINE = 64
+"""Bytes of a cache line."""
+
+_MOST_LINES = 4
+"""Most cache lines of the following panel that a round of a tile asks for; with more, few tiles make use of it."""
+
+TILES_WORTH_PACKING = 2
+"""Register tiles of rows up to which B is read where it lies."""
+
+
+def scratch_bytes(target: Target, m: Size, n: Size, k: Size, result: DType) -> Size:
+    """Bytes of scratch memory that each worker needs, at most, where B is a :class:`Matrix`."""
+    tile = wide_tile(target, result, m, n)
+    return k * (tile.columns * tile.bytes)
+
+
+def gemm(
+    kernel: Kernel,
+    *,
+    m: Size,
+    n: Size,
+    k: Size,
+    a: Matrix,
+    b: Matrix | Packed,
+    epilogue: Epilogue | Gated,
+    batch: Size = 1,
+    place: Callable[[Emitter, str | int], Place] | None = None,
+    result: DType | None = None,
+    scratch: str | None = None,
+    together: int = 1,
+    turned: Turned | None = None,
+    behind: int = 0,
+) -> Size:
+    """Write a matrix product into a kernel.
+
+    Args:
+        kernel: The kernel; its work items become this product's.
+        m: Rows of A and of the result.
+        n: Columns of B and of the result.
+        k: Columns of A, rows of B.
+        a: The first operand.
+        b: The second operand.
+        epilogue: Gets every vector of the result, along columns, with the indices (leading ..., row, column); or all
+            gates of some units together, where B was packed for that, and ``n`` are the columns as they were packed.
+        batch: How many products there are.
+        place: Gives the operands of a product of the batch by its number; by default those of ``a`` and ``b``.
+        result: The element type of the sums, which operands are converted to; by default that of ``a``.
+        scratch: Scratch memory where ``b`` is a :class:`Matrix`: :func:`scratch_bytes` for each worker.
+        together: Where elements are small integers, how many along K lie in one of 32 bits: ``k`` and the distances
+            count these.
+        turned: Whose turn it is to take the panels from the end.
+        behind: Operations that the epilogue is, for each result.
+
+    Returns:
+        The number of work items.
+    """
+    product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch, turned, behind)
+    if isinstance(epilogue, Gated):
+        return _Gemm(kernel, gated_tile(kernel.target, product.result, epilogue.count, m), product).write()
+    tile = tile_for(kernel.target, product.result, n, together, m if isinstance(b, Packed) else None)
+    along = isinstance(b, Matrix) and b.row == 1 and a.column == 1
+    if is_narrow(tile, n) and (along or isinstance(b, Packed)):
+        return of_few_columns(kernel, tile, product)
+    if m == 1 and along:
+        return of_one_row(kernel, tile, product)
+    if isinstance(b, Matrix) and b.column == 1 and b.dtype == tile.result:
+        tile = wide_tile(kernel.target, product.result, m, n)
+    return _Gemm(kernel, tile, product).write()
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A panel as the inner loop reads it.
+
+    Attributes:
+        pointer: Where it begins.
+        row: Elements from one row to the next.
+        dtype: Its element type.
+        depth: Its rows.
+        following: Where the one begins that will be read after it, if that is known.
+        first_row: The first row of the group that passes before that.
+    """
+
+    pointer: str
+    row: str | int
+    dtype: DType
+    depth: str | int
+    following: str | None = None
+    first_row: str | int = 0
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """The rows of A and the panel that a register tile multiplies.
+
+    Attributes:
+        a: Where A begins.
+        row: The first row.
+        count: How many there are, at most a tile's.
+        left: How many columns there are, at most a panel's.
+        panel: The panel.
+        sums: Where the sums are written; where K is cut into parts, those of the parts before are there.
+    """
+
+    a: str
+    row: str | int
+    count: str | int
+    left: str | int
+    panel: _Panel
+    sums: str
+
+
+class _Gemm:
+    """One product while it is written."""
+
+    def __init__(self, kernel: Kernel, tile: Tile, product: Product) -> None:
+        self.kernel = kernel
+        self.e = kernel.emitter
+        self.target = kernel.target
+        self.tile = tile
+        self.product = product
+        self.a, self.b = product.a, product.b
+        self.rows, self.columns, self.depth = (kernel.size(size) for size in (product.m, product.n, product.k))
+        self.part = self._part()
+        self.tiles = TILES_IN_DEEP_ITEM if self.part else TILES_IN_ITEM
+        self.finished = self.e.array(tile.element, (self.tiles if self.part else 1) * tile.rows * tile.columns)
+        self.held = self.e.variable("i64", "-1")
+
+    def _part(self) -> int:
+        """Steps of K that are done for all rows of a work item before the next; 0 for all.
+
+        A panel of more than an eighth of the second-level cache would come anew for each register tile of rows, from
+        further away, and the rows of A that pass by it too.
+        """
+        product, tile = self.product, self.tile
+        if not (isinstance(self.b, Packed) and isinstance(product.k, int)):
+            return 0
+        if isinstance(product.m, int) and product.m <= tile.rows * TILES_WORTH_PACKING:
+            return 0
+        most = self.target.l2 // 8 // (tile.columns * numpy_dtype(self.b.dtype).itemsize)
+        parts = -(-product.k // most)
+        each = -(-product.k // (parts * tile.unroll)) * tile.unroll
+        return each if each < product.k else 0
+
+    def write(self) -> Size:
+        """Write the loop over work items; returns their number."""
+        e, tile = self.e, self.tile
+        product = self.product
+        panels = e.div(e.add(self.columns, tile.columns - 1), tile.columns)
+        block_rows, blocks = self._blocks()
+        resident = self._resident(blocks)
+        with e.loop("%first", "%last") as item:
+            each = e.mul(panels, blocks)
+            number: str | int = 0 if product.batch == 1 else e.div(item, each)
+            within = e.sub(item, e.mul(number, each))
+            group = e.mul(e.div(within, e.mul(resident, panels)), resident)
+            within = e.sub(within, e.mul(group, panels))
+            grouped = e.least(resident, e.sub(blocks, group))
+            panel, block = self._turned(e.div(within, grouped), panels), e.add(group, e.rem(within, grouped))
+            place = product.place_of(e, number)
+            column = e.mul(panel, tile.columns)
+            left = e.least(tile.columns, e.sub(self.columns, column))
+            values = self._panel(place.b, panel, e.add(e.mul(number, panels), panel), left, e.mul(group, block_rows))
+            start = e.mul(block, block_rows)
+            end = e.least(self.rows, e.add(start, block_rows))
+            if self.part:
+                self._by_parts(place.a, start, end, left, values)
+                self._apart(place, start, e.sub(end, start), panel)
+                self._finish(place.leading, start, e.sub(end, start), column, left)
+            else:
+                with e.loop(start, end, tile.rows) as row:
+                    count = e.least(tile.rows, e.sub(end, row))
+                    self._ask(place.leading, row, count, column, left)
+                    self._compute(_Strip(place.a, row, count, left, values, self.finished))
+                    self._apart(place, row, count, panel)
+                    self._finish(place.leading, row, count, column, left)
+        if isinstance(product.k, int):
+            most = tile.rows * self.tiles
+            rows = min(product.m, most) if isinstance(product.m, int) else most
+            self.kernel.work = tile.vectors * (product.k * max(rows, WAIT) + rows * product.behind)
+        return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
+
+    def _blocks(self) -> tuple[str | int, str | int]:
+        """Rows of a block, which are those of a work item, and how many blocks there are."""
+        e, rows = self.e, self.tile.rows
+        most = rows * self.tiles
+        blocks = e.div(e.add(self.rows, most - 1), most)
+        if not self.part:
+            return most, blocks
+        tiles, some = e.div(e.add(self.rows, rows - 1), rows), e.most(1, blocks)
+        return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
+
+    def _by_parts(self, a: str, start: str | int, end: str | int, left: str | int, panel: _Panel) -> None:
+        """Compute the rows of a work item, a part of K after the other: sums wait in memory, which changes no bit."""
+        e, tile = self.e, self.tile
+        with e.loop(0, e.mul(e.sub(end, start), tile.columns), tile.lanes) as offset:
+            at = e.address(self.finished, tile.element, offset)
+            e.store(tile.type, "zeroinitializer", at, tile.bytes * tile.lanes)
+        with e.loop(0, self.depth, self.part) as begin:
+            length: str | int = self.part
+            if isinstance(self.depth, int) and self.depth % self.part:
+                length = e.least(self.part, e.sub(self.depth, begin))
+            pointer = e.address(panel.pointer, memory_type(panel.dtype), e.mul(begin, panel.row))
+            following = e.address(pointer, memory_type(panel.dtype), e.mul(length, panel.row))
+            piece = _Panel(pointer, panel.row, panel.dtype, length, following, start)
+            operand = e.address(a, memory_type(self.a.dtype), e.mul(begin, self.a.column))
+            with e.loop(start, end, tile.rows) as row:
+                count = e.least(tile.rows, e.sub(end, row))
+                sums = e.address(self.finished, tile.element, e.mul(e.sub(row, start), tile.columns))
+                self._compute(_Strip(operand, row, count, left, piece, sums))
+
+    def _turned(self, panel: str | int, panels: str | int) -> str | int:
+        """The panel whose turn it is: those of the first thread, and those of the others, may go from the end."""
+        e, turned = self.e, self.product.turned
+        if turned is None:
+            return panel
+        first = e.div(panels, turned.threads)
+        early = e.let(f"icmp slt i64 {panel}, {first}")
+        end = e.let(f"select i1 {early}, i64 {first}, i64 {e.add(panels, first)}")
+        return e.let(f"select i1 {turned.back}, i64 {e.sub(e.sub(end, 1), panel)}, i64 {panel}")
+
+    def _resident(self, blocks: str | int) -> str | int:
+        """Blocks of rows in a group: what fits in half the second-level cache, or all where each would pack B anew."""
+        e, tile = self.e, self.tile
+        if isinstance(self.b, Matrix):
+            return e.most(1, blocks)
+        block_bytes = e.mul(e.most(1, self.depth), tile.rows * self.tiles * tile.bytes)
+        return e.most(1, e.div(self.target.l2 // 2, block_bytes))
+
+    def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int, first_row: str | int) -> _Panel:
+        """The panel of B by its number: as it was packed beforehand, where it lies, or packed now."""
+        e, tile, b = self.e, self.tile, self.b
+        if isinstance(b, Packed):
+            offset = e.mul(e.mul(panel, self.depth), tile.columns)
+            begin = e.address(start, memory_type(b.dtype), offset)
+            following = e.address(begin, memory_type(b.dtype), e.mul(self.depth, tile.columns))
+            return _Panel(begin, tile.columns, b.dtype, self.depth, following, first_row)
+        source = e.address(start, memory_type(b.dtype), e.mul(e.mul(panel, tile.columns), b.column))
+        assert self.product.scratch is not None
+        room = e.mul(self.depth, tile.columns * tile.bytes)
+        packed = e.address(self.product.scratch, "i8", e.mul("%worker", room))
+        pointer, row = e.variable("ptr", packed), e.variable("i64", str(tile.columns))
+
+        def pack_it() -> None:
+            with e.when(e.let(f"icmp ne i64 {self.held.get()}, {wanted}")):
+                self.held.set(str(wanted))
+                fill(e, tile, b, source, left, self.depth, packed)
+
+        if b.column != 1 or b.dtype != tile.result:
+            pack_it()
+        else:
+            few = e.let(f"icmp sle i64 {self.rows}, {tile.rows * TILES_WORTH_PACKING}")
+            whole = e.let(f"icmp eq i64 {left}, {tile.columns}")
+            with e.either(e.let(f"and i1 {few}, {whole}")) as branches:
+                next(branches)
+                pointer.set(source)
+                row.set(str(b.row))
+                next(branches)
+                pack_it()
+                next(branches, None)
+        return _Panel(pointer.get(), row.get(), tile.result, self.depth)
+
+    def _compute(self, strip: _Strip) -> None:
+        """Compute a tile by the code for the least size that suffices."""
+        e, tile = self.e, self.tile
+        counts = self._row_counts()
+        edges = self._edge_vectors()
+        if not edges:
+            self._choose(strip, counts, tile.vectors)
+            return
+        narrower = (edges[0]) * tile.lanes
+        with e.either(e.let(f"icmp sgt i64 {strip.left}, {narrower}")) as branches:
+            next(branches)
+            self._choose(strip, counts, tile.vectors)
+            next(branches)
+            self._narrow(strip, edges)
+            next(branches, None)
+
+    def _row_counts(self) -> tuple[int, ...]:
+        """Row counts that code is written for, descending; what is between takes the next larger."""
+        rows = self.tile.rows
+        if isinstance(self.rows, int):
+            rest = self.rows % rows
+            return (*([rows] if self.rows >= rows else []), *([rest] if rest else [])) or (rows,)
+        return (rows, *(count for count in (4, 2, 1) if count < rows))
+
+    def _edge_vectors(self) -> tuple[int, ...]:
+        """Counts of vectors, descending, that the last panel may have instead of all."""
+        tile = self.tile
+        if isinstance(self.columns, int):
+            rest = -(-(self.columns % tile.columns) // tile.lanes)
+            return (rest,) if 0 < rest < tile.vectors else ()
+        return tuple(count for count in (2, 1) if count < tile.vectors)
+
+    def _narrow(self, strip: _Strip, edges: tuple[int, ...]) -> None:
+        """Compute a tile of the last panel."""
+        e, counts = self.e, self._row_counts()
+        few = (counts[0], counts[-1]) if len(counts) > 2 else counts
+        if len(edges) == 1:
+            self._choose(strip, few, edges[0])
+            return
+        with e.either(e.let(f"icmp sgt i64 {strip.left}, {edges[1] * self.tile.lanes}")) as branches:
+            next(branches)
+            self._choose(strip, few, edges[0])
+            next(branches)
+            self._narrow(strip, edges[1:])
+            next(branches, None)
+
+    def _choose(self, strip: _Strip, counts: tuple[int, ...], vectors: int) -> None:
+        """Compute a tile by the code for the least row count that suffices."""
+        e = self.e
+        if len(counts) == 1:
+            self._multiply(strip, counts[0], 0, vectors)
+            return
+        with e.either(e.let(f"icmp sgt i64 {strip.count}, {counts[1]}")) as branches:
+            next(branches)
+            self._multiply(strip, counts[0], counts[1], vectors)
+            next(branches)
+            self._choose(strip, counts[1:], vectors)
+            next(branches, None)
+
+    def _multiply(self, strip: _Strip, rows: int, more_than: int, vectors: int) -> None:
+        """Compute a tile; rows past the last are the last once more, and are not looked at afterwards."""
+        e, tile, panel = self.e, self.tile, strip.panel
+        last = e.sub(strip.count, 1)
+        exact = isinstance(self.rows, int)
+        lines = []
+        for offset in range(rows):
+            there = offset if exact or offset <= more_than else e.least(offset, last)
+            lines.append(e.address(strip.a, memory_type(self.a.dtype), e.mul(e.add(strip.row, there), self.a.row)))
+
+        def load_a(number: int, place: str | int) -> str:
+            return read(e, tile, self.a.dtype, lines[number], Index(e.mul(place, self.a.column)), tile.lanes)
+
+        def load_b(place: str | int) -> list[str]:
+            line = e.address(panel.pointer, memory_type(panel.dtype), e.mul(place, panel.row))
+            return [
+                read(e, tile, panel.dtype, line, Index(number * tile.lanes, 1), tile.lanes) for number in range(vectors)
+            ]
+
+        def sum_at(number: int, offset: int) -> str:
+            return e.address(strip.sums, tile.element, number * tile.columns + offset * tile.lanes)
+
+        def before(number: int, offset: int) -> str:
+            return e.load(tile.type, sum_at(number, offset), tile.bytes * tile.lanes)
+
+        unroll = tile.unroll if vectors == tile.vectors else 1
+        beside = self._prefetching(strip.row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
+        if beside is None and rows == tile.rows and unroll == tile.unroll and self._streams(rows):
+            beside = self._streaming(panel)
+        if isinstance(self.b, Matrix) and tile.rows <= 2:
+            beside = self._stepping(panel)
+        initial = before if self.part else None
+        computed = accumulate(e, tile, rows, vectors, panel.depth, unroll, load_a, load_b, initial, beside)
+        for number, sums in enumerate(computed):
+            for offset, value in enumerate(sums):
+                e.store(tile.type, value, sum_at(number, offset), tile.bytes * tile.lanes)
+
+    def _apart(self, place: Place, row: str | int, count: str | int, panel: str | int) -> None:
+        """Add the products with weights that follow the panels, see :func:`.entries`, to some rows of finished sums."""
+        e, tile, product = self.e, self.tile, self.product
+        if not tile.saturates:
+            return
+        assert isinstance(product.k, int)
+        assert isinstance(product.n, int)
+        panels = -(-product.n // tile.columns)
+        table = e.address(place.b, tile.element, panels * product.k * tile.columns)
+        with (
+            each_entry(e, table, panel, tiles=panels, columns=tile.columns, lanes=tile.lanes, numbers=1) as found,
+            e.loop(0, count) as number,
+        ):
+            (step,), weights = found
+            at = Index(e.add(e.mul(e.add(row, number), self.a.row), e.mul(step, self.a.column)))
+            element = read(e, tile, self.a.dtype, place.a, at, tile.lanes)
+            line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
+            for offset in range(0, tile.columns, tile.lanes):
+                weight = e.load(tile.type, e.address(weights, tile.element, offset), tile.bytes * tile.lanes)
+                there = e.address(line, tile.element, offset)
+                before = e.load(tile.type, there, tile.bytes * tile.lanes)
+                e.store(tile.type, multiply_add(e, tile, element, weight, before), there, tile.bytes * tile.lanes)
+
+    def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None] | None:
+        """What asks for a part of the following panel, some cache lines a round: the tiles of one fetch the next.
+
+        Processors look ahead along what is read, not to what comes after a panel that passes many times: without this
+        the first tile of each waits for memory while the others leave that idle. Once all of it has been asked for, or
+        where it would drive this one out, it is lines of A that are there.
+        """
+        e, tile = self.e, self.tile
+        row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
+        lines = -(-tile.unroll * row_bytes // LINE)
+        tiles = self.product.m // tile.rows if isinstance(self.product.m, int) else lines
+        each = -(-lines // max(tiles, 1))
+        if panel.following is None or each > _MOST_LINES:
+            return None
+        part = e.mul(e.div(panel.depth, tile.unroll), each * LINE)
+        number = e.div(e.sub(row, panel.first_row), tile.rows)
+        wanted = e.address(panel.following, "i8", e.mul(number, part))
+        enough = e.let(f"icmp sge i64 {number}, {-(-lines // each)}")
+        large = e.let(f"icmp sgt i64 {panel.depth}, {self.target.l2 // 4 // row_bytes}")
+        none = e.let(f"or i1 {enough}, {large}")
+        start = e.let(f"select i1 {none}, ptr {line}, ptr {wanted}")
+        along = e.mul(self.a.column, numpy_dtype(self.a.dtype).itemsize)
+        step = e.let(f"select i1 {none}, i64 {along}, i64 {each * LINE // tile.unroll}")
+
+        def prefetch(place: str) -> None:
+            first = e.address(start, "i8", e.mul(place, step))
+            for offset in range(each):
+                e.prefetch(e.address(first, "i8", offset * LINE), level=2)
+
+        return prefetch
+
+    def _streams(self, rows: int) -> bool:
+        """Whether weights pass once for a tile that has all rows, from beyond the second-level cache."""
+        product, tile = self.product, self.tile
+        if not (isinstance(product.m, int) and isinstance(product.n, int) and isinstance(product.k, int)):
+            return False
+        large = product.k * product.n * tile.bytes > self.target.l2 // 2
+        return isinstance(self.b, Packed) and large and rows >= 4 and product.m <= 2 * rows
+
+    def _streaming(self, panel: _Panel) -> Callable[[str], None]:
+        """What asks for the lines of B that are read some rounds later."""
+        e, tile = self.e, self.tile
+        row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
+
+        def prefetch(place: str) -> None:
+            ahead = e.add(e.mul(place, row_bytes), _AHEAD)
+            line = e.address(panel.pointer, "i8", ahead)
+            for offset in range(0, tile.unroll * row_bytes, LINE):
+                e.prefetch(e.address(line, "i8", offset))
+
+        return prefetch
+
+    def _stepping(self, panel: _Panel) -> Callable[[str], None]:
+        """What asks for the lines of B that are read some steps later, where each is a line of memory of its own."""
+        e, tile = self.e, self.tile
+
+        def prefetch(place: str) -> None:
+            for step in range(tile.unroll):
+                there = e.mul(e.add(place, _STEPS_AHEAD + step), panel.row)
+                line = e.address(panel.pointer, memory_type(panel.dtype), there)
+                for offset in range(0, tile.columns * tile.bytes, LINE):
+                    e.prefetch(e.address(line, "i8", offset), level=2)
+
+        return prefetch
+
+    def _ask(
+        self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
+    ) -> None:
+        """Ask for what will be read behind a tile of gates."""
+        e, tile, epilogue = self.e, self.tile, self.product.epilogue
+        if not isinstance(epilogue, Gated):
+            return
+        first = e.div(column, epilogue.count)
+        with e.loop(0, count) as number, e.loop(0, e.div(left, epilogue.count), tile.lanes) as offset:
+            epilogue.ahead((*leading, Index(e.add(row, number)), Index(e.add(first, offset), 1)))
+
+    def _finish(
+        self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
+    ) -> None:
+        """Hand the vectors of a finished tile on."""
+        e, tile, epilogue = self.e, self.tile, self.product.epilogue
+        with e.loop(0, count) as number:
+            line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
+            there = Index(e.add(row, number))
+            if isinstance(epilogue, Gated):
+                self._hand_gates(epilogue, (*leading, there), line, column, left)
+                return
+
+            def hand(offset: str | int, mask: str | None) -> None:
+                value = e.load(tile.type, e.address(line, tile.element, offset), tile.bytes * tile.lanes)
+                epilogue((*leading, there, Index(e.add(column, offset), 1)), value, mask)
+
+            whole = e.mul(e.div(left, tile.lanes), tile.lanes)
+            with e.loop(0, whole, tile.lanes) as offset:
+                hand(offset, None)
+            if not (isinstance(self.columns, int) and self.columns % tile.lanes == 0):
+                with e.when(e.let(f"icmp slt i64 {whole}, {left}")):
+                    hand(whole, e.lanes_below(e.sub(left, whole), tile.lanes))
+
+    def _hand_gates(
+        self, gated: Gated, leading: tuple[Index, ...], line: str, column: str | int, left: str | int
+    ) -> None:
+        """Hand a row of a finished tile on, the gates of a vector of units at a time."""
+        e, tile = self.e, self.tile
+        first = e.div(column, gated.count)
+        with e.loop(0, e.div(left, gated.count), tile.lanes) as offset:
+            unit = e.add(first, offset)
+            start = e.address(line, tile.element, e.mul(offset, gated.count))
+            places = [e.address(start, tile.element, gate * tile.lanes) for gate in range(gated.count)]
+            values = [e.load(tile.type, place, tile.bytes * tile.lanes) for place in places]
+            whole = gated.units % tile.lanes == 0
+            mask = None if whole else e.lanes_below(e.least(e.sub(gated.units, unit), tile.lanes), tile.lanes)
+            gated.epilogue((*leading, Index(unit, 1)), values, mask)

@@ -1,0 +1,150 @@
+"""Panels of B: ``[panel][K][columns]``, each a tile's columns wide, so that the inner loop reads them in order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.compiler.codegen.kernel_builder import Index
+from sardonyx.compiler.codegen.load_store import memory_type
+from sardonyx.compiler.kernels.gemm.gemv import is_narrow
+from sardonyx.compiler.kernels.gemm.microkernel import Tile, gated_tile, read, tile_for
+from sardonyx.compiler.kernels.gemm.operands import Matrix
+from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.target.description import Target
+from sardonyx.core.dim import Size
+from sardonyx.core.ir.types import DType, dtype_of
+
+
+def pack(
+    array: np.ndarray, target: Target, result: DType | None = None, n: Size | None = None, m: Size | None = None
+) -> np.ndarray:
+    """Return a matrix [..., K, N] in panels [..., ceil(N / columns), K, columns], zeros past N.
+
+    One of very few columns is only transposed: [..., N, K].
+
+    Args:
+        array: The matrix, or a batch of them.
+        target: What the kernel is for.
+        result: The element type of the sums; the array's own by default.
+        n: The number of columns as the kernel is told it; the array's own by default.
+        m: The number of rows of the other operand, as the kernel is told it; None where it is not.
+    """
+    *batch, k, width = array.shape
+    tile = tile_for(target, result or dtype_of(array), width if n is None else n, m=m)
+    if is_narrow(tile, width if n is None else n):
+        return np.ascontiguousarray(array.swapaxes(-1, -2))
+    columns = tile.columns
+    panels = -(-width // columns)
+    padded = np.zeros((*batch, k, panels * columns), array.dtype)
+    padded[..., :width] = array
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(*batch, k, panels, columns), -2, -3))
+
+
+def pack_gates(array: np.ndarray, target: Target, result: DType, gates: int, m: Size) -> np.ndarray:
+    """Return a matrix [K, gates * units] in panels that hold all gates of the same units, a vector of each at a time.
+
+    Args:
+        array: The matrix.
+        target: What the kernel is for.
+        result: The element type of the sums.
+        gates: How many gates.
+        m: The number of rows of the other operand, as the kernel is told it.
+    """
+    tile = gated_tile(target, result, gates, m)
+    k, width = array.shape
+    units = width // gates
+    blocks = -(-units // tile.lanes)
+    padded = np.zeros((k, gates, blocks * tile.lanes), array.dtype)
+    padded[..., :units] = array.reshape(k, gates, units)
+    side_by_side = padded.reshape(k, gates, blocks, tile.lanes).swapaxes(1, 2).reshape(k, blocks * gates * tile.lanes)
+    panels = -(-side_by_side.shape[1] // tile.columns)
+    whole = np.zeros((k, panels * tile.columns), array.dtype)
+    whole[:, : side_by_side.shape[1]] = side_by_side
+    return np.ascontiguousarray(whole.reshape(k, panels, tile.columns).swapaxes(0, 1))
+
+
+def fill(e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str) -> None:
+    """Write the packing of one panel, as the element type of the sums.
+
+    What is past the last column is not defined: sums of it are never looked at.
+
+    Args:
+        e: Writes the kernel.
+        tile: The tile.
+        b: The matrix.
+        source: Where its first column of this panel begins.
+        left: How many columns there are from there, at most a panel's.
+        depth: K.
+        panel: Where it is packed.
+    """
+    if b.column == 1:
+        _fill_by_rows(e, tile, b, source, left, depth, panel)
+        return
+    vectors = e.div(e.add(left, tile.lanes - 1), tile.lanes)
+    with e.loop(0, vectors) as number:
+        first = e.mul(number, tile.lanes)
+        last = e.sub(left, 1)
+        lines = []
+        for lane in range(tile.lanes):
+            column = e.least(e.add(first, lane), last)
+            lines.append(e.address(source, memory_type(b.dtype), e.mul(column, b.column)))
+        _fill_by_columns(e, tile, b, lines, depth, e.address(panel, tile.element, first))
+
+
+def _fill_by_rows(
+    e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str
+) -> None:
+    """Columns lie side by side: copy vectors of them."""
+    whole = e.mul(e.div(left, tile.lanes), tile.lanes)
+    with e.loop(0, depth) as place:
+        line = e.address(source, memory_type(b.dtype), e.mul(place, b.row))
+        target = e.address(panel, tile.element, e.mul(place, tile.columns))
+
+        def copy(offset: str | int, mask: str | None) -> None:
+            value = read(e, tile, b.dtype, line, Index(offset, 1), tile.lanes, mask)
+            e.store(tile.type, value, e.address(target, tile.element, offset), tile.bytes)
+
+        with e.loop(0, whole, tile.lanes) as offset:
+            copy(offset, None)
+        if not (isinstance(left, int) and left == whole):
+            with e.when(e.let(f"icmp slt i64 {whole}, {left}")):
+                copy(whole, e.lanes_below(e.sub(left, whole), tile.lanes))
+
+
+def _fill_by_columns(e: Emitter, tile: Tile, b: Matrix, lines: list[str], depth: str | int, panel: str) -> None:
+    """A vector of columns that lie apart: where each is contiguous, squares are transposed in registers."""
+    lanes = tile.lanes
+    whole: str | int = 0
+    if b.row == 1:
+        whole = e.mul(e.div(depth, lanes), lanes)
+        with e.loop(0, whole, lanes) as place:
+            square = [read(e, tile, b.dtype, line, Index(place, 1), lanes) for line in lines]
+            for offset, value in enumerate(transposed(e, square, tile.element)):
+                at = e.address(panel, tile.element, e.mul(e.add(place, offset), tile.columns))
+                e.store(tile.type, value, at, tile.bytes)
+    with e.loop(whole, depth) as place:
+        value = "poison"
+        for lane, line in enumerate(lines):
+            one = read(e, tile, b.dtype, line, Index(e.mul(place, b.row)), 1)
+            value = e.let(f"insertelement {tile.type} {value}, {tile.element} {one}, i64 {lane}")
+        e.store(tile.type, value, e.address(panel, tile.element, e.mul(place, tile.columns)), tile.bytes)
+
+
+def transposed(e: Emitter, rows: list[str], element: str) -> list[str]:
+    """The columns of a square of as many vectors as each has lanes (a power of two).
+
+    Each step interleaves the upper half of the vectors with the lower: the bits of row and column numbers, taken as
+    one word, turn by one place, and have changed sides in the end.
+    """
+    lanes = len(rows)
+    type, indices = f"<{lanes} x {element}>", f"<{lanes} x i32>"
+    both = [index for lane in range(lanes) for index in (lane, lanes + lane)]
+    low, high = (", ".join(f"i32 {index}" for index in part) for part in (both[:lanes], both[lanes:]))
+    for _ in range(lanes.bit_length() - 1):
+        pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
+        rows = [
+            e.let(f"shufflevector {type} {first}, {type} {second}, {indices} <{order}>")
+            for first, second in pairs
+            for order in (low, high)
+        ]
+    return rows

@@ -1,0 +1,1 @@
+"""LLVM: IR text, object code, linking and parallel compilation."""

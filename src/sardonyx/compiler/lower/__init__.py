@@ -1,0 +1,1 @@
+"""Lowering: each group of a schedule becomes kernels and launches."""

@@ -1,0 +1,68 @@
+"""An attention as its kernel wants it: where queries, keys and values are, and what happens to scores."""
+
+from __future__ import annotations
+
+from sardonyx.compiler.analysis.patterns import Attention
+from sardonyx.compiler.analysis.strided_views import View, shape_of
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.element_reader import Element, dtype_of
+from sardonyx.compiler.codegen.kernel_builder import Index
+from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
+from sardonyx.compiler.kernels.attention import Heads, attention, scratch_bytes
+from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.launch import Scratch
+from sardonyx.core.dim import Size
+
+
+def write_attention(writing: Writing, found: Attention) -> Size:
+    """Write an attention and what is fused behind it; returns the work items.
+
+    Raises:
+        Unfusable: An operand has to be in memory.
+    """
+    w, reader, kernel = writing, writing.reader, writing.kernel
+    queries, keys = found.scores.operands
+    q, k, v = (w.whole.operand(each) for each in (queries, keys, found.result.operands[1]))
+    params = found.scores.params
+    batch_axes = len(shape_of(found.scores)) - 2
+    (depth_q,), (depth_k,) = params["left"], params["right"]
+    (key_v,) = found.result.params["right"]
+    row_q, row_k = (free_axis(view, batch_axes, taken) for view, taken in ((q, depth_q), (k, depth_k)))
+    column_v = free_axis(v, batch_axes, key_v)
+    *leading, rows, key_count = shape_of(found.scores)
+    scratch = w.pointer(Scratch(scratch_bytes(w.whole.target, rows, key_count, q.shape[depth_q], v.shape[column_v])))
+    root, memory = w.group.root, w.located(w.group.root)
+
+    def heads(operand: View, row: int, column: int) -> Heads:
+        steps = [0] * (2 - batch_axes) + [kernel.size(operand.strides[axis]) for axis in range(batch_axes)]
+        dtype = dtype_of(operand.base)
+        start = kernel.emitter.address(
+            w.pointer(operand.base), load_store.memory_type(dtype), kernel.size(operand.offset)
+        )
+        return Heads(
+            start, dtype, steps[0], steps[1], kernel.size(operand.strides[row]), kernel.size(operand.strides[column])
+        )
+
+    def score(index: tuple[Index, ...], name: str, mask: str | None) -> str:
+        place = index[2 - batch_axes :]
+        with masked(reader, mask):
+            reader.bind(found.scores, bound_at(found.scores, place, Element(name, False)))
+            return reader.vector(found.masked, place)
+
+    def epilogue(index: tuple[Index, ...], name: str, mask: str | None) -> None:
+        place = index[2 - batch_axes :]
+        with masked(reader, mask):
+            reader.bind(found.result, bound_at(found.result, place, Element(name, False)))
+            stored(reader, root, memory, place)
+
+    batch, count = ([1] * (2 - batch_axes) + list(leading))[:2]
+    return attention(
+        kernel, batch=batch, heads=count, queries=rows, keys=key_count, depth=q.shape[depth_q],
+        width=v.shape[column_v], q=heads(q, row_q, depth_q), k=heads(k, row_k, depth_k), v=heads(v, key_v, column_v),
+        epilogue=epilogue, scratch=scratch, score=None if found.masked is found.scores else score,
+    )  # fmt: skip
+
+
+def free_axis(operand: View, batch_axes: int, taken: int) -> int:
+    """The axis of an operand that is neither of the batch nor summed over."""
+    return next(axis for axis in range(batch_axes, len(operand.shape)) if axis != taken)

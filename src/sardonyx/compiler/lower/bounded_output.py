@@ -1,0 +1,140 @@
+"""From host functions that have kernels to those kernels; see :mod:`.counted`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sardonyx.compiler.analysis.bounded_output import chosen_of_category, suppression
+from sardonyx.compiler.analysis.control_flow import results_of
+from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.element_reader import dtype_of
+from sardonyx.compiler.codegen.kernel_builder import Index
+from sardonyx.compiler.kernels.nms import Boxes, heap_bytes, scratch_bytes, write_suppression
+from sardonyx.compiler.llvm.ir_builder import float_literal
+from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.launch import Count, Launch, Scratch, Stage
+from sardonyx.core.dim import ceil_div
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
+
+
+def picked(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+    """The kernels of a ``host``; its operands are in memory.
+
+    Args:
+        value: The ``host``.
+        begin: Begins a kernel.
+        lanes: Of a vector of floats.
+    """
+    return _WAYS[value.params["function"].name](value, begin, lanes)
+
+
+# NonMaxSuppression: categories side by side, then all that they chose, one behind the other.
+
+
+def _suppressed(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+    found = suppression(value)
+    images, categories, _ = shape_of(found.scores)
+    most = chosen_of_category(value)
+    (result,) = results_of(value)
+    # The number of boxes of each category, then the boxes.
+    stage = Stage(value, 8 * images * categories * (1 + most))
+    return [
+        _choice(value, begin(), lanes, stage).launch(images * categories, "suppression", result),
+        _joined(value, begin(), stage, result).launch(1, "boxes", result),
+    ]
+
+
+def _choice(value: Value, w: Writing, lanes: int, stage: Stage) -> Writing:
+    found = suppression(value)
+    images, categories, boxes = shape_of(found.scores)
+    most = chosen_of_category(value)
+    e, size = w.kernel.emitter, w.kernel.size
+    bytes_ = ceil_div(scratch_bytes(boxes, most, lanes), 64) * 64
+    scratch, counts = w.pointer(Scratch(bytes_)), w.pointer(stage)
+    of_boxes, scores = w.pointer(found.boxes), w.pointer(found.scores)
+    limit, overlap, threshold = (_number(w, each) for each in (found.limit, found.overlap, found.threshold))
+    picks = e.address(counts, "i64", size(images * categories))
+    heap = e.address(scratch, "i8", e.mul("%worker", size(bytes_)))
+    centered = bool(dict(value.params["attributes"]).get("center_point_box", 0))
+    with e.loop("%first", "%last") as item:
+        given = Boxes(
+            e.address(of_boxes, "float", e.mul(e.div(item, size(categories)), size(4 * boxes))),
+            e.address(scores, "float", e.mul(item, size(boxes))),
+            size(boxes), centered, limit or "0", overlap or float_literal(0, "float"), threshold,
+        )  # fmt: skip
+        kept = e.address(heap, "i8", size(heap_bytes(boxes)))
+        chosen = write_suppression(e, given, heap, kept, e.address(picks, "i64", e.mul(item, size(most))), lanes)
+        e.store("i64", chosen, e.address(counts, "i64", item), 8)
+    return w
+
+
+def _joined(value: Value, w: Writing, stage: Stage, result: Value) -> Writing:
+    found = suppression(value)
+    images, categories, boxes = shape_of(found.scores)
+    e, size = w.kernel.emitter, w.kernel.size
+    counts, out, number = w.pointer(stage), w.pointer(result), w.pointer(Count(value))
+    overlap = _number(w, found.overlap)
+    all_categories, most = size(images * categories), size(chosen_of_category(value))
+    picks = e.address(counts, "i64", all_categories)
+    with e.loop("%first", "%last"):
+        w.reader.require(e.let(f"icmp ult i64 {size(boxes)}, {1 << 32}"), 1)
+        if overlap is not None:
+            least = e.let(f"fcmp oge float {overlap}, {float_literal(0, 'float')}")
+            w.reader.require(
+                e.let(f"and i1 {least}, {e.let(f'fcmp ole float {overlap}, ' + float_literal(1, 'float'))}"), 1
+            )
+        total = e.variable("i64", "0")
+        with e.loop(0, all_categories) as item:
+            image, category = e.div(item, size(categories)), e.rem(item, size(categories))
+            of_category = e.address(picks, "i64", e.mul(item, most))
+            with e.loop(0, e.load("i64", e.address(counts, "i64", item), 8)) as i:
+                row = e.address(out, "i64", e.mul(total.get(), 3))
+                box = e.load("i64", e.address(of_category, "i64", i), 8)
+                for at, word in enumerate((image, category, box)):
+                    e.store("i64", str(word), e.address(row, "i64", at), 8)
+                total.set(str(e.add(total.get(), 1)))
+        e.store("i64", total.get(), number, 8)
+    return w
+
+
+def _number(w: Writing, value: Value | None) -> str | None:
+    """The one number of an operand."""
+    return None if value is None else load_store.load(w.kernel.emitter, dtype_of(value), w.pointer(value), Index(0), 1)
+
+
+# NonZero: places in order, then their indices, axis by axis.
+
+
+def _nonzero(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+    (source,) = value.operands
+    (result,) = results_of(value)
+    shape, dtype = shape_of(source), dtype_of(source)
+    w = begin()
+    e, size = w.kernel.emitter, w.kernel.size
+    places = w.pointer(Stage(value, 8 * math.prod(shape)))
+    x, out, number = w.pointer(source), w.pointer(result), w.pointer(Count(value))
+    with e.loop("%first", "%last"):
+        total = e.variable("i64", "0")
+        with e.loop(0, size(math.prod(shape))) as i, w.reader.inside():
+            element = load_store.load(e, dtype, x, Index(i), 1)
+            counts = w.reader.converted(dtype, t.BOOL, element, True)
+            e.store("i64", i, e.address(places, "i64", total.get()), 8)
+            total.set(str(e.add(total.get(), e.let(f"zext i1 {counts} to i64"))))
+        count = total.get()
+        with e.loop(0, count) as i:
+            place: str | int = e.load("i64", e.address(places, "i64", i), 8)
+            for axis in reversed(range(len(shape))):
+                index = e.rem(place, size(shape[axis])) if axis else place
+                e.store("i64", str(index), e.address(out, "i64", e.add(e.mul(count, axis), i)), 8)
+                place = e.div(place, size(shape[axis])) if axis else place
+        e.store("i64", count, number, 8)
+    return [w.launch(1, "places", result)]
+
+
+_WAYS: dict[str, Callable[[Value, Callable[[], Writing], int], list[Launch]]] = {
+    "NonMaxSuppression": _suppressed,
+    "NonZero": _nonzero,
+}

@@ -1,0 +1,409 @@
+"""Convolutions and pooling of images: which template computes one, and in which layout its operands are."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.patterns import Convolution
+from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.codegen import requantize
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, dtype_of
+from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index
+from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
+from sardonyx.compiler.kernels.conv import winograd
+from sardonyx.compiler.kernels.conv.blocked_pooling import pooling
+from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights, tile_for
+from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
+from sardonyx.compiler.kernels.conv.nchw import MOST_ADVANCE, pack_planar_weights, planar
+from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
+from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
+from sardonyx.compiler.kernels.conv.weight_layouts import Tile
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Windows
+from sardonyx.compiler.llvm.vector_value import Vector
+from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
+from sardonyx.compiler.passes.int8_matmul import form_of
+from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling import winograd as tiles
+from sardonyx.core.dim import Size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
+from sardonyx.errors import UnsupportedError
+
+NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
+"""Integers of which images are convolved."""
+
+PLAIN_CHANNELS = 4
+"""Most channels of an image that is convolved as it comes, plane by plane."""
+
+PLANAR_WORTH = 128
+"""Multiplications of a result that pay for an image being laid out in blocks afterwards."""
+
+MAX_ERROR = 2e-5
+"""The error that Winograd's convolution may have, in proportion to the largest result."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a convolution is computed.
+
+    Attributes:
+        algorithm: ``direct``, ``planar``, ``depthwise`` or ``winograd``.
+        blocked: Whether the image has to be in blocked layout.
+        tile: Rows and columns of a tile's results in Winograd's convolution.
+        staged: Whether that transforms its inputs in a kernel of its own.
+        fresh: Whether that transforms its weights as it needs them.
+        packed: Whether weights are known only when a program runs, and packed by a kernel of their own.
+    """
+
+    algorithm: str
+    blocked: bool
+    tile: tuple[int, int] = (1, 1)
+    staged: bool = False
+    fresh: bool = False
+    packed: bool = False
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        if self.algorithm == "winograd":
+            return f"winograd F({self.tile[0]}x{self.tile[1]})"
+        return f"{self.algorithm} convolution"
+
+
+def choice(found: Convolution, target: Target, threads: int) -> Choice:
+    """How to compute a convolution.
+
+    Raises:
+        UnsupportedError: There is no kernel for it.
+    """
+    params = found.core.params
+    weights = found.weights
+    narrow = is_closed(weights) and params["dtype"] == t.INT32 and dtype_of(found.image) in NARROW_DTYPES
+    floats = params["dtype"] in (t.FLOAT, t.FLOAT16, t.BFLOAT16) and dtype_of(found.image) == params["dtype"]
+    if not narrow and not floats:
+        raise UnsupportedError(f"convolve of {found.image.type} as {params['dtype'].name.lower()} has no kernel.")
+    channels, filters = shape_of(found.image)[1], shape_of(found.result)[1]
+    if not isinstance(channels, int) or not isinstance(filters, int) or not 1 <= len(params["strides"]) <= 3:
+        raise UnsupportedError("convolve of an open number of channels has no kernel.")
+    if not is_closed(weights):
+        fixed(shape_of(weights))
+        return Choice("direct", channels > PLAIN_CHANNELS, packed=True)
+    if found.groups == channels == filters and channels > 1:
+        return Choice("depthwise", True)
+    if narrow:
+        if form_of(found.image, weights, target) is None:
+            raise UnsupportedError(f"convolve of {found.image.type} with {weights.type} has no kernel.")
+        return Choice("direct", True)
+    if _is_planar(found, channels, filters, target):
+        return Choice("planar", False)
+    fast = _winograd(found, channels, filters, target, threads)
+    return fast or Choice("direct", channels > PLAIN_CHANNELS)
+
+
+def _is_planar(found: Convolution, channels: int, filters: int, target: Target) -> bool:
+    """Whether blocks of channels would be empty by half, and rows are wide enough to be the lanes."""
+    lanes, params, axis = target.lanes(32), found.core.params, wide_axes(found)[-1]
+    width = shape_of(found.result)[2 + axis]
+    return (
+        found.groups == 1
+        and dtype_of(found.image) == t.FLOAT
+        and channels <= lanes // 2
+        and filters <= lanes // 2
+        and params["strides"][axis] <= MOST_ADVANCE
+        and params["base_dilation"][axis] == 1
+        and (not isinstance(width, int) or width >= lanes)
+        and (found.ends or channels * math.prod(fixed(shape_of(found.weights)[3:])) >= PLANAR_WORTH)
+    )
+
+
+def _winograd(found: Convolution, channels: int, filters: int, target: Target, threads: int) -> Choice | None:
+    """The form of Winograd's convolution that is estimated to be the fastest; None where the direct way is."""
+    params = found.core.params
+    window = shape_of(found.weights)[3:]
+    simple = (
+        found.groups == 1 and len(params["strides"]) == 2 and window in ((3, 3), (1, 3), (3, 1))
+        and set(params["strides"] + params["kernel_dilation"] + params["base_dilation"]) == {1}
+    )  # fmt: skip
+    if not simple or channels < target.lanes(32) or 2 * filters < target.lanes(32):
+        return None
+    # An open size is taken for that of an image in the middle of a network.
+    height, width = (size if isinstance(size, int) else 56 for size in shape_of(found.result)[2:])
+    batch = shape_of(found.result)[0]
+    images = batch if isinstance(batch, int) else 1
+    rows, columns = fixed(window)
+    taps = (rows, columns)
+    direct = images * channels * filters * math.prod(taps) * height * width / threads
+    sizes: dict[str, Any] = {"batch": images, "channels": channels, "filters": filters, "out": (height, width)}
+    tile, cost = tiles.best_tile(target, **sizes, taps=taps, workers=threads, largest_error=MAX_ERROR)
+    if cost >= direct:
+        return None
+    plan = tiles.Winograd(target, tile, **sizes, workers=threads)
+    fresh = tiles.has_fresh_weights(target, tile, channels, filters)
+    return Choice("winograd", True, tile, tiles.prefers_stages(plan), fresh)
+
+
+def wide_axes(found: Convolution) -> tuple[int, ...]:
+    """The spatial axes that a window can move along or see more than one place of; one at least."""
+    params = found.core.params
+    kept = []
+    for axis, (size, out, taps) in enumerate(
+        zip(shape_of(found.image)[2:], shape_of(found.result)[2:], shape_of(found.weights)[3:], strict=True)
+    ):
+        if not (size == out == taps == 1 and params["padding"][axis] == (0, 0)):
+            kept.append(axis)
+    return tuple(kept) or (len(params["strides"]) - 1,)
+
+
+def fixed(sizes: Sequence[Size]) -> tuple[int, ...]:
+    """Sizes that are numbers.
+
+    Raises:
+        UnsupportedError: One of them is open.
+    """
+    if not all(isinstance(size, int) for size in sizes):
+        raise UnsupportedError("weights of open sizes have no kernel.")
+    return tuple(size for size in sizes if isinstance(size, int))
+
+
+class ImageKernel:
+    """A convolution or a pooling while its kernel is written.
+
+    Args:
+        writing: The kernel.
+    """
+
+    def __init__(self, writing: Writing) -> None:
+        self.whole = writing.whole
+        self.writing = writing
+        self.target = writing.whole.target
+
+    def convolve(self, found: Convolution) -> tuple[Size, str]:
+        """Write a convolution; returns its work items and what to call it."""
+        w, kernel = self.writing, self.writing.kernel
+        chosen = choice(found, self.target, self.whole.threads)
+        params = found.core.params
+        shape, out = shape_of(found.image), shape_of(found.result)
+        channels, filters = shape[1], out[1]
+        assert isinstance(channels, int)
+        assert isinstance(filters, int)
+        dtype = dtype_of(found.image) if params["dtype"] == t.INT32 else t.FLOAT
+        pointer = "" if chosen.staged else w.pointer(self.whole.image(found.image, chosen.blocked, dtype))
+        wide = wide_axes(found)
+        image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), chosen.blocked, dtype)
+        sizes = fixed(shape_of(found.weights)[3:])
+        windows = Windows.of(
+            *(tuple(each[axis] for axis in wide) for each in (
+                sizes, params["strides"], tuple(low for low, _ in params["padding"]), params["kernel_dilation"],
+                params["base_dilation"],
+            ))
+        )  # fmt: skip
+        places = tuple(out[2 + axis] for axis in wide)
+        epilogue = self._epilogue(found.result, wide)
+        form = f"{found.weights.type} {chosen} {self.target.name}"
+        if chosen.algorithm == "depthwise":
+            weights = Prepared(
+                found.weights, form, lambda read: pack_depthwise_weights(read(found.weights), self.target)
+            )
+            items = depthwise(
+                kernel,
+                x=image,
+                weights=w.pointer(weights),
+                batch=shape[0],
+                windows=windows,
+                out=places,
+                epilogue=self._epilogue(found.result, wide, given=t.FLOAT if t.is_integer(dtype) else None),
+            )
+        elif chosen.algorithm == "planar":
+            weights = Prepared(found.weights, form, lambda read: pack_planar_weights(read(found.weights)))
+            items = planar(
+                kernel, x=image, weights=w.pointer(weights), filters=filters, batch=shape[0], windows=windows,
+                out=places, epilogue=self._epilogue(found.result, wide, planar=True),
+            )  # fmt: skip
+        elif chosen.algorithm == "winograd":
+            items = self._winograd(found, chosen, image, form, self._epilogue(found.result))
+        else:
+            tile = self._tile(found, chosen)
+            packed = self._packed(found, tile) if chosen.packed else Prepared(
+                found.weights, form + str(tile), lambda read: pack_weights(read(found.weights), tile)
+            )  # fmt: skip
+            items = convolution(
+                kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=places, tile=tile,
+                epilogue=epilogue,
+            )  # fmt: skip
+        return items, chosen.title
+
+    def _tile(self, found: Convolution, chosen: Choice) -> Tile:
+        """How a direct convolution is cut."""
+        channels, filters = fixed((shape_of(found.image)[1], shape_of(found.result)[1]))
+        taps = math.prod(fixed(shape_of(found.weights)[3:]))
+        form = form_of(found.image, found.weights, self.target)
+        return tile_for(
+            self.target, channels=channels, filters=filters, groups=found.groups, blocked=chosen.blocked,
+            width=shape_of(found.result)[2 + wide_axes(found)[-1]], taps=taps,
+            together=form.together if form else 1,
+        )  # fmt: skip
+
+    def _packed(self, found: Convolution, tile: Tile) -> Stage:
+        """The room for weights that are packed by a kernel."""
+        return Stage(found.weights, 4 * packed_size(tile, math.prod(fixed(shape_of(found.weights)[3:]))))
+
+    def pack(self, found: Convolution, chosen: Choice) -> Size:
+        """Write the kernel that packs weights; returns its work items."""
+        w, reader = self.writing, self.writing.reader
+        e = w.kernel.emitter
+        tile, window = self._tile(found, chosen), fixed(shape_of(found.weights)[3:])
+
+        def weight(filter: str | int, channel: str | int, tap: str | int) -> str:
+            produced = tile.filters // tile.groups
+            place = [Index(e.div(filter, produced)), Index(e.rem(filter, produced)), Index(channel)]
+            for i, size in enumerate(window):
+                place.append(Index(e.rem(e.div(tap, math.prod(window[i + 1 :])), size)))
+            element = reader.element(found.weights, tuple(place))
+            return reader.converted(dtype_of(found.weights), t.FLOAT, element.name, element.uniform)
+
+        room = w.pointer(self._packed(found, tile))
+        return pack(w.kernel, tile, weight=weight, packed=room, taps=math.prod(window))
+
+    def _winograd(self, found: Convolution, chosen: Choice, image: Image, form: str, epilogue: Epilogue) -> Size:
+        w = self.writing
+
+        def made(read: Callable[[Value], np.ndarray]) -> np.ndarray:
+            source = read(found.weights)[0].astype(np.float32, copy=False)
+            if chosen.fresh:
+                return tiles.pack_weights(source, self.target)
+            return tiles.transform_weights(source, chosen.tile, self.target)
+
+        weights = Prepared(found.weights, form, made)
+        plan = self.plan(found, chosen)
+        if not chosen.staged:
+            scratch = w.pointer(Scratch(plan.scratch))
+            return winograd.convolve(w.kernel, plan, image, w.pointer(weights), scratch, epilogue)
+        transformed = w.pointer(Stage(found.image, plan.transformed))
+        scratch = w.pointer(Scratch(plan.scratch))
+        return winograd.multiply(w.kernel, plan, transformed, w.pointer(weights), scratch, epilogue)
+
+    def plan(self, found: Convolution, chosen: Choice) -> tiles.Winograd:
+        """How Winograd's convolution is cut."""
+        shape, out = shape_of(found.image), shape_of(found.result)
+        low = found.core.params["padding"]
+        channels, filters = fixed((shape[1], out[1]))
+        return tiles.Winograd(
+            self.target, chosen.tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
+            self.whole.threads, chosen.staged, chosen.fresh,
+        )  # fmt: skip
+
+    def transform(self, found: Convolution, chosen: Choice) -> Size:
+        """Write the first stage of Winograd's convolution; returns its work items."""
+        w = self.writing
+        plan = self.plan(found, chosen)
+        shape = shape_of(found.image)
+        image = Image(w.pointer(self.whole.image(found.image, True, t.FLOAT)), plan.channels, shape[2:], True)
+        return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
+
+    def _epilogue(
+        self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False, given: t.DType | None = None
+    ) -> Epilogue:
+        """What follows a kernel that gives blocks of channels, at places along the ``wide`` axes (None: all).
+
+        Or, where that is ``planar``, a vector of places along the last of these. Results are ``given`` as elements of
+        their type, or of another that holds them exactly.
+        """
+        w, reader = self.writing, self.writing.reader
+        root = w.group.root
+        memory = w.located(root)
+        channels = shape_of(result)[1]
+        lanes = reader.lanes
+        dtype = dtype_of(result)
+        same = [result] if given in (None, dtype) else [
+            each for each in w.group.members
+            if each.op == "convert" and each.operands[0] is result and dtype_of(each) == given
+        ]  # fmt: skip
+        found = requantize.codes(root, w.group.members) if requantize.packs(self.target) and memory.block else None
+
+        def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
+            batch, channel, *along = at
+            spatial = list(along)
+            if wide is not None:
+                spatial = [ORIGIN] * (len(shape_of(result)) - 2)
+                for axis, index in zip(wide, along, strict=True):
+                    spatial[axis] = index
+            place = (batch, channel if planar else Index(channel.base, 1, lanes), *spatial)
+            e = w.kernel.emitter
+            if not planar and mask is None and not (isinstance(channels, int) and channels % lanes == 0):
+                left = e.sub(w.kernel.size(channels), channel.base)
+                mask = e.lanes_below(e.most(e.least(left, lanes), 0), lanes)
+            with masked(reader, mask):
+                for value in same:
+                    reader.bind(value, bound_at(value, place, Element(vector, False)))
+                if result not in same:
+                    number = reader.converted(given or dtype, dtype, vector, False)
+                    reader.bind(result, bound_at(result, place, Element(number, False)))
+                if found is None or w.kernel.neighbours is None:
+                    stored(reader, root, memory, place)
+                    return
+                whole = found.rounded(Vector(e, reader.vector(found.source, place), "float", lanes))
+                if mask is not None:
+                    # The channels that fill the last block are zeros.
+                    whole = Vector(e, mask, "i1", lanes).where(whole, -found.zero)
+                there = e.address(memory.pointer, "i8", reader.offset(memory, place).base)
+                w.kernel.neighbours.wait(there, whole.name, requantize.PACKED, functools.partial(found.store, e))
+
+        return epilogue
+
+    def pool(self, value: Value) -> Size:
+        """Write a pooling; returns its work items."""
+        w = self.writing
+        params = value.params
+        if params["kind"] not in ("add", "max", "min"):
+            raise UnsupportedError(f"reduce_window {params['kind']} has no kernel.")
+        source = value.operands[0]
+        rank = len(params["window"])
+        shape, out = shape_of(source), shape_of(value)
+        leading = len(shape) - rank
+        if not 1 <= rank <= 3 or not all(isinstance(size, int) for size in params["window"]):
+            raise UnsupportedError("reduce_window over these axes has no kernel.")
+        windows = Windows.of(
+            params["window"], params["strides"], tuple(low for low, _ in params["padding"]), params["dilation"]
+        )
+        dtype, blocked = dtype_of(source), source in self.whole.blocks
+        pointer, sizes, places = w.pointer(source), shape[leading:], out[leading:]
+        if not blocked:
+            return planar_pooling(
+                w.kernel, params["kind"], x=Image(pointer, 1, sizes, False, dtype), batch=math.prod(shape[:leading]),
+                windows=windows, out=places, epilogue=self._planar_epilogue(value, leading), lanes=w.reader.lanes,
+            )  # fmt: skip
+        channels = shape[1]
+        assert isinstance(channels, int)
+        element = {"float": "float", "double": "double"}.get(str(dtype.name).lower(), f"i{dtype.bitwidth}")
+        return pooling(
+            w.kernel, params["kind"], x=Image(pointer, channels, sizes), batch=shape[0], windows=windows, out=places,
+            epilogue=self._epilogue(value), element=element, signed=t.kind(dtype) != "uint",
+        )  # fmt: skip
+
+    def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:
+        """What follows a kernel that gives vectors along the last axis, of all leading axes as one."""
+        w, reader = self.writing, self.writing.reader
+        root = w.group.root
+        memory = w.located(root)
+        shape = shape_of(value)
+
+        def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
+            number, _, *spatial = at
+            front: list[Index] = []
+            for size in reversed(shape[1:leading]):
+                number, inner = reader.split(number, w.kernel.size(size))
+                front.insert(0, inner)
+            place = (*([number] if leading else []), *front, *spatial)
+            with masked(reader, mask):
+                reader.bind(value, bound_at(value, place, Element(vector, reader.lanes == 1)))
+                stored(reader, root, memory, place)
+
+        return epilogue

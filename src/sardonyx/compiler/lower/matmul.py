@@ -1,0 +1,293 @@
+"""A ``contract`` as a matrix product: which axes are rows, columns, and batch, and how its operands lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sardonyx.compiler.analysis.axis_collapsing import walked_alike
+from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.multi_gate_matmul import Gates
+from sardonyx.compiler.analysis.strided_views import View, contiguous, merged, shape_of
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader, dtype_of
+from sardonyx.compiler.codegen.element_reader import Place as Position
+from sardonyx.compiler.codegen.integer_dot import entries, parted
+from sardonyx.compiler.codegen.kernel_builder import Gated, Index
+from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
+from sardonyx.compiler.codegen.prefetch_reader import Ahead
+from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, Turned, gemm, pack, pack_gates, scratch_bytes
+from sardonyx.compiler.kernels.gemm.gemv import is_narrow
+from sardonyx.compiler.kernels.gemm.microkernel import gated_tile, tile_for
+from sardonyx.compiler.llvm.ir_builder import Emitter, vector
+from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
+from sardonyx.compiler.passes.int8_matmul import form_of
+from sardonyx.compiler.schedule.fusion import operations
+from sardonyx.core.dim import Size, equal, floor_div
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
+from sardonyx.errors import UnsupportedError
+
+
+class Contraction:
+    """One contraction while its kernel is written.
+
+    Args:
+        writing: The kernel.
+        value: The ``contract``.
+        gates: What it is a product of, where its columns are gates.
+    """
+
+    def __init__(self, writing: Writing, value: Value, gates: Gates | None = None) -> None:
+        self.writing = writing
+        self.value = value
+        self.gates = gates
+        x, y = value.operands
+        params = value.params
+        self.pairs = params["batch"]
+        self.left, self.right = params["left"], params["right"]
+        self.a = writing.whole.operand(x)
+        self.b = (
+            View(y, 0, shape_of(y), contiguous(shape_of(y)))
+            if is_closed(y) and not self.pairs
+            else writing.whole.operand(y)
+        )
+        taken = [a for a, _ in self.pairs], [b for _, b in self.pairs]
+        self.rows = [axis for axis in range(len(shape_of(x))) if axis not in taken[0] and axis not in self.left]
+        self.columns = [axis for axis in range(len(shape_of(y))) if axis not in taken[1] and axis not in self.right]
+
+    def write(self) -> Size:
+        """Write the product, and what is fused behind it; returns the work items."""
+        a, b = self.a, self.b
+        k_shape = [a.shape[axis] for axis in self.left]
+        constant = is_closed(b.base) and not self.pairs and all(isinstance(size, int) for size in b.shape)
+        steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
+        inner = merged(k_shape, steps_a) if constant else merged(k_shape, steps_a, steps_b)
+        if inner is None:
+            raise UnsupportedError("the summed axes of a contraction do not lie evenly apart in memory.")
+        (k,), k_steps = inner
+        if constant:  # Weights tell what an open size of the other operand is.
+            k = math.prod(b.shape[axis] for axis in self.right)
+        rows, batch_rows = self._split(a, self.rows)
+        columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
+        m, m_step = _joined(a, rows)
+        n, n_step = _joined(b, columns) if not constant else (self._constant_columns(), 1)
+        w, kernel = self.writing, self.writing.kernel
+        result = dtype_of(self.value)
+        pointer = w.pointer(a.base)
+        together = self._together(k, [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
+        if together > 1:
+            k, m_step = floor_div(k, together), floor_div(m_step, together)
+        element_a = t.INT32 if together > 1 else dtype_of(a.base)
+        matrix_a = Matrix(pointer, element_a, kernel.size(m_step), kernel.size(k_steps[0][0]))
+        matrix_b: Matrix | Packed
+        scratch = None
+        if constant:
+            matrix_b = Packed(w.pointer(self._packed(m, n, k, together)), t.INT32 if together > 1 else dtype_of(b.base))
+        else:
+            matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
+            scratch = w.pointer(Scratch(scratch_bytes(self.writing.whole.target, m, n, k, result)))
+        leading: list[tuple[Size, Size, Size]] = [(a.shape[i], a.strides[i], b.strides[j]) for i, j in self.pairs]
+        leading += [(a.shape[axis], a.strides[axis], 0) for axis in batch_rows]
+        leading += [(b.shape[axis], 0, b.strides[axis]) for axis in batch_columns]
+
+        def place(e: Emitter, number: str | int) -> Place:
+            at_a, at_b = kernel.size(a.offset), 0 if constant else kernel.size(b.offset)
+            indices: list[Index] = []
+            left: str | int = number
+            for position, (size, step_a, step_b) in reversed(list(enumerate(leading))):
+                count = kernel.size(size)
+                index = left if position == 0 else e.rem(left, count)
+                left = 0 if position == 0 else e.div(left, count)
+                if size == 1:
+                    index = 0
+                indices.insert(0, Index(index))
+                at_a = e.add(at_a, e.mul(index, kernel.size(step_a)))
+                at_b = e.add(at_b, e.mul(index, kernel.size(step_b)))
+            return Place(
+                e.address(matrix_a.pointer, _memory_type(a), at_a),
+                e.address(matrix_b.pointer, _memory_type(b), at_b),
+                tuple(indices),
+            )
+
+        return gemm(
+            kernel, m=m, n=n, k=k, a=matrix_a, b=matrix_b, batch=math.prod(size for size, _, _ in leading), place=place,
+            result=result, scratch=scratch, together=together, turned=self._turned() if constant else None,
+            epilogue=self._epilogue(rows, batch_rows, columns, batch_columns), behind=self._behind(),
+        )  # fmt: skip
+
+    def _behind(self) -> int:
+        """Operations for each result: those behind gates are for all gates of a unit together."""
+        return operations(self.writing.group.members) // (1 if self.gates is None else self.gates.count)
+
+    def _constant_columns(self) -> Size:
+        """The columns of weights, as they are packed."""
+        if self.gates is None:
+            return math.prod(self.b.shape[axis] for axis in self.columns)
+        lanes = self.writing.reader.lanes
+        return -(-self.gates.units // lanes) * lanes * self.gates.count
+
+    def _turned(self) -> Turned | None:
+        """Weights that iterations of a loop read again and again are taken forth and back."""
+        number = self.writing.whole.iteration
+        if number is None:
+            return None
+        e = self.writing.kernel.emitter
+        iteration = e.load("i64", self.writing.pointer(number), 8)
+        return Turned(e.let(f"trunc i64 {iteration} to i1"), self.writing.whole.threads)
+
+    def _split(self, operand: View, axes: list[int]) -> tuple[list[int], list[int]]:
+        """The free axes that are one in memory, and those before them, which become part of the batch."""
+        for first in range(len(axes)):
+            shape = [operand.shape[axis] for axis in axes[first:]]
+            if merged(shape, [operand.strides[axis] for axis in axes[first:]]) is not None:
+                return axes[first:], axes[:first]
+        return [], axes
+
+    def _together(self, k: Size, distances: Sequence[Size]) -> int:
+        """How many elements along K are multiplied as one of 32 bits."""
+        x, y = self.value.operands
+        form = form_of(x, y, self.writing.whole.target) if dtype_of(self.value) == t.INT32 else None
+        if form is None or not isinstance(k, int) or k % form.together:
+            return 1
+        # Any step that is not along K leads from one group to another.
+        steps = [step for step in distances if step != 1]
+        return form.together if all(equal(step % form.together, 0) for step in steps) else 1
+
+    def _packed(self, m: Size, n: Size, k: Size, together: int) -> Prepared:
+        b, right, columns = self.b, self.right, self.columns
+        assert isinstance(k, int)
+        assert isinstance(n, int)
+        target, result = self.writing.whole.target, dtype_of(self.value)
+        count = None if self.gates is None else self.gates.count
+        tile = tile_for(target, result, n, together, m) if count is None else gated_tile(target, result, count, m)
+
+        def make(read: Read) -> np.ndarray:
+            array = strided(b, read).transpose(*right, *columns).reshape(k * together, -1)
+            if tile.saturates and not is_narrow(tile, n):
+                main, apart = (_words(part.reshape(n, -1).T, together) for part in parted(array.T.reshape(n, -1, 2)))
+                steps = np.arange(k, dtype=np.int32)[:, np.newaxis]
+                table = entries(apart.T, steps, tile.columns, tile.lanes)
+                return np.concatenate([pack(main, target, result, m=m).ravel(), table])
+            if together > 1:
+                array = _words(array, together)
+            return pack(array, target, result, m=m) if count is None else pack_gates(array, target, result, count, m)
+
+        lies = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
+        form = f"panels {tile.columns} {count} {together} {lies} {result.name} {target.name}"
+        return Prepared(b.base, form, make)
+
+    def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]
+        w, value, gates = self.writing, self.value, self.gates
+        reader = w.reader
+        memories = [(root, w.located(root)) for root in w.group.roots]
+        shape = shape_of(value)
+        first_row = len(self.pairs)
+        first_column = first_row + len(self.rows)
+        a_axes, b_axes = self.rows, self.columns
+
+        def alike(start: int, count: int) -> bool:
+            axes = range(start, start + count - 1)
+            return all(walked_alike(root, axis, w.memory, {value}) for root, _ in memories for axis in axes)
+
+        def spread(index: Index, axes: Sequence[int], start: int) -> list[Index]:
+            """An index over several axes of the result as one each."""
+            if len(axes) <= 1:
+                return [index] * len(axes)
+            sizes = [shape[start + i] for i in range(len(axes))]
+            if alike(start, len(axes)):
+                return [ORIGIN] * (len(axes) - 1) + [index]
+            found: list[Index] = []
+            for size in reversed(sizes[1:]):
+                index, inner = reader.split(index, w.kernel.size(size))
+                found.insert(0, inner)
+            return [index, *found]
+
+        def located(at: tuple[Index, ...]) -> tuple[Index, ...]:
+            """The place of a vector of results along the axes of the value."""
+            *leading, row, column = at
+            batch = leading[: len(self.pairs)]
+            outer_rows = leading[len(self.pairs) : len(self.pairs) + len(batch_rows)]
+            outer_columns = leading[len(self.pairs) + len(batch_rows) :]
+            assert len(a_axes) == len(batch_rows) + len(rows)
+            assert len(b_axes) == len(batch_columns) + len(columns)
+            return (
+                *batch, *outer_rows, *spread(row, rows, first_row + len(batch_rows)),
+                *outer_columns, *spread(column, columns, first_column + len(batch_columns)),
+            )  # fmt: skip
+
+        def epilogue(at: tuple[Index, ...], result: str, mask: str | None) -> None:
+            element = Element(result, False)
+            if not b_axes:
+                # Without columns there is one element, in the first lane.
+                type = vector(reader.lanes, load_store.register_type(dtype_of(value)))
+                element, mask = Element(w.kernel.emitter.let(f"extractelement {type} {result}, i64 0"), True), None
+            with masked(reader, mask):
+                here = located(at)
+                reader.bind(value, bound_at(value, here, element))
+                for root, memory in memories:
+                    stored(reader, root, memory, here)
+
+        def bind_gates(reader: Reader, here: tuple[Index, ...], results: Sequence[str]) -> None:
+            assert gates is not None
+            for part, gate in gates.parts.items():
+                reader.bind(part, self._gate(reader, part, here, gate * gates.units, results[gate]))
+
+        def of_gates(at: tuple[Index, ...], results: Sequence[str], mask: str | None) -> None:
+            with masked(reader, mask):
+                here = located(at)
+                bind_gates(reader, here, results)
+                for root, memory in memories:
+                    stored(reader, root, memory, here)
+
+        def ahead(at: tuple[Index, ...]) -> None:
+            assert gates is not None
+            here, asking = located(at), Ahead(w.kernel, reader.lanes, reader.memory, reader.fault, reading=reader)
+            bind_gates(asking, here, ["poison"] * gates.count)
+            for root, _ in memories:
+                asking.element(root, here)
+
+        return epilogue if gates is None else Gated(gates.count, gates.units, of_gates, ahead)
+
+    def _gate(
+        self, reader: Reader, part: Value, here: tuple[Index, ...], start: int, result: str
+    ) -> Callable[[Position], Element]:
+        """A gate of the units at hand: what is computed of all columns is read where the gate's are."""
+
+        def at(wanted: Position) -> Element:
+            if wanted != here:
+                raise Unfusable(part)
+            wide = (*here[:-1], reader.shifted(here[-1], start))
+            reader.bind(self.value, bound_at(self.value, wide, Element(result, False)))
+            return reader.element(part.operands[0], wide)
+
+        return at
+
+
+def _words(array: np.ndarray, together: int) -> np.ndarray:
+    """Small integers [K, columns] as numbers of 32 bits, so many along K each."""
+    depth, columns = array.shape
+    words = array.reshape(depth // together, together, columns).swapaxes(1, 2)
+    return np.ascontiguousarray(words).view(np.int32)[..., 0]
+
+
+def strided(found: View, read: Read) -> np.ndarray:
+    """The elements of a view of a constant."""
+    array = np.ascontiguousarray(read(found.base)).reshape(-1)
+    steps = [int(step) * array.itemsize for step in found.strides]  # type: ignore[arg-type]
+    return np.lib.stride_tricks.as_strided(array[int(found.offset) :], found.shape, steps)  # type: ignore[arg-type]
+
+
+def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:
+    """Size and step of axes that are one in memory."""
+    found = merged([operand.shape[axis] for axis in axes], [operand.strides[axis] for axis in axes])
+    assert found is not None
+    (size,), ((step,),) = found
+    return size, step
+
+
+def _memory_type(operand: View) -> str:
+    return load_store.memory_type(dtype_of(operand.base))

@@ -1,0 +1,1 @@
+"""Rewrites of Core graphs ahead of scheduling."""

@@ -1,0 +1,1 @@
+"""The tape of launches, its segments, and the constants that kernels read."""

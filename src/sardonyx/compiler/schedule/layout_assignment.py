@@ -1,0 +1,192 @@
+"""Which values are images in blocked layout, [N, C / block, spatial, block], between the kernels that like them so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS, factor_groups, shape_of
+from sardonyx.compiler.codegen.element_reader import dtype_of, is_elementwise
+from sardonyx.compiler.lower.convolution import choice
+from sardonyx.compiler.schedule.fusion import WHOLE, Group, Schedule
+from sardonyx.compiler.target.description import Target
+from sardonyx.core.dim import Size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
+from sardonyx.errors import UnsupportedError
+
+BLOCKED_DTYPES = frozenset({t.FLOAT, t.UINT8, t.INT8, t.INT16})
+"""What images in blocked layout are of."""
+
+
+def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
+    """The values in memory that are in blocked layout, with the channels of a block.
+
+    Convolutions give blocked images, and so does what computes with them place by place; whoever needs a row-major
+    tensor (a matrix product, the interpreter, the caller) is given one.
+    """
+    lanes = target.lanes(32)
+    found: dict[Value, int] = {}
+    wanted, plain = _read_by_convolutions(schedule, target)
+    for group in schedule.groups:
+        if group.root.op in WHOLE or not _may_be_blocked(schedule, group.root):
+            continue
+        # What goes over its rows several times is given to those in planes when it is done.
+        if group.root in plain and group.rows is None:
+            continue
+        if _is_made_blocked(schedule, group, target, found):
+            found[group.root] = lanes
+    for group in reversed(schedule.groups):
+        root = group.root
+        if (
+            root in found
+            or root not in wanted
+            or root in plain
+            or group.anchor is not None
+            or not _may_be_blocked(schedule, root)
+        ):
+            continue
+        if root.op in WHOLE | {"pad"} or (group.rows is not None and not _keeps_channels(group)):
+            continue
+        if root.op == "concat":
+            if not _joins_blocks(root, lanes):
+                continue
+            wanted.update(root.operands)
+        else:
+            wanted.update(_sources(schedule, group))
+        found[root] = lanes
+    return found
+
+
+def _read_by_convolutions(schedule: Schedule, target: Target) -> tuple[set[Value], set[Value]]:
+    """The images that convolutions take in blocks only, and those that they take plane by plane only."""
+    blocked: set[Value] = set()
+    plain: set[Value] = set()
+    for each in schedule.convolutions.values():
+        try:
+            (blocked if choice(each, target, 1).blocked else plain).add(each.image)
+        except UnsupportedError:
+            continue
+    return blocked, plain
+
+
+def _sources(schedule: Schedule, group: Group) -> Iterator[Value]:
+    """The images of as many channels that a group reads from memory."""
+    shape = shape_of(group.root)
+    waiting = [operand for member in group.members for operand in member.operands]
+    while waiting:
+        value = waiting.pop()
+        other = schedule.group(value)
+        if other is None and (value.op in MOVEMENTS or value.op == "gather"):
+            waiting.extend(value.operands[:1])
+        elif other is not None and other is not group and other.root is value:
+            sizes = shape_of(value)
+            if len(sizes) == len(shape) and sizes[:2] == shape[:2]:
+                yield value
+
+
+def _keeps_channels(group: Group) -> bool:
+    """Whether the reductions of a group leave an image with its channels."""
+    rows = group.rows
+    assert rows is not None
+    return 1 not in rows.axes and shape_of(group.root) == rows.kept and len(rows.kept) >= 3
+
+
+def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
+    """Whether a value is an image, and all its readers can take blocks."""
+    shape = shape_of(root)
+    if (
+        dtype_of(root) not in BLOCKED_DTYPES
+        or not 3 <= len(shape) <= 5
+        or not isinstance(shape[1], int)
+        or shape[1] < 2
+    ):
+        return False
+    plain = {"a result", "read by contract", "read by the interpreter", "read by control flow"}
+    if any(user.op == "reshape" and _joins_channels(root, shape_of(user)) for user in schedule.users[root]):
+        return False
+    return not any(reader in plain for reader in schedule.consumers(root))
+
+
+def _joins_channels(image: Value, shape: tuple[Size, ...]) -> bool:
+    """Whether channels and places of an image are one axis of a shape: its blocks would be read number by number."""
+    sizes = shape_of(image)
+    groups = [theirs for _, theirs in factor_groups(shape, sizes)]
+    return any(1 in theirs and any(axis > 1 and sizes[axis] != 1 for axis in theirs) for theirs in groups)
+
+
+def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: dict[Value, int]) -> bool:
+    root = group.root
+    if group.anchor is not None and group.anchor.op == "convolve":
+        return _gives_blocks(schedule, group, target)
+    if group.anchor is not None:
+        source = group.anchor.operands[0]
+        return (
+            group.anchor.op == "reduce_window"
+            and source in found
+            and len(shape_of(root)) == 2 + len(group.anchor.params["window"])
+        )
+    if root.op == "concat":
+        lanes = target.lanes(32)
+        return _joins_blocks(root, lanes) and any(_reads_blocked(each, root, found) for each in root.operands)
+    if root.op == "pad":
+        low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
+        return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, found)
+    if group.rows is not None and shape_of(root) != group.rows.kept and not row_channels(group, found):
+        return False
+    return _reads_blocked(root, root, found)
+
+
+def _joins_blocks(root: Value, lanes: int) -> bool:
+    """Whether a ``concat`` puts whole blocks of channels behind each other."""
+    sizes = [shape_of(operand)[1] for operand in root.operands]
+    return root.params["axis"] == 1 and all(isinstance(size, int) and size % lanes == 0 for size in sizes)
+
+
+def _gives_blocks(schedule: Schedule, group: Group, target: Target) -> bool:
+    """Whether a convolution has a kernel, and that gives channels in blocks."""
+    found = next(each for each in schedule.convolutions.values() if each.core is group.anchor)
+    try:
+        return choice(found, target, 1).algorithm != "planar"
+    except UnsupportedError:
+        return False
+
+
+def _whole_image(value: Value) -> Value:
+    """The image of which a value is some of the places, in all channels; mostly itself."""
+    while value.op == "slice":
+        image, starts, strides = value.operands[0], value.params["starts"], value.params["strides"]
+        if len(starts) < 3 or starts[1] != 0 or strides[1] != 1 or shape_of(value)[1] != shape_of(image)[1]:
+            break
+        value = image
+    return value
+
+
+def row_channels(group: Group, blocks: Mapping[Value, int]) -> int:
+    """The block of the images that a group reduces over their spatial axes, whose lanes then are channels; else 0."""
+    rows = group.rows
+    assert rows is not None
+    if 1 in rows.axes:
+        return 0
+    if group.root in blocks and shape_of(group.root) == rows.kept:
+        return blocks[group.root]
+    images = {_whole_image(operand) for member in group.members for operand in member.operands} - {*group.members}
+    found = {blocks[image] for image in images if image in blocks and _has_places(image, rows.shape)}
+    return found.pop() if len(found) == 1 else 0
+
+
+def _has_places(image: Value, shape: tuple[Size, ...]) -> bool:
+    """Whether an image has the channels of a shape, and more than one place of each."""
+    sizes = shape_of(image)
+    return len(sizes) == len(shape) and sizes[:2] == shape[:2] and any(size != 1 for size in sizes[2:])
+
+
+def _reads_blocked(value: Value, root: Value, found: dict[Value, int]) -> bool:
+    """Whether a value is computed, place by place, from an image in blocks."""
+    if value in found:
+        return True
+    image = _whole_image(value)
+    if image is not value:
+        return _reads_blocked(image, root, found)
+    if not is_elementwise(value) and value.op != "stop_gradient":
+        return False
+    return any(_reads_blocked(operand, root, found) for operand in value.operands)

@@ -1,0 +1,1 @@
+"""Processors as data: vector width, registers, caches, alignment."""

@@ -1,0 +1,182 @@
+"""Short convolutions with few products (Toom 1963, Cook 1966; Winograd 1980): exact matrices, and code for them.
+
+``F(m, r)`` gives ``m`` results of a correlation with ``r`` weights from ``m + r - 1`` inputs in as many products:
+``y = A^T ((G g) * (B^T d))``. Both polynomials are taken at ``m + r - 1`` points: 0, pairs ``+p, -p``, and infinity
+where the number is even. The rows of a pair have equal even and opposite odd parts, so that one costs little where the
+other is known.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from sardonyx.compiler.llvm.ir_builder import Emitter, float_literal, splat
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+TAPS = 3
+
+LARGEST = 6
+"""The largest ``m``."""
+
+_POINTS = {
+    2: (Fraction(1),),
+    3: (Fraction(3, 4), Fraction(5, 2)),
+    4: (Fraction(5, 8), Fraction(3, 2)),
+    5: (Fraction(5, 8), Fraction(5, 4), Fraction(3)),
+    6: (Fraction(1, 2), Fraction(1), Fraction(2)),
+}
+"""The pairs of points by ``m``: of pairs of small fractions those with the least error in float32 (F(4,3) with 1 and 2,
+as in Lavin and Gray 2015, has 2.2 times the error)."""
+
+
+@dataclass(frozen=True)
+class ShortConvolution:
+    """``F(m, taps)``: the three matrices.
+
+    Attributes:
+        m: Results at a time.
+        output: ``A^T``, [m, n] with ``n = m + taps - 1``.
+        weight: ``G``, [n, taps].
+        input: ``B^T``, [n, n].
+    """
+
+    m: int
+    output: Matrix
+    weight: Matrix
+    input: Matrix
+
+    @property
+    def n(self) -> int:
+        """Inputs, and products, at a time."""
+        return len(self.weight)
+
+    @property
+    def taps(self) -> int:
+        """Weights."""
+        return len(self.weight[0])
+
+    @functools.cached_property
+    def amplification(self) -> float:
+        """How much larger the relative error of a result is than that of its products; over two axes, multiply.
+
+        Inputs and weights are taken as independent of variance 1. A result is a sum of products whose errors are
+        relative to the products' own sizes: the ratio of the root of the sum of their squares to the root of the
+        result's variance, for the worst result.
+        """
+        output, weight, input_ = (as_floats(each) ** 2 for each in (self.output, self.weight, self.input))
+        along = output @ (weight.sum(axis=1) * input_.sum(axis=1))
+        return math.sqrt(float(along.max()) / self.taps)
+
+
+@functools.cache
+def short_convolution(m: int) -> ShortConvolution:
+    """``F(m, 3)`` for m from 2 to 6; for 1 what an axis without a window has: ``F(1, 1)``, the identity."""
+    if m == 1:
+        one = ((Fraction(1),),)
+        return ShortConvolution(1, one, one, one)
+    n = m + TAPS - 1
+    points = [Fraction(0), *(sign * p for p in _POINTS[m] for sign in (1, -1))]
+    # Scaled so that the row of A^T for the first power holds ones; G, which is applied once, takes the factor.
+    scales = [Fraction(1), *(abs(p) for p in points[1:])]
+    input_rows, weight_rows = [], []
+    for i, (point, scale) in enumerate(zip(points, scales, strict=True)):
+        others = points[:i] + points[i + 1 :]
+        input_rows.append(_padded(_monic(others), n))
+        divisor = math.prod((point - other for other in others), start=Fraction(1))
+        weight_rows.append(tuple(scale * point**k / divisor for k in range(TAPS)))
+    output_rows = [[point**k / scale for point, scale in zip(points, scales, strict=True)] for k in range(m)]
+    if len(points) < n:  # At infinity a polynomial is its leading coefficient.
+        input_rows.append(_monic(points))
+        weight_rows.append((Fraction(0), Fraction(0), Fraction(1)))
+        output_rows = [[*row, Fraction(k == m - 1)] for k, row in enumerate(output_rows)]
+    return ShortConvolution(m, tuple(map(tuple, output_rows)), tuple(weight_rows), tuple(input_rows))
+
+
+def _padded(coefficients: tuple[Fraction, ...], count: int) -> tuple[Fraction, ...]:
+    return coefficients + (Fraction(0),) * (count - len(coefficients))
+
+
+def _monic(roots: list[Fraction]) -> tuple[Fraction, ...]:
+    """The coefficients of the polynomial with these roots, the constant first."""
+    coefficients = [Fraction(1)]
+    for root in roots:
+        shifted, scaled = [Fraction(0), *coefficients], [*(root * c for c in coefficients), Fraction(0)]
+        coefficients = [a - b for a, b in zip(shifted, scaled, strict=True)]
+    return tuple(coefficients)
+
+
+def as_floats(matrix: Matrix) -> npt.NDArray[np.float64]:
+    """A matrix in float64."""
+    return np.array([[float(each) for each in row] for row in matrix])
+
+
+def transform_input(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
+    """``B^T`` times a vector of inputs."""
+    return _of_pairs(e, type, algorithm.input, values)
+
+
+def transform_weight(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
+    """``G`` times a vector of weights."""
+    return _of_pairs(e, type, algorithm.weight, values)
+
+
+def _of_pairs(e: Emitter, type: str, rows: Matrix, values: Sequence[str]) -> list[str]:
+    """A matrix times a vector of values: a pair of points shares its even and its odd part."""
+    if len(rows) == 1:
+        return list(values)
+    results = [combination(e, type, rows[0], values)]
+    for k in _pairs(len(rows)):
+        even, odd = ([c if i % 2 == parity else Fraction(0) for i, c in enumerate(rows[k])] for parity in (0, 1))
+        factor = next(c for c in reversed(odd) if c)
+        shared = combination(e, type, even, values), combination(e, type, [c / factor for c in odd], values)
+        results += [combination(e, type, (1, sign * factor), shared) for sign in (1, -1)]
+    return [*results, *(combination(e, type, row, values) for row in rows[len(results) :])]
+
+
+def transform_output(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
+    """``A^T`` times a vector of values: a pair of points is first added and subtracted."""
+    if len(values) == 1:
+        return list(values)
+    pairs = _pairs(algorithm.n)
+    added = [e.let(f"fadd {type} {values[k]}, {values[k + 1]}") for k in pairs]
+    subtracted = [e.let(f"fsub {type} {values[k]}, {values[k + 1]}") for k in pairs]
+    last = 2 * len(pairs) + 1
+    results = []
+    for power, row in enumerate(algorithm.output):
+        # The coefficients of a pair are equal, but for the sign where the power is odd.
+        terms = [values[0], *(subtracted if power % 2 else added), *values[last:]]
+        results.append(combination(e, type, [row[0], *row[1:last:2], *row[last:]], terms))
+    return results
+
+
+def _pairs(n: int) -> range:
+    """Where the pairs of points begin."""
+    return range(1, n - 1, 2)
+
+
+def combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:
+    """A sum of products with constants, in as few instructions as they allow."""
+    terms = [(c, value) for c, value in zip(coefficients, values, strict=True) if c]
+    terms.sort(key=lambda term: (term[0] != 1, abs(term[0]) != 1))
+    lanes = int(type[1:].split(" ")[0])
+
+    def constant(c: Fraction | int) -> str:
+        return splat(float_literal(float(c), "float"), lanes, "float")
+
+    (first, total), *rest = terms
+    if first != 1:
+        total = e.let(f"fmul {type} {total}, {constant(first)}")
+    for c, value in rest:
+        if abs(c) == 1:
+            total = e.let(f"{'fadd' if c > 0 else 'fsub'} {type} {total}, {value}")
+        else:
+            total = e.multiply_add(type, value, constant(c), total)
+    return total

@@ -1,0 +1,185 @@
+"""Sizes as integer expressions over named symbols: ``batch``, ``2*N + 1``, ``(H + 1)//2``.
+
+A size is a Python ``int`` where it is known and a :class:`Dim` where it is not; the two mix freely in arithmetic, and
+whatever turns out constant comes back as an ``int``. This module is what the rest of Sardonyx uses; the parts are
+``dim_expression`` (polynomials over atoms, interned), ``dim_forms`` (division, minimum, maximum, broadcast),
+``dim_bounds`` (assumptions and proofs), ``dim_parse`` (``dim_param`` texts) and ``dim_system`` (sizes found equal).
+
+Canonical forms are sound for all symbols ≥ 0 (a symbol stands for a size); what needs more than that is asked for
+with ``assumptions``. A rewritten expression equals the original wherever the original is defined; a division whose
+divisor may be zero stays.
+
+Division rounds down, as in Python. ONNX ``Div`` on integers rounds toward zero: the two agree where both operands are
+known not to be negative (``at_least(a, 0)``), and only there may one stand for the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
+
+from sardonyx.core.dim import canonical_forms as forms
+from sardonyx.core.dim.bounds import NON_NEGATIVE, POSITIVE, Assumptions, Bounds, Interval, as_bounds
+from sardonyx.core.dim.equalities import DimSystem
+from sardonyx.core.dim.polynomial import Dim, Size, as_operand
+from sardonyx.errors import ShapeError
+
+__all__ = [
+    "POSITIVE",
+    "Assumptions",
+    "Bounds",
+    "Dim",
+    "DimSystem",
+    "Interval",
+    "Size",
+    "as_dim",
+    "at_least",
+    "bounds",
+    "broadcast",
+    "ceil_div",
+    "dim_max",
+    "dim_min",
+    "divides",
+    "equal",
+    "evaluate",
+    "floor_div",
+    "is_constant",
+    "is_long",
+    "product",
+    "simplify",
+    "substitute",
+    "symbols",
+]
+
+_REMEMBERED = 1 << 17
+
+
+def as_dim(value: Size | str) -> Size:
+    """Return a size from an integer, a ``dim_param`` text or a Dim.
+
+    Raises:
+        ShapeError: See :meth:`Dim.parse`.
+    """
+    if isinstance(value, str):
+        return Dim.parse(value)
+    return as_operand(value)
+
+
+def is_constant(size: Size) -> TypeGuard[int]:
+    """Return whether the size is a known number."""
+    return isinstance(size, int)
+
+
+def is_long(size: Size) -> TypeGuard[Dim]:
+    """Return whether a form of a few sizes like this may pass the limits on the size of an expression."""
+    return isinstance(size, Dim) and size.is_long
+
+
+def symbols(size: Size) -> frozenset[str]:
+    """Return the names of the symbols in the size."""
+    return size.symbols() if isinstance(size, Dim) else frozenset()
+
+
+def substitute(size: Size, values: Mapping[str, Size], assumptions: Assumptions = None) -> Size:
+    """Return the size with symbols replaced; see :meth:`Dim.substitute`."""
+    return size.substitute(values, assumptions) if isinstance(size, Dim) else size
+
+
+def simplify(size: Size, assumptions: Assumptions) -> Size:
+    """Return the size rewritten with what ``assumptions`` allow, such as ``a*b//b`` to ``a`` where ``b`` is ≥ 1.
+
+    Raises:
+        ShapeError: Sizes that broadcast are proven different.
+    """
+    return substitute(size, {}, as_bounds(assumptions))
+
+
+def evaluate(size: Size, values: Mapping[str, int]) -> int:
+    """Return the value of the size; see :meth:`Dim.evaluate`."""
+    return size.evaluate(values) if isinstance(size, Dim) else size
+
+
+def bounds(size: Size, assumptions: Assumptions = None) -> Interval:
+    """Return proven bounds on the size; see :meth:`Dim.bounds`."""
+    return size.bounds(assumptions) if isinstance(size, Dim) else (size, size)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """Return the product of the sizes; 1 for none."""
+    return math.prod(sizes)
+
+
+def floor_div(numerator: Size, divisor: Size, assumptions: Assumptions = None) -> Size:
+    """Return the quotient rounded down.
+
+    Raises:
+        ShapeError: The divisor is the constant 0.
+    """
+    return _remembered("//", (numerator, divisor), assumptions)
+
+
+def ceil_div(numerator: Size, divisor: Size, assumptions: Assumptions = None) -> Size:
+    """Return the quotient rounded up; see :func:`floor_div`."""
+    return -_remembered("//", (-numerator, divisor), assumptions)
+
+
+def dim_min(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
+    """Return the least of the sizes."""
+    return _remembered("min", (first, *others), assumptions)
+
+
+def dim_max(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
+    """Return the greatest of the sizes."""
+    return _remembered("max", (first, *others), assumptions)
+
+
+def broadcast(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
+    """Return the size that an axis has after broadcasting these sizes together (ONNX *Broadcasting*, multidirectional).
+
+    It is not a maximum: 0 with 1 gives 0. One size known not to be 1 is the answer, provided that every other is equal
+    or 1; that proviso is the caller's to check at run time. :meth:`Dim.evaluate` checks it for a broadcast that stays.
+
+    Raises:
+        ShapeError: Two of the sizes are proven different and neither is 1.
+    """
+    return _remembered("broadcast", (first, *others), assumptions)
+
+
+def _remembered(operation: forms.Operation, sizes: tuple[Size, ...], assumptions: Assumptions) -> Size:
+    proof = NON_NEGATIVE if assumptions is None else as_bounds(assumptions)
+    key = operation, sizes
+    found = proof.results.get(key)
+    if found is None:
+        if len(proof.results) >= _REMEMBERED:
+            proof.results.clear()
+        found = proof.results[key] = forms.operation(operation, [as_operand(size) for size in sizes], proof)
+    return found
+
+
+def equal(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
+    """Return ``True`` where the sizes are equal for all values, ``False`` where they differ for all, else ``None``."""
+    return a is b or as_bounds(assumptions).equal(a, b)
+
+
+def at_least(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
+    """Return whether ``a >= b``: ``True`` or ``False`` for all values, ``None`` where it depends or is not known."""
+    least, greatest = as_bounds(assumptions).difference(a, b)
+    if least is not None and least >= 0:
+        return True
+    return False if greatest is not None and greatest < 0 else None
+
+
+def divides(divisor: Size, size: Size, assumptions: Assumptions = None) -> bool | None:
+    """Return ``True`` where ``size`` is a multiple of ``divisor`` for all values, ``False`` for none, else ``None``.
+
+    Raises:
+        ShapeError: The divisor is the constant 0.
+    """
+    if divisor == 0:
+        raise ShapeError(f"asked whether 0 divides {size}.", remedy="Give a divisor that is not 0.")
+    try:
+        multiple = divisor * floor_div(size, divisor, assumptions)
+    except ShapeError:
+        return None  # It passes the limits on the size of an expression: no proof.
+    return equal(size, multiple, assumptions)

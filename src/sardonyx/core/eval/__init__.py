@@ -1,0 +1,1 @@
+"""Tensors, tracing, the interpreter and the verifier."""

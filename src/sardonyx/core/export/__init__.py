@@ -1,0 +1,1 @@
+"""Core graphs as ONNX nodes."""

@@ -1,0 +1,1 @@
+"""The intermediate representation: types, values, primitives and the printed form."""

@@ -1,0 +1,1 @@
+"""Tables from primitive to rule: types, sizes and numpy results."""

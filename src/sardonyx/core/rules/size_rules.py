@@ -1,0 +1,196 @@
+"""Primitives on sizes: what keeps ``Shape`` arithmetic an expression instead of a tensor read at run time.
+
+A rule gets each operand as its elements (ints and Dims) with its shape, and gives the elements of the result, or None
+where they are no expression. ONNX integer division rounds toward zero and Dims round down: only where both are proven
+not negative may one stand for the other.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sardonyx.core.dim import Size, at_least, dim_max, dim_min, equal, floor_div
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType, TensorType
+
+
+class Sized(NamedTuple):
+    """A small tensor of sizes: its elements in order, and its shape."""
+
+    elements: tuple[Size, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def array(self) -> np.ndarray:
+        """The elements as an array of objects."""
+        found = np.empty(len(self.elements), object)
+        found[:] = self.elements
+        return found.reshape(self.shape)
+
+
+Elements = Sequence[Any]
+SizeRule = Callable[..., "Elements | None"]
+
+SIZE_RULES: dict[str, SizeRule] = {}
+
+
+def size_rule(*names: str) -> Callable[[SizeRule], SizeRule]:
+    """Register the rule of primitives on sizes."""
+
+    def register(rule: SizeRule) -> SizeRule:
+        for name in names:
+            SIZE_RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _elementwise(compute: Callable[..., Any]) -> SizeRule:
+    def rule(type: TensorType, *parts: Sized) -> Elements | None:
+        found = [compute(*items) for items in zip(*(part.elements for part in parts), strict=True)]
+        return None if any(item is None for item in found) else found
+
+    return rule
+
+
+def _not_negative(*sizes: Size) -> bool:
+    return all(at_least(size, 0) is True for size in sizes)
+
+
+def _quotient(a: Size, b: Size) -> Size | None:
+    return floor_div(a, b) if at_least(b, 1) is True and _not_negative(a) else None
+
+
+def _remainder(a: Size, b: Size) -> Size | None:
+    return a - b * floor_div(a, b) if at_least(b, 1) is True and _not_negative(a) else None
+
+
+def _less(a: Size, b: Size) -> bool | None:
+    at_most = at_least(a, b)
+    return None if at_most is None else not at_most
+
+
+def _absolute(a: Size) -> Size | None:
+    if _not_negative(a):
+        return a
+    return -a if at_least(0, a) is True else None
+
+
+def _sign(a: Size) -> int | None:
+    if isinstance(a, int):
+        return (a > 0) - (a < 0)
+    return 1 if at_least(a, 1) is True else None
+
+
+SIZE_RULES |= {
+    "add": _elementwise(operator.add),
+    "sub": _elementwise(operator.sub),
+    "mul": _elementwise(operator.mul),
+    "neg": _elementwise(operator.neg),
+    "abs": _elementwise(_absolute),
+    "sign": _elementwise(_sign),
+    "div": _elementwise(_quotient),
+    "rem": _elementwise(_remainder),
+    "max": _elementwise(dim_max),
+    "min": _elementwise(dim_min),
+    "equal": _elementwise(equal),
+    "less": _elementwise(_less),
+}
+
+
+@size_rule("select")
+def _select(type: TensorType, condition: Sized, x: Sized, y: Sized) -> Elements | None:
+    if type.dtype == t.BOOL:
+        return None
+    return [a if c else b for c, a, b in zip(condition.elements, x.elements, y.elements, strict=True)]
+
+
+@size_rule("convert")
+def _convert(type: TensorType, x: Sized, *, dtype: DType, saturate: bool, rounding: str) -> Elements | None:
+    return x.elements if dtype in (t.INT64, t.INT32) else None
+
+
+@size_rule("reduce")
+def _reduce(type: TensorType, x: Sized, *, kind: str, axes: tuple[int, ...]) -> Elements | None:
+    joined = {"add": operator.add, "mul": operator.mul, "max": dim_max, "min": dim_min}.get(kind)
+    if joined is None:
+        return None
+    array = x.array
+    for axis in sorted(axes, reverse=True):
+        if array.shape[axis] == 0:
+            return None
+        lines = [array.take(i, axis) for i in range(array.shape[axis])]
+        total = lines[0]
+        for line in lines[1:]:
+            total = np.frompyfunc(joined, 2, 1)(total, line)
+        array = np.asarray(total, object)
+    return list(array.ravel())
+
+
+@size_rule("reshape")
+def _reshape(type: TensorType, x: Sized, *, shape: tuple[int, ...]) -> Elements:
+    return x.elements
+
+
+@size_rule("permute")
+def _permute(type: TensorType, x: Sized, *, axes: tuple[int, ...]) -> Elements:
+    return list(x.array.transpose(axes).ravel())
+
+
+@size_rule("broadcast")
+def _broadcast(type: TensorType, x: Sized, *, shape: tuple[int, ...]) -> Elements:
+    return list(np.broadcast_to(x.array, shape).ravel())
+
+
+@size_rule("slice")
+def _slice(
+    type: TensorType, x: Sized, *, starts: tuple[int, ...], limits: tuple[int, ...], strides: tuple[int, ...]
+) -> Elements:
+    return list(x.array[tuple(map(slice, starts, limits, strides))].ravel())
+
+
+@size_rule("concat")
+def _concat(type: TensorType, *xs: Sized, axis: int) -> Elements:
+    return list(np.concatenate([x.array for x in xs], axis=axis).ravel())
+
+
+@size_rule("reverse")
+def _reverse(type: TensorType, x: Sized, *, axes: tuple[int, ...]) -> Elements:
+    return list(np.flip(x.array, axes).ravel())
+
+
+@size_rule("gather")
+def _gather(type: TensorType, x: Sized, indices: Sized, *, batch: int) -> Elements | None:
+    if batch or not all(isinstance(i, int) for i in indices.elements):
+        return None
+    at = np.array(indices.elements, np.int64).reshape(indices.shape)
+    if any((at[..., i] < 0).any() or (at[..., i] >= x.shape[i]).any() for i in range(at.shape[-1])):
+        return None
+    return list(np.asarray(x.array[tuple(at[..., i] for i in range(at.shape[-1]))], object).ravel())
+
+
+@size_rule("scatter")
+def _scatter(type: TensorType, x: Sized, indices: Sized, updates: Sized, *, kind: str, batch: int) -> Elements | None:
+    if batch or kind != "set" or not all(isinstance(i, int) for i in indices.elements):
+        return None
+    at = np.array(indices.elements, np.int64).reshape(indices.shape)
+    if any((at[..., i] < 0).any() or (at[..., i] >= x.shape[i]).any() for i in range(at.shape[-1])):
+        return None
+    found = x.array.copy()
+    found[tuple(at[..., i] for i in range(at.shape[-1]))] = updates.array
+    return list(found.ravel())
+
+
+@size_rule("scan")
+def _scan(type: TensorType, x: Sized, *, kind: str, axis: int) -> Elements | None:
+    if len(x.shape) != 1 or kind not in ("add", "mul"):
+        return None
+    joined = operator.add if kind == "add" else operator.mul
+    found: list[Size] = []
+    for item in x.elements:
+        found.append(item if not found else joined(found[-1], item))
+    return found

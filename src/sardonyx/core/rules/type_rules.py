@@ -1,0 +1,611 @@
+"""The type of every primitive's result, from the types of its operands: the first of the tables.
+
+A rule raises where operands do not fit. Sizes that are only known at run time are taken to fit; who runs the graph
+applies the rules again to the sizes it meets (:mod:`sardonyx.core.eval.interpreter`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from sardonyx.core.dim import Size, at_least, broadcast, dim_max, equal, floor_div, product
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function
+from sardonyx.core.ir.primitives import PRIMITIVES
+from sardonyx.core.ir.types import DType, MapType, Shape, TensorType, TupleType, Type
+from sardonyx.errors import NeedsValueError, ShapeError, TypeMismatchError
+
+TypeRule = Callable[..., Type]
+
+TYPE_RULES: dict[str, TypeRule] = {}
+
+_ANY = frozenset(t.ALL_DTYPES)
+_NUMBERS = _ANY - {t.STRING, t.BOOL}
+_REAL = frozenset((*t.FLOATS, *t.INTS, *t.UINTS))
+_INEXACT = frozenset((*t.FLOATS, t.COMPLEX64, t.COMPLEX128))
+_BITS = frozenset((*t.INTS, *t.UINTS, t.BOOL))
+_UINTS = frozenset((*t.UINTS, *t.INTS))
+
+_OPERAND_TYPES: dict[str, frozenset[DType]] = {
+    **dict.fromkeys(("neg", "abs", "add", "sub", "mul", "div", "pow"), _NUMBERS),
+    **dict.fromkeys(("sign", "floor", "ceil", "round", "rem"), _REAL),
+    "erf": frozenset(t.FLOATS),
+    **dict.fromkeys(("max", "min", "less"), _REAL | {t.BOOL}),
+    **dict.fromkeys(("and", "or", "xor", "not"), _BITS),
+    **dict.fromkeys(("shift_left", "shift_right"), _UINTS),
+    "equal": _ANY,
+}
+
+
+def type_rule(name: str) -> Callable[[TypeRule], TypeRule]:
+    """Register the type rule of a primitive."""
+
+    def register(rule: TypeRule) -> TypeRule:
+        TYPE_RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _shape(operand: Type) -> Shape:
+    if not isinstance(operand, TensorType):
+        raise TypeMismatchError(f"a tensor is needed, and {operand} was given.")
+    if operand.shape is None:
+        raise NeedsValueError("a rank is only known at run time.")
+    return operand.shape
+
+
+def _tensor(operand: Type) -> tuple[DType, Shape]:
+    shape = _shape(operand)
+    return operand.dtype, shape  # type: ignore[union-attr]
+
+
+_taken: ContextVar[dict[tuple[Size, Size], None] | None] = ContextVar("sardonyx_sizes_taken_for_equal", default=None)
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Whether sizes may be equal: not proven different."""
+    if a is b or a == b:
+        return True
+    told = equal(a, b)
+    if told is None and (taken := _taken.get()) is not None:
+        taken[a, b] = None
+    return told is not False
+
+
+def taken_for_equal(op: str, operands: Sequence[Type], params: Mapping[str, Any]) -> list[tuple[Size, Size]]:
+    """The sizes that must be equal for a primitive to take its operands, where only a run tells whether they are."""
+    taken: dict[tuple[Size, Size], None] = {}
+    token = _taken.set(taken)
+    try:
+        TYPE_RULES[op](*operands, **params)
+    finally:
+        _taken.reset(token)
+    return list(taken)
+
+
+def _same_shapes(what: str, a: Shape, b: Shape) -> None:
+    if a is b or a == b:
+        return
+    if len(a) != len(b) or not all(same_size(x, y) for x, y in zip(a, b, strict=True)):
+        raise ShapeError(f"{what} need equal shapes, and have {shape_text(a)} and {shape_text(b)}.")
+
+
+def _require_sizes(shape: Shape) -> None:
+    for size in shape:
+        if size.__class__ is int and size < 0:
+            raise ShapeError(f"{shape_text(shape)} has a negative size.")
+
+
+def shape_text(shape: Sequence[Size]) -> str:
+    """The sizes for a message."""
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def _accept(op: str, dtype: DType, allowed: frozenset[DType]) -> None:
+    if dtype not in allowed:
+        raise TypeMismatchError(f"{op} does not take {dtype.name.lower()}.")
+
+
+def _axis(axis: int, rank: int) -> None:
+    if not 0 <= axis < rank:
+        raise ShapeError(f"axis {axis} is not one of the {rank} of the operand.")
+
+
+# Elementwise.
+
+
+def _unary(op: str) -> TypeRule:
+    allowed = _OPERAND_TYPES.get(op, _INEXACT)
+
+    def rule(x: Type) -> Type:
+        _accept(op, _tensor(x)[0], allowed)
+        return x
+
+    return rule
+
+
+def _binary(op: str) -> TypeRule:
+    allowed = _OPERAND_TYPES[op]
+    compares = op in ("equal", "less")
+
+    def rule(x: Type, y: Type) -> Type:
+        dtype, shape = _tensor(x)
+        if x is not y:
+            other, sizes = _tensor(y)
+            if dtype != other:
+                raise TypeMismatchError(f"{op} needs equal element types, and has {dtype.name} and {other.name}.")
+            _same_shapes(op, shape, sizes)
+        _accept(op, dtype, allowed)
+        return TensorType(t.BOOL, shape) if compares else x
+
+    return rule
+
+
+for _primitive in PRIMITIVES.values():
+    if _primitive.kind == "unary":
+        TYPE_RULES[_primitive.name] = _unary(_primitive.name)
+    elif _primitive.kind == "binary":
+        TYPE_RULES[_primitive.name] = _binary(_primitive.name)
+
+
+@type_rule("select")
+def _select(condition: Type, x: Type, y: Type) -> Type:
+    dtype, shape = _tensor(x)
+    _accept("the condition of select", _tensor(condition)[0], frozenset({t.BOOL}))
+    if _tensor(y)[0] != dtype:
+        raise TypeMismatchError(f"select needs equal element types, and has {x} and {y}.")
+    _same_shapes("select", shape, _shape(y))
+    _same_shapes("select", shape, _shape(condition))
+    return x
+
+
+@type_rule("convert")
+def _convert(x: Type, *, dtype: DType, saturate: bool, rounding: str) -> Type:
+    return TensorType(dtype, _shape(x))
+
+
+@type_rule("bitcast")
+def _bitcast(x: Type, *, dtype: DType) -> Type:
+    source, shape = _tensor(x)
+    if t.STRING in (source, dtype):
+        raise TypeMismatchError("strings have no bits to cast.")
+    old, new = source.bitwidth, dtype.bitwidth
+    if old == new:
+        return TensorType(dtype, shape)
+    if old > new:
+        return TensorType(dtype, (*shape, old // new))
+    if not shape or not same_size(shape[-1], new // old):
+        raise ShapeError(f"a bitcast of {x} to {dtype.name.lower()} needs a last axis of {new // old}.")
+    return TensorType(dtype, shape[:-1])
+
+
+# Contractions.
+
+
+@type_rule("reduce")
+def _reduce(x: Type, *, kind: str, axes: tuple[int, ...]) -> Type:
+    dtype, shape = _tensor(x)
+    for axis in axes:
+        _axis(axis, len(shape))
+    kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+    if kind in ("argmax", "argmin"):
+        _accept(kind, dtype, _REAL)
+        if len(axes) != 1:
+            raise ShapeError(f"{kind} is along one axis, and {len(axes)} were given.")
+        if shape[axes[0]] == 0:
+            raise ShapeError(f"{kind} over an axis of size 0 has no answer.")
+        return TensorType(t.INT64, kept)
+    allowed = {"add": _NUMBERS, "mul": _NUMBERS, "and": _BITS, "or": _BITS}.get(kind, _REAL | {t.BOOL})
+    _accept(f"reduce {kind}", dtype, allowed)
+    return TensorType(dtype, kept)
+
+
+@type_rule("contract")
+def _contract(
+    x: Type,
+    y: Type,
+    *,
+    batch: tuple[tuple[int, int], ...],
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    dtype: DType,
+) -> Type:
+    (xd, xs), (yd, ys) = _tensor(x), _tensor(y)
+    _accept("contract", xd, _NUMBERS)
+    _accept("contract", yd, _NUMBERS)
+    for a, b in (*batch, *zip(left, right, strict=True)):
+        if not same_size(xs[a], ys[b]):
+            raise ShapeError(f"axis {a} of {x} and axis {b} of {y} meet, and their sizes differ.")
+    shared = [a for a, _ in batch]
+    free = [size for axis, size in enumerate(xs) if axis not in shared and axis not in left]
+    other = [size for axis, size in enumerate(ys) if axis not in [b for _, b in batch] and axis not in right]
+    return TensorType(dtype, (*(xs[a] for a in shared), *free, *other))
+
+
+def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size, high: Size) -> Size:
+    """How many windows fit along an axis; a window reaches over ``dilation*(window-1)+1`` elements."""
+    room = size + low + high - (dilation * (window - 1) + 1)
+    count = floor_div(room, stride) + 1
+    if isinstance(count, int) and count < 0:
+        raise ShapeError(
+            f"a window of {window} (dilated by {dilation}) is wider than the {size} + {low} + {high} there."
+        )
+    return count
+
+
+@type_rule("convolve")
+def _convolve(
+    x: Type,
+    w: Type,
+    *,
+    strides: tuple[int, ...],
+    padding: tuple[tuple[Size, Size], ...],
+    base_dilation: tuple[int, ...],
+    kernel_dilation: tuple[int, ...],
+    dtype: DType,
+) -> Type:
+    (xd, xs), (wd, ws) = _tensor(x), _tensor(w)
+    _accept("convolve", xd, _NUMBERS)
+    _accept("convolve", wd, _NUMBERS)
+    if len(xs) != len(ws) or len(xs) != 3 + len(strides):
+        raise ShapeError(f"convolve of {x} with {w} needs {3 + len(strides)} axes of both.")
+    for axis, name in ((0, "groups"), (2, "channels")):
+        if not same_size(xs[axis], ws[axis]):
+            raise ShapeError(f"convolve of {x} with {w}: their {name} differ, {xs[axis]} and {ws[axis]}.")
+    spatial = []
+    for axis, stride in enumerate(strides):
+        size = xs[3 + axis]
+        dilated = size if base_dilation[axis] == 1 or size == 0 else (size - 1) * base_dilation[axis] + 1
+        low, high = padding[axis]
+        spatial.append(window_count(dilated, ws[3 + axis], stride, kernel_dilation[axis], low, high))
+    return TensorType(dtype, (xs[0], xs[1], ws[1], *spatial))
+
+
+@type_rule("reduce_window")
+def _reduce_window(
+    x: Type,
+    *,
+    kind: str,
+    window: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[tuple[Size, Size], ...],
+    dilation: tuple[int, ...],
+) -> Type:
+    dtype, shape = _tensor(x)
+    _accept("reduce_window", dtype, _REAL)
+    if len(shape) < len(window):
+        raise ShapeError(f"windows of {len(window)} axes do not fit {x}.")
+    kept = len(shape) - len(window)
+    spatial = [
+        window_count(shape[kept + axis], size, strides[axis], dilation[axis], *padding[axis])
+        for axis, size in enumerate(window)
+    ]
+    return TensorType(t.INT64 if kind.startswith("arg") else dtype, (*shape[:kept], *spatial))
+
+
+# Movement.
+
+
+@type_rule("reshape")
+def _reshape(x: Type, *, shape: Shape) -> Type:
+    dtype, old = _tensor(x)
+    _require_sizes(shape)
+    if not same_size(product(old), product(shape)):
+        raise ShapeError(f"{shape_text(old)} has other elements than {shape_text(shape)}: they cannot be reshaped.")
+    return TensorType(dtype, shape)
+
+
+@type_rule("permute")
+def _permute(x: Type, *, axes: tuple[int, ...]) -> Type:
+    dtype, shape = _tensor(x)
+    if sorted(axes) != list(range(len(shape))):
+        raise ShapeError(f"axes {list(axes)} are no order of the {len(shape)} axes of {x}.")
+    return TensorType(dtype, tuple([shape[axis] for axis in axes]))
+
+
+@type_rule("broadcast")
+def _broadcast(x: Type, *, shape: Shape) -> Type:
+    dtype, old = _tensor(x)
+    _require_sizes(shape)
+    if len(old) != len(shape):
+        raise ShapeError(f"{shape_text(old)} has another rank than {shape_text(shape)}.")
+    for size, target in zip(old, shape, strict=True):
+        if size == 1 or size == target:
+            continue
+        if broadcast(size, target) != target and equal(size, target) is False:
+            raise ShapeError(f"{shape_text(old)} does not broadcast to {shape_text(shape)}.")
+        if (taken := _taken.get()) is not None:
+            taken[(size - 1) * (size - target), 0] = None  # It is one or the other.
+    return TensorType(dtype, shape)
+
+
+def _descends(a: Size, b: Size) -> bool:
+    """Whether ``a`` is proven greater than ``b``."""
+    return a > b if isinstance(a, int) and isinstance(b, int) else at_least(b, a) is False
+
+
+@type_rule("slice")
+def _slice(x: Type, *, starts: Shape, limits: Shape, strides: tuple[int, ...]) -> Type:
+    dtype, shape = _tensor(x)
+    out: list[Size] = []
+    for size, start, limit, stride in zip(shape, starts, limits, strides, strict=True):
+        if _descends(0, start) or _descends(start, limit) or _descends(limit, size):
+            raise ShapeError(f"{start}:{limit} is no part of an axis of {size}.")
+        out.append(limit - start if stride == 1 else -floor_div(start - limit, stride))
+    return TensorType(dtype, tuple(out))
+
+
+@type_rule("pad")
+def _pad(x: Type, value: Type, *, low: Shape, high: Shape, interior: tuple[int, ...]) -> Type:
+    dtype, shape = _tensor(x)
+    if _tensor(value) != (dtype, ()):
+        raise TypeMismatchError(f"{x} is padded with a scalar of its element type, not with {value}.")
+    out: list[Size] = []
+    for size, before, after, between in zip(shape, low, high, interior, strict=True):
+        padded = size + before + after
+        if between:
+            padded = padded + dim_max(size - 1, 0) * between
+        if isinstance(padded, int) and padded < 0:
+            raise ShapeError(f"padding of {before} and {after} takes more than the {size} there are.")
+        out.append(padded)
+    return TensorType(dtype, tuple(out))
+
+
+@type_rule("concat")
+def _concat(*xs: Type, axis: int) -> Type:
+    dtype, first = _tensor(xs[0])
+    _axis(axis, len(first))
+    total: Size = 0
+    for x in xs:
+        other, shape = _tensor(x)
+        if other != dtype:
+            raise TypeMismatchError(f"concat needs equal element types, and has {xs[0]} and {x}.")
+        if len(shape) != len(first) or not all(
+            same_size(a, b) for i, (a, b) in enumerate(zip(first, shape, strict=True)) if i != axis
+        ):
+            raise ShapeError(f"{xs[0]} and {x} differ in more than axis {axis}: they cannot be joined there.")
+        total = total + shape[axis]
+    return TensorType(dtype, (*first[:axis], total, *first[axis + 1 :]))
+
+
+def _index_vectors(x: Shape, indices: Type, batch: int) -> tuple[Shape, int]:
+    dtype, shape = _tensor(indices)
+    if not t.is_integer(dtype):
+        raise TypeMismatchError(f"indices are integers, not {dtype.name.lower()}.")
+    if len(shape) <= batch or not isinstance(shape[-1], int):
+        raise ShapeError(f"{indices} holds no index vectors of known length after {batch} shared axes.")
+    if shape[-1] > len(x) - batch:
+        raise ShapeError(f"index vectors of {shape[-1]} do not fit a rank of {len(x)} with {batch} shared axes.")
+    if not all(same_size(a, b) for a, b in zip(x[:batch], shape[:batch], strict=True)):
+        raise ShapeError(f"the first {batch} axes of {shape_text(x)} and of {indices} differ.")
+    return shape, shape[-1]
+
+
+@type_rule("gather")
+def _gather(x: Type, indices: Type, *, batch: int) -> Type:
+    dtype, shape = _tensor(x)
+    at, depth = _index_vectors(shape, indices, batch)
+    return TensorType(dtype, (*at[:-1], *shape[batch + depth :]))
+
+
+@type_rule("scatter")
+def _scatter(x: Type, indices: Type, updates: Type, *, kind: str, batch: int) -> Type:
+    dtype, shape = _tensor(x)
+    at, depth = _index_vectors(shape, indices, batch)
+    if kind != "set":
+        _accept(f"scatter {kind}", dtype, _NUMBERS if kind in ("add", "mul") else _REAL | {t.BOOL})
+    if _tensor(updates)[0] != dtype:
+        raise TypeMismatchError(f"updates of {updates} do not fit {x}.")
+    _same_shapes("updates and what they replace", (*at[:-1], *shape[batch + depth :]), _shape(updates))
+    return x
+
+
+@type_rule("reverse")
+def _reverse(x: Type, *, axes: tuple[int, ...]) -> Type:
+    for axis in axes:
+        _axis(axis, len(_shape(x)))
+    return x
+
+
+# Sources.
+
+
+@type_rule("iota")
+def _iota(*, shape: Shape, axis: int, dtype: DType) -> Type:
+    _axis(axis, len(shape))
+    _require_sizes(shape)
+    return TensorType(dtype, shape)
+
+
+@type_rule("dims")
+def _dims(*, sizes: Shape, shape: tuple[int, ...], dtype: DType) -> Type:
+    return TensorType(dtype, shape)
+
+
+@type_rule("bind")
+def _bind(x: Type, *, element: tuple[int, ...], symbol: str) -> Type:
+    if not t.is_integer(_tensor(x)[0]):
+        raise TypeMismatchError(f"a size is an integer, not {x}.")
+    return TensorType(t.INT64, ())
+
+
+@type_rule("constant")
+def _constant(*, value: Any) -> Type:
+    raise AssertionError("constants are made by `constant`, which knows their type")
+
+
+@type_rule("input")
+def _input(*, level: int, position: int, type: Type) -> Type:
+    return type
+
+
+# Order.
+
+
+@type_rule("sort")
+def _sort(x: Type, *, axis: int, descending: bool) -> Type:
+    dtype, shape = _tensor(x)
+    _accept("sort", dtype, _REAL | {t.BOOL, t.STRING})
+    _axis(axis, len(shape))
+    return TensorType(t.INT64, shape)
+
+
+@type_rule("top_k")
+def _top_k(x: Type, *, axis: int, k: Size, largest: bool) -> Type:
+    dtype, shape = _tensor(x)
+    _accept("top_k", dtype, _REAL)
+    _axis(axis, len(shape))
+    if isinstance(k, int) and isinstance(shape[axis], int) and not 0 <= k <= shape[axis]:  # type: ignore[operator]
+        raise ShapeError(f"the first {k} of {shape[axis]} elements are asked for.")
+    return TensorType(t.INT64, (*shape[:axis], k, *shape[axis + 1 :]))
+
+
+@type_rule("scan")
+def _scan(x: Type, *, kind: str, axis: int) -> Type:
+    dtype, shape = _tensor(x)
+    _accept("scan", dtype, _NUMBERS)
+    _axis(axis, len(shape))
+    return x
+
+
+# Special.
+
+
+@type_rule("fft")
+def _fft(x: Type, *, inverse: bool) -> Type:
+    _accept("fft", _tensor(x)[0], frozenset({t.COMPLEX64, t.COMPLEX128}))
+    _axis(0, len(_shape(x)))
+    return x
+
+
+@type_rule("determinant")
+def _determinant(x: Type) -> Type:
+    dtype, shape = _tensor(x)
+    _accept("determinant", dtype, _INEXACT)
+    if len(shape) < 2 or not same_size(shape[-1], shape[-2]):
+        raise ShapeError(f"a determinant is of square matrices, and {x} holds none.")
+    return TensorType(dtype, shape[:-2])
+
+
+@type_rule("random")
+def _random(*, kind: str, shape: Shape, dtype: DType, seed: float | None, identity: str) -> Type:
+    _require_sizes(shape)
+    if seed is not None and not math.isfinite(seed):
+        raise ShapeError(f"random numbers are drawn from a seed of {seed}.", remedy="Give a number.")
+    return TensorType(dtype, shape)
+
+
+@type_rule("stop_gradient")
+def _stop_gradient(x: Type) -> Type:
+    return x
+
+
+# Control.
+
+
+def _check_arguments(function: Function, operands: Sequence[Type]) -> None:
+    if len(function.inputs) != len(operands):
+        raise ShapeError(f"{function.name} takes {len(function.inputs)} values, and {len(operands)} were given.")
+    for declared, given in zip(function.inputs, operands, strict=True):
+        if not same_type(declared.type, given):
+            raise TypeMismatchError(f"{function.name} takes {declared.type}, and {given} was given.")
+
+
+def same_type(a: Type, b: Type) -> bool:
+    """Whether types may be the same at run time."""
+    if a is b or a == b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        if a.dtype != b.dtype:
+            return False
+        if a.shape is None or b.shape is None:
+            return True
+        return len(a.shape) == len(b.shape) and all(map(same_size, a.shape, b.shape))
+    if isinstance(a, TupleType) and isinstance(b, TupleType):
+        return len(a.results) == len(b.results) and all(map(same_type, a.results, b.results))
+    if isinstance(a, MapType) and isinstance(b, MapType):
+        return a.key == b.key and same_type(a.value, b.value)
+    return same_type(a.element, b.element)  # type: ignore[union-attr]
+
+
+def _check_results(what: str, results: Sequence[Type], given: Sequence[Type]) -> None:
+    if len(results) != len(given) or not all(map(same_type, results, given)):
+        raise TypeMismatchError(f"{what} gives {TupleType(tuple(given))}, and {TupleType(tuple(results))} is needed.")
+
+
+@type_rule("cond")
+def _cond(
+    condition: Type,
+    *operands: Type,
+    then: Function,
+    otherwise: Function,
+    results: tuple[Type, ...],
+    symbols: tuple[str, ...],
+) -> Type:
+    if _tensor(condition) != (t.BOOL, ()):
+        raise TypeMismatchError(f"a condition is a boolean scalar, not {condition}.")
+    for branch in (then, otherwise):
+        _check_arguments(branch, operands)
+        _check_results(f"the branch {branch.name}", results, [value.type for value in branch.results])
+    return TupleType(results)
+
+
+def _again(before: Type, during: Type, after: Type) -> Type:
+    """What the next iteration takes: a size that is the body's own symbol may be any in each."""
+    if not all(isinstance(type, TensorType) for type in (before, during, after)):
+        return before
+    (dtype, first), (_, own), (_, given) = map(_tensor, (before, during, after))
+    if not len(first) == len(own) == len(given):
+        return before
+    return TensorType(dtype, tuple(b if b == d else a for b, d, a in zip(first, own, given, strict=True)))
+
+
+@type_rule("loop")
+def _loop(
+    count: Type,
+    go: Type,
+    *operands: Type,
+    body: Function,
+    carried: int,
+    results: tuple[Type, ...],
+    symbols: tuple[str, ...],
+) -> Type:
+    if _tensor(count) != (t.INT64, ()) or _tensor(go) != (t.BOOL, ()):
+        raise TypeMismatchError(f"a loop has an int64 count and a boolean condition, not {count} and {go}.")
+    _check_arguments(body, (count, go, *operands))
+    again, *after = [value.type for value in body.results]
+    during = [value.type for value in body.inputs[2 : 2 + carried]]
+    wanted = [_again(*types) for types in zip(operands[:carried], during, after[:carried], strict=True)]
+    _check_results("the body of a loop", [go, *wanted], [again, *after[:carried]])
+    _check_results("a loop", results[:carried], after[:carried])
+    for stacked, row in zip(results[carried:], after[carried:], strict=True):
+        if _tensor(stacked)[0] != _tensor(row)[0] or len(_shape(stacked)) != len(_shape(row)) + 1:
+            raise TypeMismatchError(f"a loop collects {row}, and gives {stacked}.")
+    return TupleType(results)
+
+
+@type_rule("call")
+def _call(*operands: Type, function: Function) -> Type:
+    _check_arguments(function, operands)
+    return TupleType(tuple(value.type for value in function.results))
+
+
+@type_rule("host")
+def _host(
+    *operands: Type, function: Any, attributes: tuple[tuple[str, Any], ...], symbols: tuple[str, ...] = ()
+) -> Type:
+    types: tuple[Type, ...] = function.type_rule(*operands, **dict(attributes))
+    return TupleType(types)
+
+
+@type_rule("get")
+def _get(x: Type, *, index: int) -> Type:
+    if not isinstance(x, TupleType):
+        raise TypeMismatchError(f"{x} has one result.")
+    return x.results[index]

@@ -1,0 +1,322 @@
+"""Gradients of functions: reverse mode over the table of gradients, through calls, conditions and loops.
+
+What comes out is a function of the same graph, so that it can be simplified, exported, compiled, and differentiated
+again. A branch and a call are differentiated where they are, and compute again what their gradient needs. A loop saves
+what it carries into every iteration; its gradient is a loop over these, from the last to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.eval.substitution import substituted
+from sardonyx.core.eval.tensor import apply, get
+from sardonyx.core.eval.trace import inline, trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import CLOSED, Function, Value, defined_by, fresh_symbol, scope, symbols_in, topological
+from sardonyx.core.ir.types import TensorType, Type
+from sardonyx.core.language import Tensor
+from sardonyx.core.transform.gradients import FLAT, GRADIENTS, gradient_rule
+from sardonyx.errors import RuleError, UnsupportedError
+
+
+def is_differentiable(type: Type) -> bool:
+    """Whether values of the type have cotangents: floating-point and complex tensors."""
+    return isinstance(type, TensorType) and t.kind(type.dtype) in ("float", "complex")
+
+
+def gradient(function: Function, wrt: Sequence[int] | None = None) -> Function:
+    """A function of the same inputs: the results, and the gradients of the sum of the first one.
+
+    Args:
+        function: What to differentiate.
+        wrt: Positions of the inputs to differentiate by; all differentiable ones by default.
+
+    Raises:
+        UnsupportedError: What the result depends on has no gradient: a host function, a loop whose state changes its
+            sizes. The message says where.
+        RuleError: The first result or an input is no floating-point tensor.
+    """
+    wanted = _wanted(function, wrt)
+    if not function.results or not is_differentiable(function.results[0].type):
+        raise RuleError("only floating-point results have gradients.", where=function.name)
+
+    def body(*inputs: Value) -> list[Value]:
+        results = inline(function, inputs)
+        first: Tensor = results[0]  # type: ignore[assignment]
+        return _pulled(results[:1], [L.ones_like(first)], [inputs[i] for i in wanted], results)
+
+    return trace(f"gradient of {function.name}", body, [value.type for value in function.inputs])
+
+
+def vjp(function: Function, wrt: Sequence[int] | None = None) -> Function:
+    """The vector-Jacobian product: of the inputs, then a cotangent for each differentiable result.
+
+    Returns:
+        A function that gives the cotangents of the inputs, zeros where nothing flows.
+
+    Raises:
+        UnsupportedError: See :func:`gradient`.
+        RuleError: An input is no floating-point tensor.
+    """
+    wanted = _wanted(function, wrt)
+    count = len(function.inputs)
+    own = function.defined_symbols
+    types = [_with_own_symbols(r.type, own) for r in function.results if is_differentiable(r.type)]
+
+    def body(*inputs: Value) -> list[Value]:
+        results = [r for r in inline(function, inputs[:count]) if is_differentiable(r.type)]
+        cotangents = [_shaped(dy, r) for r, dy in zip(results, inputs[count:], strict=True)]  # type: ignore[arg-type]
+        return _pulled(results, cotangents, [inputs[i] for i in wanted])
+
+    return trace(f"vjp of {function.name}", body, [*(value.type for value in function.inputs), *types])
+
+
+def _wanted(function: Function, wrt: Sequence[int] | None) -> list[int]:
+    if wrt is None:
+        return [i for i, value in enumerate(function.inputs) if is_differentiable(value.type)]
+    for i in wrt:
+        if not is_differentiable(function.inputs[i].type):
+            raise RuleError(f"input {i} is {function.inputs[i].type} and has no gradient.", where=function.name)
+    return list(wrt)
+
+
+def _with_own_symbols(type: Type, own: frozenset[str]) -> Type:
+    """The type of a cotangent, with fresh symbols for sizes that are only known inside of the function."""
+    assert isinstance(type, TensorType) and type.shape is not None
+    sizes = [Dim.symbol(fresh_symbol()) if not own.isdisjoint(symbols_in(size)) else size for size in type.shape]
+    return TensorType(type.dtype, tuple(sizes))
+
+
+def _shaped(dy: Tensor, y: Value) -> Tensor:
+    """The cotangent with the sizes as the value has them written."""
+    return L.reshape(dy, y.type.shape)  # type: ignore[union-attr,arg-type]
+
+
+# Reverse mode.
+
+
+class _Pass:
+    """One backward pass: what depends on ``wrt``, and the cotangents so far.
+
+    Attributes:
+        active: Values that depend on what is differentiated by.
+        replaced: Results of loops, by those of the loops that save their states.
+        sizes: Symbols that the former define, by those that the latter do.
+    """
+
+    def __init__(self, results: Sequence[Value], wrt: Sequence[Value]) -> None:
+        self.order = list(topological(results))
+        self.active: set[Value] = set(wrt)
+        for value in self.order:
+            if value.op not in FLAT and _may_flow(value.type) and not self.active.isdisjoint(value.operands):
+                self.active.add(value)
+        self.cotangents: dict[Value, Tensor] = {}
+        self.replaced: dict[Value, Value] = {}
+        self.sizes: dict[str, Size] = {}
+
+    def add(self, value: Value, dx: Tensor | None) -> None:
+        """Add to the cotangent of a value."""
+        if dx is not None and value in self.active and is_differentiable(value.type):
+            dx = _shaped(dx, value)
+            before = self.cotangents.get(value)
+            self.cotangents[value] = dx if before is None else before + dx
+
+    def run(self) -> None:
+        """Go through the values from the last to the first."""
+        for value in reversed(self.order):
+            if value not in self.active or not value.operands:
+                continue
+            if isinstance(value.type, t.TupleType):
+                found = self._of_results(value)
+            elif value.op != "get" and value in self.cotangents:
+                found = GRADIENTS[value.op](value, self.cotangents[value], *value.operands, **value.params)
+            else:
+                continue
+            for operand, dx in zip(value.operands, found, strict=True):
+                self.add(operand, dx)
+
+    def _of_results(self, value: Value) -> Sequence[Tensor | None]:
+        """The cotangents of the operands of what has several results."""
+        cotangents = [self.cotangents.get(get(value, i)) for i in range(len(value.type.results))]  # type: ignore[union-attr]
+        if all(dy is None for dy in cotangents):
+            return (None,) * len(value.operands)
+        return GRADIENTS[value.op](self, value, cotangents)  # type: ignore[no-any-return]
+
+
+def _may_flow(type: Type) -> bool:
+    return isinstance(type, t.TupleType) or is_differentiable(type) or not isinstance(type, TensorType)
+
+
+def _pulled(
+    results: Sequence[Value], cotangents: Sequence[Tensor], wrt: Sequence[Value], kept: Sequence[Value] = ()
+) -> list[Value]:
+    """The values kept, and the cotangents of ``wrt``."""
+    backward = _Pass(results, wrt)
+    for result, dy in zip(results, cotangents, strict=True):
+        backward.add(result, dy)
+    backward.run()
+    found = [backward.cotangents.get(x) for x in wrt]
+    roots = [*kept, *(L.zeros_like(x) if dx is None else dx for x, dx in zip(wrt, found, strict=True))]  # type: ignore[arg-type]
+    if not backward.replaced:
+        return roots
+    inner = scope.get()
+    return substituted(roots, backward.replaced, backward.sizes, level=CLOSED if inner is None else inner.level)
+
+
+# Primitives that call functions.
+
+
+def _filled(results: Iterable[Value], cotangents: Sequence[Tensor | None]) -> list[Tensor]:
+    """A cotangent for every differentiable result, zeros where none came."""
+    return [
+        L.zeros_like(y) if dy is None else dy  # type: ignore[arg-type]
+        for y, dy in zip(results, cotangents, strict=True)
+        if is_differentiable(y.type)
+    ]
+
+
+def _results_of(value: Value) -> list[Value]:
+    return [get(value, i) for i in range(len(value.type.results))]  # type: ignore[union-attr]
+
+
+def _spread(count: int, positions: Sequence[int], found: Sequence[Value]) -> list[Tensor | None]:
+    """Cotangents of some operands as those of all."""
+    by_position = dict(zip(positions, found, strict=True))
+    return [by_position.get(i) for i in range(count)]  # type: ignore[misc]
+
+
+def _positions(backward: _Pass, operands: Sequence[Value]) -> list[int]:
+    """The operands that cotangents are wanted of."""
+    return [i for i, x in enumerate(operands) if x in backward.active and is_differentiable(x.type)]
+
+
+@gradient_rule("get")
+def _get(y: Tensor, dy: Tensor, results: Value, *, index: int) -> Any:
+    raise RuleError("results are differentiated together, where they are made.", where=y.origin)
+
+
+@gradient_rule("call")
+def _call(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    positions = _positions(backward, value.operands)
+    pull = vjp(value.params["function"], positions)
+    called = apply_call(pull, [*value.operands, *_filled(_results_of(value), cotangents)])
+    return _spread(len(value.operands), positions, called)
+
+
+def apply_call(function: Function, operands: Sequence[Value]) -> list[Value]:
+    """A call of a function, taken apart."""
+    called = apply("call", *operands, function=function)
+    return [get(called, i) for i in range(len(function.results))]
+
+
+@gradient_rule("cond")
+def _cond(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    condition, *operands = value.operands
+    positions = _positions(backward, operands)
+    given = [*operands, *_filled(_results_of(value), cotangents)]
+
+    def pulled(branch: Function) -> Callable[[], list[Value]]:
+        return lambda: inline(vjp(branch, positions), given)
+
+    found = L.cond(condition, pulled(value.params["then"]), pulled(value.params["otherwise"]))  # type: ignore[arg-type]
+    return [None, *_spread(len(operands), positions, found)]
+
+
+@gradient_rule("loop")
+def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Backward over the iterations: cotangents of the state from one to the one before, those of the rest summed."""
+    body, carried = value.params["body"], value.params["carried"]
+    operands = value.operands[2:]
+    states = [i for i in range(carried) if is_differentiable(operands[i].type)]
+    others = [i for i in _positions(backward, operands) if i >= carried]
+    pull = vjp(body, [2 + i for i in (*states, *others)])
+    used = [i for i in range(carried) if pull.inputs[2 + i] in set(pull.values)]
+    numbers, saved = _with_states_saved(backward, value, used)
+    rows = {i: dy for i, dy in enumerate(cotangents) if i >= carried and dy is not None}
+    trips = numbers.shape[0]
+
+    def once(k: Tensor, *state: Value) -> tuple[None, list[Value], list[Value]]:
+        at = L.reshape(L.size_tensor([trips - 1], ()) - k, (1,))
+        before: dict[int, Value] = {i: apply("gather", x, at, batch=0) for i, x in zip(used, saved, strict=True)}
+        arguments = [before.get(i, operands[i]) for i in range(len(operands))]
+        after: dict[int, Tensor] = dict(zip(states, state, strict=False))  # type: ignore[arg-type]
+        after |= {i: apply("gather", dy, at, batch=0) for i, dy in rows.items()}
+        given = [
+            after[i] if i in after else _zeros_of(result.type, body)
+            for i, result in enumerate(body.results[1:])
+            if is_differentiable(result.type)
+        ]
+        going = L.constant(True, t.BOOL)
+        found = inline(pull, [L.reshape(apply("gather", numbers, at, batch=0), ()), going, *arguments, *given])
+        summed = [a + b for a, b in zip(state[len(states) :], found[len(states) :], strict=True)]  # type: ignore[operator]
+        return None, [*found[: len(states)], *summed], []
+
+    final: list[Tensor] = _results_of(value)[:carried]  # type: ignore[assignment]
+    start = [_shaped(cotangents[i] or L.zeros_like(final[i]), operands[i]) for i in states]
+    none = [L.zeros_like(operands[i]) for i in others]  # type: ignore[arg-type]
+    found, _ = L.loop(L.size_tensor([trips], ()), None, [*start, *none], once)
+    return [None, None, *_spread(len(operands), [*states, *others], found)]
+
+
+def _zeros_of(row: Type, body: Function) -> Tensor:
+    """Zeros of the type of what a body collects, where no cotangent came."""
+    assert isinstance(row, TensorType) and row.shape is not None
+    if not body.defined_symbols.isdisjoint(symbols_in(row)):
+        raise UnsupportedError(
+            f"a loop collects {row}, whose size only the iteration tells: it has no gradient.", where=body.name
+        )
+    return L.full(row.shape, 0, row.dtype)
+
+
+def _with_states_saved(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+    """The loop again, collecting the number of each iteration and what it was given; takes the place of the first."""
+    body, carried = value.params["body"], value.params["carried"]
+    count, go, *operands = value.operands
+    for i in used:
+        declared = body.inputs[2 + i].type
+        if not isinstance(declared, TensorType) or declared != operands[i].type:
+            raise UnsupportedError(
+                f"the gradient of a loop needs its state {i} of every iteration, and its sizes change ({declared}).",
+                where=value.origin or body.name,
+                remedy="Carry values of one size.",
+            )
+
+    def once(i: Tensor, *state: Value) -> tuple[Tensor, Sequence[Value], Sequence[Value]]:
+        again, *after = inline(body, [i, L.constant(True, t.BOOL), *state, *operands[carried:]])
+        return again, after[:carried], [*after[carried:], i, *(state[k] for k in used)]  # type: ignore[return-value]
+
+    final, collected = L.loop(count, go, operands[:carried], once)  # type: ignore[arg-type]
+    rows = len(value.type.results) - carried  # type: ignore[union-attr]
+    new = [*final, *collected[:rows]]
+    backward.replaced.update(zip(_results_of(value), new, strict=True))
+    backward.sizes.update(_renamed(value, new))
+    return collected[rows], list(collected[rows + 1 :])
+
+
+def _renamed(value: Value, new: Sequence[Value]) -> Mapping[str, Size]:
+    """What the symbols that a loop defines are, read off the results that take the place of its own."""
+    own, found = set(defined_by(value)), {}
+    for old, other in zip(value.type.results, new, strict=True):  # type: ignore[union-attr]
+        if isinstance(old, TensorType) and isinstance(other.type, TensorType):
+            for a, b in zip(old.shape or (), other.type.shape or (), strict=True):
+                if isinstance(a, Dim) and a.atom is not None and a.atom.name in own:
+                    found[a.atom.name] = b
+    return found
+
+
+@gradient_rule("host")
+def _host(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    if _positions(backward, value.operands):
+        raise UnsupportedError(
+            f"the host function {value.params['function'].name} has no gradient.",
+            where=value.origin,
+            remedy="Stop the gradient before it, or write it over Core.",
+        )
+    return [None] * len(value.operands)
+
+
+__all__ = ["FLAT", "GRADIENTS", "gradient", "is_differentiable", "vjp"]

@@ -1,0 +1,102 @@
+"""Compiled files (``.sdx``): a model compiled ahead of time, with its weights, that is mapped and not compiled again.
+
+The file holds machine code: who loads one runs what its author wrote. Its checksum tells damage, not forgery.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from sardonyx.base.artifact_store import checksum, write_whole
+from sardonyx.compiler.program_image import Image
+from sardonyx.compiler.target.description import NAMED, Target, host
+from sardonyx.errors import ModelFileError, UnsupportedError
+
+SUFFIX = ".sdx"
+
+_HEADER = struct.Struct("<8s32sQQ8x")
+_MAGIC = b"sdx\0\0\0\0\1"
+_PAGE = 4096
+
+
+def is_compiled_file(source: object) -> bool:
+    """Whether a source of a session names a compiled file."""
+    return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == SUFFIX
+
+
+def write_compiled(path: str | os.PathLike[str], image: Image, target: Target) -> None:
+    """Write a compiled file, as a whole or not at all.
+
+    Args:
+        path: Where to.
+        image: The program.
+        target: What it is compiled for.
+
+    Raises:
+        ModelFileError: It cannot be written.
+    """
+    image.head["target"] = [target.triple, target.name]
+    image.head["version"] = _version()
+    texts = image.texts()
+    body = b"".join([texts, bytes(-(_HEADER.size + len(texts)) % _PAGE), image.weights()])
+    header = _HEADER.pack(_MAGIC, checksum("", body), len(texts), len(body))
+    try:
+        write_whole(Path(path), header, body)
+    except OSError as error:
+        raise ModelFileError(f"cannot be written: {error.strerror}.", where=str(path)) from error
+
+
+def read_compiled(path: str | os.PathLike[str]) -> Image:
+    """The program in a compiled file; its weights stay in the file, which is mapped.
+
+    Raises:
+        ModelFileError: There is no such file, or it is damaged.
+        UnsupportedError: It was made by another version, or for another processor.
+    """
+    where = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise ModelFileError("is empty.", where=where, remedy="Make it anew with `sardonyx compile`.")
+            found = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"cannot be read: {error}.", where=where) from error
+    if len(found) < _HEADER.size:
+        raise ModelFileError("is too short for a compiled file.", where=where)
+    magic, sum, length, size = _HEADER.unpack_from(found)
+    if magic != _MAGIC:
+        raise ModelFileError("is no compiled file.", where=where, remedy="Make one with `sardonyx compile`.")
+    body = found[_HEADER.size :]
+    if len(body) != size or checksum("", body) != sum:
+        raise ModelFileError("is damaged.", where=where, remedy="Make it anew with `sardonyx compile`.")
+    weights = np.frombuffer(body, np.uint8)[length + -(_HEADER.size + length) % _PAGE :]
+    image = Image.read(bytes(body[:length]), weights)
+    _check(image, where)
+    return image
+
+
+def _check(image: Image, where: str) -> None:
+    if image.head["version"] != _version():
+        raise UnsupportedError(
+            f"was made by version {image.head['version']}, and this is {_version()}.",
+            where=where,
+            remedy="Make it anew with `sardonyx compile`.",
+        )
+    triple, name = image.head["target"]
+    here, order = host(), list(NAMED)
+    if triple != here.triple or order.index(name) > order.index(here.name):
+        raise UnsupportedError(
+            f"is compiled for {name} ({triple}), and this machine has {here.name} ({here.triple}).",
+            where=where,
+            remedy="Compile with SARDONYX_TARGET set to what it has.",
+        )
+
+
+def _version() -> str:
+    return str(sys.modules["sardonyx"].__version__)

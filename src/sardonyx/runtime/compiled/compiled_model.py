@@ -1,0 +1,173 @@
+"""The native provider: a model rewritten, traced to one Core function, and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compiler.call.host_epilogue import Tailed
+from sardonyx.compiler.call.native_entry import Entry
+from sardonyx.compiler.direct_call import binding, direct
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.target.denormals import Denormals
+from sardonyx.core.eval.run_context import RunContext
+from sardonyx.core.ir.types import STRING, TensorType
+from sardonyx.errors import ExecutionError, FeedError, SardonyxError
+from sardonyx.ops.feeds import as_value
+from sardonyx.runtime.compiled.frontend import Source, front
+from sardonyx.runtime.compiled.memory_usage import shrink
+from sardonyx.runtime.providers.protocol import OptimizationLevel
+
+
+class NativeModel:
+    """A model compiled for the machine at hand.
+
+    Args:
+        program: The compiled function.
+        input_names: The names of its inputs.
+        output_names: The names of its results.
+        source: What it was compiled of, where that is known.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        source: Source | None = None,
+    ) -> None:
+        self.program = program
+        self._source = source
+        self.input_names = list(input_names)
+        self.output_names = list(output_names)
+        self._types = [value.type for value in program.function.inputs]
+        self._entry: Entry | Tailed | None = None
+        # Of tensors of texts the texts are looked at, too.
+        self._plain = [
+            (name, type.dtype.numpy()) if isinstance(type, TensorType) and type.dtype != STRING else (name, None)
+            for name, type in zip(self.input_names, self._types, strict=True)
+        ]
+        self._may_have_entry = self._is_plain
+        self._ran = False
+
+    @classmethod
+    def compiled(
+        cls,
+        model: ir.Model,
+        threads: int | None = None,
+        denormals: Denormals = "auto",
+        optimization: OptimizationLevel = "all",
+    ) -> NativeModel:
+        """Compile a model.
+
+        Args:
+            model: The model; it is left as it is.
+            threads: How many threads share the work; by default what the process may use.
+            denormals: What becomes of denormal numbers.
+            optimization: Which rewrites go before: none but what tells weights from inputs, those that keep every bit,
+                or all.
+
+        Raises:
+            UnsupportedError: It cannot be traced before data are known.
+        """
+        function, inputs, source = front(model, optimization)
+        program = Program(function, threads=threads, denormals=denormals)
+        return cls(program, inputs, [str(value.name) for value in model.graph.outputs], source)
+
+    def reweighted(self, model: ir.Model, optimization: OptimizationLevel = "all") -> NativeModel | None:
+        """The same compiled model over other weights; None where they make another of it.
+
+        Args:
+            model: The model that this one was compiled of, but for elements of weights; it is left as it is.
+            optimization: Which rewrites went before.
+        """
+        if not self.program.takes_weights:
+            return None
+        inputs, source = self.input_names, self._source
+        function = source.over(model, optimization) if source is not None else None
+        if function is None:
+            function, inputs, source = front(model, optimization)
+        program = self.program.reweighted(function) if inputs == self.input_names else None
+        return None if program is None else NativeModel(program, inputs, self.output_names, source)
+
+    @property
+    def _is_plain(self) -> bool:
+        return all(dtype is not None for _, dtype in self._plain)
+
+    @property
+    def call(self) -> Callable[[Any], list[Any] | None] | None:
+        """The generated function of feeds, there from the second call on: results, or None to ask :meth:`run`."""
+        return None if self._entry is None else self._entry.call
+
+    def shrink(self) -> None:
+        """Let go of memory that no call uses."""
+        self._entry, self._ran = None, False
+        self._may_have_entry = self._is_plain
+        shrink(self.program)
+
+    def bind(
+        self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+    ) -> tuple[Entry, dict[str, np.ndarray]]:
+        """A function over arrays that stay, and the results by name; see :meth:`Session.bind`."""
+        arrays = [feeds[name] for name in self.input_names]
+        entry, found = binding(self.program, arrays, [outputs.get(name) for name in self.output_names])
+        return entry, dict(zip(self.output_names, found, strict=True))
+
+    def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
+        """Whether a call asks for no more than the compiled function gives: other values are the interpreter's."""
+        if output_names is not None and not set(output_names) <= set(self.output_names):
+            return False
+        return len(feeds) == len(self.input_names) and all(name in feeds for name in self.input_names)
+
+    def refused(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> SardonyxError:
+        """What is wrong with a call that gave nothing, as far as compiled code tells."""
+        for name in output_names or ():
+            if name not in self.output_names:
+                return FeedError("the compiled file computes no such value.", where=name)
+        for name in feeds:
+            if name not in self.input_names:
+                return FeedError("the model has no such input.", where=name)
+        for name in self.input_names:
+            if name not in feeds:
+                return FeedError("the input is not fed.", where=name)
+        return ExecutionError(
+            "a kernel has no result for these values, as for an index out of range.",
+            remedy="Run the model that it was compiled from: numpy says where.",
+        )
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
+        """Run once.
+
+        Args:
+            output_names: What is asked for; None for all outputs.
+            feeds: All inputs, see :meth:`takes`.
+            context: The limits of this run.
+
+        Raises:
+            Fault: Data have no result: the interpreter says what is wrong.
+            FeedError: An input is of another type or rank.
+            ShapeError: A size does not fit what is declared, or two inputs contradict each other.
+        """
+        arrays = self.arrays(feeds)
+        found = self.program.run(arrays, context)
+        if self._may_have_entry and self._ran and self._entry is None:
+            self._entry = direct(self.program, self.input_names, arrays)
+            self._may_have_entry = self._entry is not None
+        self._ran = True
+        if output_names is None:
+            return found
+        by_name = dict(zip(self.output_names, found, strict=True))
+        return [by_name[name] for name in output_names]
+
+    def arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """What the program is given for feeds; raises as :meth:`run` does of feeds."""
+        arrays = []
+        for (name, dtype), type in zip(self._plain, self._types, strict=True):
+            fed = feeds[name]
+            if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
+                fed = as_value(fed, type, name).known
+            arrays.append(fed)
+        return arrays

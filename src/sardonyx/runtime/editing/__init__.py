@@ -1,0 +1,1 @@
+"""Drafts of live edits: validation, attachment and history."""

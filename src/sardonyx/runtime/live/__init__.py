@@ -1,0 +1,1 @@
+"""Live models: immutable versions, transactions and recompilation."""

@@ -1,0 +1,1 @@
+"""Partition of a model over several providers."""

@@ -1,0 +1,1 @@
+"""Profiles of sessions: timelines, kernels and their provenance."""

@@ -1,0 +1,1 @@
+"""First answers while native code is compiled."""

@@ -1,0 +1,115 @@
+"""Sizes that do not fit are refused by compiled code too, in the interpreter's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.live.test_transaction import parsed
+
+from sardonyx import Session
+from sardonyx.compiler.analysis.shape_guards import required
+from sardonyx.errors import SardonyxError
+from sardonyx.model import from_proto
+from sardonyx.runtime.compiled.frontend import traced
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+MODELS = {
+    "product": ("(float[N, A] x, float[B, 3] w) => (float[N, 3] y) { y = MatMul(x, w) }", [(2, 4), (4, 3)]),
+    "concat": ("(float[N, A] x, float[M, B] w) => (float[K, A] y) { y = Concat<axis = 0>(x, w) }", [(2, 4), (4, 4)]),
+    "reshape": ("(float[N, 3] x) => (float[3, 5] y) <int64[2] s = {3, 5}> { y = Reshape(x, s) }", [(5, 3)]),
+    "squeeze": ("(float[N, A] x) => (float[N] y) <int64[1] a = {1}> { y = Squeeze(x, a) }", [(5, 1)]),
+    "expand": ("(float[N, A] x) => (float[5, 4] y) <int64[2] s = {5, 4}> { y = Expand(x, s) }", [(5, 1)]),
+    "add": ("(float[N] x) => (float[5] y) <float[5] c = {1, 2, 3, 4, 5}> { y = Add(x, c) }", [(1,)]),
+    "convolution": (
+        "(float[N, C, H] x, float[M, K, 3] w) => (float[N, M, L] y) { y = Conv(x, w) }", [(1, 3, 8), (2, 3, 3)]
+    ),
+    "counted": (
+        "(float[N, 3] x, float[M, K] w) => (float[2, K] y) { n = NonZero(x) f = Cast<to = 1>(n) y = MatMul(f, w) }",
+        [(2, 3), (6, 3)],
+    ),
+}  # fmt: skip
+WRONG = {
+    "product": [(2, 7), (4, 3)], "concat": [(2, 7), (4, 3)], "reshape": [(2, 3)], "squeeze": [(2, 7)],
+    "expand": [(2, 4)], "add": [(3,)], "convolution": [(1, 7, 8), (2, 3, 3)], "counted": [(2, 3), (4, 3)],
+}  # fmt: skip
+
+
+def feeds(shapes: list[tuple[int, ...]]) -> dict[str, np.ndarray]:
+    return {name: drawn(*shape) for name, shape in zip("xw", shapes, strict=False)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sizes_that_do_not_fit_are_refused(name: str) -> None:
+    text, shapes = MODELS[name]
+    model = parsed(f"g {text}")
+    compiled, plain = Session(model, compile="wait"), Session(model, compile="off")
+    for right in (True, True, False, True, False):  # The generated entry is there from the third call on.
+        given = feeds(shapes if right else WRONG[name])
+        if right:
+            (wanted,) = plain.run(None, given)
+            np.testing.assert_allclose(compiled.run(None, given)[0], wanted, rtol=1e-4, atol=1e-5)
+            continue
+        with pytest.raises(SardonyxError) as told:
+            plain.run(None, given)
+        with pytest.raises(type(told.value)) as found:
+            compiled.run(None, given)
+        assert str(found.value) == str(told.value)
+
+
+def test_a_compiled_file_refuses_them_too(tmp_path: Path) -> None:
+    text, shapes = MODELS["product"]
+    Session(parsed(f"g {text}"), compile="wait").save_compiled(tmp_path / "g.sdx")
+    session = Session(tmp_path / "g.sdx", compile="wait")
+    for _ in range(3):
+        session.run(None, feeds(shapes))
+        with pytest.raises(SardonyxError):
+            session.run(None, feeds(WRONG["product"]))
+
+
+def test_a_branch_that_is_not_taken_requires_nothing() -> None:
+    session = Session(
+        parsed(
+            "g (float[N, 3] x, bool c) => (float y) <int64[2] s = {3, 5}> { y = If(c) <"
+            "then_branch = t () => (float p) { r = Reshape(x, s) p = ReduceSum<keepdims = 0>(r) },"
+            "else_branch = e () => (float q) { q = ReduceMax<keepdims = 0>(x) }> }"
+        ),
+        compile="wait",
+    )
+    assert session.native is not None
+    x = drawn(2, 3)
+    for _ in range(4):  # The generated entry is there from the third call on.
+        assert session.run(None, {"x": x, "c": np.array(False)}) == [x.max()]
+    call = session.native.call
+    assert call is not None
+    assert call({"x": x, "c": np.array(False)}) is not None, "native code gave it back"
+
+
+def test_a_branch_that_is_taken_is_refused_where_its_sizes_do_not_fit() -> None:
+    session = Session(
+        parsed(
+            "g (float[N, 3] x, bool c) => (float[3, 5] y) <int64[2] s = {3, 5}> { y = If(c) <"
+            "then_branch = t () => (float[3, 5] p) { p = Reshape(x, s) },"
+            "else_branch = e () => (float[3, 5] q) { z = Reshape(x, s) q = Neg(z) }> }"
+        ),
+        compile="wait",
+    )
+    for c in (True, False):
+        for _ in range(4):
+            x = drawn(5, 3)
+            wanted = x.reshape(3, 5) if c else -x.reshape(3, 5)
+            np.testing.assert_array_equal(session.run(None, {"x": x, "c": np.array(c)})[0], wanted)
+            with pytest.raises(SardonyxError, match="Reshape"):
+                session.run(None, {"x": drawn(2, 3), "c": np.array(c)})
+
+
+def test_what_is_proven_is_not_looked_at() -> None:
+    model = from_proto(parsed("g (float[N, 4] x, float[4, M] w) => (float[N, M] y) { h = MatMul(x, w) y = Add(h, h) }"))
+    assert required(traced(model)) == []

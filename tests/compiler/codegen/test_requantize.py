@@ -1,0 +1,56 @@
+"""Convolutions whose results become integers of 8 bits give the codes that the primitives give one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.compiler.elementwise import TARGETS
+from tests.core.programs import computed
+
+from sardonyx.compiler.codegen import requantize
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.target.description import NAMED, host
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType, TensorType
+
+W = Dim.symbol("W")
+EDGES = [-3e9, -2147483648.0, -300.0, -0.5, -0.0, 0.5, 1.5, 2.5, 126.5, 127.5, 254.5, 255.5, 1e6, 3e9]
+RANGES = [
+    (t.UINT8, 0, 0, 255), (t.UINT8, 131, 0, 255), (t.UINT8, 255, 0, 255), (t.UINT8, 3, 3, 200), (t.INT8, 0, -128, 127),
+    (t.INT8, -128, -128, 127), (t.INT8, 127, -127, 127), (t.INT8, -5, -5, 90),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "open"])
+@pytest.mark.parametrize("alone", [True, False], ids=["one reader", "two"])
+@pytest.mark.parametrize("channels", [24, 21], ids=["blocks", "channels past the last"])
+@pytest.mark.parametrize(("dtype", "zero", "low", "high"), RANGES)
+def test_results_become_codes(
+    dtype: DType, zero: int, low: int, high: int, channels: int, alone: bool, known: bool, target: str
+) -> None:
+    rng = np.random.default_rng(channels)
+    same = np.eye(channels, dtype=np.float32).reshape(channels, channels, 1, 1)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        y = L.convolve(x, constant(same, t.FLOAT), strides=[1, 1], padding=[(0, 0)] * 2)
+        z = L.cast(L.clip(L.round_(y) + float(zero), float(low), float(high)), dtype)
+        w = L.cast(constant(same.astype(np.int8), t.INT8), t.INT32)
+        found = [L.convolve(L.cast(z, t.INT32), w, strides=[1, 1], padding=[(0, 0)] * 2)]
+        return found if alone else [*found, L.reduce_window("max", z, [2, 2], strides=[2, 2], padding=[(1, 1)] * 2)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (1, channels, 3, 13 if known else W))])
+    program = Program(function, target=host() if target == host().name else NAMED[target], threads=1)
+    packed = [launch for launch in program.launches if ".pack" in launch.text]
+    assert len(packed) == requantize.packs(program.target)
+    for width in (13,) if known else range(1, 14):
+        x = rng.uniform(-300, 300, (1, channels, 3, width)).astype(np.float32)
+        spots = np.float32(rng.choice(EDGES, x.shape))
+        feeds = [np.where(rng.random(x.shape) < 0.5, spots, x)]
+        feeds[0][0, channels // 2, 1, width // 2] = np.nan
+        for found, wanted in zip(program.run(feeds), computed(function, feeds), strict=True):
+            np.testing.assert_array_equal(found, wanted)

@@ -1,0 +1,177 @@
+"""The elementary functions: over every exponent, at special values, on every target that runs here."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.compiler.elementwise import TARGETS, Elementwise
+
+from sardonyx.compiler.codegen import load_store, vector_math
+from sardonyx.compiler.llvm.ir_builder import Emitter, vector
+from sardonyx.compiler.llvm.object_code import assembly, module_text
+from sardonyx.compiler.llvm.vector_value import Vector
+from sardonyx.compiler.target.description import NAMED
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import DType, numpy_dtype
+from sardonyx.core.rules.erf import erf
+
+NUMPY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
+    "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh, "erf": erf,
+}  # fmt: skip
+RANGES = {
+    "tanh": (-1.0, 1.0), "erf": (-1.0, 1.0), "sin": (-1.0, 1.0), "cos": (-1.0, 1.0), "exp": (0.0, np.inf),
+    "cosh": (1.0, np.inf), "asin": (-np.pi / 2, np.pi / 2), "atan": (-np.pi / 2, np.pi / 2), "acos": (0.0, np.pi),
+}  # fmt: skip
+
+
+def compiled(name: str, dtype: DType, target: str = TARGETS[0], lanes: int | None = None) -> Elementwise:
+    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
+        return vector_math.FUNCTIONS[name](Vector(e, given[0], load_store.register_type(dtype), lanes)).name
+
+    return Elementwise(body, [dtype], dtype, target, lanes)
+
+
+def over_all_exponents(dtype: np.dtype, each: int) -> np.ndarray:
+    """Numbers of every exponent, denormals, infinities and NaN among them, of both signs."""
+    bits, mantissa = dtype.itemsize * 8, np.finfo(dtype).nmant
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    rng = np.random.default_rng(1)
+    exponents = np.arange(1 << (bits - 1 - mantissa), dtype=unsigned) << unsigned.type(mantissa)
+    sampled = rng.integers(0, 1 << mantissa, (exponents.size, each), dtype=unsigned)
+    ends = [0, 1, 2, 1 << (mantissa - 1), (1 << mantissa) - 2, (1 << mantissa) - 1]
+    sampled[:, : len(ends)] = np.array(ends, unsigned)
+    x = (exponents[:, None] | sampled).ravel().view(dtype)
+    near = rng.uniform(-12, 12, 1 << 16), rng.uniform(-1.1, 1.1, 1 << 16), rng.uniform(-750, 750, 1 << 15)
+    return np.concatenate([x, -x, *(part.astype(dtype) for part in near)])
+
+
+def units(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """How far off, in units in the last place of the exact value; 0 where it is what rounding gives."""
+    nmant, least = np.finfo(found.dtype).nmant, np.finfo(found.dtype).minexp
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(found.dtype)
+        _, exponent = np.frexp(exact)
+        unit = np.ldexp(exact.dtype.type(1), np.maximum(exponent - 1, least) - nmant)
+        off = np.abs(found.astype(exact.dtype) - exact) / unit
+    same = (found == rounded) | (np.isnan(found) & np.isnan(rounded))
+    return np.where(same, 0.0, np.nan_to_num(off.astype(np.float64), nan=np.inf))
+
+
+def check(name: str, found: np.ndarray, exact: np.ndarray, x: np.ndarray, most: float = 2.0) -> None:
+    off = units(found, exact)
+    worst = int(off.argmax())
+    assert off[worst] <= most, f"{name}({x[worst]!r}) is {found[worst]!r}, not {exact[worst]!r}"
+    signs = (np.signbit(found) != np.signbit(exact)) & ~np.isnan(exact)
+    assert not signs.any(), f"{name}({x[signs][0]!r}) has the wrong sign"
+    if name in RANGES:
+        low, high = (np.asarray(end).astype(found.dtype) for end in RANGES[name])
+        number = found[~np.isnan(found)]
+        assert low <= number.min() and number.max() <= high
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", vector_math.FUNCTIONS)
+def test_float_within_two_units_over_every_exponent(name: str, target: str) -> None:
+    x = over_all_exponents(np.dtype(np.float32), 512)
+    with np.errstate(all="ignore"):
+        exact = NUMPY[name](x.astype(np.float64))
+    check(name, compiled(name, t.FLOAT, target)(x), exact, x)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="numpy has nothing here to judge double by")
+@pytest.mark.parametrize("name", vector_math.FUNCTIONS)
+def test_double_within_two_units_over_every_exponent(name: str) -> None:
+    x = over_all_exponents(np.dtype(np.float64), 32)
+    with np.errstate(all="ignore"):
+        exact = erf(x).astype(np.longdouble) if name == "erf" else NUMPY[name](x.astype(np.longdouble))
+    check(name, compiled(name, t.DOUBLE)(x), exact, x)
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 2.0, -2.0, 0.5, -0.5, 1e-45, -1e-45, 1e30, -1e30]
+
+
+@pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE], ids=["float", "double"])
+@pytest.mark.parametrize("name", vector_math.FUNCTIONS)
+def test_special_values(name: str, dtype: DType) -> None:
+    x = np.array(SPECIAL, numpy_dtype(dtype))
+    with np.errstate(all="ignore"):
+        wanted = NUMPY[name](x.astype(np.float64)).astype(x.dtype)
+    found = compiled(name, dtype)(x)
+    exact = ~np.isfinite(wanted) | (wanted == 0) | (np.abs(wanted) == 1)
+    np.testing.assert_array_equal(found[exact], wanted[exact])
+    np.testing.assert_array_equal(np.signbit(found[wanted == 0]), np.signbit(wanted[wanted == 0]))
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "tanh", "asin"])
+def test_lanes_do_not_matter(name: str) -> None:
+    x = np.linspace(-5, 5, 173).astype(np.float32)
+    x[77] = 1e30
+    found = [compiled(name, t.FLOAT, lanes=lanes)(x) for lanes in (1, 4, 32)]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "asin", "atan", "asinh", "sinh"])
+def test_monotonous_where_the_function_is(name: str) -> None:
+    x = np.sort(np.random.default_rng(0).uniform(0, 1, 1 << 18).astype(np.float32))
+    found = compiled(name, t.FLOAT)(x)
+    # Neighbours may change places by the error of either.
+    assert (np.diff(found) >= -2 * np.spacing(np.abs(found[1:]))).all()
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512", "neon"])
+@pytest.mark.parametrize("name", ["sqrt", "exp", "log", "tanh", "erf", "asin", "atan", "sinh"])
+def test_vectors_stay_vectors(name: str, target: str) -> None:
+    chosen = NAMED[target]
+    lanes, e = chosen.lanes(32), Emitter()
+    found = vector_math.FUNCTIONS[name](Vector(e, e.load(vector(lanes, "float"), "%p", 4), "float", lanes))
+    e.store(found.type, found.name, "%p", 4)
+    body = f"define void @f(ptr %p) {{\n{e.text()}\n  ret void\n}}"
+    text = assembly(module_text(chosen, [body], e.declarations), chosen)
+    assert not re.search(r"\t(callq?|bl|jmp)\t", text)
+
+
+# Powers.
+
+
+def raised(dtype: DType, exponent: float | None = None) -> Elementwise:
+    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
+        element = load_store.register_type(dtype)
+        by = given[1] if exponent is None else load_store.constant(dtype, exponent, lanes)
+        return vector_math.power(Vector(e, given[0], element, lanes), Vector(e, by, element, lanes)).name
+
+    return Elementwise(body, [dtype] * (2 if exponent is None else 1), dtype)
+
+
+POWER_SPECIAL = [*SPECIAL, 3.0, -3.0, 1.5, -1.5, 16777215.0, 16777217.0, 3e9, -3e9, 1e38]
+
+
+def test_power_of_float() -> None:
+    pairs = np.array(list(itertools.product(POWER_SPECIAL, POWER_SPECIAL)), np.float32)
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.exp(rng.uniform(-88, 88, 1 << 16)), -np.exp(rng.uniform(-4, 4, 1 << 14)), pairs[:, 0]])
+    y = np.concatenate([rng.uniform(-9, 9, 1 << 16), rng.integers(-9, 10, 1 << 14), pairs[:, 1]])
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), y.astype(np.float64))
+    check("pow", raised(t.FLOAT)(x, y), exact, x)
+
+
+def test_power_of_double_is_the_library() -> None:
+    x, y = np.array(list(itertools.product(POWER_SPECIAL, POWER_SPECIAL)), np.float64).T
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_max_ulp(raised(t.DOUBLE)(x, y), np.power(x, y), maxulp=2)
+
+
+@pytest.mark.parametrize("exponent", [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 7.0])
+def test_constant_exponents(exponent: float) -> None:
+    x = np.concatenate([over_all_exponents(np.dtype(np.float32), 64), np.array(POWER_SPECIAL, np.float32)])
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.longdouble), np.longdouble(exponent)).astype(np.float64)
+    check("pow", raised(t.FLOAT, exponent)(x), exact, x)

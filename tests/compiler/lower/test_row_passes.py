@@ -1,0 +1,127 @@
+"""Passes over a row: costly elements that several need are computed once, what is the same along a row before it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.compiler.analysis.test_control_flow import check
+from tests.core.programs import computed
+
+from sardonyx.compiler.llvm import object_code
+from sardonyx.compiler.lower.launch import Launch, Scratch
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.target.description import NAMED
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+
+N = Dim.symbol("N")
+
+
+def numbers(*shape: int, dtype: t.DType = t.FLOAT) -> np.ndarray:
+    return (np.random.default_rng(sum(shape)).standard_normal(shape) * 3).astype(t.numpy_dtype(dtype))
+
+
+def softmax(x: L.Tensor, axis: int) -> L.Tensor:
+    e = L.exp(x - L.reduce_max(x, [axis], keepdims=True))
+    return e / L.reduce_sum(e, [axis], keepdims=True)
+
+
+def log_softmax(x: L.Tensor, axis: int) -> L.Tensor:
+    centred = x - L.reduce_max(x, [axis], keepdims=True)
+    return centred - L.log(L.reduce_sum(L.exp(centred), [axis], keepdims=True))
+
+
+def weighed(x: L.Tensor, axis: int) -> L.Tensor:
+    """Two costly values, of which the second pass needs one and the last both."""
+    first = L.tanh(x)
+    second = L.exp(first - L.reduce_max(first, [axis], keepdims=True))
+    return first * second / L.reduce_sum(second, [axis], keepdims=True)
+
+
+def program(of: Callable[[L.Tensor, int], L.Tensor], shape: tuple[Size, ...], axis: int, dtype: t.DType) -> Program:
+    function = trace("rows", lambda x: [of(x, axis)], [TensorType(dtype, shape)])
+    sizes = [3 if size is N else size for size in shape], [40 if size is N else size for size in shape]
+    return check(function, *[[numbers(*map(int, each), dtype=dtype)] for each in sizes])
+
+
+def rows(program: Program) -> Launch:
+    (launch,) = program.launches
+    assert launch.title == "rows"
+    return launch
+
+
+@pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE])
+@pytest.mark.parametrize("of", [softmax, log_softmax, weighed])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((5, 37), 1),
+        ((37, 5), 0),
+        ((2, 3, 9, 17), 2),
+        ((64, 3), 1),
+        ((1, 100), 1),
+        ((N, 33), 1),
+        ((33, N), 1),
+        ((4, N, 7), 1),
+    ],
+)
+def test_is_what_the_interpreter_computes(
+    of: Callable[[L.Tensor, int], L.Tensor], shape: tuple[Size, ...], axis: int, dtype: t.DType
+) -> None:
+    rows(program(of, shape, axis, dtype))
+
+
+def test_over_several_axes() -> None:
+    def both(x: L.Tensor) -> list[L.Tensor]:
+        e = L.exp(x - L.reduce_max(x, [1, 2], keepdims=True))
+        return [e / L.reduce_sum(e, [1, 2], keepdims=True)]
+
+    launch = rows(check(trace("rows", both, [TensorType(t.FLOAT, (3, 5, 11))]), [numbers(3, 5, 11)]))
+    assert any(isinstance(buffer, Scratch) for buffer in launch.buffers)
+
+
+def test_threads_keep_elements_apart() -> None:
+    function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (600, 45))])
+    x = numbers(600, 45)
+    one, two = (Program(function, threads=threads).run([x]) for threads in (1, 2))
+    np.testing.assert_array_equal(one[0], two[0])
+    np.testing.assert_allclose(one[0], computed(function, [x])[0], rtol=2e-6, atol=1e-7)
+
+
+def test_rows_that_caches_do_not_hold_are_computed_again() -> None:
+    long = NAMED["avx2"].l2
+    function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (2, long))])
+    assert not any(isinstance(buffer, Scratch) for buffer in rows(Program(function)).buffers)
+
+
+def loops(program: Program) -> list[str]:
+    """The bodies of the innermost loops, in LLVM's optimized assembly language."""
+    launch, target = rows(program), NAMED["avx2"]
+    text = object_code.assembly(object_code.module_text(target, [launch.text], launch.declarations), target)
+    blocks = re.split(r"^(\.LBB\d+_\d+):.*\n", text, flags=re.M)
+    found = (
+        re.match(rf"(.*?)\tj\w+\t{name}\n", body, re.S) for name, body in zip(blocks[1::2], blocks[2::2], strict=True)
+    )
+    return [body[1] for body in found if body is not None]
+
+
+def test_an_exponential_is_computed_once() -> None:
+    function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (7, 64))])
+    powers = [body for body in loops(Program(function, target=NAMED["avx2"])) if "vpslld" in body]
+    assert len(powers) == 1
+
+
+def test_what_is_the_same_along_a_row_is_not_in_its_loops() -> None:
+    def normalized(x: L.Tensor) -> list[L.Tensor]:
+        return [x / L.sqrt(L.reduce_sum(x * x, [1], keepdims=True) + 1e-5)]
+
+    for of in (normalized, lambda x: [log_softmax(x, 1)]):
+        found = loops(Program(trace("rows", of, [TensorType(t.FLOAT, (7, 64))]), target=NAMED["avx2"]))
+        assert found
+        assert not any("sqrt" in body or "vcvtsi2ss" in body for body in found)

@@ -1,0 +1,137 @@
+"""Images: a program that was written down and read computes the same bits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.core.programs import random_program
+
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.program_image import Image
+from sardonyx.compiler.target.alignment import aligned
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim
+from sardonyx.core.eval.host_function import HostFunction, host, known_function, unknown_size
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+from sardonyx.core.transform.simplify import simplify
+
+N, H, W = map(Dim.symbol, "NHW")
+RNG = np.random.default_rng(0)
+
+
+def copied(program: Program) -> Program:
+    """The program from its image, and its image from it."""
+    restored = Program.restored(read_again(program.image()), hosts=found)
+    return Program.restored(read_again(restored.image()), hosts=found)
+
+
+def found(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
+    function = known_function(domain, name, since, present)
+    assert function is not None
+    return function
+
+
+def read_again(image: Image) -> Image:
+    return Image.read(image.texts(), aligned(np.frombuffer(image.weights(), np.uint8)))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_programs_compute_the_same_bits(seed: int) -> None:
+    program = random_program(np.random.default_rng(seed), 10, without=("random",))
+    compiled = Program(simplify(program.traced()))
+    restored = copied(compiled)
+    for arrays in program.arrays:
+        given = [np.array(x, order="C") for x in arrays]
+        for found, expected in zip(restored.run(given), compiled.run(given), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_weights_scratch_blocks_and_open_sizes_are_kept() -> None:
+    weights, square = (constant(RNG.standard_normal((20, channels, 3, 3)).astype(np.float32)) for channels in (3, 20))
+    known = RNG.standard_normal((20, 33)).astype(np.float32)
+
+    def convolved(x: L.Tensor, w: L.Tensor) -> L.Tensor:
+        return L.convolve(x, w, strides=(1, 1), padding=((1, 1), (1, 1)))
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        y = convolved(L.maximum(convolved(x, weights), 0.0), square)
+        return [L.matmul(L.reduce_sum(y, [2, 3]), constant(known))]
+
+    compiled = Program(trace("f", body, [TensorType(t.FLOAT, (N, 3, H, W))]))
+    restored = copied(compiled)
+    assert restored.blocks.keys() != compiled.blocks.keys()
+    assert len(restored.blocks) == len(compiled.blocks) > 0
+    for shape in ((1, 3, 8, 8), (2, 3, 17, 5), (3, 3, 1, 30)):
+        x = RNG.standard_normal(shape).astype(np.float32)
+        np.testing.assert_array_equal(restored.run([x])[0], compiled.run([x])[0])
+
+
+def test_results_that_nothing_computes_are_kept() -> None:
+    number = constant(np.float32(2.5))
+    known = constant(np.arange(6).reshape(2, 3))
+    function = trace("f", lambda x: [x, number, known], [TensorType(t.FLOAT, (N,))])
+    x = np.ones(3, np.float32)
+    for found, expected in zip(copied(Program(function)).run([x]), (x, np.float32(2.5), known.known), strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert found.shape == np.shape(expected)
+
+
+def test_an_image_is_the_same_after_it_was_read() -> None:
+    image = Program(trace("f", lambda x: [L.exp(x) + 1], [TensorType(t.FLOAT, (N, H))])).image()
+    again = read_again(image)
+    assert json.dumps(again.head) == json.dumps(image.head)
+    assert again.code == image.code
+    assert copied(Program.restored(again)).image().texts() == image.texts()
+
+
+POSITIVE = HostFunction(
+    "Positive",
+    lambda x, *, least: (TensorType(t.FLOAT, (unknown_size(),)),),
+    lambda x, *, least: (x[x > least],),
+)
+
+
+def kept_of(x: L.Tensor) -> L.Tensor:
+    (found,) = host(POSITIVE, x, least=1.0)
+    assert isinstance(found, L.Tensor)
+    return found
+
+
+def test_what_the_interpreter_computes_is_kept() -> None:
+    """A host function, a size that it counts, kernels before and after it."""
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        kept = kept_of(L.exp(x))
+        return [L.reduce_sum(kept * 2.0, [0]), L.exp(kept)]
+
+    compiled = Program(trace("f", body, [TensorType(t.FLOAT, (N,))]))
+    assert compiled.host
+    restored = copied(compiled)
+    for n in (1, 5, 0, 100):
+        x = RNG.standard_normal(n).astype(np.float32)
+        for found, expected in zip(restored.run([x]), compiled.run([x]), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_loops_that_the_interpreter_repeats_are_kept_with_their_compiled_bodies() -> None:
+    def body(count: L.Tensor, x: L.Tensor) -> list[L.Tensor]:
+        def once(i: L.Tensor, state: L.Tensor) -> tuple[L.Tensor, list[L.Tensor], list[L.Tensor]]:
+            return i < count, [L.reduce_sum(kept_of(x + state), [0])], []
+
+        (state,), _ = L.loop(count, None, [constant(np.float32(0))], once)
+        return [L.exp(state)]
+
+    compiled = Program(trace("f", body, [TensorType(t.INT64, ()), TensorType(t.FLOAT, (N,))]))
+    assert compiled.bodies
+    restored = copied(compiled)
+    for count in (0, 1, 4):
+        given = [np.array(count), RNG.standard_normal(3).astype(np.float32)]
+        np.testing.assert_array_equal(restored.run(given)[0], compiled.run(given)[0])

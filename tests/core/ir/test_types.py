@@ -1,0 +1,59 @@
+"""Types of Core values."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx.core.dim import Dim
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, TupleType
+from sardonyx.errors import UnsupportedError
+
+
+@pytest.mark.parametrize("dtype", t.ALL_DTYPES)
+def test_every_element_type_has_a_numpy_form_and_back(dtype: t.DType) -> None:
+    if dtype != t.STRING:
+        assert t.dtype_of(np.zeros(2, t.numpy_dtype(dtype))) == dtype
+
+
+def test_every_element_type_of_onnx_is_there() -> None:
+    assert {dtype.name for dtype in t.ALL_DTYPES} == set(onnx.TensorProto.DataType.keys()) - {"UNDEFINED"}
+
+
+def test_texts_and_byte_orders() -> None:
+    assert t.dtype_of(np.array(["a"])) == t.STRING
+    assert t.dtype_of(np.zeros(1, ">f4")) == t.FLOAT
+    with pytest.raises(UnsupportedError, match="no element type"):
+        t.dtype_of(np.zeros(1, "datetime64[s]"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [(t.BFLOAT16, "float"), (t.DType.FLOAT4E2M1, "float"), (t.DType.INT2, "int"), (t.DType.UINT4, "uint"),
+     (t.BOOL, "bool"), (t.COMPLEX64, "complex"), (t.STRING, "string")],
+)  # fmt: skip
+def test_kinds(dtype: t.DType, kind: str) -> None:
+    assert t.kind(dtype) == kind
+    assert t.is_float(dtype) == (kind == "float")
+    assert t.is_integer(dtype) == (kind in ("int", "uint"))
+
+
+def test_bytes_of_a_tensor() -> None:
+    assert TensorType(t.FLOAT, (2, 3)).nbytes == 24
+    assert TensorType(t.BFLOAT16, ()).nbytes == np.dtype(ml_dtypes.bfloat16).itemsize
+    assert TensorType(t.FLOAT, (Dim.symbol("N"), 3)).nbytes is None
+    assert TensorType(t.FLOAT, (Dim.symbol("N"), 0)).nbytes == 0
+    assert TensorType(t.FLOAT, None).nbytes is None
+
+
+def test_types_are_written_as_people_read_them() -> None:
+    tensor = TensorType(t.FLOAT, (Dim.symbol("N"), 4))
+    assert str(tensor) == "float[N, 4]"
+    assert str(TensorType(t.INT64, ())) == "int64[]"
+    assert str(SequenceType(TensorType(t.STRING, None))) == "sequence(string)"
+    assert str(OptionalType(tensor)) == "optional(float[N, 4])"
+    assert str(MapType(t.INT64, TensorType(t.FLOAT, ()))) == "map(int64, float[])"
+    assert str(TupleType((tensor, tensor))) == "(float[N, 4], float[N, 4])"

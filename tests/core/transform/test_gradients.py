@@ -1,0 +1,443 @@
+"""Gradients: equal to central differences in float64, for every primitive and through all that calls functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.core.programs import CHOICES, POSITIVES, Program, computed, random_program, spectrum
+
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim, as_dim
+from sardonyx.core.eval.host_function import host
+from sardonyx.core.eval.tensor import apply
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function
+from sardonyx.core.ir.primitives import PRIMITIVES
+from sardonyx.core.ir.types import TensorType
+from sardonyx.core.transform.differentiation import FLAT, GRADIENTS, apply_call, gradient, vjp
+from sardonyx.errors import RuleError, UnsupportedError
+
+N, M, K = map(Dim.symbol, "NMK")
+STEP = 1e-6
+
+
+def differences(
+    f: Callable[[list[np.ndarray]], float], at: Sequence[np.ndarray], i: int, step: float = STEP
+) -> np.ndarray:
+    """The gradient by an argument, by central differences."""
+    found = np.zeros_like(at[i])
+    for place in np.ndindex(*at[i].shape):
+        values = []
+        for move in (step, -step):
+            moved = [x.copy() for x in at]
+            moved[i][place] += move
+            values.append(f(moved))
+        found[place] = (values[0] - values[1]) / (2 * step)
+    return found
+
+
+def assert_gradient(function: Function, arrays: Sequence[np.ndarray], tolerance: float = 2e-5) -> None:
+    """The gradient of the first result equals central differences by every floating-point input."""
+    arrays = [np.array(x) for x in arrays]
+    found = computed(gradient(function), arrays)[len(function.results) :]
+    wrt = [i for i, x in enumerate(arrays) if x.dtype == np.float64]
+    for i, dx in zip(wrt, found, strict=True):
+        expected = differences(lambda at: float(computed(function, at)[0].sum()), arrays, i)
+        assert dx.shape == expected.shape
+        np.testing.assert_allclose(
+            dx, expected, rtol=tolerance, atol=tolerance * max(1, np.abs(expected).max(initial=0))
+        )
+
+
+def traced(body: Callable[..., Any], *shapes: str) -> Function:
+    """The sum of what a function gives, each result weighted otherwise.
+
+    Shapes are written ``"N 4"``; of integers with a colon before: ``":N 4"``. All others are doubles.
+    """
+
+    def total(*inputs: L.Tensor) -> list[L.Tensor]:
+        results = body(*inputs)
+        found = L.constant(0.0, t.DOUBLE)
+        for k, y in enumerate(results if isinstance(results, (list, tuple)) else [results]):
+            weights = L.cos(L.cast(L.reshape(L.arange(L.product(y.shape)), y.shape), t.DOUBLE) + k)
+            found = found + L.reduce_sum(y * weights)
+        return [found]
+
+    types = [
+        TensorType(
+            t.INT64 if text.startswith(":") else t.DOUBLE, tuple(map(as_dim, map(_size, text.lstrip(":").split())))
+        )
+        for text in shapes
+    ]
+    return trace("total", total, types)
+
+
+def _size(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed + sum(shape)).standard_normal(shape)
+
+
+def test_every_primitive_has_a_rule_or_says_why_not() -> None:
+    assert GRADIENTS.keys() == PRIMITIVES.keys()
+    assert all(FLAT.values())
+
+
+# By primitive: a function, and its arguments with their shapes.
+
+CASES: dict[str, tuple[Function, list[np.ndarray]]] = {}
+
+
+def case(name: str, body: Callable[..., Any], arguments: dict[str, np.ndarray] | list[tuple[str, np.ndarray]]) -> None:
+    pairs = list(arguments.items() if isinstance(arguments, dict) else arguments)
+    CASES[name] = traced(body, *(shape for shape, _ in pairs)), [array for _, array in pairs]
+
+
+X, Y = numbers(3, 4), numbers(3, 4, seed=1)
+for _op in [
+    "neg",
+    "abs",
+    "exp",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "atanh",
+    "erf",
+]:
+    case(_op, lambda x, op=_op: apply(op, x), {"N M": X * 0.4})
+for _op in ("log", "sqrt", "acosh"):
+    case(_op, lambda x, op=_op: apply(op, x), {"N M": np.abs(X) + 1.2})
+for _op in ("add", "sub", "mul", "div", "rem", "max", "min"):
+    case(_op, lambda a, b, op=_op: apply(op, a, b), [("N M", X * 4), ("N M", Y + 2.5)])
+case("pow", lambda a, b: a**b, [("N M", np.abs(X) + 0.1), ("N M", Y)])
+case("pow of 0 and of negative numbers", lambda a: a**2.0 + a**3.0 + a**0.0, {"5": np.array([-2.0, -1, 0, 1, 2])})
+case("select", lambda a, b: L.where(a < b, a * 2.0, b * 3.0), [("N M", X), ("N M", Y)])
+case("convert", lambda x: L.cast(L.cast(L.cast(x, t.COMPLEX128), t.DOUBLE), t.DOUBLE), {"N": X[0]})
+case("floor sign round", lambda x: x * (L.floor(x) + L.sign(x) + L.round_(x) + L.ceil(x)), {"N": X[0]})
+case("dims", lambda x: x * L.cast(L.size_tensor([x.shape[0]], ()), t.DOUBLE), {"N": X[0]})
+case("random", lambda x: x * L.normal(x.shape, t.DOUBLE, seed=1.0, identity=""), {"N": X[0]})
+
+
+def complex_arithmetic(a: L.Tensor, b: L.Tensor) -> list[L.Tensor]:
+    p, q = L.bitcast(a, t.COMPLEX128), L.bitcast(b, t.COMPLEX128)
+    return [L.bitcast(z, t.DOUBLE) for z in (p * q / (p + 2.0), L.exp(p) + L.sin(q) - L.sqrt(p))]
+
+
+case("bitcast", complex_arithmetic, [("N 2", numbers(3, 2)), ("N 2", numbers(3, 2, seed=1))])
+for _kind in ("add", "mul", "max", "min"):
+    case(
+        f"reduce {_kind}",
+        lambda x, kind=_kind: [apply("reduce", x, kind=kind, axes=axes) for axes in ((0,), (2, 0), (0, 1, 2))],
+        {"N M K": numbers(3, 4, 2)},
+    )
+    case(f"scan {_kind}", lambda x, kind=_kind: [L.cumulative(kind, x, axis) for axis in (0, 1)], {"N M": X})
+zeros = np.array([[0.0, 2, 3], [0, 0, 1], [1, 2, 3]])
+case("reduce mul with zeros", lambda x: apply("reduce", x, kind="mul", axes=(1,)), {"N M": zeros})
+case("scan mul with zeros", lambda x: L.cumulative("mul", x, 0), {"N": np.array([2.0, 0, 3, 0, 1])})
+case(
+    "contract",
+    lambda x, y: L.contract(x, y, batch=[(0, 1)], left=[3, 2], right=[2, 0]),
+    {"2 N 4 M": numbers(2, 3, 4, 5), "4 2 M 3": numbers(4, 2, 5, 3)},
+)
+case("reshape", lambda x: L.reshape(x, (x.shape[0] * x.shape[1],)), {"N M": X})
+case("permute", lambda x: L.permute(x, [2, 0, 1]), {"N M K": numbers(3, 4, 2)})
+case("broadcast", lambda x, y: L.broadcast_to(x, (2, 3, 4)) * y, {"1 4": numbers(1, 4), "2 3 4": numbers(2, 3, 4)})
+case("broadcast of a size that is 1 when run", lambda x, y: x * y, {"N M": numbers(1, 4), "K M": X})
+case("broadcast of a size that is not 1 when run", lambda x, y: x * y, {"N M": X, "K M": Y})
+case("broadcast of all", lambda x, y: x * y, {"N M": numbers(1, 4), "K J": numbers(3, 1)})
+case(
+    "slice",
+    lambda x: [L.slice_(x, 0, 1, 6, 2), L.slice_(x, 1, 1, 4), L.slice_(x, 0, 2, x.shape[0], 3)],
+    {"N 4": numbers(8, 4)},
+)
+case(
+    "pad",
+    lambda x, v: [L.pad(x, [1, -1], [2, 0], v), L.pad(x, [-1, 1], [0, -2], v, [2, 1])],
+    {"N M": X, "": numbers()},
+)
+case("concat", lambda x, y: L.concat([x, y, x], 1), {"N M": X, "N K": numbers(3, 2)})
+case("gather with repeated indices", lambda x, i: L.take(x, i, 1), {"N M": X, ":K": np.array([1, -1, 1])})
+case(
+    "gather with shared axes",
+    lambda x, i: L.gather_nd(x, i, batch=1),
+    {"N M": X, ":N 2 1": np.array([[[0], [3]], [[1], [1]], [[2], [0]]])},
+)
+for _kind in ("set", "add", "mul"):
+    case(
+        f"scatter {_kind} with repeated indices",
+        lambda x, u, i, kind=_kind: L.scatter_nd(x, i, u, kind),
+        {
+            "N 2": numbers(4, 2),
+            "K 2": np.round(numbers(5, 2, seed=3)),
+            ":K 1": np.array([[1], [3], [1], [3], [3]]),
+        },
+    )
+for _kind in ("max", "min"):
+    case(
+        f"scatter {_kind} with repeated indices",
+        lambda x, u, i, kind=_kind: L.scatter_elements(x, i, u, 0, kind),
+        {
+            "N 2": numbers(4, 2),
+            "K 2": numbers(5, 2, seed=3),
+            ":K 2": np.array([[1, 0], [3, 1], [1, 1], [3, 1], [3, 1]]),
+        },
+    )
+case("reverse", lambda x: L.reverse(x, [1]), {"N M": X})
+case("sort", lambda x: L.gather_elements(x, L.sort(x, 1, True), 1), {"N M": X})
+case("top_k", lambda x: L.gather_elements(x, L.top_k(x, 0, 2), 0), {"N M": X})
+case("fft", spectrum, {"N 5": numbers(2, 5)})
+case(
+    "inverse fft",
+    lambda x: L.bitcast(L.fft(L.bitcast(x, t.COMPLEX128), inverse=True), t.DOUBLE),
+    {"N 2": numbers(6, 2)},
+)
+case("determinant", L.determinant, {"K N N": numbers(2, 3, 3)})
+case("determinant of a singular matrix", L.determinant, {"3 3": np.arange(9.0).reshape(3, 3)})
+case("determinant of a number", L.determinant, {"2 1 1": numbers(2, 1, 1)})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_primitive_equals_central_differences(name: str) -> None:
+    function, arrays = CASES[name]
+    assert_gradient(function, arrays)
+
+
+def test_every_differentiable_primitive_is_tried() -> None:
+    met = {value.op for function, _ in CASES.values() for value in function.values}
+    elsewhere = {"convolve", "reduce_window", "cond", "loop", "call", "get", "host"}
+    assert GRADIENTS.keys() - FLAT.keys() - elsewhere <= met
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_convolve(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 3))
+    space, kernel = rng.integers(3, 7, n).tolist(), rng.integers(1, 4, n).tolist()
+    strides, base, dilation = (tuple(rng.integers(1, 3, n).tolist()) for _ in range(3))
+    padding = tuple(tuple(pair) for pair in rng.integers(-1, 4, (n, 2)).tolist())
+    wide = [(s - 1) * b + sum(p) for s, b, p in zip(space, base, padding, strict=True)]
+    if any(w < d * (k - 1) for w, d, k in zip(wide, dilation, kernel, strict=True)):
+        return
+    x_shape, w_shape = f"2 N 2 {'H W'[: 2 * n - 1]}", f"2 3 2 {' '.join(map(str, kernel))}"
+    options = {"strides": strides, "padding": padding, "base_dilation": base, "kernel_dilation": dilation}
+    function = traced(lambda x, w: apply("convolve", x, w, **options, dtype=t.DOUBLE), x_shape, w_shape)
+    assert_gradient(function, [rng.standard_normal((2, 1, 2, *space)), rng.standard_normal((2, 3, 2, *kernel))])
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["add", "max", "min"]))
+def test_reduce_window(seed: int, kind: str) -> None:
+    rng = np.random.default_rng(seed)
+    window, strides, dilation = rng.integers(1, 3, (3, 2)).tolist()
+    padding = [(1, 1) if size > 1 else (0, 0) for size in window]
+    function = traced(
+        lambda x: L.reduce_window(kind, x, window, strides=strides, padding=padding, dilation=dilation), "2 N M"
+    )
+    assert_gradient(function, [rng.standard_normal((2, 5, 6))])
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_ties_go_to_the_first(kind: str) -> None:
+    """As `argmax` says: of a reduction, a window, a pair, a running maximum, updates."""
+    x = np.array([2.0, 2.0, 1.0, 2.0] if kind == "max" else [-2.0, -2.0, 1.0, -2.0])
+
+    def pulled(body: Callable[..., L.Tensor], *arrays: np.ndarray) -> list[list[float]]:
+        types = [TensorType(t.dtype_of(a), a.shape) for a in arrays]
+        return [dx.tolist() for dx in computed(gradient(trace("f", lambda *v: [body(*v)], types)), list(arrays))[1:]]
+
+    assert pulled(lambda x: apply("reduce", x, kind=kind, axes=(0,)), x) == [[1, 0, 0, 0]]
+    windows = {"strides": [1], "padding": [(0, 0)]}
+    assert pulled(lambda x: L.reduce_window(kind, x, [2], **windows), x) == [[1, 1, 0, 1]]
+    assert pulled(lambda a, b: apply(kind, a, b), x, x) == [[1, 1, 1, 1], [0, 0, 0, 0]]
+    assert pulled(lambda x: L.cumulative(kind, x, 0), x) == [[4, 0, 0, 0]]
+    at = np.array([[0], [1], [1], [3]])
+    updates = np.array([2.0, 3, 3, 1] if kind == "max" else [-2.0, -3, -3, 1])
+    assert pulled(lambda x, u, at: L.scatter_nd(x, at, u, kind), x, updates, at) == [[1, 0, 1, 1], [0, 1, 0, 0]]
+
+
+# Through what calls functions.
+
+
+def test_cond_takes_the_gradient_of_the_branch_taken() -> None:
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        z = L.sin(x)
+        found, other = L.cond(
+            L.reduce_sum(y) < 0,
+            lambda: [L.concat([z * x, L.exp(y)], 0), x],
+            lambda: [L.cond(L.reduce_sum(x) < 0, lambda: [z * 2.0], lambda: [y * L.reduce_sum(x)])[0], z],
+        )
+        return [found * 3.0, other, z]
+
+    function = traced(body, "N", "M")
+    for x, y in ((1, 1), (-1, 1), (1, -1)):
+        assert_gradient(function, [np.abs(numbers(3)) * x, np.abs(numbers(2)) * y])
+
+
+def looped(x: L.Tensor, w: L.Tensor, n: L.Tensor) -> list[L.Tensor]:
+    def once(i: L.Tensor, state: L.Tensor, count: L.Tensor):
+        row = L.tanh(L.matmul(w, state) + x * L.cast(count, t.DOUBLE))
+        return L.reduce_sum(row * row) < 1000.0, [row, count + 2], [row * row, i, L.reduce_sum(state)]
+
+    (state, count), (rows, _, sums) = L.loop(n, None, [x * 2.0, L.constant(1, t.INT64)], once)
+    return [state, L.cast(count, t.DOUBLE), rows, L.cumulative("add", sums, 0)]
+
+
+@pytest.mark.parametrize("trips", [0, 1, 4])
+def test_loop_with_a_count_that_the_run_tells(trips: int) -> None:
+    function = traced(looped, "N", "N N", ":")
+    assert_gradient(function, [numbers(3), numbers(3, 3) * 0.5, np.int64(trips)])
+
+
+def test_loop_that_the_data_end() -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return list(L.loop(None, None, [x], lambda i, s: (L.reduce_sum(s * s) < 50.0, [s * 1.5 + L.sin(x)], []))[0])
+
+    assert_gradient(traced(body, "N"), [numbers(3)])
+
+
+def test_loop_within_loop_within_branch() -> None:
+    def body(x: L.Tensor, n: L.Tensor) -> list[L.Tensor]:
+        def outer(i: L.Tensor, s: L.Tensor):
+            inner, rows = L.loop(i + 1, None, [s], lambda j, r: (None, [L.sin(r) + x * L.cast(j, t.DOUBLE)], [r * x]))
+            return None, [inner[0] * 0.5], [L.reduce_sum(rows[0])]
+
+        return list(L.cond(n < 10, lambda: [y for part in L.loop(n, None, [x], outer) for y in part],
+                           lambda: [x, L.reduce_sum(x, keepdims=True)]))  # fmt: skip
+
+    function = traced(body, "N", ":")
+    assert_gradient(function, [numbers(2), np.int64(3)])
+    assert_gradient(function, [numbers(2), np.int64(12)])
+
+
+def test_the_forward_loop_is_run_once() -> None:
+    """The gradient's loop that saves its states takes the place of the first."""
+    found = gradient(traced(looped, "N", "N N", ":"))
+    assert sum(value.op == "loop" for value in found.values) == 2
+
+
+def test_a_loop_whose_state_changes_its_sizes_is_refused() -> None:
+    function = traced(lambda x, n: list(L.loop(n, None, [x], lambda i, s: (None, [L.concat([L.sin(s), x], 0)], []))[0]),
+                      "N", ":")  # fmt: skip
+    with pytest.raises(UnsupportedError, match="its sizes change"):
+        gradient(function)
+
+
+def test_call() -> None:
+    square = trace("square", lambda x, y: [x * x * y, L.sin(x)], [TensorType(t.DOUBLE, (N,))] * 2)
+    function = traced(lambda x: apply_call(square, [x, L.cos(x)]), "N")
+    assert "call" in [value.op for value in function.values]
+    assert_gradient(function, [numbers(3)])
+
+
+def test_host_functions_are_refused_where_a_gradient_would_flow() -> None:
+    with pytest.raises(UnsupportedError, match="positives has no gradient"):
+        gradient(traced(lambda x: list(host(POSITIVES, x)), "N"))
+    function = traced(lambda x: [x * L.reduce_sum(host(POSITIVES, L.stop_gradient(x))[0])], "N")  # type: ignore[arg-type]
+    assert computed(gradient(function), [np.array([1.0, -1.0])])[1].shape == (2,)
+
+
+@pytest.mark.parametrize("kind", ["add", "mul", "max", "min"])
+def test_running_totals_of_nothing(kind: str) -> None:
+    found = computed(gradient(traced(lambda x: L.cumulative(kind, x, 0), "N M")), [np.zeros((0, 4))])
+    assert found[1].shape == (0, 4)
+
+
+# As a whole.
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_programs_equal_central_differences(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jumps = ("floor", "ceil", "round", "sign", "rem", "convert", "bitcast", "host", "random", "bind", "stop_gradient")
+    program = random_program(rng, 8, dtype=t.DOUBLE, without=jumps)
+    function = _squashed(program)
+    arrays = program.arrays[0]
+    if sum(x.size for x in arrays) < 80:
+        assume(not _jumps(function, [np.array(x) for x in arrays]))
+        assert_gradient(function, arrays, 1e-4)
+
+
+def _jumps(function: Function, arrays: Sequence[np.ndarray]) -> bool:
+    """Whether a step passes a jump of the result (a comparison chooses): the quotient grows as the step shrinks."""
+
+    def total(at: list[np.ndarray]) -> float:
+        return float(computed(function, at)[0].sum())
+
+    for i, x in enumerate(arrays):
+        if x.dtype == np.float64:
+            wide, narrow = (np.abs(differences(total, arrays, i, step)) for step in (STEP, STEP / 4))
+            if (narrow > 2 * wide + 1).any() or (wide > 2 * narrow + 1).any():
+                return True
+    return False
+
+
+def _squashed(program: Program) -> Function:
+    """The sum of bounded functions of a program's results."""
+
+    def total(*inputs: L.Tensor) -> list[L.Tensor]:
+        found = L.constant(0.0, t.DOUBLE)
+        for y in program(*inputs):
+            if y.dtype == t.DOUBLE:  # type: ignore[attr-defined]
+                found = found + L.reduce_sum(L.tanh(y * 0.3))  # type: ignore[operator]
+        return [found]
+
+    return trace("total", total, program.inputs)
+
+
+def test_gradients_of_gradients() -> None:
+    first = gradient(traced(lambda x, w: L.softmax(L.matmul(x, w)) * L.erf(x), "N 3", "3 3"), [0])
+    second = trace("f", lambda *v: [L.reduce_sum(L.sin(apply_call(first, v)[1]))], [v.type for v in first.inputs])  # type: ignore[arg-type]
+    assert_gradient(second, [numbers(2, 3), numbers(3, 3)], 1e-4)
+
+
+def test_vjp_takes_a_cotangent_for_every_result() -> None:
+    function = trace(
+        "f", lambda x, w: [L.matmul(x, w), L.sin(x)], [TensorType(t.DOUBLE, (N, M)), TensorType(t.DOUBLE, (M, K))]
+    )
+    x, w, dy, dz = numbers(2, 3), numbers(3, 4), numbers(2, 4), numbers(2, 3, seed=1)
+    dx, dw = computed(vjp(function), [x, w, dy, dz])
+    np.testing.assert_allclose(dx, dy @ w.T + dz * np.cos(x), rtol=1e-12)
+    np.testing.assert_allclose(dw, x.T @ dy, rtol=1e-12)
+    (only,) = computed(vjp(function, [1]), [x, w, dy, dz])
+    np.testing.assert_array_equal(only, dw)
+
+
+def test_what_has_no_gradient_is_refused() -> None:
+    counts = trace("f", lambda n: [n + 1], [TensorType(t.INT64, ())])
+    with pytest.raises(RuleError, match="only floating-point results"):
+        gradient(counts)
+    with pytest.raises(RuleError, match="input 1"):
+        gradient(traced(lambda x, n: x, "N", ":"), [1])
+
+
+def test_an_input_that_the_result_does_not_depend_on_has_zeros() -> None:
+    found = gradient(traced(lambda x, y: L.sin(x), "N", "M"))
+    assert computed(found, [numbers(3), numbers(2)])[2].tolist() == [0, 0]
+
+
+def test_16_bit_floats() -> None:
+    function = trace("f", lambda x: [L.reduce_sum(x * x)], [TensorType(t.BFLOAT16, (N,))])
+    (dx,) = computed(gradient(function), [np.array([1.0, 2.0], t.numpy_dtype(t.BFLOAT16))])[1:]
+    assert dx.dtype == t.numpy_dtype(t.BFLOAT16)
+    assert dx.astype(float).tolist() == [2, 4]
+
+
+def test_all_choices_are_of_known_primitives() -> None:
+    assert CHOICES.keys() <= PRIMITIVES.keys()

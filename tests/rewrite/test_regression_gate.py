@@ -1,0 +1,304 @@
+"""The gate of targets: what is slower, larger or hides a fusion is given up, pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from sardonyx import model as model_io
+from sardonyx.errors import EvaluationError
+from sardonyx.rewrite import measure, regression_gate, targets
+from sardonyx.rewrite.engine import Applied
+from sardonyx.rewrite.fusion_census import census, lost
+from sardonyx.rewrite.language import APPROXIMATES, EXACT, REGISTRY, Expr, Result, Rule, rule
+from sardonyx.rewrite.notation import Exp, Log, Mul, Relu
+from sardonyx.rewrite.optimize import optimize
+from sardonyx.rewrite.record import Count
+from sardonyx.rewrite.site import Site
+from tests.rewrite.conftest import Clock
+
+
+def relu(size: int = 512) -> onnx.ModelProto:
+    return parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[{size}, {size}] x) => (float[{size}, {size}] y) {{
+            a = Relu(x)
+            b = Identity(a)
+            y = Identity(b)
+        }}"""
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_rules_left() -> Iterator[None]:
+    known = dict(REGISTRY)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(known)
+
+
+def slow_relu() -> Rule:
+    @rule("rewrite_relu_slowly", on="Relu", exactness=APPROXIMATES)
+    def slow(s: Site) -> Result:
+        """Relu by way of many exponentials."""
+        source = s.node.inputs[0]
+        if source is None or source.producer() is not None:
+            return None
+        made: Expr | ir.Value = source
+        for _ in range(12):
+            made = Log(Exp(made))
+        return Relu(made)
+
+    return slow
+
+
+def test_a_pass_that_makes_the_result_slower_is_given_up_and_the_others_stay(clock: Clock) -> None:
+    result = optimize(relu(), target="onnxruntime", rules=[slow_relu()])
+    assert "given up: rewrite_relu_slowly" in result.report.gate
+    assert result.report.after.operators == {"Relu": 1}
+    assert result.report.verdict.status == "proved"
+
+
+def noisy(median: float, spread: float) -> list[float]:
+    """Ratios of 41 pairs: as many above the median as below, the farthest by a factor of ``spread``."""
+    return [median * spread ** (i / 20) for i in range(-20, 21)]
+
+
+@pytest.mark.parametrize("median", [0.9, 1.0, 1.019, 1.3])
+def test_what_noise_may_have_done_is_not_slower(clock: Clock, median: float) -> None:
+    clock.ratios = lambda before, after, budget: noisy(median, 3.0)
+    result = optimize(relu(), target="onnxruntime")
+    assert result.report.after.operators == {"Relu": 1}
+    assert "slower" not in result.report.gate and f"{median:.3f} × the original's latency" in result.report.gate
+    # What is not above the limit at first is not measured for longer.
+    assert [request["budget"] for request in clock.asked] == [regression_gate.SHORT, regression_gate.LONG][
+        : 1 + (median > regression_gate.SLOWER)
+    ]
+
+
+def test_little_is_slower_where_it_is_sure(clock: Clock) -> None:
+    clock.ratios = lambda before, after, budget: noisy(1.04, 1.02)
+    result = optimize(relu(), target="onnxruntime")
+    assert result.report.gate.startswith("returned as it was: slower: 1.040 × the original's latency")
+    assert result.report.after.operators == {"Identity": 2, "Relu": 1}
+
+
+def test_slow_for_a_moment_is_not_slower(clock: Clock) -> None:
+    clock.ratios = lambda before, after, budget: [1.5 if budget == regression_gate.SHORT else 1.0] * 20
+    assert optimize(relu(), target="onnxruntime").report.after.operators == {"Relu": 1}
+
+
+def test_too_few_pairs_are_no_proof_of_anything(clock: Clock) -> None:
+    clock.ratios = lambda before, after, budget: [2.0] * (measure.FEWEST_PAIRS - 1)
+    assert optimize(relu(), target="onnxruntime").report.after.operators == {"Relu": 1}
+    clock.ratios = lambda before, after, budget: [2.0] * measure.FEWEST_PAIRS
+    assert optimize(relu(), target="onnxruntime").report.after.operators == {"Identity": 2, "Relu": 1}
+
+
+def test_portable_names_no_engine_and_measures_nothing() -> None:
+    result = optimize(relu(), rules=[slow_relu()])
+    assert result.report.gate.startswith("not measured: portable")
+    assert result.report.after.operators["Log"] == 12
+
+
+def test_what_is_measured_is_said() -> None:
+    # The one that is timed: whatever the machine does, and whichever way it is judged.
+    report = optimize(relu(64), target="onnxruntime").report
+    assert "the original's latency in onnxruntime" in report.gate and " with 95 %)" in report.gate
+    assert report.as_dict()["gate"] == report.gate
+
+
+def test_nothing_is_measured_where_nothing_was_changed() -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    )
+    assert optimize(model, target="onnxruntime").report.gate == "nothing was changed"
+
+
+def test_weights_added_bit_by_bit_are_too_many_together() -> None:
+    nodes, last = [], "x"
+    for i in range(5):
+        nodes.append(helper.make_node("Relu", [last], [f"r{i}"]))
+        last = f"r{i}"
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, [6000])], [value(last, TensorProto.FLOAT, [6000])]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    @rule("fuse_large_zeros", on="Relu", exactness=EXACT)
+    def zeros(s: Site) -> Result:
+        """Relu as a maximum with an array of its own."""
+        return Expr(("Max",), (s.node.inputs[0], np.zeros(6000, np.float32)), {})
+
+    report = optimize(model, passes=["eliminate_deadend"], rules=[zeros]).report
+    assert "larger" in report.gate and "fuse_large_zeros" in report.gate
+    assert report.after.operators == {"Relu": 5}
+
+
+class Recorded:
+    """An attempt made of nothing but names: a result fails while a guilty pass is on."""
+
+    def __init__(self, passes: Sequence[str], guilty: frozenset[str]) -> None:
+        self.passes, self.guilty = passes, guilty
+        self.off: frozenset[str] = frozenset()
+        self.original = False
+
+    @property
+    def model(self) -> ir.Model:
+        raise AssertionError("nobody looks at it")
+
+    @property
+    def applied(self) -> list[Applied]:
+        return [Applied(i, name, "", (), (), "exact") for i, name in enumerate(self.passes) if name not in self.off]
+
+    def retry_without(self, passes: frozenset[str]) -> None:
+        self.off = passes
+
+    def give_up(self) -> None:
+        self.original = True
+
+
+class JudgedByName:
+    only_counts = False
+
+    def __init__(self, attempt: Recorded) -> None:
+        self.attempt = attempt
+
+    def fault(self, result: object) -> str | None:
+        return "slower" if self.attempt.guilty - self.attempt.off else None
+
+    def larger(self, result: object) -> str | None:
+        return None
+
+
+class NamedOnly(Recorded):
+    @property
+    def model(self) -> ir.Model:
+        return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("guilty", [{"b"}, {"d"}, {"a", "e"}, {"b", "c", "d"}])
+def test_bisection_finds_the_passes_that_did_it(guilty: set[str]) -> None:
+    attempt = NamedOnly(["a", "eliminate_x", "b", "c", "d", "e"], frozenset(guilty))
+    assert regression_gate._without_the_guilty(JudgedByName(attempt), attempt) == guilty  # type: ignore[arg-type]
+    assert attempt.off == guilty
+
+
+def test_more_guilty_passes_than_are_looked_for_take_all_that_are_no_eliminations() -> None:
+    names = [*"abcdefg"]
+    attempt = NamedOnly([*names, "eliminate_x"], frozenset("abcde"))
+    assert regression_gate._without_the_guilty(JudgedByName(attempt), attempt) == set(names)  # type: ignore[arg-type]
+
+
+def test_eliminations_alone_are_never_given_up_but_the_original_is_returned() -> None:
+    attempt = NamedOnly(["eliminate_x", "fuse_y"], frozenset({"eliminate_x"}))
+    assert regression_gate._without_the_guilty(JudgedByName(attempt), attempt) is None  # type: ignore[arg-type]
+
+
+ATTENTION = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 4, 8] q, float[2, 8, 4] k, float[2, 4, 8] v) => (float[2, 4, 8] y)
+<float s = {0.5}>
+{
+    a = MatMul(q, k)
+    b = Mul(a, s)
+    c = Softmax<axis = -1>(b)
+    y = MatMul(c, v)
+}"""
+
+EIGHT = "{1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}"
+
+LAYER_NORM = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 8] x) => (float[2, 8] y)
+<float two = {2.0}, float eps = {0.00001}>
+{
+    m = ReduceMean<axes = [-1]>(x)
+    d = Sub(x, m)
+    p = Pow(d, two)
+    v = ReduceMean<axes = [-1]>(p)
+    e = Add(v, eps)
+    r = Sqrt(e)
+    y = Div(d, r)
+}"""
+
+
+def counted(text: str) -> dict[str, int]:
+    return dict(census(model_io.from_proto(parser.parse_model(text))))
+
+
+def test_a_fusion_counts_alike_written_out_and_as_one_operator() -> None:
+    assert counted(ATTENTION) == {"attention": 1}
+    assert counted(LAYER_NORM) == {"layer or RMS normalization": 1}
+    fused = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 8] x, float[8] s) => (float[2, 8] y) { y = LayerNormalization<axis = -1>(x, s) }"""
+    assert counted(fused) == counted(LAYER_NORM)
+
+
+def test_attention_needs_both_products() -> None:
+    assert (
+        counted(ATTENTION.replace("a = MatMul(q, k)", "a = Add(q, q)").replace("y = MatMul(c, v)", "y = Add(c, v)"))
+        == {}
+    )
+
+
+def test_a_pass_that_hides_a_fusion_is_given_up_where_nothing_can_be_measured() -> None:
+    @rule("rewrite_softmax_away", on="Softmax", exactness=APPROXIMATES)
+    def softmax_by_hand(s: Site) -> Result:
+        """Softmax as exponentials over their sum."""
+        e = Exp(s.node.inputs[0])
+        return Mul(e, Expr(("Reciprocal",), (Expr(("ReduceSum",), (e, np.array([-1])), {"keepdims": 1}),), {}))
+
+    # The rule that puts a Softmax together again would undo this one.
+    skip = ["fuse_softmax"]
+    report = optimize(parser.parse_model(ATTENTION), target="tensorrt", rules=[softmax_by_hand], skip=skip).report
+    assert "not measured" in report.gate and "given up: rewrite_softmax_away" in report.gate
+    assert "Softmax" in report.after.operators
+
+
+def test_lost_names_what_became_fewer() -> None:
+    before, after = census_of(ATTENTION), census_of(LAYER_NORM)
+    assert lost(before, after) == {"attention": (1, 0)}
+    assert lost(before, before) == {}
+
+
+def census_of(text: str):  # type: ignore[no-untyped-def]
+    return census(model_io.from_proto(parser.parse_model(text)))
+
+
+def test_a_model_that_the_engine_refuses_is_an_error_with_its_reason(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(EvaluationError, match="does not load"):
+        regression_gate.ask(
+            {"do": "measure", "paths": [str(path)], "engine": "onnxruntime", "feeds": str(tmp_path / "f"), "budget": 1}
+        )
+
+
+def test_stored_bytes_are_about_those_of_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5000])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5000])],
+        [numpy_helper.from_array(np.ones(5000, np.float32), "w")],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    assert abs(regression_gate.stored_bytes(model_io.load(path)) - path.stat().st_size) < 256
+
+
+def test_onnxruntimes_own_fusions_are_counted_where_it_runs_a_model_on_no_inputs() -> None:
+    scaled = LAYER_NORM.replace("y = Div(d, r)", "z = Div(d, r) w = Mul(z, g) y = Add(w, b)")
+    scaled = scaled.replace("float eps", f"float[8] g = {EIGHT}, float[8] b = {EIGHT}, float eps")
+    model = model_io.from_proto(parser.parse_model(scaled))
+    with regression_gate.Gate(targets.profile("onnxruntime"), lambda: model, Count.of(model)) as judged:
+        judged.only_counts, judged._reason = True, "it runs on none of the inputs drawn"
+        assert judged.fault(model) is None
+        assert "LayerNormalization 1 → 1" in judged.text
+        broken = model_io.from_proto(parser.parse_model(scaled.replace("z = Div(d, r)", "z = Add(d, r)")))
+        assert judged.fault(broken) == "fusions lost: LayerNormalization 1 → 0"

@@ -1,0 +1,168 @@
+"""Profiles: every kernel and every interpreted value is in them, and measuring changes no result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx.base.span_recorder import Recorder
+from sardonyx.compiler.lower.launch import Launch
+from sardonyx.core.eval.run_context import RunContext
+from sardonyx.errors import FeedError, OptionError
+from sardonyx.runtime.profiling.profile import drawn_feeds
+
+NET = onnx.parser.parse_model(
+    """<ir_version: 9, opset_import: ["": 18]>
+    net (float[N, 8] x) => (float[N, 6] y, float[K] z) {
+        h = MatMul(x, w)
+        y = Softmax(h)
+        z = Unique(y)
+    }"""
+)
+NET.graph.initializer.append(
+    onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32), "w")
+)
+X = np.random.default_rng(1).standard_normal((16, 8)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def session() -> sardonyx.Session:
+    return sardonyx.Session(NET, compile="wait")
+
+
+def test_every_part_of_a_run_is_there(session: sardonyx.Session) -> None:
+    assert session.program is not None
+    found = session.profile({"x": X}, runs=3)
+    assert len(found.kernels) == len(session.program.launches)
+    assert [note.primitive for note, _ in found.interpreted] == ["host Unique", "get"]
+    assert found.runs == 3
+    assert found.seconds > 0
+    assert found.operations >= 2 * 16 * 8 * 6
+    for each in found.kernels:
+        assert each.seconds > 0
+        assert each.note.operations is not None
+        assert each.share == pytest.approx(each.note.operations / each.seconds / found.peak.operations)
+    json.dumps(found.as_dict())
+
+
+def test_a_run_after_it_gives_the_same(session: sardonyx.Session) -> None:
+    before = session.run(None, {"x": X})
+    session.profile({"x": X}, runs=1)
+    for one, other in zip(before, session.run(None, {"x": X}), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_run_with_a_clock_gives_the_same(session: sardonyx.Session, threads: bool) -> None:
+    program = session.program
+    assert program is not None
+    want = session.run(None, {"x": X})
+    recorder = Recorder(threads=threads)
+    for one, other in zip(want, program.run([X], RunContext(recorder=recorder)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    kernels = [span for span in recorder.spans if isinstance(span.what, Launch)]
+    assert [span.what for span in kernels if not span.thread] == program.launches
+    shares = [span for span in kernels if span.thread]
+    assert bool(shares) == threads
+    for share in shares:
+        (whole,) = (span for span in kernels if span.what is share.what and not span.thread)
+        assert whole.begin <= share.begin <= share.end <= whole.end
+        assert share.thread <= program.pool.threads
+
+
+def test_a_run_is_told_from_its_begin_to_its_end(session: sardonyx.Session) -> None:
+    found = session.profile({"x": X}, runs=1)
+    own = [event for event in found.events if not event.thread]
+    assert [event.kernel for event in own if event.kernel >= 0] == list(range(len(found.kernels)))
+    assert [event.title for event in own if event.kind == "interpreter"] == ["host Unique", "get"]
+    ends = [event.begin + event.seconds for event in own]
+    assert own[0].begin == 0
+    assert all(begin.begin >= end for begin, end in zip(own[1:], ends, strict=False)), "one after the other"
+
+
+def test_kernels_know_the_tensor_that_most_operations_are_for(session: sardonyx.Session) -> None:
+    found = session.profile({"x": X}, runs=1)
+    assert {each.note.main for each in found.kernels} == {"h", "y"}
+
+
+def test_a_part_of_an_operator_bears_the_name_of_the_whole() -> None:
+    """``Gemm`` with a bias that an activation in between keeps from its product: the product has no name of its own."""
+    text = """net (float[16, 8] x) => (float[16, 6] y) {
+        a = Relu(x)
+        y = Gemm(a, w, x2)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{text}')
+    model.graph.initializer.append(NET.graph.initializer[0])
+    bias = onnx.numpy_helper.from_array(np.ones((16, 6), np.float32), "x2")
+    model.graph.initializer.append(bias)
+    found = sardonyx.Session(model, compile="wait").profile({"x": X}, runs=1)
+    assert all(each.note.main in ("a", "y") and each.note.tensors for each in found.kernels)
+
+
+LOOP = onnx.parser.parse_model(
+    """<ir_version: 9, opset_import: ["": 18]>
+    net (float[4, 4] x, int64 n) => (float[M, 4] y) {
+        go = Constant<value = bool {1}>()
+        y = Loop(n, go, x) <body = step (int64 i, bool c, float[K, 4] s) => (bool d, float[L, 4] t) {
+            d = Identity(c)
+            e = Exp(s)
+            t = Concat<axis = 0>(s, e)
+        }>
+    }"""
+)
+
+
+def test_iterations_that_the_interpreter_repeats_lie_in_their_loop() -> None:
+    session = sardonyx.Session(LOOP, compile="wait")
+    found = session.profile({"x": X[:4, :4], "n": np.array(3)}, runs=1)
+    outer = [event for event in found.events if event.depth == 0]
+    inner = [event for event in found.events if event.depth and event.kind == "kernel" and not event.thread]
+    (loop,) = (event for event in outer if event.title == "loop")
+    assert len(inner) >= 3, "in each iteration"
+    assert all(loop.begin <= event.begin <= loop.begin + loop.seconds for event in inner)
+    assert loop.seconds >= sum(event.seconds for event in inner)
+
+
+def test_parts_of_a_session_that_providers_share_are_there() -> None:
+    session = sardonyx.Session(NET, providers=["native", "reference"], pins=[("h", "reference")], compile="wait")
+    found = session.profile({"x": X}, runs=1)
+    assert {part.provider for part in found.parts} == {"native", "reference"}
+    assert all(part.seconds > 0 for part in found.parts)
+    assert all(found.parts[each.part].provider == "native" for each in found.kernels)
+    assert "MatMul" in [note.primitive for note, _ in found.interpreted]
+    parts = [event for event in found.events if event.kind == "part"]
+    assert [event.title for event in parts] == [part.provider for part in found.parts]
+    assert all(event.depth for event in found.events if event.kind == "kernel" and not event.thread)
+    json.dumps(found.as_dict())
+
+
+def test_feeds_are_checked(session: sardonyx.Session) -> None:
+    with pytest.raises(FeedError):
+        session.profile({"x": X.astype(np.float64)})
+    with pytest.raises(OptionError):
+        session.profile({"x": X}, runs=0)
+
+
+def test_of_what_is_not_compiled_the_nodes_are_told() -> None:
+    found = sardonyx.Session(NET, compile="off").profile({"x": X}, runs=2)
+    assert not found.kernels
+    assert [note.primitive for note, _ in found.interpreted] == ["MatMul", "Softmax", "Unique"]
+    assert all(note.reason == "not asked for" and seconds > 0 for note, seconds in found.interpreted)
+    assert [event.tensors[0] for event in found.events] == ["h", "y", "z"]
+
+
+def test_a_run_that_fails_says_why(session: sardonyx.Session) -> None:
+    with pytest.raises(FeedError):
+        session.profile({})
+
+
+def test_inputs_can_be_drawn(tmp_path: Path, session: sardonyx.Session) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(NET, path)
+    feeds, sizes = drawn_feeds(path, session)
+    assert feeds["x"].shape == (sizes["N"], 8)

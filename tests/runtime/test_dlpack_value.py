@@ -1,0 +1,280 @@
+"""What sessions are fed and give: arrays of every layout, DLPack in and out, arrays for outputs, lists, dicts, None."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import Session, Value
+from sardonyx.base.dlpack import from_capsule
+from sardonyx.errors import FeedError
+
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+WAYS = pytest.mark.parametrize("compile", ["off", "wait"])
+
+
+def session(graph: str, compile: str, opset: int = 21) -> Session:
+    text = f'<ir_version: 10, opset_import: ["": {opset}, "ai.onnx.ml": 3]> {graph}'
+    return Session(onnx.parser.parse_model(text), compile=compile)  # type: ignore[arg-type]
+
+
+def doubling(compile: str, element: str = "float") -> Session:
+    return session(f"g ({element}[N, M] x) => ({element}[N, M] y) {{ y = Add(x, x) }}", compile)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    made = array.copy()
+    made.flags.writeable = False
+    return made
+
+
+def unaligned(array: np.ndarray) -> np.ndarray:
+    made = np.zeros(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
+
+
+class Exporter:
+    """Somebody who speaks DLPack, and nothing else of numpy's."""
+
+    def __init__(self, array: np.ndarray, device: int = 1) -> None:
+        self._value, self._device = Value(array), device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._value.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device, 0
+
+
+class OldExporter(Exporter):
+    """One of before DLPack had versions."""
+
+    def __dlpack__(self, stream: Any = None) -> Any:  # type: ignore[override]
+        return self._value.__dlpack__()
+
+
+FEEDS = {
+    "transposed": X.T, "every second": np.repeat(np.repeat(X, 2, 0), 2, 1)[::2, ::2], "backward": X[::-1, ::-1],
+    "columns first": np.asfortranarray(X), "repeated": np.broadcast_to(X[0], (4, 6)), "read-only": read_only(X),
+    "other byte order": X.astype(">f4"), "unaligned": unaligned(X), "empty": X[:0], "one row": X[1:2],
+    "value": Value(X), "value of another's": Value(Exporter(X)), "exporter": Exporter(X),
+    "exporter without versions": OldExporter(X),
+}  # fmt: skip
+
+
+@WAYS
+def test_arrays_of_every_layout_are_fed(compile: str) -> None:
+    made = doubling(compile)
+    for _ in range(3):
+        for name, fed in FEEDS.items():
+            given = X if isinstance(fed, Exporter) else np.asarray(fed).copy()
+            (found,) = made.run(None, {"x": fed})
+            np.testing.assert_array_equal(found, 2 * given.astype(np.float32), err_msg=name)
+            found[...] = 0  # It is the caller's own.
+            np.testing.assert_array_equal(given, X if isinstance(fed, Exporter) else np.asarray(fed))
+
+
+@WAYS
+def test_arrays_are_read_where_they_lie(compile: str) -> None:
+    made = session("g (float[N] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }", compile)
+    large = np.zeros(4_000_000, np.float32)
+    for fed in (large, read_only(large), Exporter(large), Value(large)):
+        made.run(None, {"x": fed})
+        tracemalloc.start()
+        try:
+            made.run(None, {"x": fed})
+            taken = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert taken < large.nbytes / 10
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        ("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16), ("double", np.float64), ("int64", np.int64),
+        ("uint8", np.uint8), ("bool", np.bool_), ("float8e4m3fn", ml_dtypes.float8_e4m3fn),
+        ("float8e5m2", ml_dtypes.float8_e5m2),
+    ],
+)  # fmt: skip
+def test_every_element_type_goes_in_and_out_by_dlpack(compile: str, element: str, dtype: Any) -> None:
+    made = session(f"g ({element}[N, M] x) => ({element}[M, N] y) {{ y = Transpose(x) }}", compile)
+    given = (X % 2).astype(dtype)
+    for _ in range(3):
+        (found,) = made.run(None, {"x": Exporter(given)})
+        assert found.dtype == dtype
+        back = Value(Exporter(found))
+        assert (back.shape, back.dtype) == ((6, 4), np.dtype(dtype))
+        assert back.numpy().ctypes.data == found.ctypes.data
+        np.testing.assert_array_equal(np.asarray(back).astype(np.float32), given.T.astype(np.float32))
+
+
+def test_torch_takes_and_gives_bfloat16() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
+    made = doubling("wait", "bfloat16")
+    x = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    for given in (x, x.t(), x[:, ::2]):
+        (found,) = made.run(None, {"x": given})
+        back = torch.from_dlpack(Value(found))
+        assert back.dtype == torch.bfloat16 and torch.equal(back, given + given)
+    into = torch.zeros(2, 3, dtype=torch.bfloat16)
+    binding = made.bind({"x": x}, {"y": into})
+    x += 1
+    binding()
+    assert torch.equal(into, x + x)
+    with pytest.raises(FeedError, match=r"^x: .*requires? grad"):
+        made.run(None, {"x": x.float().requires_grad_()})
+
+
+def test_what_cannot_be_read_says_why() -> None:
+    made = doubling("off")
+    with pytest.raises(FeedError, match=r"^x: the Exporter cannot be read: it is on a device of kind 2"):
+        made.run(None, {"x": Exporter(X, device=2)})
+    with pytest.raises(FeedError, match=r"^x: elements are double"):
+        made.run(None, {"x": Exporter(X.astype(np.float64))})
+    with pytest.raises(FeedError, match=r"^data: an array is needed, not list"):
+        Value([1.0])
+    value = Value(X)
+    capsule = value.__dlpack__()
+    np.testing.assert_array_equal(from_capsule(capsule), X)
+    with pytest.raises(BufferError, match="taken already"):
+        from_capsule(capsule)
+
+
+# Arrays for outputs.
+
+
+@WAYS
+def test_outputs_go_where_they_are_bound_to(compile: str) -> None:
+    made = session(
+        "g (float[N, M] x) => (float[N, M] y, float[N] s) <int64[1] axis = {1}>"
+        " { y = Add(x, x) s = ReduceSum <keepdims = 0> (y, axis) }",
+        compile,
+    )
+    x, y = X.copy(), np.zeros_like(X)
+    binding = made.bind({"x": Exporter(x)}, {"y": Exporter(y)})
+    for number in range(3):
+        x[...] = number
+        binding()
+        np.testing.assert_array_equal(y, 2 * x)
+        np.testing.assert_array_equal(binding.outputs["s"], 2 * x.sum(1))
+    # Neighbours in one piece of memory are no overlap.
+    both = np.zeros((8, 6), np.float32)
+    both[:4] = X
+    made.bind({"x": both[:4]}, {"y": both[4:]})()
+    np.testing.assert_array_equal(both, np.concatenate([X, 2 * X]))
+
+
+OVERLAPPING = np.zeros((6, 6), np.float32)
+
+WRONG_OUTPUTS = {
+    "another type": (X, np.zeros((4, 6)), r"the output is float32\[4, 6\], and the array for it is float64\[4, 6\]"),
+    "another shape": (X, np.zeros((4, 5), np.float32), r"the output is float32\[4, 6\], .* is float32\[4, 5\]"),
+    "not in one piece": (X, np.zeros((6, 4), np.float32).T, "one piece"),
+    "not aligned": (X, unaligned(X), "one piece"),
+    "other byte order": (X, X.astype(">f4"), "as this machine has them"),
+    "read-only": (X, read_only(X), "must not be written"),
+    "a list": (X, X.tolist(), "an array is needed, not list"),
+    "the input itself": (OVERLAPPING, OVERLAPPING, "same memory as that of 'x'"),
+    "a part of the input": (OVERLAPPING[:4], OVERLAPPING[2:], "same memory as that of 'x'"),
+    "on a device": (X, Exporter(X, device=2), "a device of kind 2"),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("case", WRONG_OUTPUTS)
+def test_arrays_that_outputs_cannot_go_into_are_refused(compile: str, case: str) -> None:
+    x, y, message = WRONG_OUTPUTS[case]
+    made = doubling(compile)
+    with pytest.raises(FeedError, match=f"^y: .*{message}"):
+        made.bind({"x": x}, {"y": y})
+    with pytest.raises(FeedError, match=r"^z: the model has no such output\. It has: y"):
+        made.bind({"x": X}, {"z": np.zeros_like(X)})
+    np.testing.assert_array_equal(made.run(None, {"x": X})[0], 2 * X)
+
+
+@WAYS
+def test_one_array_is_not_for_two_outputs(compile: str) -> None:
+    made = session("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }", compile)
+    both = np.zeros(3, np.float32)
+    with pytest.raises(FeedError, match=r"^z: .*same memory as that of 'y'"):
+        made.bind({"x": X[0, :3]}, {"y": both, "z": both})
+
+
+@WAYS
+def test_inputs_that_would_be_read_wrongly_are_not_bound(compile: str) -> None:
+    made = doubling(compile)
+    for wrong in (X.T, X.astype(">f4"), unaligned(X)):
+        with pytest.raises(FeedError, match=r"^x: an array in one piece"):
+            made.bind({"x": wrong})
+
+
+# What is no tensor of numbers.
+
+
+@WAYS
+def test_texts(compile: str) -> None:
+    made = session("g (string[N] a, string[N] b) => (string[N] y) { y = StringConcat(a, b) }", compile)
+    a = np.array(["h", "wö"], object)
+    for b in (np.array(["i", "rld"]), np.array(["i", "rld"], object), np.array([b"i", b"rld"])):
+        (found,) = made.run(None, {"a": a, "b": b})
+        assert found.dtype == object and found.tolist() == ["hi", "wörld"]
+    with pytest.raises(FeedError, match=r"^b: .*not of int"):
+        made.run(None, {"a": a, "b": np.array([1, 2], object)})
+
+
+@WAYS
+def test_sequences(compile: str) -> None:
+    made = session("g (seq(float[N]) s, float[M] x) => (seq(float[K]) y) { y = SequenceInsert(s, x) }", compile)
+    for first in (X[0], Exporter(X[0]), X.T[:, 0]):
+        (found,) = made.run(None, {"s": [first, np.zeros(0, np.float32)], "x": X[1]})
+        assert isinstance(found, list)
+        assert [each.tolist() for each in found] == [X[0].tolist(), [], X[1].tolist()]
+    assert [each.tolist() for each in made.run(None, {"s": [], "x": X[2]})[0]] == [X[2].tolist()]
+    with pytest.raises(FeedError, match=r"^s: a list is needed"):
+        made.run(None, {"s": X, "x": X[0]})
+    with pytest.raises(FeedError, match=r"^s: elements are double"):
+        made.run(None, {"s": [X[0].astype(np.float64)], "x": X[0]})
+
+
+@WAYS
+def test_optionals(compile: str) -> None:
+    made = session(
+        "g (optional(float[N]) x) => (bool there, optional(float[N]) y)"
+        " { there = OptionalHasElement(x) y = Identity(x) }",
+        compile,
+    )
+    for fed in (X[0], Exporter(X[0])):
+        there, found = made.run(None, {"x": fed})
+        assert bool(there)
+        np.testing.assert_array_equal(found, X[0])
+    there, found = made.run(None, {"x": None})
+    assert not there and found is None
+    with pytest.raises(FeedError, match=r"^x: elements are double"):
+        made.run(None, {"x": X[0].astype(np.float64)})
+
+
+@WAYS
+def test_maps(compile: str) -> None:
+    taken = session(
+        "g (map(int64, float) m) => (float[1, N] y)"
+        ' { y = ai.onnx.ml.CastMap <cast_to = "TO_FLOAT", map_form = "SPARSE", max_map = 4> (m) }',
+        compile,
+    )
+    np.testing.assert_array_equal(taken.run(None, {"m": {1: 2.5, 3: np.float32(7)}})[0], [[0, 2.5, 0, 7]])
+    with pytest.raises(FeedError, match=r"^m: a dict is needed"):
+        taken.run(None, {"m": [1, 2]})
+    given = session(
+        "g (float[N, 2] x) => (seq(map(string, float)) y)"
+        ' { y = ai.onnx.ml.ZipMap <classlabels_strings = ["a", "b"]> (x) }',
+        compile,
+    )
+    (found,) = given.run(None, {"x": X[:2, :2]})
+    assert found == [{"a": 0.0, "b": 1.0}, {"a": 6.0, "b": 7.0}]
