@@ -26,10 +26,12 @@ from onnx import TensorProto, helper, numpy_helper
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.compiler.kernels.conv.blocked_pooling import pooling
-from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights, tile_for
+from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
 from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Windows
+from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import NAMED, Target, host
+from sardonyx.compiler.tiling.convolution import tile_for
+from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size, evaluate
 from winograd import aligned, function, multiply_add_peak, seconds_of
 

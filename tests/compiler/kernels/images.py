@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.conv.window_sweep import Windows, block_count
 from sardonyx.compiler.target.description import NAMED, host
+from sardonyx.compiler.tiling.windows import Windows, block_count
 from sardonyx.core.dim import Dim, Size
 
 TARGETS = {target.name: target for target in (NAMED["avx2"], host())}

@@ -7,9 +7,9 @@ import pytest
 from tests.compiler.elementwise import TARGETS
 from tests.core.programs import computed
 
-from sardonyx.compiler.passes.int8_matmul import forms
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
+from sardonyx.compiler.tiling.int8_forms import forms
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import constant

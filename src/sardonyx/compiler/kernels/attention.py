@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.gemm.gemv import ROWS, Lines, dots, horizontal_sum
-from sardonyx.compiler.kernels.gemm.microkernel import Tile, accumulate, read, tile_for
+from sardonyx.compiler.kernels.gemm.microkernel import accumulate, read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.kernels.gemm.packing import fill
 from sardonyx.compiler.llvm.ir_builder import Variable, float_literal, splat
 from sardonyx.compiler.llvm.vector_value import Vector, polynomial
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.gemm import Tile, tile_for
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType
 

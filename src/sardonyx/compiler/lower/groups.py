@@ -33,13 +33,14 @@ from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few,
 from sardonyx.compiler.lower.attention import write_attention
 from sardonyx.compiler.lower.bounded_output import picked
 from sardonyx.compiler.lower.context import Whole, Writing
-from sardonyx.compiler.lower.convolution import ImageKernel, choice
+from sardonyx.compiler.lower.convolution import ImageKernel
 from sardonyx.compiler.lower.generic_loops import plain
 from sardonyx.compiler.lower.launch import Body, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.lower.matmul import Contraction
 from sardonyx.compiler.lower.row_algorithms import fourier_tables, lanes_for, ordered
 from sardonyx.compiler.lower.row_passes import RowPasses
 from sardonyx.compiler.lower.scatter import updated
+from sardonyx.compiler.schedule.convolution_choice import choice
 from sardonyx.compiler.schedule.fusion import EXTREMA, ORDERED, Group, Rows, operations
 from sardonyx.compiler.schedule.layout_assignment import row_channels
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div

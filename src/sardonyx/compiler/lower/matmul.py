@@ -19,13 +19,12 @@ from sardonyx.compiler.codegen.kernel_builder import Gated, Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.codegen.prefetch_reader import Ahead
 from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, Turned, gemm, pack, pack_gates, scratch_bytes
-from sardonyx.compiler.kernels.gemm.gemv import is_narrow
-from sardonyx.compiler.kernels.gemm.microkernel import gated_tile, tile_for
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import Writing
 from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
-from sardonyx.compiler.passes.int8_matmul import form_of
 from sardonyx.compiler.schedule.fusion import operations
+from sardonyx.compiler.tiling.gemm import gated_tile, is_narrow, tile_for
+from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size, equal, floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value

@@ -23,9 +23,9 @@ from sardonyx.compiler.analysis.constant_values import computed, is_closed
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
-from sardonyx.compiler.kernels.gemm.gemv import is_narrow
-from sardonyx.compiler.kernels.gemm.microkernel import tile_for
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.gemm import is_narrow, tile_for
+from sardonyx.compiler.tiling.int8_forms import Form, forms
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -54,36 +54,6 @@ class Quantized:
     codes: Tensor
     zero: Tensor | None = None
     scale: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Form:
-    """How integers are multiplied.
-
-    Attributes:
-        left: The element type of the first operand.
-        right: The element type of the weights.
-        together: How many products are added up in a lane at once.
-    """
-
-    left: DType
-    right: DType
-    together: int
-
-    def products(self, x: Value, w: Value) -> bool:
-        """Whether these are operands of such products."""
-        return dtype_of(x) == self.left and dtype_of(w) == self.right
-
-
-def forms(target: Target) -> list[Form]:
-    """What the target has, the fastest first."""
-    known = Form(t.UINT8, t.INT8, target.together(8)), Form(t.INT16, t.INT16, target.together(16))
-    return [form for form in known if form.together > 1]
-
-
-def form_of(x: Value, w: Value, target: Target) -> Form | None:
-    """The form in which two operands are multiplied; None where they are numbers like any others."""
-    return next((form for form in forms(target) if form.products(x, w)), None)
 
 
 def quantized(value: Value) -> Quantized | None:

@@ -22,8 +22,8 @@ from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.analysis.tree_ensembles import tree_sum
 from sardonyx.compiler.codegen import elementwise, load_store
 from sardonyx.compiler.codegen.element_reader import ELEMENTWISE, changes_width, dtype_of, is_elementwise
-from sardonyx.compiler.kernels.gemm.microkernel import holds_gates
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.gemm import holds_gates
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value, dependencies

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, factor_groups, shape_of
 from sardonyx.compiler.codegen.element_reader import dtype_of, is_elementwise
-from sardonyx.compiler.lower.convolution import choice
+from sardonyx.compiler.schedule.convolution_choice import choice
 from sardonyx.compiler.schedule.fusion import WHOLE, Group, Schedule
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Size

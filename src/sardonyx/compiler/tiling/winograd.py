@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sardonyx.compiler.kernels.conv.window_sweep import block_count
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.toom_cook import LARGEST, ShortConvolution, as_floats, short_convolution
+from sardonyx.compiler.tiling.windows import block_count
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.errors import OptionError
 

@@ -25,11 +25,13 @@ from tests.compiler.kernels.images import (
 )
 
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
-from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights, tile_for
+from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Windows
+from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, Target
+from sardonyx.compiler.tiling.convolution import tile_for
+from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.rules.numpy_windows import convolved

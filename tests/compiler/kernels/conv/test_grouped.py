@@ -21,8 +21,9 @@ from tests.compiler.kernels.images import (
 
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Windows
+from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import convolved
 

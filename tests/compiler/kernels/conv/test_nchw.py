@@ -11,10 +11,12 @@ from tests.compiler.kernels.compiled import CompiledKernel
 from tests.compiler.kernels.images import BATCH, IN, OUT, TARGETS, aligned, copied, out_sizes, symbols
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights, planar, tile_vectors
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Windows
+from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights, planar
+from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, Target
+from sardonyx.compiler.tiling.convolution import tile_vectors
+from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import convolved
 

@@ -12,8 +12,9 @@ from tests.compiler.kernels.images import BATCH, IN, OUT, TARGETS, aligned, copi
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.nchw_pooling import Kind, planar_lanes, planar_pooling
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Windows
+from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.rules.numpy_rules import identity_of

@@ -15,10 +15,10 @@ from tests.compiler.kernels.compiled import CompiledKernel
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.kernels.gemm.gemm import TILES_IN_DEEP_ITEM, Matrix, Packed, Place, gemm, pack, scratch_bytes
-from sardonyx.compiler.kernels.gemm.microkernel import tile_for
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, Target, host
+from sardonyx.compiler.tiling.gemm import tile_for
 from sardonyx.core.dim import Dim, Size, evaluate
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import (  # fmt: skip

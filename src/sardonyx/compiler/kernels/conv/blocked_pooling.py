@@ -6,8 +6,9 @@ from typing import Literal
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Kernel
 from sardonyx.compiler.kernels.conv.channelwise import Channelwise
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep, Windows, block_count
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep
 from sardonyx.compiler.llvm.ir_builder import float_literal, vector
+from sardonyx.compiler.tiling.windows import Windows, block_count
 from sardonyx.core.dim import Size
 
 Kind = Literal["add", "max", "min"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Number, Row, Sweep, block_of, steps
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Row, Sweep, block_of, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, splat, vector
+from sardonyx.compiler.tiling.windows import Number
 
 _UNROLLED = 128
 """Most combinations of a row of taps that stand in the text one by one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,117 +12,16 @@ from sardonyx.compiler.kernels.conv.direct import DirectConvolution
 from sardonyx.compiler.kernels.conv.dot import DotConvolution
 from sardonyx.compiler.kernels.conv.grouped import grouped
 from sardonyx.compiler.kernels.conv.weight_layouts import (
-    Tile,
     apart_weights,
     direct_weights,
     dot_weights,
     grouped_weights,
     joined_channels,
 )
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep, Windows, block_count, rest_sizes
-from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep
+from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
-
-_PLAIN = 4
-"""Most planes of a plain image that are multiplied together."""
-
-_TYPICAL = (7, 10, 14, 20, 28, 40, 56, 80)
-"""Widths that count where the width is open: those in the middle of networks."""
-
-_SPREADING = {256: 0.1, 512: 0.3}
-"""What spreading an input over the lanes costs a tile of one block, by the bits of a vector: the wider a vector, the
-fewer of them are multiplied a cycle beside what is loaded (measured on Zen 3 and Cascade Lake)."""
-
-_GROUP = 8
-"""Most channels of a group whose inputs are shuffled."""
-
-_ADDING_UP = 8
-"""What adding up the lanes of a result costs, in multiplications."""
-
-
-def tile_for(
-    target: Target,
-    *,
-    channels: int,
-    filters: int,
-    groups: int = 1,
-    blocked: bool = True,
-    width: Size | None = None,
-    taps: int = 1,
-    together: int = 1,
-) -> Tile:
-    """The tile for a convolution.
-
-    Args:
-        target: What the code is for.
-        channels: Input channels of all groups.
-        filters: Output channels of all groups.
-        groups: Groups of channels.
-        blocked: Whether the image is blocked.
-        width: Outputs of a row, where known.
-        taps: Taps of the window.
-        together: Products that are added up within a lane; of an image of integers, which is blocked.
-    """
-    lanes = target.lanes(32)
-    room = _room(target)
-    inner, channels = lanes // together, -(-channels // together)
-    saturates = together == 4 and target.saturates
-    if not blocked:
-        inner = max(count for count in range(1, _PLAIN + 1) if channels // groups % count == 0)
-    most = min(block_count(filters, lanes), 4)
-    sums = min(room, target.vector_registers - 4)
-    shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
-    tiles = [
-        Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups, together=together, saturates=saturates)
-        for blocks, outputs in shapes
-    ]
-    direct = min(tiles, key=lambda tile: _cost(tile, width, _SPREADING.get(target.vector_bits, 0.1)))
-    if not blocked or together > 1:
-        return direct
-    each = channels // groups
-    if groups > 1 and each == filters // groups <= _GROUP and lanes % each == 0:
-        return replace(direct, blocks=1, form="grouped")
-    outputs = (room - 1 - filters) // filters if groups == 1 and filters <= lanes // 2 else 0
-    dot = Tile(lanes, 1, outputs, inner, blocked, filters, channels, groups, "dot")
-    depth = block_count(channels, lanes) * taps
-    # A direct tile multiplies by whole blocks of output channels, or by half of one where vectors are two operations.
-    spread = depth * lanes / (2 if target.vector_bits >= 512 else 1)
-    if outputs and filters * (depth * (1 + 1 / outputs) + _ADDING_UP) < spread:
-        return dot
-    return direct
-
-
-def _room(target: Target) -> int:
-    """Registers for sums and weights: the others are for inputs."""
-    if target.name == "neon":
-        # Inputs are loaded in pairs, and wait in registers of their own.
-        return target.vector_registers * 5 // 8
-    return target.vector_registers - (2 if target.vector_registers >= 32 else 1)
-
-
-def _cost(tile: Tile, width: Size | None, spreading: float) -> float:
-    """Time of an output, in multiplications: a tile does these, and waits where they are few or loads are many."""
-    if isinstance(width, int) and width:
-        tiles = -(-width // tile.outputs)
-        sizes = [width / tiles] * tiles
-    else:
-        sizes = [size for typical in _TYPICAL for size in _sizes(typical, tile.outputs)]
-    cost = 0.0
-    for first in range(0, tile.output_blocks, tile.blocks):
-        blocks = min(tile.blocks, tile.output_blocks - first)
-        cost += sum(max(size * blocks, size + blocks, 10) * (1 + spreading / blocks + 0.3 / size) for size in sizes)
-    return cost / sum(sizes) * max(tile.depth, 1)
-
-
-def _sizes(width: int, outputs: int) -> list[float]:
-    """The tiles of a row whose width only a run tells."""
-    sizes: list[float] = [outputs] * (width // outputs)
-    rest = width % outputs
-    for size in rest_sizes(outputs):
-        if rest >= size:
-            sizes.append(size)
-            rest -= size
-    return sizes
 
 
 def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:

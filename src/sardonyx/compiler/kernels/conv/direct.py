@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 
 from sardonyx.compiler.codegen.integer_dot import dot_add, each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue
-from sardonyx.compiler.kernels.conv.weight_layouts import APART_NUMBERS, Tile
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Number, Phase, Row, Sweep, block_count, block_of, steps
+from sardonyx.compiler.kernels.conv.weight_layouts import APART_NUMBERS
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Phase, Row, Sweep, block_of, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, vector
+from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.windows import Number, block_count
 
 _UNROLLED = 112
 """About how many multiplications stand in the text of an inner loop: enough to hide the loop itself."""

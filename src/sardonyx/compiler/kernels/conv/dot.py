@@ -6,9 +6,10 @@ With output channels in the lanes, as in direct convolutions, most lanes would c
 from __future__ import annotations
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue
-from sardonyx.compiler.kernels.conv.weight_layouts import Tile
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Number, Phase, Row, Sweep, block_of, steps
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Phase, Row, Sweep, block_of, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, vector
+from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.windows import Number
 
 
 class DotConvolution:

@@ -15,9 +15,10 @@ from sardonyx.compiler.codegen.kernel_builder import Epilogue, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.conv.channelwise import Channelwise
 from sardonyx.compiler.kernels.conv.weight_layouts import grouped_weights
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Number, Row, Sweep, Windows, block_count
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Row, Sweep
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.windows import Number, Windows, block_count
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 

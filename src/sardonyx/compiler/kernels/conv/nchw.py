@@ -15,17 +15,12 @@ import numpy as np
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Number, Row, Sweep, Windows, steps
+from sardonyx.compiler.kernels.conv.window_sweep import Image, Row, Sweep, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, vector
-from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.convolution import tile_vectors
+from sardonyx.compiler.tiling.windows import Number, Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import FLOAT
-
-MOST_ADVANCE = 2
-"""Furthest apart that the inputs of neighbouring outputs may be: those are loaded with two loads and a shuffle."""
-
-_MOST_VECTORS = 8
-"""Most vectors of outputs of a tile: more would gain little, and rows are not that wide."""
 
 _UNROLLED = 48
 """About how many multiplications stand in the text of an inner loop."""
@@ -78,11 +73,6 @@ def planar(
     sweep = Sweep(kernel, x, windows, out, batch, 1, outputs=tile_vectors(kernel.target, filters) * lanes)
     _Planar(sweep, x, weights, filters, epilogue).write()
     return sweep.items
-
-
-def tile_vectors(target: Target, filters: int) -> int:
-    """How many vectors of outputs a tile has: as many as leave registers for inputs and a weight."""
-    return max(1, min((target.vector_registers - 3) // (filters + 1), _MOST_VECTORS))
 
 
 class _Planar:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from sardonyx.compiler.codegen import elementwise, load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.blocked_pooling import Kind
-from sardonyx.compiler.kernels.conv.window_sweep import Axis, Image, Number, Windows, steps
+from sardonyx.compiler.kernels.conv.window_sweep import Axis, Image, steps
 from sardonyx.compiler.llvm.ir_builder import vector
+from sardonyx.compiler.tiling.windows import Number, Windows
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.errors import UnsupportedError
 

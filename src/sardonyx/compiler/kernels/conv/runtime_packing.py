@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sardonyx.compiler.codegen.kernel_builder import Kernel
-from sardonyx.compiler.kernels.conv.weight_layouts import Tile
-from sardonyx.compiler.kernels.conv.window_sweep import Number
 from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.windows import Number
 
 Weight = Callable[[Number, Number, Number], str]
 """Writes what reads a weight: a float, by its filter among all, its channel in the group, and its tap."""

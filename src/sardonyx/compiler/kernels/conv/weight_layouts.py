@@ -2,98 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 
 from sardonyx.compiler.codegen.integer_dot import entries
-from sardonyx.compiler.kernels.conv.window_sweep import Number, block_count
-from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.alignment import aligned_zeros
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How a convolution is cut: what its weights are packed for.
-
-    Attributes:
-        lanes: Channels of a block.
-        blocks: Blocks of output channels of a tile.
-        outputs: Neighbouring outputs of a tile.
-        inner: Input channels that are multiplied together: those of a block, or some planes of a plain image.
-        blocked: Whether the image is blocked.
-        filters: Output channels of all groups.
-        channels: Input channels of all groups.
-        groups: Groups of channels.
-        form: ``direct``: lanes are output channels, and inputs are spread. ``dot``: lanes are input channels, added up
-            at the end, for few output channels. ``grouped``: lanes are channels of small groups, inputs are shuffled.
-        together: Products that are added up within a lane: of integers, so many channels count as one, of 32 bits.
-        saturates: Whether products of bytes may have sums that are no numbers of 16 bits, and must not.
-    """
-
-    lanes: int
-    blocks: int
-    outputs: int
-    inner: int
-    blocked: bool
-    filters: int
-    channels: int
-    groups: int
-    form: Literal["direct", "dot", "grouped"] = "direct"
-    together: int = 1
-    saturates: bool = False
-
-    @property
-    def element(self) -> str:
-        """LLVM's type of a channel, and of a sum."""
-        return "i32" if self.together > 1 else "float"
-
-    @property
-    def apart(self) -> bool:
-        """Whether weights whose products are added up apart follow the others; see :func:`apart_weights`."""
-        return self.saturates and self.groups == 1
-
-    @property
-    def output_blocks(self) -> int:
-        """Blocks of output channels."""
-        return block_count(self.filters, self.lanes)
-
-    @property
-    def tiles(self) -> int:
-        """Groups of blocks, the last of which may be smaller."""
-        return -(-self.output_blocks // self.blocks)
-
-    @property
-    def depth(self) -> int:
-        """Input blocks that an output block sees."""
-        if self.groups == 1:
-            return self._input_blocks
-        return max(last - first for first, last in map(self._seen, range(self.tiles)))
-
-    def first_input(self, tile: int) -> int:
-        """The first input block that a group of output blocks sees."""
-        return min(self._seen(tile)[0], self._input_blocks - self.depth)
-
-    def first_input_at(self, e: Emitter, tile: Number) -> Number:
-        """:meth:`first_input` at run time."""
-        if self.groups == 1:
-            return 0
-        each, produced = self.channels // self.groups, self.filters // self.groups
-        group = e.div(e.mul(tile, self.blocks * self.lanes), produced)
-        return e.least(e.div(e.mul(group, each), self.inner), self._input_blocks - self.depth)
-
-    @property
-    def _input_blocks(self) -> int:
-        return block_count(self.channels, self.inner)
-
-    def _seen(self, tile: int) -> tuple[int, int]:
-        """The range of input blocks that hold what a group of output blocks needs."""
-        each, produced = self.channels // self.groups, self.filters // self.groups
-        width = self.blocks * self.lanes
-        first = tile * width // produced
-        last = (min((tile + 1) * width, self.filters) - 1) // produced + 1
-        return first * each // self.inner, block_count(last * each, self.inner)
+from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.windows import block_count
 
 
 def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:

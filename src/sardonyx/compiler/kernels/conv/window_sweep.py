@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.tiling.windows import Number, Windows, rest_sizes
 from sardonyx.core.dim import Size, at_least, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType
 from sardonyx.errors import OptionError
@@ -30,9 +31,6 @@ _PIECE = 8
 
 _EDGES = 4
 """Most tiles at an end of a row that are written one by one."""
-
-Number = str | int
-"""An i64 as the code has it: the name of a value, or a number."""
 
 
 @dataclass(frozen=True)
@@ -52,49 +50,6 @@ class Image:
     sizes: tuple[Size, ...]
     blocked: bool = True
     dtype: DType = FLOAT
-
-
-@dataclass(frozen=True)
-class Windows:
-    """How windows move along the spatial axes: one entry an axis, in every attribute.
-
-    Attributes:
-        sizes: Taps of the window.
-        strides: Input places from output to output.
-        padding: Input places before the first that the first window covers; negative where it starts further in. How
-            much is padded behind follows from the sizes of the output.
-        dilations: Input places from tap to tap.
-        base_dilations: How far apart the elements of the input are, with zeros between.
-    """
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[Size, ...]
-    dilations: tuple[int, ...]
-    base_dilations: tuple[int, ...]
-
-    @staticmethod
-    def of(
-        sizes: tuple[int, ...],
-        strides: tuple[int, ...] | None = None,
-        padding: tuple[Size, ...] | None = None,
-        dilations: tuple[int, ...] | None = None,
-        base_dilations: tuple[int, ...] | None = None,
-    ) -> Windows:
-        """Windows of which what is not given is 1, or no padding.
-
-        Raises:
-            OptionError: The padding of a dilated input is no number.
-        """
-        ones = (1,) * len(sizes)
-        made = Windows(sizes, strides or ones, padding or (0,) * len(sizes), dilations or ones, base_dilations or ones)
-        for low, base in zip(made.padding, made.base_dilations, strict=True):
-            if base > 1 and not isinstance(low, int):
-                raise OptionError(
-                    f"the padding {low} of a dilated input is not known when code is generated.",
-                    remedy="Give it as a number.",
-                )
-        return made
 
 
 @dataclass(frozen=True)
@@ -487,18 +442,6 @@ def steps(e: Emitter, start: Number, end: Number, step: int = 1, *, opaque: bool
         return
     with e.loop(start, end, step, opaque=opaque) as at:
         yield at
-
-
-def rest_sizes(most: int) -> list[int]:
-    """Sizes of which each, used once or not, make up any number of outputs below that of a full tile."""
-    half = most // 2
-    powers = [1 << power for power in reversed(range((most - 1 - half).bit_length()))]
-    return [half, *powers] if half else []
-
-
-def block_count(channels: int, lanes: int) -> int:
-    """How many blocks a blocked image of so many channels has."""
-    return int(ceil_div(channels, lanes))  # type: ignore[arg-type]
 
 
 def block_of(e: Emitter, element: str, literal: str, count: int) -> str:

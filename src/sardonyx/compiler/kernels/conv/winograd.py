@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.conv.window_sweep import Image, Number
+from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.compiler.tiling.toom_cook import transform_input, transform_output, transform_weight
+from sardonyx.compiler.tiling.windows import Number
 from sardonyx.compiler.tiling.winograd import Winograd
 from sardonyx.core.dim import Size, ceil_div
 

@@ -16,21 +16,13 @@ from dataclasses import dataclass
 from sardonyx.compiler.codegen.integer_dot import each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
-from sardonyx.compiler.kernels.gemm.gemv import is_narrow, of_few_columns, of_one_row
-from sardonyx.compiler.kernels.gemm.microkernel import (
-    WAIT,
-    Tile,
-    accumulate,
-    gated_tile,
-    multiply_add,
-    read,
-    tile_for,
-    wide_tile,
-)
+from sardonyx.compiler.kernels.gemm.gemv import of_few_columns, of_one_row
+from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
 from sardonyx.compiler.kernels.gemm.operands import Matrix, Packed, Place, Product, Turned
 from sardonyx.compiler.kernels.gemm.packing import fill, pack, pack_gates
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.gemm import WAIT, Tile, gated_tile, is_narrow, tile_for, wide_tile
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import DType, numpy_dtype
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
-from sardonyx.compiler.kernels.gemm.microkernel import Tile, multiply_add, read
+from sardonyx.compiler.kernels.gemm.microkernel import multiply_add, read
 from sardonyx.compiler.kernels.gemm.operands import Packed, Product
 from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.tiling.gemm import Tile
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import DType, is_float
 
@@ -21,11 +22,6 @@ ROWS = 4
 
 ITEM = 64
 """Rows, or columns of the one row, in a work item."""
-
-
-def is_narrow(tile: Tile, n: Size) -> bool:
-    """Whether so few columns are known to be that dot products are better than tiles."""
-    return isinstance(n, int) and 0 < n <= tile.lanes // 4
 
 
 def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:

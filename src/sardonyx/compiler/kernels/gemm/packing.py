@@ -6,11 +6,11 @@ import numpy as np
 
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.load_store import memory_type
-from sardonyx.compiler.kernels.gemm.gemv import is_narrow
-from sardonyx.compiler.kernels.gemm.microkernel import Tile, gated_tile, read, tile_for
+from sardonyx.compiler.kernels.gemm.microkernel import read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.gemm import Tile, gated_tile, is_narrow, tile_for
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import DType, dtype_of
 
