@@ -15,7 +15,7 @@ from sardonyx.cli import main
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command line did."""
+    """Exit code and output of a command line."""
 
     code: int
     out: str
@@ -39,7 +39,7 @@ def suites() -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line in this process."""
+    """Return a function that runs a command line in this process."""
 
     def command(*arguments: object) -> Outcome:
         capsys.readouterr()
@@ -54,7 +54,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def two_layers(tmp_path: Path) -> Path:
-    """Two matrix products with an idle Identity between, for an open batch."""
+    """Return a model of two matrix products with an Identity between, for an open batch."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
         layers (float[N, 2] x) => (float[N, 2] y)

@@ -25,15 +25,13 @@ LINES: dict[str, Callable[[Commands], str]] = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_what_check_recommends_is_a_command_that_works(
-    line: Callable[[Commands], str], run: Run, two_layers: Path
-) -> None:
+def test_a_command_that_check_recommends_works(line: Callable[[Commands], str], run: Run, two_layers: Path) -> None:
     program, *arguments = shlex.split(line(Commands(str(two_layers))))
     assert program == "sardonyx"
     assert run(*arguments).code == 0
     assert two_layers.with_name("layers.repaired.onnx").exists()
 
 
-def test_every_kind_of_recommendation_is_tried_here() -> None:
+def test_every_kind_of_recommendation_is_tested() -> None:
     kinds = {name for name in vars(Commands) if not name.startswith("_")} - {"source"}
     assert kinds <= {line.split(" ")[0] for line in LINES}

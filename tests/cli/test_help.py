@@ -32,17 +32,17 @@ def test_every_verb_has_help_with_an_example(run: Run, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_line_in_the_list_is_the_verbs_own_first_sentence(verb: str) -> None:
+def test_the_help_line_of_a_verb_starts_its_docstring(verb: str) -> None:
     first = inspect.getdoc(module_of(verb).command).split("\n")[0]
     assert first.startswith(VERBS[verb].rstrip(".").split(":")[0])
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "view"])
-def test_every_verb_but_the_browsers_speaks_json(verb: str) -> None:
+def test_every_verb_but_view_prints_json(verb: str) -> None:
     assert "as_json" in inspect.signature(module_of(verb).command).parameters
 
 
-def test_the_list_of_verbs_comes_without_loading_the_models_library() -> None:
+def test_the_list_of_verbs_imports_no_heavy_library() -> None:
     script = (
         "import sys\nfrom sardonyx.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as ended:\n    assert not ended.code\n"
@@ -51,12 +51,12 @@ def test_the_list_of_verbs_comes_without_loading_the_models_library() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
-def test_the_version(run: Run) -> None:
+def test_version_option_prints_the_version(run: Run) -> None:
     assert run("--version").out.strip() == __version__
 
 
 @pytest.mark.parametrize("arguments", [["no-such-verb"], ["info"], ["info", "model.onnx", "--no-such-option"]])
-def test_what_makes_no_sense_exits_with_2(run: Run, arguments: list[str]) -> None:
+def test_invalid_requests_exit_with_2(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).code == 2
 
 
@@ -66,7 +66,7 @@ def test_the_reference_page_is_current() -> None:
     )
 
 
-def test_the_package_runs_as_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_package_is_executable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["sardonyx", "--version"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("sardonyx", run_name="__main__")

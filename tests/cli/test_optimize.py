@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 CLASSIFIER = demo.path("digits_classifier")
 
 
-def test_it_writes_a_better_model_and_tells_what_was_done(run: Run, tmp_path: Path) -> None:
+def test_optimize_writes_a_better_model_and_a_report(run: Run, tmp_path: Path) -> None:
     better, page = tmp_path / "better.onnx", tmp_path / "report.html"
     outcome = run("optimize", CLASSIFIER, "-o", better, "--report", page, "--explain")
     assert outcome.code == 0
@@ -27,7 +27,7 @@ def test_it_writes_a_better_model_and_tells_what_was_done(run: Run, tmp_path: Pa
     assert "<svg" in page.read_text(encoding="utf-8")
 
 
-def test_json_is_all_that_is_printed(run: Run, two_layers: Path, tmp_path: Path) -> None:
+def test_json_output_is_a_single_value(run: Run, two_layers: Path, tmp_path: Path) -> None:
     outcome = run("optimize", two_layers, "-o", tmp_path / "better.onnx", "--json")
     report = outcome.json
     assert report["before"]["nodes"] == 3
@@ -37,7 +37,7 @@ def test_json_is_all_that_is_printed(run: Run, two_layers: Path, tmp_path: Path)
     assert report["written"] == str(tmp_path / "better.onnx")
 
 
-def test_passes_and_skip_choose(run: Run, two_layers: Path, tmp_path: Path) -> None:
+def test_passes_and_skip_select_passes(run: Run, two_layers: Path, tmp_path: Path) -> None:
     better = tmp_path / "better.onnx"
     run("optimize", two_layers, "-o", better, "--passes", "eliminate_identity,eliminate_nop_cast", "--no-measure")
     assert [node.op_type for node in onnx.load(better).graph.node] == ["MatMul", "MatMul"]
@@ -45,14 +45,14 @@ def test_passes_and_skip_choose(run: Run, two_layers: Path, tmp_path: Path) -> N
     assert len(onnx.load(better).graph.node) == 3
 
 
-def test_real_inputs(run: Run, two_layers: Path, tmp_path: Path) -> None:
+def test_real_inputs_are_the_only_sample(run: Run, two_layers: Path, tmp_path: Path) -> None:
     inputs = tmp_path / "real.npz"
     np.savez(inputs, x=np.ones((4, 2), np.float32))
     assert run("optimize", two_layers, "--inputs", inputs, "--json").json["verdict"]["samples"] == 1
 
 
 @pytest.mark.parametrize(
-    ("array", "told"),
+    ("array", "message"),
     [
         (np.ones((4, 2)), "'x' is float64 [4, 2], and the model takes FLOAT [N,2]. Convert"),
         (np.ones((4, 3), np.float32), "'x' is float32 [4, 3], and the model takes FLOAT [N,2]. Give"),
@@ -60,14 +60,14 @@ def test_real_inputs(run: Run, two_layers: Path, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("verb", [("optimize",), ("fp16", "--auto")])
-def test_inputs_that_the_model_does_not_take(
-    run: Run, two_layers: Path, tmp_path: Path, array: np.ndarray, told: str, verb: tuple[str, ...]
+def test_invalid_inputs_are_refused(
+    run: Run, two_layers: Path, tmp_path: Path, array: np.ndarray, message: str, verb: tuple[str, ...]
 ) -> None:
     inputs = tmp_path / "wrong.npz"
     np.savez(inputs, x=array)
     outcome = run(*verb, two_layers, "--inputs", inputs, "-o", tmp_path / "out.onnx")
     assert outcome.code == 2
-    assert told in outcome.err
+    assert message in outcome.err
     assert not (tmp_path / "out.onnx").exists()
 
 
@@ -80,7 +80,7 @@ def test_strict_exits_with_3_and_writes_nothing(run: Run, two_layers: Path, tmp_
     assert outcome.json["error"]["remedy"].startswith("Drop --no-verify")
 
 
-def test_rules_of_the_users_own(run: Run, tmp_path: Path) -> None:
+def test_user_rules_are_loaded_from_a_file(run: Run, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { h = Relu(x) y = Relu(h) }'
     )
@@ -92,7 +92,7 @@ def test_rules_of_the_users_own(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("\nraise ValueError('no')", "rules.py, line 2: running it failed: ValueError: no"),
         ("import sys\nsys.exit(5)", "rules.py, line 2: running it failed: SystemExit: 5"),
@@ -100,20 +100,20 @@ def test_rules_of_the_users_own(run: Run, tmp_path: Path) -> None:
         ("x = 1", "rules.py: defines no rule"),
     ],
 )
-def test_a_file_of_rules_that_cannot_be_run(run: Run, tmp_path: Path, code: str, told: str) -> None:
+def test_an_invalid_file_of_rules_is_refused(run: Run, tmp_path: Path, code: str, message: str) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(code, encoding="utf-8")
     outcome = run("optimize", CLASSIFIER, "--rules", rules)
     assert outcome.code == 1
-    assert told in outcome.err
+    assert message in outcome.err
 
 
-def test_no_passes_named_are_none(run: Run, two_layers: Path) -> None:
+def test_an_empty_list_of_passes_changes_nothing(run: Run, two_layers: Path) -> None:
     report = run("optimize", two_layers, "--passes", "", "--no-measure", "--json").json
     assert report["before"] == report["after"]
 
 
-def test_text_goes_in_and_out(run: Run, two_layers: Path, tmp_path: Path) -> None:
+def test_text_models_are_read_and_written(run: Run, two_layers: Path, tmp_path: Path) -> None:
     text, better = tmp_path / "layers.onnxtxt", tmp_path / "better.onnxtxt"
     assert run("convert", two_layers, "-o", text).code == 0
     assert run("optimize", text, "-o", better).code == 0
@@ -131,14 +131,14 @@ def test_text_goes_in_and_out(run: Run, two_layers: Path, tmp_path: Path) -> Non
         ([CLASSIFIER, "--inputs", CLASSIFIER], str(CLASSIFIER)),
     ],
 )
-def test_what_makes_no_sense_is_named(run: Run, arguments: list[object], word: str) -> None:
+def test_invalid_requests_are_named(run: Run, arguments: list[object], word: str) -> None:
     outcome = run("optimize", *arguments)
     assert outcome.code == 2
     assert word in outcome.err
     assert "Traceback" not in outcome.err
 
 
-def test_simplify_keeps_every_bit(run: Run, tmp_path: Path) -> None:
+def test_simplify_is_bit_exact(run: Run, tmp_path: Path) -> None:
     simpler = tmp_path / "simpler.onnx"
     outcome = run("simplify", CLASSIFIER, "-o", simpler, "--json")
     assert outcome.json["verdict"]["exact"]
@@ -151,11 +151,11 @@ def test_simplify_keeps_every_bit(run: Run, tmp_path: Path) -> None:
 
 def test_passes_lists_all_with_their_exactness(run: Run) -> None:
     listed = run("passes", "--json").json
-    assert {each["exactness"] for each in listed} >= {"exact", "reassociates"}
-    assert all(each["description"] for each in listed)
-    told = {each["name"]: each["description"] for each in listed}
-    assert told["eliminate_double_inverse"] == "Not of Not. Neg of Neg. Reciprocal of Reciprocal."
-    assert [each["name"] for each in listed] == [each.name for each in describe_passes()]
+    assert {info["exactness"] for info in listed} >= {"exact", "reassociates"}
+    assert all(info["description"] for info in listed)
+    descriptions = {info["name"]: info["description"] for info in listed}
+    assert descriptions["eliminate_double_inverse"] == "Not of Not. Neg of Neg. Reciprocal of Reciprocal."
+    assert [info["name"] for info in listed] == [info.name for info in describe_passes()]
     assert "fuse_bn_into_conv" in run("passes").out
     assert "fuse_bn_into_conv" not in exact_passes()
     assert run("passes", "--target", "abacus").code == 2
@@ -172,7 +172,7 @@ def test_passes_lists_all_with_their_exactness(run: Run) -> None:
         ),
     ],
 )
-def test_what_a_newer_opset_would_gain_is_what_it_gains(
+def test_predicted_gains_of_a_newer_opset_are_real(
     run: Run, suites: Path, tmp_path: Path, name: str, gains: dict[int, tuple[int, str]]
 ) -> None:
     def optimized(*options: object) -> tuple[str, dict[str, int], int]:
@@ -181,10 +181,10 @@ def test_what_a_newer_opset_would_gain_is_what_it_gains(
         report = run("optimize", suites / "real" / f"{name}.onnx", "--no-verify", "--json", *options).json
         return out, report["by_pass"], len(onnx.load(better).graph.node)
 
-    said, _, nodes = optimized()
+    output, _, nodes = optimized()
     for opset, (times, label) in gains.items():
-        assert f"{times} more fusion{'s' if times > 1 else ''} with --opset {opset}" in said
-        then, fired, fewer = optimized("--opset", opset)
-        assert "proved" in then and fired[label] == times and fewer < nodes
-        assert f"with --opset {opset}\n" not in then
+        assert f"{times} more fusion{'s' if times > 1 else ''} with --opset {opset}" in output
+        raised, by_pass, fewer = optimized("--opset", opset)
+        assert "proved" in raised and by_pass[label] == times and fewer < nodes
+        assert f"with --opset {opset}\n" not in raised
         nodes = fewer

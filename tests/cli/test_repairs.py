@@ -1,4 +1,4 @@
-"""The command that a finding of ``check`` recommends repairs it."""
+"""The command that a finding of ``check`` recommends repairs the finding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPAIRED = (
     "weight-denormal",
     "weight-is-input",
 )
-"""The findings that have a command."""
+"""Codes of findings that have a command."""
 
 
 def findings(path: Path, code: str) -> list[Finding]:
@@ -38,24 +38,24 @@ def findings(path: Path, code: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize("code", REPAIRED)
-def test_the_finding_is_gone_after_its_command(code: str, run: Run, tmp_path: Path) -> None:
+def test_a_command_repairs_its_finding(code: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     model, _ = EXAMPLES[code]
     onnx.save(model(), path)
-    found = findings(path, code)
-    for _ in found:
-        program, *arguments = shlex.split(found[0].command)
+    remaining = findings(path, code)
+    for _ in remaining:
+        program, *arguments = shlex.split(remaining[0].command)
         assert program == "sardonyx"
         outcome = run(*arguments)
         assert outcome.code == 0, outcome.err
         path.with_name("model.repaired.onnx").replace(path)
-        found = findings(path, code)
-        if not found:
+        remaining = findings(path, code)
+        if not remaining:
             return
-    assert not found
+    assert not remaining
 
 
-def test_every_code_that_has_a_command_is_tried() -> None:
+def test_every_code_with_a_command_is_tested() -> None:
     recommending = {
         finding.code for model, _ in EXAMPLES.values() for finding in check(model(), lint=True) if finding.command
     }
@@ -63,7 +63,7 @@ def test_every_code_that_has_a_command_is_tried() -> None:
 
 
 @pytest.mark.parametrize("code", ["unused-weight", "duplicate-weight"])
-def test_weights_that_callers_can_give_are_frozen_on_the_way(code: str, run: Run, tmp_path: Path) -> None:
+def test_overridable_weights_are_frozen_by_the_repair(code: str, run: Run, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
         net (float[2] x, float[2] a, float[2] b, float[2] c) => (float[2] y) { t = Add(x, a) y = Mul(t, b) }"""
@@ -72,7 +72,7 @@ def test_weights_that_callers_can_give_are_frozen_on_the_way(code: str, run: Run
         model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [2], [1.0, 2.0]))
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    found = findings(path, code)
-    assert found
-    assert run(*shlex.split(found[0].command)[1:]).code == 0
+    remaining = findings(path, code)
+    assert remaining
+    assert run(*shlex.split(remaining[0].command)[1:]).code == 0
     assert not findings(path.with_name("model.repaired.onnx"), code)

@@ -28,19 +28,19 @@ def run(name: str, image: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(keys, model.run(keys, {"image": image}), strict=True))
 
 
-def hits(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> np.ndarray:
-    """(found, digits): same image, same label, and intersection over union of at least one half."""
-    a, b = found["boxes"][:, None], truth["boxes"][None]
+def hits(detections: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> np.ndarray:
+    """Return (detections, digits): same image, same label, intersection over union of at least one half."""
+    a, b = detections["boxes"][:, None], truth["boxes"][None]
     size = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
     overlap = size.prod(-1)
     union = (a[..., 2:] - a[..., :2]).prod(-1) + (b[..., 2:] - b[..., :2]).prod(-1) - overlap
-    same = [found[key][:, None] == truth[key][None] for key in ("labels", "image_index")]
+    same = [detections[key][:, None] == truth[key][None] for key in ("labels", "image_index")]
     return (overlap >= 0.5 * union) & same[0] & same[1]
 
 
-def f1(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> float:
-    matched = int(hits(found, truth).any(axis=0).sum())
-    return 2 * matched / (len(found["labels"]) + len(truth["labels"]))
+def f1(detections: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> float:
+    matched = int(hits(detections, truth).any(axis=0).sum())
+    return 2 * matched / (len(detections["labels"]) + len(truth["labels"]))
 
 
 @pytest.mark.parametrize("name", demo.names())
@@ -49,13 +49,13 @@ def test_model_passes_the_full_checker(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", demo.names())
-def test_onnxruntime_answers_as_pytorch_did(name: str) -> None:
+def test_onnxruntime_computes_the_results_of_pytorch(name: str) -> None:
     expected = demo.outputs(name)
-    answered = run(name, demo.inputs(name)["image"])
-    assert answered.keys() == expected.keys()
+    actual = run(name, demo.inputs(name)["image"])
+    assert actual.keys() == expected.keys()
     for key, value in expected.items():
-        assert answered[key].dtype == value.dtype
-        np.testing.assert_allclose(answered[key], value, rtol=1e-4, atol=1e-4 * np.abs(value).max())
+        assert actual[key].dtype == value.dtype
+        np.testing.assert_allclose(actual[key], value, rtol=1e-4, atol=1e-4 * np.abs(value).max())
 
 
 @pytest.mark.parametrize("name", demo.names())
@@ -70,13 +70,13 @@ def test_arrays_are_named_and_shaped_as_the_graph_declares(name: str) -> None:
         assert all(dim.dim_param or dim.dim_value == size for dim, size in zip(dims, shape, strict=True))
 
 
-def test_classifier_knows_held_out_digits() -> None:
+def test_classifier_recognizes_held_out_digits() -> None:
     predicted = run("digits_classifier", demo.inputs("digits_classifier")["image"])["probabilities"].argmax(axis=1)
     assert (predicted == demo.truth("digits_classifier")["labels"]).mean() >= 0.99
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_classifier_takes_any_batch(batch: int) -> None:
+def test_classifier_accepts_any_batch(batch: int) -> None:
     image = demo.inputs("digits_classifier")["image"][:batch]
     probabilities = run("digits_classifier", image)["probabilities"]
     np.testing.assert_allclose(probabilities.sum(axis=1), np.ones(batch), rtol=1e-5)
@@ -84,8 +84,8 @@ def test_classifier_takes_any_batch(batch: int) -> None:
 
 
 def test_detector_finds_held_out_digits() -> None:
-    found = run("digits_detector", demo.inputs("digits_detector")["image"])
-    assert f1(found, demo.truth("digits_detector")) >= 0.95
+    detections = run("digits_detector", demo.inputs("digits_detector")["image"])
+    assert f1(detections, demo.truth("digits_detector")) >= 0.95
 
 
 @pytest.mark.parametrize(("top", "left", "bottom", "right"), [(0, 0, 0, 0), (5, 9, 8, 12), (32, 0, 0, 61)])
@@ -101,27 +101,27 @@ def test_detector_finds_digits_in_one_large_mosaic() -> None:
     image, truth = demo.inputs("digits_detector")["image"], demo.truth("digits_detector")
     height, width = image.shape[2:]
     mosaic = np.block([[image[row * 4 + column, 0] for column in range(4)] for row in range(2)])[None, None]
-    place = truth["image_index"]
-    offset = np.stack([place % 4 * width, place // 4 * height], axis=1).astype(np.float32)
-    moved = {**truth, "boxes": truth["boxes"] + np.tile(offset, 2), "image_index": np.zeros_like(place)}
+    scene = truth["image_index"]
+    offset = np.stack([scene % 4 * width, scene // 4 * height], axis=1).astype(np.float32)
+    moved = {**truth, "boxes": truth["boxes"] + np.tile(offset, 2), "image_index": np.zeros_like(scene)}
     assert f1(run("digits_detector", mosaic), moved) >= 0.95
 
 
-def test_detector_finds_the_digits_that_a_crop_leaves_whole() -> None:
+def test_detector_finds_whole_digits_of_a_crop() -> None:
     image, truth = demo.inputs("digits_detector")["image"], demo.truth("digits_detector")
     top, left, height, width = 11, 20, 67, 85
-    found = run("digits_detector", image[:, :, top : top + height, left : left + width])
+    detections = run("digits_detector", image[:, :, top : top + height, left : left + width])
     boxes = truth["boxes"] - np.float32([left, top, left, top])
     whole = (boxes >= 2).all(axis=1) & (boxes <= np.float32([width - 2, height - 2] * 2)).all(axis=1)
-    kept = {"boxes": boxes[whole], **{key: truth[key][whole] for key in ("labels", "image_index")}}
+    digits = {"boxes": boxes[whole], **{key: truth[key][whole] for key in ("labels", "image_index")}}
     assert whole.sum() >= 10
-    assert hits(found, kept).any(axis=0).mean() >= 0.95
+    assert hits(detections, digits).any(axis=0).mean() >= 0.95
 
 
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (33, 47), (300, 200)])
 def test_detector_finds_nothing_on_paper(size: tuple[int, int]) -> None:
-    found = run("digits_detector", np.full((2, 1, *size), PAPER, np.float32))
-    assert {key: value.shape for key, value in found.items()} == {
+    detections = run("digits_detector", np.full((2, 1, *size), PAPER, np.float32))
+    assert {key: value.shape for key, value in detections.items()} == {
         "boxes": (0, 4),
         "scores": (0,),
         "labels": (0,),
@@ -129,7 +129,7 @@ def test_detector_finds_nothing_on_paper(size: tuple[int, int]) -> None:
     }
 
 
-def test_models_are_raw() -> None:
+def test_models_are_not_optimized() -> None:
     used = {name: {node.op_type for node in onnx.load(demo.path(name)).graph.node} for name in demo.names()}
     assert {"Constant", "BatchNormalization", "Erf", "Reshape"} <= used["digits_classifier"]
     assert {"Constant", "BatchNormalization", "InstanceNormalization", "Shape", "Range", "Resize", "If"} <= used[
@@ -139,7 +139,7 @@ def test_models_are_raw() -> None:
 
 
 @pytest.mark.parametrize("name", demo.names())
-def test_model_tells_nothing_of_the_machine_that_made_it(name: str) -> None:
+def test_model_holds_no_path_or_metadata_of_the_exporting_machine(name: str) -> None:
     model = onnx.load(demo.path(name))
     for initializer in model.graph.initializer:
         initializer.ClearField("raw_data")
@@ -148,18 +148,18 @@ def test_model_tells_nothing_of_the_machine_that_made_it(name: str) -> None:
     assert not any(node.doc_string for node in model.graph.node)
 
 
-def test_everything_shipped_is_small() -> None:
+def test_shipped_files_are_small() -> None:
     folder = demo.path("digits_classifier").parent
     assert sum(file.stat().st_size for file in folder.iterdir() if file.suffix in {".onnx", ".npz"}) < 1_500_000
 
 
-def test_unknown_name_is_refused_with_the_known_ones() -> None:
+def test_unknown_name_is_refused_with_the_known_names() -> None:
     with pytest.raises(OptionError, match="digits_classifier or digits_detector"):
         demo.path("../digits_classifier")
 
 
 @pytest.mark.long
-def test_script_trains_the_classifier_anew(tmp_path: Path) -> None:
+def test_script_retrains_the_classifier(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     script = Path(__file__).parents[2] / "examples" / "train_digits.py"

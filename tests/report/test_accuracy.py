@@ -1,4 +1,4 @@
-"""Where two models part is named by the first layer, whatever fits into memory at a time."""
+"""The first differing layer is named, for any memory budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def classifier() -> onnx.ModelProto:
 
 
 def wrong_in(layer: int) -> tuple[onnx.ModelProto, str]:
-    """The classifier with larger weights of its ``layer``-th product or convolution, and what that layer makes."""
+    """Return the classifier with larger weights in its ``layer``-th product or convolution, and that layer's output."""
     model = classifier()
     nodes = [node for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
     node = nodes[layer]
@@ -38,38 +38,40 @@ def images() -> dict[str, np.ndarray]:
 def test_the_first_layer_that_differs_is_named(budget: int) -> None:
     for layer in (0, 1, -1):
         other, tensor = wrong_in(layer)
-        found = compare(classifier(), other, providers=["reference"], inputs=images(), tolerance=1e-6, budget=budget)
-        assert not found.equal
-        assert found.first is not None and found.first.tensor == tensor
-        assert all(each.error <= 1e-6 for each in found.layers[:-1])
+        comparison = compare(
+            classifier(), other, providers=["reference"], inputs=images(), tolerance=1e-6, budget=budget
+        )
+        assert not comparison.equal
+        assert comparison.first is not None and comparison.first.tensor == tensor
+        assert all(layer_error.error <= 1e-6 for layer_error in comparison.layers[:-1])
 
 
-def test_layers_of_equal_models_are_compared_when_asked() -> None:
-    found = compare(classifier(), classifier(), providers=["reference"], inputs=images(), all_layers=True)
-    assert found.equal and found.first is None and found.unpaired == 0
-    assert len(found.layers) == len(classifier().graph.node) - 1
-    assert all(each.error == 0 for each in (*found.outputs, *found.layers))
+def test_layers_of_equal_models_are_compared_on_request() -> None:
+    comparison = compare(classifier(), classifier(), providers=["reference"], inputs=images(), all_layers=True)
+    assert comparison.equal and comparison.first is None and comparison.unpaired == 0
+    assert len(comparison.layers) == len(classifier().graph.node) - 1
+    assert all(layer_error.error == 0 for layer_error in (*comparison.outputs, *comparison.layers))
     assert compare(classifier(), classifier(), providers=["reference"], inputs=images()).layers == ()
 
 
-def test_two_providers_of_one_model() -> None:
-    found = compare(classifier(), providers=["reference", "native"], inputs=images(), all_layers=True)
-    assert found.equal and 0 < max(each.error for each in found.layers) < 1e-4
+def test_two_providers_of_one_model_are_compared() -> None:
+    comparison = compare(classifier(), providers=["reference", "native"], inputs=images(), all_layers=True)
+    assert comparison.equal and 0 < max(layer_error.error for layer_error in comparison.layers) < 1e-4
 
 
 def test_two_precisions_are_compared_in_the_wider() -> None:
     half = convert_float_to_float16(classifier()).model
-    found = compare(classifier(), half, providers=["reference"], inputs=images(), tolerance=1e-2, all_layers=True)
-    assert found.equal
-    assert 0 < found.outputs[0].error < 1e-2
+    comparison = compare(classifier(), half, providers=["reference"], inputs=images(), tolerance=1e-2, all_layers=True)
+    assert comparison.equal
+    assert 0 < comparison.outputs[0].error < 1e-2
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_incomparable_models_are_refused() -> None:
     with pytest.raises(OptionError, match="nothing to compare"):
         compare(classifier(), providers=["reference"])
     renamed = classifier()
     renamed.graph.input[0].name = "elsewhere"
     for node in renamed.graph.node:
         node.input[:] = ["elsewhere" if name == classifier().graph.input[0].name else name for name in node.input]
-    with pytest.raises(OptionError, match="is not fed"):
+    with pytest.raises(OptionError, match="of the second model is missing"):
         compare(classifier(), renamed, providers=["reference"], inputs=images())

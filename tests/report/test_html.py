@@ -25,7 +25,7 @@ def parts() -> tuple[Report, Summary, Summary]:
 
 
 class Balanced(HTMLParser):
-    """Checks that every element is closed where it was opened."""
+    """Parser that asserts that every element is closed in order."""
 
     VOID = ("meta", "br", "!doctype")
 
@@ -44,7 +44,7 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_needs_nothing_from_elsewhere(parts: tuple[Report, Summary, Summary]) -> None:
+def test_the_page_is_well_formed_and_self_contained(parts: tuple[Report, Summary, Summary]) -> None:
     page = html.page("a & b.onnx", *parts, TIMING)
     parser = Balanced()
     parser.feed(page)
@@ -53,7 +53,7 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(parts: tuple[Report,
     assert not re.search(r"https?://|<script|<link|src=|@import|url\(", page)
 
 
-def test_it_tells_what_the_report_tells(parts: tuple[Report, Summary, Summary]) -> None:
+def test_the_page_shows_the_report(parts: tuple[Report, Summary, Summary]) -> None:
     report, before, after = parts
     page = html.page("model.onnx", *parts, TIMING)
     for word in (*report.by_pass(), *before.operators, "proved", "2.000 ms", "-50.0 %", "batch=2"):
@@ -64,18 +64,28 @@ def test_it_tells_what_the_report_tells(parts: tuple[Report, Summary, Summary]) 
     assert bars.count("<rect") == 2 * len({*before.operators, *after.operators})
 
 
-def test_bars_are_as_long_as_the_numbers() -> None:
+def test_the_latency_row_is_consistent_with_its_change(parts: tuple[Report, Summary, Summary]) -> None:
+    # Drift: the unpaired medians rise by 3 %, while every pair falls by 11 %.
+    drifting = Latency((0.0089, 0.0092), 0.89, 6, "an engine", {}, ((0.0089,) * 6, (0.0092,) * 6))
+    page = html.page("model.onnx", *parts, drifting)
+    (row,) = re.findall(r"<tr><td>latency</td>(.*?)</tr>", page)
+    before, after, change = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert (before, after, change) == ("8.900 ms", "7.921 ms", "-11.0 %")
+    assert "after is before × the median ratio of the pairs" in page
+
+
+def test_bars_are_proportional_to_the_counts() -> None:
     bars = html.operator_bars({"Conv": 4}, {"Conv": 1})
     first, second = map(float, re.findall(r'<rect[^>]* width="([\d.]+)"', bars))
     assert first == pytest.approx(4 * second)
 
 
-def test_latency_that_was_not_measured(parts: tuple[Report, Summary, Summary]) -> None:
+def test_missing_latency_is_explained(parts: tuple[Report, Summary, Summary]) -> None:
     page = html.page("model.onnx", *parts, "no engine <here>")
     assert "no engine &lt;here&gt;" in page
     assert page.count("<svg") == 1
 
 
-def test_a_place_that_cannot_be_written(parts: tuple[Report, Summary, Summary], tmp_path: Path) -> None:
+def test_an_unwritable_path_is_refused(parts: tuple[Report, Summary, Summary], tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         html.write(tmp_path / "absent" / "report.html", "model.onnx", *parts, TIMING)

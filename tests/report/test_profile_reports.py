@@ -1,4 +1,4 @@
-"""What is told of a profile: modules, traces, pages, and plots of memory; each from one small session."""
+"""Reports of a profile: modules, traces, pages, and plots of memory; each from one small session."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rich.console import Console
 
 import sardonyx
 from sardonyx.errors import ModelFileError, OptionError
-from sardonyx.report.flame import Frame, flame, flame_table, joined
+from sardonyx.report.flame import Frame, flame, flame_table, merge_single_children
 from sardonyx.report.kernels import label, main_node, node_names, operators, profile_data
-from sardonyx.report.memory import drawn, memory_svg, memory_tables, write_plot
+from sardonyx.report.memory import largest_arenas, memory_svg, memory_tables, write_plot
 from sardonyx.report.profile_page import write_page
 from sardonyx.report.scopes import Scopes
 from sardonyx.report.trace import module_spans, trace_events, write_trace
@@ -57,13 +57,13 @@ def session() -> sardonyx.Session:
 
 
 @pytest.fixture(scope="module")
-def found(session: sardonyx.Session) -> Profile:
+def profile(session: sardonyx.Session) -> Profile:
     return session.profile(FEEDS, runs=2)
 
 
 @pytest.fixture(scope="module")
-def root(session: sardonyx.Session, found: Profile) -> Frame:
-    return flame(found, Scopes(session.model), operators(session.model), "net")
+def root(session: sardonyx.Session, profile: Profile) -> Frame:
+    return flame(profile, Scopes(session.model), operators(session.model), "net")
 
 
 def model_of(text: str, *weights: str) -> ir.Model:
@@ -80,11 +80,11 @@ def test_scopes_are_paths_in_names() -> None:
     scopes = Scopes(ir.from_proto(NET))
     assert scopes.of("c") == ("body", "0", "fc")
     assert scopes.of("y") == ("head", "fc")
-    assert scopes.of("/stem/MatMul/made") == ("stem",), "the optimizer made it of that node"
+    assert scopes.of("/stem/MatMul/made") == ("stem",), "the optimizer derived the tensor from that node"
     assert scopes.of("nothing") == ()
 
 
-def test_scopes_are_told_by_weights_and_neighbours() -> None:
+def test_scopes_come_from_weights_and_neighbours() -> None:
     model = model_of(
         """net (float[4, 4] x) => (float[4, 4] y) {
             a = MatMul(x, u)
@@ -105,7 +105,7 @@ def test_scopes_are_told_by_weights_and_neighbours() -> None:
     assert scopes.of("e") == ("block",)
 
 
-def test_scopes_are_told_by_metadata() -> None:
+def test_scopes_come_from_metadata() -> None:
     model = model_of("net (float[4] x) => (float[4] y) { y = Relu(x) }")
     (node,) = model.graph
     node.metadata_props["pkg.torch.onnx.name_scopes"] = "['', 'layer1', 'layer1.0', 'layer1.0.relu', 'relu']"
@@ -118,33 +118,33 @@ def test_scopes_are_told_by_metadata() -> None:
 # Modules.
 
 
-def test_modules_hold_all_of_a_run(found: Profile, root: Frame) -> None:
-    inside = sum(each.seconds for each in found.kernels) + sum(seconds for _, seconds in found.interpreted)
-    assert root.total == pytest.approx(inside + found.elsewhere)
-    assert root.count == len(found.kernels) + len(found.interpreted)
+def test_modules_sum_to_the_whole_run(profile: Profile, root: Frame) -> None:
+    inside = sum(kernel.seconds for kernel in profile.kernels) + sum(seconds for _, seconds in profile.interpreted)
+    assert root.total == pytest.approx(inside + profile.elsewhere)
+    assert root.count == len(profile.kernels) + len(profile.interpreted)
     assert {"stem", "body", "head"} <= root.inside.keys()
     leaf = root.inside["head"].inside["Unique"]
     assert leaf.own == leaf.total > 0
     data = root.as_dict()
     assert data["total"] == root.total
-    assert [each["total"] for each in data["inside"]] == sorted((e["total"] for e in data["inside"]), reverse=True)
+    assert [frame["total"] for frame in data["inside"]] == sorted((e["total"] for e in data["inside"]), reverse=True)
 
 
-def test_modules_that_hold_one_other_are_joined() -> None:
+def test_modules_with_a_single_child_are_merged() -> None:
     leaf = Frame("Conv", 2.0, 1)
     tree = Frame("net", 1.0, 0, {"a": Frame("a", 0.0, 0, {"b": Frame("b", 0.0, 0, {"Conv": leaf})})})
-    shown = joined(tree)
+    shown = merge_single_children(tree)
     assert [*shown.inside] == ["a/b"]
     assert shown.total == tree.total
     assert shown.count == tree.count
 
 
-def test_the_table_shows_what_is_around_of_what_it_shows(root: Frame) -> None:
+def test_the_table_shows_the_parents_of_shown_frames(root: Frame) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(flame_table(root, 4))
     text = console.export_text()
     assert "net" in text
-    assert "more, which take less" in text
+    assert "faster frames are hidden" in text
     shown = [line for line in text.splitlines() if line.startswith("│") and "µs" not in line]
     assert len(shown) == 4
 
@@ -152,14 +152,14 @@ def test_the_table_shows_what_is_around_of_what_it_shows(root: Frame) -> None:
 # Kernels.
 
 
-def test_data_names_the_nodes(session: sardonyx.Session, found: Profile) -> None:
-    data = profile_data(found, node_names(session.model))
+def test_profile_data_names_the_nodes(session: sardonyx.Session, profile: Profile) -> None:
+    data = profile_data(profile, node_names(session.model))
     json.dumps(data)
-    assert {"MatMul /stem/MatMul", "Softmax /body/1/Softmax"} <= {each["node"] for each in data["kernels"]}
+    assert {"MatMul /stem/MatMul", "Softmax /body/1/Softmax"} <= {entry["node"] for entry in data["kernels"]}
     assert data["interpreted"][0]["node"] == "Unique /head/Unique"
 
 
-def test_what_the_optimizer_made_bears_the_name_of_what_it_was_made_of(session: sardonyx.Session) -> None:
+def test_a_derived_tensor_has_the_label_of_its_source_node(session: sardonyx.Session) -> None:
     names = node_names(session.model)
     assert label("/stem/MatMul/split", names) == "MatMul /stem/MatMul"
     assert label("unheard of", names) == "'unheard of'"
@@ -176,10 +176,10 @@ def test_a_folded_convolution_is_the_main_node_of_its_kernel() -> None:
     for name, array in arrays.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
     session = sardonyx.Session(model, compile="wait")
-    found = session.profile({"x": np.ones((1, 4, 8, 8), np.float32)}, runs=1)
-    heaviest = max(found.kernels, key=lambda each: each.note.operations or 0)
+    profile = session.profile({"x": np.ones((1, 4, 8, 8), np.float32)}, runs=1)
+    heaviest = max(profile.kernels, key=lambda entry: entry.note.operations or 0)
     assert heaviest.note.main == "a"
-    assert {"a", "b", "y"} <= {tensor for each in found.kernels for tensor in each.note.tensors}
+    assert {"a", "b", "y"} <= {tensor for entry in profile.kernels for tensor in entry.note.tensors}
     assert main_node(heaviest.note, node_names(session.model)).startswith("Conv 'a'")
 
 
@@ -187,49 +187,47 @@ def test_a_folded_convolution_is_the_main_node_of_its_kernel() -> None:
 
 
 def test_a_trace_holds_every_kernel_module_and_thread(
-    session: sardonyx.Session, found: Profile, tmp_path: Path
+    session: sardonyx.Session, profile: Profile, tmp_path: Path
 ) -> None:
     names, scopes = node_names(session.model), Scopes(session.model)
-    write_trace(tmp_path / "trace.json", found, names, scopes)
+    write_trace(tmp_path / "trace.json", profile, names, scopes)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert events == json.loads(json.dumps(trace_events(found, names, scopes)))
+    assert events == json.loads(json.dumps(trace_events(profile, names, scopes)))
     spans = [event for event in events if event["ph"] == "X"]
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in spans)
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert {"run", "modules", "thread 1"} <= set(tracks.values())
     run = [event for event in spans if tracks[event["tid"]] == "run"]
-    assert [e["args"]["kernel"] for e in run if e["cat"] == "kernel"] == [*range(len(found.kernels))]
+    assert [e["args"]["kernel"] for e in run if e["cat"] == "kernel"] == [*range(len(profile.kernels))]
     assert "Unique /head/Unique" in [event["name"] for event in run if event["cat"] == "interpreter"]
     assert {"stem", "body", "head"} <= {event["name"] for event in spans if event["cat"] == "module"}
 
 
-def test_modules_lie_in_the_modules_around_them(session: sardonyx.Session, found: Profile) -> None:
-    spans = list(module_spans(found, Scopes(session.model)))
+def test_module_spans_are_nested(session: sardonyx.Session, profile: Profile) -> None:
+    spans = list(module_spans(profile, Scopes(session.model)))
     for depth, _, begin, seconds in spans:
-        around = [s for s in spans if s[0] == depth - 1 and s[2] <= begin and begin + seconds <= s[2] + s[3] + 1e-12]
-        assert not depth or around
+        parents = [s for s in spans if s[0] == depth - 1 and s[2] <= begin and begin + seconds <= s[2] + s[3] + 1e-12]
+        assert not depth or parents
 
 
-def test_files_that_cannot_be_written_are_refused(
-    session: sardonyx.Session, found: Profile, root: Frame, tmp_path: Path
-) -> None:
+def test_unwritable_files_are_refused(session: sardonyx.Session, profile: Profile, root: Frame, tmp_path: Path) -> None:
     names, scopes, absent = node_names(session.model), Scopes(session.model), tmp_path / "absent"
     with pytest.raises(ModelFileError, match="trace"):
-        write_trace(absent / "trace.json", found, names, scopes)
+        write_trace(absent / "trace.json", profile, names, scopes)
     with pytest.raises(ModelFileError, match="page"):
-        write_page(absent / "page.html", "net", found, names, scopes, root, session.memory())
+        write_page(absent / "page.html", "net", profile, names, scopes, root, session.memory())
     with pytest.raises(ModelFileError, match="plot"):
         write_plot(absent / "plot.svg", session.memory(), names, "net")
-    with pytest.raises(OptionError, match=r"\.svg or \.html"):
+    with pytest.raises(OptionError, match=r"Use \.svg or \.html"):
         write_plot(tmp_path / "plot.png", session.memory(), names, "net")
 
 
 # Pages.
 
 
-def test_a_page_stands_alone(session: sardonyx.Session, found: Profile, root: Frame, tmp_path: Path) -> None:
+def test_a_page_is_self_contained(session: sardonyx.Session, profile: Profile, root: Frame, tmp_path: Path) -> None:
     names = node_names(session.model)
-    write_page(tmp_path / "p.html", "a <b>", found, names, Scopes(session.model), root, session.memory())
+    write_page(tmp_path / "p.html", "a <b>", profile, names, Scopes(session.model), root, session.memory())
     text = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "a &lt;b&gt;: profile" in text
     outside = re.findall(r'(?:src|href)="|url\(|@import|<script', text)
@@ -239,16 +237,16 @@ def test_a_page_stands_alone(session: sardonyx.Session, found: Profile, root: Fr
     assert any(name.startswith("Kernels below the roofline") for name in labels)
     assert any(name.startswith("One run over time") for name in labels)
     assert any(name.startswith("Arena") for name in labels)
-    assert all(each.note.title in text for each in found.kernels)
+    assert all(entry.note.title in text for entry in profile.kernels)
     assert "Unique /head/Unique" in text
 
 
-def test_a_page_about_what_is_not_compiled(tmp_path: Path) -> None:
+def test_a_page_of_an_uncompiled_model_reports_the_interpreter(tmp_path: Path) -> None:
     session = sardonyx.Session(NET, compile="off")
-    found = session.profile(FEEDS, runs=1)
+    profile = session.profile(FEEDS, runs=1)
     scopes = Scopes(session.model)
-    names, frames = node_names(session.model), flame(found, scopes, operators(session.model), "net")
-    write_page(tmp_path / "p.html", "net", found, names, scopes, frames, session.memory())
+    names, frames = node_names(session.model), flame(profile, scopes, operators(session.model), "net")
+    write_page(tmp_path / "p.html", "net", profile, names, scopes, frames, session.memory())
     assert "not compiled" in (tmp_path / "p.html").read_text(encoding="utf-8")
 
 
@@ -256,20 +254,20 @@ def test_a_page_about_what_is_not_compiled(tmp_path: Path) -> None:
 
 
 def test_a_picture_shows_every_value_and_the_peak(session: sardonyx.Session) -> None:
-    (arena,) = drawn(session.memory())
+    (arena,) = largest_arenas(session.memory())
     picture = ET.fromstring(memory_svg(arena, node_names(session.model), alone=True))
-    titles = [each.text or "" for each in picture.iter("{http://www.w3.org/2000/svg}title")]
-    assert len(titles) == len([each for each in arena.buffers if not each.inside])
-    assert any("peak:" in (each.text or "") for each in picture.iter("{http://www.w3.org/2000/svg}text"))
+    titles = [entry.text or "" for entry in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == len([entry for entry in arena.buffers if not entry.inside])
+    assert any("peak:" in (entry.text or "") for entry in picture.iter("{http://www.w3.org/2000/svg}text"))
 
 
-def test_the_terminal_shows_how_full_an_arena_is(session: sardonyx.Session) -> None:
+def test_the_terminal_shows_the_occupancy_of_an_arena(session: sardonyx.Session) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
-    held = session.memory()
-    for part in memory_tables(held, node_names(session.model), 1):
+    memory = session.memory()
+    for part in memory_tables(memory, node_names(session.model), 1):
         console.print(part)
     text = console.export_text()
-    (arena,) = drawn(held)
+    (arena,) = largest_arenas(memory)
     assert f"▲ kernel {arena.busiest}" in text
     assert f"Alive at kernel {arena.busiest}" in text
     assert "peak of a call" in text

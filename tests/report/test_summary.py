@@ -13,15 +13,15 @@ from sardonyx.report import latency, tables
 from sardonyx.report.scene import Box, draw
 
 
-def test_interface_operators_and_weights() -> None:
-    found = sardonyx.summary(demo.path("digits_classifier"))
-    (image,), (probabilities,) = found.inputs, found.outputs
+def test_a_summary_holds_interface_operators_and_size() -> None:
+    info = sardonyx.summary(demo.path("digits_classifier"))
+    (image,), (probabilities,) = info.inputs, info.outputs
     assert (image.name, image.type, image.shape) == ("image", "float", ("batch", 1, 8, 8))
     assert probabilities.shape == ("batch", 10)
     proto = onnx.load(demo.path("digits_classifier"))
-    assert found.nodes == sum(found.operators.values()) == len(proto.graph.node)
-    assert found.opsets == {"": 17}
-    assert found.file_bytes == demo.path("digits_classifier").stat().st_size
+    assert info.nodes == sum(info.operators.values()) == len(proto.graph.node)
+    assert info.opsets == {"": 17}
+    assert info.file_bytes == demo.path("digits_classifier").stat().st_size
 
 
 def test_macs_of_a_convolution_by_hand() -> None:
@@ -41,7 +41,7 @@ def test_memory_peak_by_hand() -> None:
     assert sardonyx.summary(proto, sizes={"N": 10}).peak_memory == 3 * 10 * 4
 
 
-def test_depth_of_bodies() -> None:
+def test_the_depth_of_nested_bodies_is_counted() -> None:
     proto = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
         g (bool c, float[N] x) => (float[N] y) {
@@ -49,9 +49,9 @@ def test_depth_of_bodies() -> None:
                       else_branch = e () => (float[N] b) { b = Neg(x) }>
         }"""
     )
-    found = sardonyx.summary(proto)
-    assert found.control_flow_depth == 1
-    assert found.nodes == 3
+    info = sardonyx.summary(proto)
+    assert info.control_flow_depth == 1
+    assert info.nodes == 3
 
 
 def test_external_data_counts_as_the_file(tmp_path: Path) -> None:
@@ -60,47 +60,49 @@ def test_external_data_counts_as_the_file(tmp_path: Path) -> None:
     assert sardonyx.summary(path).file_bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
 
 
-def test_a_model_in_memory_has_no_file_and_stays_as_it_is() -> None:
+def test_a_model_in_memory_has_no_file_and_is_not_changed() -> None:
     model = sardonyx.load(demo.path("digits_classifier"))
     before = sardonyx.summary(model)
     assert before.file_bytes is None
     assert all(value.shape is None or "unk" not in str(value.shape) for node in model.graph for value in node.outputs)
 
 
-def test_latency_is_of_pairs_on_given_inputs() -> None:
+def test_latency_is_measured_in_pairs_on_real_inputs() -> None:
     path = demo.path("digits_classifier")
     feeds = {"image": demo.inputs("digits_classifier")["image"][:4]}
-    found = latency.measure([path, path], feeds=feeds, budget=0.05)
-    assert found.sizes == {"batch": 4}
-    assert found.runs == len(found.times[0]) == len(found.times[1]) >= 5
-    assert min(found.seconds) > 0
+    timing = latency.measure([path, path], feeds=feeds, budget=0.05)
+    assert timing.sizes == {"batch": 4}
+    assert timing.runs == len(timing.times[0]) == len(timing.times[1]) >= 5
+    assert min(timing.seconds) > 0
 
 
-def test_latency_draws_inputs_that_run() -> None:
-    found = latency.measure([demo.path("digits_detector")] * 2, budget=0.05)
-    assert set(found.sizes) == {"batch", "height", "width"}
+def test_latency_draws_valid_inputs() -> None:
+    timing = latency.measure([demo.path("digits_detector")] * 2, budget=0.05)
+    assert set(timing.sizes) == {"batch", "height", "width"}
 
 
-def test_latency_in_a_process_of_its_own_outlives_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_latency_in_a_child_process_survives_a_crash_of_the_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     path = demo.path("digits_classifier")
     feeds = {"image": demo.inputs("digits_classifier")["image"][:4]}
-    found = latency.measure_apart([path, path], feeds=feeds, budget=0.05)
-    assert found.sizes == {"batch": 4}
-    assert found.runs == len(found.times[0]) == len(found.times[1]) >= 5
+    timing = latency.measure_in_child([path, path], feeds=feeds, budget=0.05)
+    assert timing.sizes == {"batch": 4}
+    assert timing.runs == len(timing.times[0]) == len(timing.times[1]) >= 5
     (tmp_path / "onnxruntime.py").write_text("import os\nos.abort()\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(EvaluationError, match="ended with code -6"):
-        latency.measure_apart([path, path], feeds=feeds, budget=0.05)
+        latency.measure_in_child([path, path], feeds=feeds, budget=0.05)
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0"), (1234, "1,234"), (12_300_000, "12.3 M"), (45 * 10**9, "45.0 G"), (None, "—")]
 )
-def test_numbers_for_reading(number: int | None, text: str) -> None:
+def test_numbers_are_formatted_for_readers(number: int | None, text: str) -> None:
     assert tables.count(number) == text
 
 
-def test_bytes_for_reading() -> None:
+def test_bytes_are_formatted_for_readers() -> None:
     assert [tables.size(n) for n in (12, 2048, 3 << 20, 5 << 30)] == ["12 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
 
 

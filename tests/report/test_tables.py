@@ -1,13 +1,16 @@
-"""What the tables say of an optimization."""
+"""Tables of an optimization."""
 
 from __future__ import annotations
 
+import io
+
 from onnx import parser
+from rich.console import Console
 
 from sardonyx import demo
 from sardonyx.report.latency import Latency
 from sardonyx.report.summary import summary
-from sardonyx.report.tables import before_and_after, explanation, fired, verdict_line
+from sardonyx.report.tables import before_and_after, explanation, fired_passes, verdict_line
 from sardonyx.rewrite.engine import Site
 from sardonyx.rewrite.language import APPROXIMATES, REGISTRY, Expr, Result, rule
 from sardonyx.rewrite.optimize import optimize
@@ -15,7 +18,7 @@ from sardonyx.rewrite.record import Report
 from sardonyx.rewrite.verify import Verdict
 
 
-def test_a_pass_is_told_by_those_of_its_rules_that_fired_and_by_the_least_that_they_promise() -> None:
+def test_a_pass_is_described_by_its_fired_rules_and_their_weakest_promise() -> None:
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float16[2] x, float[2] z) => (float16[2] y, float[2] w) {
             a = Cast<to = 1>(x)
@@ -31,38 +34,46 @@ def test_a_pass_is_told_by_those_of_its_rules_that_fired_and_by_the_least_that_t
         return Expr(("Sigmoid",), (s.node.inputs[0],), {})
 
     report = optimize(model, rules=[halved], verify=False).report
-    rows = {row[0]: row[1:] for row in fired(report)}
+    rows = {row[0]: row[1:] for row in fired_passes(report)}
     assert rows["fuse_by_hand"] == ("2", "0", "approximates", "Tanh as a rule of a file's own.")
     times, saved, promise, text = rows["eliminate_nop_cast"]
     assert (times, saved, promise) == ("1", "1", "exact")
     assert "CastLike" not in text and "Cast" in text
     del REGISTRY["fuse_by_hand"]
-    assert {row[0]: row[4] for row in fired(report)}["fuse_by_hand"] == "A rule of your own."
+    assert {row[0]: row[4] for row in fired_passes(report)}["fuse_by_hand"] == "A rule of your own."
 
 
-def test_a_change_of_latency_comes_with_what_it_may_as_well_be() -> None:
-    found = summary(demo.path("digits_classifier"))
+def test_the_latency_row_is_consistent_with_its_change() -> None:
+    info = summary(demo.path("digits_classifier"))
+    # Drift: the unpaired medians rise by 3 %, while every pair falls by 11 %.
+    drifting = Latency((0.0089, 0.0092), 0.89, 6, "an engine", {}, ((0.0089,) * 6, (0.0092,) * 6))
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(before_and_after(info, info, drifting))
+    (row,) = [line for line in console.export_text().splitlines() if line.startswith("│ latency")]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["latency", "8.900 ms", "7.921 ms", "-11.0 %"]
+
+
+def test_a_change_of_latency_has_a_confidence_interval() -> None:
+    info = summary(demo.path("digits_classifier"))
     times = ((1.0,) * 6, (0.9, 0.95, 1.0, 1.05, 1.1, 1.2))
     known = {"engine": "an engine", "sizes": {f"n{i}": i for i in range(6)}, "runs": 6}
     measured = Latency((1.0, 1.02), 1.02, times=times, **known)  # type: ignore[arg-type]
-    assert before_and_after(found, found, measured).caption == (
-        "Latency: an engine, median of 6 paired runs, -10.0 % to +20.0 % with 95 % confidence,"
-        " at n0=0, n1=1, n2=2, n3=3, 2 more"
+    assert before_and_after(info, info, measured).caption == (
+        "Latency: an engine, 6 paired runs; after is before × the median ratio of the pairs,"
+        " -10.0 % to +20.0 % with 95 % confidence, at n0=0, n1=1, n2=2, n3=3, 2 more"
     )
-    few = Latency((1.0, 1.02), 1.02, times=tuple(each[:5] for each in times), **known)  # type: ignore[arg-type]
-    assert "confidence" not in str(before_and_after(found, found, few).caption)
+    few = Latency((1.0, 1.02), 1.02, times=tuple(side[:5] for side in times), **known)  # type: ignore[arg-type]
+    assert "confidence" not in str(before_and_after(info, info, few).caption)
 
 
 def test_a_verdict_spells_out_few_sizes() -> None:
     report = Report.begin(optimize(demo.path("digits_classifier"), verify=False).model, 0, "portable")
     report.verdict = Verdict("proved", samples=4, sizes=({f"n{i}": 1 for i in range(6)},) * 4, exact=True)
-    each = "n0=1, n1=1, n2=1, n3=1, 2 more"
-    assert (
-        verdict_line(report).plain == f"✓ proved: 4 samples at sizes {'; '.join([each] * 3)}; and 1 more, equal bits."
-    )
+    sizes = "; ".join(["n0=1, n1=1, n2=1, n3=1, 2 more"] * 3)
+    assert verdict_line(report).plain == f"✓ proved: 4 samples at sizes {sizes}; and 1 more, equal bits."
 
 
-def test_no_table_is_made_of_no_near_matches() -> None:
+def test_an_explanation_without_near_matches_is_one_line() -> None:
     report = optimize(
         parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Tanh(x) }'),
         verify=False,

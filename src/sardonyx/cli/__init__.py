@@ -1,7 +1,7 @@
-"""The command line: one file a verb, thin over the Python API.
+"""The command line: one file per verb, thin over the Python API.
 
-Exit codes: 0 done; 1 the model has errors, or the operation failed; 2 the request makes no sense
-(no such file, unknown option value); 3 the result could not be proved equal (``--strict``).
+Exit codes: 0 done; 1 the model has errors, or the operation failed; 2 invalid request (no such file, unknown option
+value); 3 the result could not be proved equal (``--strict``).
 """
 
 from __future__ import annotations
@@ -18,42 +18,41 @@ from sardonyx.cli.output import print_json, report_error
 from sardonyx.errors import SardonyxError
 
 VERBS = {
-    "demo": "Optimize the two shipped models with proof, and find handwritten digits with them.",
-    "info": "Say what a model is: interface, operators, weights, arithmetic, memory.",
-    "check": "Check a model, and say what is wrong, where, and which command repairs it.",
+    "demo": "Optimize the two shipped models with proof, and detect handwritten digits with them.",
+    "info": "Summarize a model: interface, operators, weights, arithmetic, memory.",
+    "check": "Check a model: print each problem, its location, and the command for its repair.",
     "view": "Show the graph in the browser, with Netron.",
     "diff": "Compare two models node by node.",
-    "optimize": "Rewrite a model to fewer, cheaper nodes, prove that it computes the same, and write standard ONNX.",
-    "simplify": "Fold constants and remove what does nothing: as `optimize`, with rewrites that keep every bit only.",
+    "optimize": "Rewrite a model to fewer, cheaper nodes, prove the result equal, and write standard ONNX.",
+    "simplify": "Fold constants and remove redundant nodes: `optimize` with bit-exact rewrites only.",
     "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
-    "compile": "Compile a model ahead of time, with its weights: to a file that a session maps, or to a library for C.",
-    "explain": "Say what a model is compiled to: kernels, what is in each, and what the interpreter is left with.",
-    "profile": "Measure a model kernel by kernel, against what the machine can do.",
-    "bench": "Measure a model on several engines, side by side.",
+    "compile": "Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.",
+    "explain": "Show the compiled form of a model: kernels with their nodes, and interpreted values.",
+    "profile": "Measure a model kernel by kernel, against the peak of the machine.",
+    "bench": "Measure a model on several engines: percentiles, ratios, throughput, energy.",
     "compare": "Compare two models, or two providers on one, tensor by tensor.",
     "reduce": "Shrink a failing model to the smallest part that fails in the same way.",
-    "passes": "List the passes of the optimizer: what each does, and how exact it is.",
-    "ops": "List the operators that a session runs: versions, element types, how each is defined and tested.",
+    "passes": "List the passes of the optimizer: effect and exactness of each.",
+    "ops": "List the operators that a session runs: versions, element types, definition and tests.",
     "extract": "Cut out the part of a model between named tensors.",
     "merge": "Join models end to end: outputs of each feed inputs of the next.",
     "rename": "Rename inputs, outputs, tensors, nodes or dimensions.",
-    "set-shape": "Give inputs new shapes, fixed or open, and repair the constants baked from the old ones.",
+    "set-shape": "Set input shapes, fixed or open, and repair constants baked from the old shapes.",
     "convert-opset": "Convert to another operator set, newer or older, or to another IR version.",
-    "convert": "Write a model in another form: binary, ONNX text, protobuf text, with or without external data.",
+    "convert": "Write a model in another format: binary, ONNX text or protobuf text, with or without external data.",
 }
-"""Verbs and their line in the help, in its order; each is a module ``sardonyx.cli.<verb>`` with ``command``."""
+"""Verbs and their help lines, in order; ``command`` of the module ``sardonyx.cli.<verb>`` runs a verb."""
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 the model has errors or the operation failed, "
-    "2 the request makes no sense, 3 not proved (--strict)."
+    "Exit codes: 0 done, 1 the model has errors or the operation failed, 2 invalid request, 3 not proved (--strict)."
 )
 
 
 def build(needed: Collection[str] = tuple(VERBS)) -> typer.Typer:
-    """The application with all its verbs.
+    """Return the application with all its verbs.
 
     Args:
-        needed: Verbs to load; of the others there is only the line in the help, which keeps start-up short.
+        needed: Verbs to load; other verbs only have their help line, to keep start-up short.
     """
     app = typer.Typer(
         name="sardonyx",
@@ -85,26 +84,26 @@ def build(needed: Collection[str] = tuple(VERBS)) -> typer.Typer:
 
 
 def _unloaded() -> None:
-    """Stands for a verb that the command line does not name."""
+    """Do nothing: placeholder of a verb that the command line does not name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the ``sardonyx`` command.
+    """Run the ``sardonyx`` command.
 
     Args:
-        arguments: The command line without the program's name; that of the process when None.
+        arguments: Command line without the program's name; the process's own if None.
 
     Raises:
-        SystemExit: always; the code is one of those above.
+        SystemExit: Always, with an exit code of this module's list.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     completing = "_SARDONYX_COMPLETE" in os.environ
-    app = build(VERBS if completing else [verb for verb in VERBS if verb in given])
+    app = build(VERBS if completing else [verb for verb in VERBS if verb in words])
     try:
-        app(args=given, prog_name="sardonyx")
+        app(args=words, prog_name="sardonyx")
     except SardonyxError as error:
         report_error(error)
-        if "--json" in given:
-            told = {name: getattr(error, name) for name in ("problem", "where", "remedy")}
-            print_json({"error": {"kind": type(error).__name__, **told}})
+        if "--json" in words:
+            details = {name: getattr(error, name) for name in ("problem", "where", "remedy")}
+            print_json({"error": {"kind": type(error).__name__, **details}})
         sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""``sardonyx bench``: a model on several engines, side by side."""
+"""``sardonyx bench``: a model on several engines."""
 
 from __future__ import annotations
 
@@ -21,53 +21,55 @@ def command(
     model: ModelPath,
     against: Annotated[
         list[str] | None,
-        typer.Option(help="Other engines: onnxruntime, openvino. Repeat, or commas.", show_default="onnxruntime"),
+        typer.Option(help="Other engines: onnxruntime, openvino (A,B; repeatable).", show_default="onnxruntime"),
     ] = None,
     sizes: Annotated[
         list[str] | None,
         typer.Option(
             "--sizes",
             "--size",
-            help="What to take open sizes as, N=8,S=128; repeat to measure several.",
+            help="Values of open sizes, N=8,S=128; repeat to measure several.",
             show_default=False,
         ),
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(help="Real inputs (.npz); drawn ones otherwise.", show_default=False)
+        Path | None, typer.Option(help="Real inputs (.npz); random by default.", show_default=False)
     ] = None,
-    seconds: Annotated[float, typer.Option(help="To spend on each set of sizes.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Seconds for each set of sizes.")] = 2.0,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of every engine; all that there are by default.", show_default=False)
+        int | None, typer.Option(help="Threads of every engine; all by default.", show_default=False)
     ] = None,
     streams: Annotated[
-        str | None, typer.Option(help="Also runs a second with so many calls at once: 1,2,4.", show_default=False)
+        str | None,
+        typer.Option(help="Also measure runs per second with N concurrent calls: 1,2,4.", show_default=False),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a plot here.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="The file of a plot.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model on several engines, side by side: percentiles, ratios with their uncertainty, throughput, energy.
+    """Measure a model on several engines: percentiles, ratios with intervals, throughput, energy.
 
-    Engines take turns. A ratio above 1 says that Sardonyx is faster; its interval holds the true one with 95 %.
+    Engines alternate. A ratio above 1 means that Sardonyx is faster; its interval holds the true ratio with 95 %
+    confidence.
     """
     assigned = [parse_sizes([text]) for text in sizes or ()]
-    at_once = _counts(streams)
+    concurrency = _counts(streams)
     if plot is not None:
         require_writable(plot)
     with progress("measuring", quiet=as_json):
         engines = names_in(against) if against else ["onnxruntime"]
-        found = list(
+        results = list(
             bench(
                 model, engines, sizes=assigned, feeds=read_inputs(inputs), seconds=seconds, threads=threads,
-                streams=at_once,
+                streams=concurrency,
             )
         )  # fmt: skip
     if plot is not None:
-        _plotted(found, plot, model.name)
+        _plot(results, plot, model.name)
     if as_json:
-        print_json([figures.as_dict() for figures in found])
+        print_json([figures.as_dict() for figures in results])
         return
-    for figures in found:
-        console.print(_table(figures, at_once))
+    for figures in results:
+        console.print(_table(figures, concurrency))
 
 
 def _counts(text: str | None) -> list[int]:
@@ -76,7 +78,7 @@ def _counts(text: str | None) -> list[int]:
     except ValueError:
         counts = [0]
     if any(count < 1 for count in counts):
-        raise OptionError(f"'{text}' is no list of counts.", where="--streams", remedy="Write 1,2,4.")
+        raise OptionError(f"expected counts such as 1,2,4, got '{text}'", where="--streams")
     return counts
 
 
@@ -84,22 +86,31 @@ def _table(figures: Figures, streams: Sequence[int]) -> Table:
     sizes = ", ".join(f"{name} = {size}" for name, size in figures.sizes.items()) or "as given"
     table = Table(title=f"Milliseconds at {sizes}", title_justify="left")
     table.add_column("engine")
-    energy = any(each.joules is not None for each in figures.engines)
+    energy = any(figure.joules is not None for figure in figures.engines)
     columns = [*(f"p{percent}" for percent in PERCENTILES), "runs", "× sardonyx", "95 %"]
     for name in (*columns, *(f"runs/s of {count}" for count in streams), *(["joules"] if energy else [])):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in figures.engines:
-        interval = "" if each.interval is None else f"{each.interval[0]:.2f}–{each.interval[1]:.2f}"
-        row = [f"{1e3 * each.percentiles[percent]:.3f}" for percent in PERCENTILES]
-        row += [str(each.runs), f"{each.ratio:.2f}", interval, *(f"{each.streams[count]:.0f}" for count in streams)]
+    for figure in figures.engines:
+        interval = "" if figure.interval is None else f"{figure.interval[0]:.2f}–{figure.interval[1]:.2f}"
+        row = [f"{1e3 * figure.percentiles[percent]:.3f}" for percent in PERCENTILES]
+        row += [
+            str(figure.runs),
+            f"{figure.ratio:.2f}",
+            interval,
+            *(f"{figure.streams[count]:.0f}" for count in streams),
+        ]
         if energy:
-            row.append("" if each.joules is None else f"{each.joules:.3g}")
-        table.add_row(each.engine, *row)
+            row.append("" if figure.joules is None else f"{figure.joules:.3g}")
+        table.add_row(figure.engine, *row)
+    table.caption = (
+        "× sardonyx: median over the rounds of the engine's time over Sardonyx's in the same round, so that drift "
+        "cancels; the p columns are percentiles of all runs."
+    )
     return table
 
 
-def _plotted(found: Sequence[Figures], path: Path, title: str) -> None:
-    """Medians as bars, with the span to the 90th percentile, by sizes and engine."""
+def _plot(results: Sequence[Figures], path: Path, title: str) -> None:
+    """Plot medians as bars, with the span to the 90th percentile, by sizes and engine."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -108,16 +119,16 @@ def _plotted(found: Sequence[Figures], path: Path, title: str) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    engines = [each.engine for each in found[0].engines]
+    engines = [entry.engine for entry in results[0].engines]
     width = 0.8 / len(engines)
-    for place, engine in enumerate(engines):
-        rows = [figures.engines[place] for figures in found]
+    for column, engine in enumerate(engines):
+        rows = [figures.engines[column] for figures in results]
         medians = [1e3 * row.percentiles[50] for row in rows]
         spans = [1e3 * (row.percentiles[90] - row.percentiles[50]) for row in rows]
-        at = [number + place * width for number in range(len(rows))]
+        at = [number + column * width for number in range(len(rows))]
         axes.bar(at, medians, width, yerr=[[0] * len(rows), spans], capsize=3, label=engine)
-    labels = [", ".join(f"{n}={s}" for n, s in figures.sizes.items()) or "as given" for figures in found]
-    axes.set_xticks([number + 0.4 - width / 2 for number in range(len(found))], labels)
+    labels = [", ".join(f"{n}={s}" for n, s in figures.sizes.items()) or "as given" for figures in results]
+    axes.set_xticks([number + 0.4 - width / 2 for number in range(len(results))], labels)
     axes.set_ylabel("milliseconds, median to 90th percentile")
     axes.set_title(title)
     axes.legend()

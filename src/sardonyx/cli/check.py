@@ -1,4 +1,4 @@
-"""``sardonyx check``: what is wrong with a model, where, and how to repair it."""
+"""``sardonyx check``: problems of a model, with locations and repairs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ def command(
     model: ModelPath,
     target: Annotated[
         str | None,
-        typer.Option(help=f"Also say what this target cannot run: {', '.join(known_targets())}.", show_default=False),
+        typer.Option(
+            help=f"Also report nodes that this target cannot run: {', '.join(known_targets())}.", show_default=False
+        ),
     ] = None,
     version: Annotated[
-        str | None, typer.Option(help="Version of the target; its newest known one when left out.", show_default=False)
+        str | None, typer.Option(help="Version of the target; the newest known by default.", show_default=False)
     ] = None,
-    lint: Annotated[bool, typer.Option("--lint", help="Also say what is legal and worse than it need be.")] = False,
+    lint: Annotated[bool, typer.Option("--lint", help="Also report legal but suboptimal constructs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a model, and say what is wrong, where, and which command repairs it; exit code 1 on errors."""
+    """Check a model: print each problem, its location, and the command for its repair.
+
+    Exit code 1 if there are errors.
+    """
     with progress("checking", quiet=as_json):
         findings = check(model, target=target, version=version, lint=lint)
     counts = Counter(finding.severity for finding in findings)

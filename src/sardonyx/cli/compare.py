@@ -1,4 +1,4 @@
-"""``sardonyx compare``: how far two models or providers are apart, and where they part."""
+"""``sardonyx compare``: differences between two models or providers, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ MOST_ROWS = 30
 
 
 def command(
-    first: Annotated[Path, typer.Argument(help="The model that is taken to be right.", show_default=False)],
+    first: Annotated[Path, typer.Argument(help="The reference model.", show_default=False)],
     second: Annotated[
-        Path | None, typer.Argument(help="The other; the first again without it.", show_default=False)
+        Path | None, typer.Argument(help="The other model; the first again by default.", show_default=False)
     ] = None,
     providers: Annotated[
         list[str] | None,
         typer.Option(
-            help="What runs the first, and the second: native, reference, onnxruntime, openvino. Repeat, or commas.",
+            help="Providers of the first and the second: native, reference, onnxruntime, openvino (A,B; repeatable).",
             show_default="native",
         ),
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(help="Real inputs (.npz); drawn ones otherwise.", show_default=False)
+        Path | None, typer.Option(help="Real inputs (.npz); random by default.", show_default=False)
     ] = None,
     tolerance: Annotated[
         float, typer.Option(help="Largest difference, relative to a tensor's largest element.")
     ] = TOLERANCE,
-    every: Annotated[bool, typer.Option("--all", help="Compare all layers, also where outputs agree.")] = False,
-    budget: Annotated[int, typer.Option(help="MiB of tensors that are kept of each side at a time.")] = BUDGET >> 20,
+    every: Annotated[bool, typer.Option("--all", help="Compare all layers, even if the outputs agree.")] = False,
+    budget: Annotated[int, typer.Option(help="MiB of tensors of each side in memory at a time.")] = BUDGET >> 20,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two models, or two providers on one, tensor by tensor, and name the first layer where they part.
+    """Compare two models, or two providers on one, tensor by tensor: errors, and the first wrong layer.
 
-    Exit code 1 says that an output is beyond the tolerance.
+    Exit code 1 if an output is beyond the tolerance.
     """
     with progress("comparing", quiet=as_json):
-        found = compare(
+        comparison = compare(
             first, second, providers=names_in(providers) or ["native"], inputs=read_inputs(inputs),
             tolerance=tolerance, budget=budget << 20, all_layers=every,
         )  # fmt: skip
     if as_json:
-        print_json(found.as_dict())
+        print_json(comparison.as_dict())
     else:
-        console.print(_table("Outputs", found.outputs, tolerance))
-        if every or found.first is not None:
-            console.print(_table("Layers", _worst(found), tolerance))
-        for line in _lines(found):
+        console.print(_table("Outputs", comparison.outputs, tolerance))
+        if every or comparison.first is not None:
+            console.print(_table("Layers", _worst(comparison), tolerance))
+        for line in _lines(comparison):
             console.print(line, markup=False, soft_wrap=True)
-    if not found.equal:
+    if not comparison.equal:
         raise typer.Exit(1)
 
 
-def _worst(found: Comparison) -> list[TensorError]:
-    """The layers with the largest errors, in the model's order."""
-    kept = sorted(found.layers, key=lambda each: each.error, reverse=True)[:MOST_ROWS]
-    return [each for each in found.layers if each in kept]
+def _worst(comparison: Comparison) -> list[TensorError]:
+    """Return the layers with the largest errors, in the model's order."""
+    worst = sorted(comparison.layers, key=lambda layer: layer.error, reverse=True)[:MOST_ROWS]
+    return [layer for layer in comparison.layers if layer in worst]
 
 
 def _table(title: str, rows: list[TensorError] | tuple[TensorError, ...], tolerance: float) -> Table:
@@ -80,14 +80,14 @@ def _table(title: str, rows: list[TensorError] | tuple[TensorError, ...], tolera
     return table
 
 
-def _lines(found: Comparison) -> Iterator[str]:
-    if found.first is not None:
+def _lines(comparison: Comparison) -> Iterator[str]:
+    if comparison.first is not None:
         yield (
-            f"The first layer beyond {found.tolerance:g}: {found.first.operator} {found.first.node} "
-            f"makes {found.first.tensor}, {found.first.error:.1e} off."
+            f"The first layer beyond {comparison.tolerance:g}: {comparison.first.operator} {comparison.first.node} "
+            f"computes {comparison.first.tensor} with error {comparison.first.error:.1e}."
         )
-    elif found.equal:
-        layers = f", and {len(found.layers)} layers" if found.layers else ""
-        yield f"Equal within {found.tolerance:g}: {len(found.outputs)} outputs{layers}."
-    if found.unpaired:
-        yield f"{found.unpaired} tensors of the first model have no counterpart in the second."
+    elif comparison.equal:
+        layers = f", and {len(comparison.layers)} layers" if comparison.layers else ""
+        yield f"Equal within {comparison.tolerance:g}: {len(comparison.outputs)} outputs{layers}."
+    if comparison.unpaired:
+        yield f"{comparison.unpaired} tensors of the first model have no counterpart in the second."

@@ -18,44 +18,45 @@ def command(
     model: ModelPath,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to write a file for sessions (.sdx).", show_default=False),
+        typer.Option("--output", "-o", help="The file for sessions to write (.sdx).", show_default=False),
     ] = None,
-    shared: Annotated[Path | None, typer.Option(help="Where to write a C library (.so).", show_default=False)] = None,
+    shared: Annotated[Path | None, typer.Option(help="The C library to write (.so).", show_default=False)] = None,
     header: Annotated[
-        Path | None, typer.Option(help="Where its header goes; beside it by default (.h).", show_default=False)
+        Path | None, typer.Option(help="The library's header; next to the library by default (.h).", show_default=False)
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option(help="What its names begin with; its file's name by default.", show_default=False)
+        str | None, typer.Option(help="Prefix of the library's names; its file's name by default.", show_default=False)
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads to compile for; all that there are by default.", show_default=False)
+        int | None, typer.Option(help="Threads to compile for; all by default.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a model ahead of time, with its weights: to a file that a session maps, or to a library for C.
+    """Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.
 
-    Both are for processors that have what this one has, or what SARDONYX_TARGET names (sse, avx2, avx512), and an .sdx
-    is for this version of Sardonyx. They hold machine code: load only what you would run. A C library needs neither
-    Python nor Sardonyx: `sardonyx compile model.onnx --shared libmodel.so --header model.h`; the system's cc links it.
+    The code runs on processors with the features of this one, or of SARDONYX_TARGET (sse, avx2, avx512); an .sdx file
+    requires this version of Sardonyx. Both contain machine code: load only trusted files. A C library needs neither
+    Python nor Sardonyx: `sardonyx compile model.onnx --shared libmodel.so --header model.h`; the system's cc links the
+    library.
     """
     if output is None and shared is None:
         raise OptionError(
-            "nothing is to be written", where="compile", remedy="Give -o model.sdx, or --shared model.so."
+            "expected a file to write", where="compile", remedy="Give -o model.sdx, or --shared model.so."
         )
     if shared is None and (header is not None or prefix is not None):
-        raise OptionError("they belong to a C library", where="--header, --prefix", remedy="Give --shared model.so.")
-    made: dict[str, Any] = {}
+        raise OptionError("requires --shared", where="--header, --prefix", remedy="Give --shared model.so.")
+    files: dict[str, Any] = {}
     with progress("compiling", quiet=as_json):
         session = Session(model, compile="wait", threads=threads)
         if output is not None:
             session.save_compiled(output)
-            made |= {"output": str(output), "bytes": output.stat().st_size}
+            files |= {"output": str(output), "bytes": output.stat().st_size}
         if shared is not None:
             header = header or shared.with_suffix(".h")
             session.save_library(shared, header, prefix)
-            made |= {"shared": str(shared), "shared_bytes": shared.stat().st_size, "header": str(header)}
+            files |= {"shared": str(shared), "shared_bytes": shared.stat().st_size, "header": str(header)}
     if as_json:
-        print_json(made)
+        print_json(files)
         return
     for file in (output, shared, header):
         if file is not None:

@@ -1,4 +1,4 @@
-"""``sardonyx convert``: the same model in another form."""
+"""``sardonyx convert``: the same model in another format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Output, progress, written
+from sardonyx.cli.output import AsJson, ModelPath, Output, progress, report_written
 from sardonyx.model import load, save
 
 EXAMPLE = "sardonyx convert model.onnx -o model.onnxtxt"
@@ -17,20 +17,20 @@ def command(
     output: Output,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="onnx, onnxtxt or textproto; by the suffix when left out.", show_default=False),
+        typer.Option("--format", help="onnx, onnxtxt or textproto; by the suffix by default.", show_default=False),
     ] = None,
     external_data: Annotated[
         bool | None,
         typer.Option(
             "--external-data/--no-external-data",
-            help="Weights in a file of their own beside the model; only at 2 GB and more when left out.",
+            help="Write weights to a separate file next to the model; by default only from 2 GB.",
             show_default=False,
         ),
     ] = None,
-    external_threshold: Annotated[int, typer.Option(help="Bytes from which a weight goes there.")] = 1024,
+    external_threshold: Annotated[int, typer.Option(help="Size in bytes from which a weight is written there.")] = 1024,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model in another form: binary, ONNX text, protobuf text, with or without external data."""
+    """Write a model in another format: binary, ONNX text or protobuf text, with or without external data."""
     with progress("converting", quiet=as_json):
         save(load(model), output, external_data=external_data, external_threshold=external_threshold, format=form)
-    written(output, as_json=as_json)
+    report_written(output, as_json=as_json)

@@ -24,10 +24,10 @@ from sardonyx.rewrite.verify.child import Apart
 EXAMPLE = "sardonyx demo"
 
 SCENE = 2
-"""Which of the detector's held-out scenes is shown."""
+"""Index of the detector's held-out scene that is shown."""
 
-SAME_PLACE = 0.5
-"""Intersection over union from which a found box is the true one."""
+LEAST_OVERLAP = 0.5
+"""Intersection over union from which a detected box matches a true one."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +43,28 @@ class _Run:
 
 
 def command(as_json: AsJson = False) -> None:
-    """Optimize the two shipped models with proof, and find handwritten digits with them."""
+    """Optimize the two shipped models with proof, and detect handwritten digits with them."""
     runs = {}
     for name in demo.names():
         with progress(f"optimizing {name}", quiet=as_json):
             runs[name] = _run(name)
     classifier, detector = runs["digits_classifier"], runs["digits_detector"]
     accuracy = _accuracy(classifier.answers)
-    found, right, true = _matches(detector.answers)
+    detected, right, true = _matches(detector.answers)
     if as_json:
         print_json(
             {
                 "classifier": {**_plain(classifier), "accuracy": accuracy},
-                "detector": {**_plain(detector), "found": found, "right": right, "digits": true},
+                "detector": {**_plain(detector), "found": detected, "right": right, "digits": true},
             }
         )
         return
     images, pixels = demo.inputs("digits_classifier")["image"], demo.inputs("digits_detector")["image"]
     console.print(
         "Two small models ship with Sardonyx, trained on real handwritten digits, as PyTorch exported them.\n"
-        f"Optimized, the classifier names {accuracy:.1%} of {len(images)} held-out digits rightly. The detector finds "
-        f"{right} of the {true} digits\nin {len(pixels)} scenes, with {found - right} false alarms. One of the scenes, "
-        "as it sees it:",
+        f"After optimization, the classifier recognizes {accuracy:.1%} of {len(images)} held-out digits. The detector "
+        f"finds {right} of the {true} digits\nin {len(pixels)} scenes, with {detected - right} false alarms. One of "
+        "the scenes, with its detections:",
         soft_wrap=True,
     )
     console.print(draw(pixels[SCENE, 0], _boxes(detector.answers, SCENE)))
@@ -85,7 +85,7 @@ def _run(name: str) -> _Run:
         feeds = demo.inputs(name)
         timing = _latency([demo.path(name), path], feeds)
         sizes = None if isinstance(timing, str) else timing.sizes
-        before, after = (summary(each, sizes=sizes) for each in (demo.path(name), path))
+        before, after = (summary(file, sizes=sizes) for file in (demo.path(name), path))
         with Apart() as apart:
             answers = apart.run(path, feeds)
         return _Run(name, result.report, before, after, timing, answers)
@@ -93,7 +93,7 @@ def _run(name: str) -> _Run:
 
 def _latency(paths: list[Path], feeds: dict[str, Any]) -> latency.Latency | str:
     try:
-        return latency.measure_apart(paths, feeds=feeds)
+        return latency.measure_in_child(paths, feeds=feeds)
     except (EvaluationError, MissingDependencyError) as error:
         return str(error)
 
@@ -112,17 +112,17 @@ def _accuracy(answers: dict[str, Any]) -> float:
 
 
 def _matches(answers: dict[str, Any]) -> tuple[int, int, int]:
-    """Boxes found, true digits among them (right place, right digit, each once), and true digits in all."""
+    """Return the numbers of detected boxes, of correct boxes (each digit once), and of true digits."""
     truth = demo.truth("digits_detector")
     open_digits = set(range(len(truth["labels"])))
     right = 0
-    for place in np.argsort(-answers["scores"], kind="stable"):
+    for box in np.argsort(-answers["scores"], kind="stable"):
         hits = [
             digit
             for digit in open_digits
-            if truth["image_index"][digit] == answers["image_index"][place]
-            and truth["labels"][digit] == answers["labels"][place]
-            and _overlap(truth["boxes"][digit], answers["boxes"][place]) >= SAME_PLACE
+            if truth["image_index"][digit] == answers["image_index"][box]
+            and truth["labels"][digit] == answers["labels"][box]
+            and _overlap(truth["boxes"][digit], answers["boxes"][box]) >= LEAST_OVERLAP
         ]
         if hits:
             right += 1
@@ -131,7 +131,7 @@ def _matches(answers: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _overlap(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
-    """Intersection over union of two boxes x1, y1, x2, y2."""
+    """Return the intersection over union of two boxes (x1, y1, x2, y2)."""
     width, height = (min(a[i + 2], b[i + 2]) - max(a[i], b[i]) for i in (0, 1))
     shared = max(width, 0.0) * max(height, 0.0)
     return float(shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared))
@@ -139,5 +139,5 @@ def _overlap(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
 
 def _boxes(answers: dict[str, Any], scene: int) -> list[Box]:
     here = np.nonzero(answers["image_index"] == scene)[0]
-    corners = [tuple(map(float, answers["boxes"][place])) for place in here]
+    corners = [tuple(map(float, answers["boxes"][box])) for box in here]
     return [Box(x1, y1, x2, y2, str(answers["labels"][i])) for (x1, y1, x2, y2), i in zip(corners, here, strict=True)]

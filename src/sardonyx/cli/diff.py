@@ -16,28 +16,28 @@ from sardonyx.report.diff import Diff, Replacement, diff
 EXAMPLE = "sardonyx diff model.onnx better.onnx"
 
 MOST_NODES = 6
-"""Nodes of one group that are listed before the rest is counted."""
+"""Number of nodes of a group that are listed; the rest is counted."""
 
 MOST_WEIGHTS = 12
-"""Weights that are listed before the rest is counted."""
+"""Number of weights that are listed; the rest is counted."""
 
 
 def command(
-    first: Annotated[Path, typer.Argument(help="The model as it was.", show_default=False)],
-    second: Annotated[Path, typer.Argument(help="The model as it is.", show_default=False)],
+    first: Annotated[Path, typer.Argument(help="The model before.", show_default=False)],
+    second: Annotated[Path, typer.Argument(help="The model after.", show_default=False)],
     report: Annotated[
         Path | None,
-        typer.Option(help="What `sardonyx optimize --json` printed: old names → new ones.", show_default=False),
+        typer.Option(help="Output of `sardonyx optimize --json`: old names → new names.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two models node by node: what came, what went, what changed, and which nodes stand for which."""
+    """Compare two models node by node: added, removed, changed and replaced nodes, weights, interface."""
     with progress("comparing", quiet=as_json):
-        found = diff(first, second, names=_names(report))
+        difference = diff(first, second, names=_names(report))
     if as_json:
-        print_json(found.as_dict())
+        print_json(difference.as_dict())
         return
-    for line in _lines(found):
+    for line in _lines(difference):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -48,25 +48,27 @@ def _names(report: Path | None) -> Mapping[str, Sequence[str]] | None:
         names: Mapping[str, Sequence[str]] = json.loads(report.read_text(encoding="utf-8"))["names"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(
-            f"is no report: {error}", where=str(report), remedy="Give what `sardonyx optimize --json` printed."
+            f"expected a report of optimize: {error}",
+            where=str(report),
+            remedy="Give the output of `sardonyx optimize --json`.",
         ) from error
     return names
 
 
-def _lines(found: Diff) -> Iterator[str]:
-    yield from (f"~ {line}" for line in (*found.model, *found.interface))
-    for change in found.changed:
+def _lines(difference: Diff) -> Iterator[str]:
+    yield from (f"~ {line}" for line in (*difference.model, *difference.interface))
+    for change in difference.changed:
         yield f"~ {change.operator} {change.node}: {'; '.join(change.changes)}"
-    for group in found.replaced:
+    for group in difference.replaced:
         yield from _group(group)
-    yield from (f"~ weight {line}" for line in found.weights[:MOST_WEIGHTS])
-    if len(found.weights) > MOST_WEIGHTS:
-        yield f"~ … and {len(found.weights) - MOST_WEIGHTS} more weights; --json lists all"
-    if not found:
-        yield f"The models are equal: {found.same} nodes."
+    yield from (f"~ weight {line}" for line in difference.weights[:MOST_WEIGHTS])
+    if len(difference.weights) > MOST_WEIGHTS:
+        yield f"~ … and {len(difference.weights) - MOST_WEIGHTS} more weights; --json lists all"
+    if not difference:
+        yield f"The models are equal: {difference.same} nodes."
     else:
-        gone, come = (sum(len(getattr(g, side)) for g in found.replaced) for side in ("removed", "added"))
-        yield f"{found.same} nodes equal, {len(found.changed)} changed, {gone} removed, {come} added."
+        removed, added = (sum(len(getattr(g, side)) for g in difference.replaced) for side in ("removed", "added"))
+        yield f"{difference.same} nodes equal, {len(difference.changed)} changed, {removed} removed, {added} added."
 
 
 def _group(group: Replacement) -> Iterator[str]:

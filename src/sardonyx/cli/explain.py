@@ -1,4 +1,4 @@
-"""``sardonyx explain``: what a model is compiled to."""
+"""``sardonyx explain``: the compiled form of a model."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def command(
     sizes: Sizes = None,
     provider: Annotated[
         list[str] | None,
-        typer.Option(help="Who may run it, in order of preference (repeatable), or auto.", show_default=False),
+        typer.Option(help="Providers in order of preference (repeatable), or auto.", show_default=False),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads to compile for; all that there are by default.", show_default=False)
+        int | None, typer.Option(help="Threads to compile for; all by default.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a model is compiled to: the kernels, what is in each, bytes, operations, and why it ends there.
+    """Show the compiled form of a model: kernels with nodes, bytes, operations and boundaries.
 
-    Also which values the interpreter computes, and why. A model that cannot be compiled as a whole is said to be so.
-    With providers: which of them runs which node, in which call, and why.
+    Interpreted values are listed with reasons, also if the model cannot be compiled as a whole. With providers: the
+    provider, call and reason of each node.
     """
     assigned = parse_sizes(sizes)
     with progress("compiling", quiet=as_json):
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
     if provider:
         if as_json:
-            print_json({"placement": [asdict(each) for each in session.placement]})
+            print_json({"placement": [asdict(node) for node in session.placement]})
         else:
             print_all(console, *placement_tables(session.placement))
         return
@@ -48,11 +48,11 @@ def command(
         if as_json:
             print_json({"compiled": False, "reason": session.not_compiled})
         else:
-            how = "It is compiled when it is called" if session.wait() else "It is not compiled, numpy runs it"
-            console.print(f"{how}: {session.not_compiled}", markup=False)
+            when = "Compiled at the first call" if session.wait() else "Not compiled, interpreted with numpy"
+            console.print(f"{when}: {session.not_compiled}", markup=False)
         return
-    found = explain(session.program, assigned)
+    explanation = explain(session.program, assigned)
     if as_json:
-        print_json({"compiled": True, **explanation_data(found, names)})
+        print_json({"compiled": True, **explanation_data(explanation, names)})
     else:
-        print_all(console, *explanation_tables(found, names))
+        print_all(console, *explanation_tables(explanation, names))

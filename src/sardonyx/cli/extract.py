@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Output, names_in, progress, written
+from sardonyx.cli.output import AsJson, ModelPath, Output, names_in, progress, report_written
 from sardonyx.model import load, save
 from sardonyx.rewrite.surgery import extract
 
@@ -16,11 +16,11 @@ EXAMPLE = "sardonyx extract model.onnx --inputs image --outputs features -o back
 def command(
     model: ModelPath,
     output: Output,
-    outputs: Annotated[list[str], typer.Option(help="Tensors that the part gives (A,B; repeatable).")],
+    outputs: Annotated[list[str], typer.Option(help="Outputs of the part (A,B; repeatable).")],
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            help="Tensors that it is given (A,B; repeatable); the graph inputs it needs when left out.",
+            help="Inputs of the part (A,B; repeatable); the required graph inputs by default.",
             show_default=False,
         ),
     ] = None,
@@ -31,4 +31,4 @@ def command(
         part = extract(load(model), names_in(outputs), names_in(inputs) if inputs is not None else None)
         save(part, output)
     nodes = sum(1 for _ in part.graph.all_nodes())
-    written(output, as_json=as_json, nodes=nodes, inputs=[v.name for v in part.graph.inputs])
+    report_written(output, as_json=as_json, nodes=nodes, inputs=[v.name for v in part.graph.inputs])

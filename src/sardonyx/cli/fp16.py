@@ -1,4 +1,4 @@
-"""``sardonyx fp16``: half the bytes."""
+"""``sardonyx fp16``: conversion to 16-bit floats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, read_inputs, written
+from sardonyx.cli.output import (
+    AsJson,
+    ModelPath,
+    Output,
+    console,
+    names_in,
+    print_json,
+    progress,
+    read_inputs,
+    report_written,
+)
 from sardonyx.compress import float16
 from sardonyx.errors import OptionError
 from sardonyx.model import save
@@ -24,15 +34,13 @@ MOST_ROWS = 20
 def command(
     model: ModelPath,
     output: Output,
-    bfloat16: Annotated[bool, typer.Option("--bf16", help="bfloat16 in place of float16.")] = False,
+    bfloat16: Annotated[bool, typer.Option("--bf16", help="Convert to bfloat16 instead of float16.")] = False,
     auto: Annotated[
-        bool, typer.Option("--auto", help="Keep in float32 what the tolerance demands, found by measurement.")
+        bool, typer.Option("--auto", help="Measure which nodes must stay in float32 for the tolerance.")
     ] = False,
     tolerance: Annotated[float, typer.Option(help="Largest relative error of an output, with --auto.")] = 1e-3,
-    inputs: Annotated[
-        Path | None, typer.Option(help="Real inputs to measure on, with --auto (.npz).", show_default=False)
-    ] = None,
-    keep_io: Annotated[bool, typer.Option("--keep-io", help="Keep float32 inputs and outputs as they are.")] = False,
+    inputs: Annotated[Path | None, typer.Option(help="Real inputs for --auto (.npz).", show_default=False)] = None,
+    keep_io: Annotated[bool, typer.Option("--keep-io", help="Keep the types of float32 inputs and outputs.")] = False,
     block_op: Annotated[
         list[str] | None,
         typer.Option(help="Leave these operators in float32 (A,B; repeatable).", show_default=False),
@@ -41,16 +49,20 @@ def command(
         list[str] | None, typer.Option(help="Leave these nodes in float32 (A,B; repeatable).", show_default=False)
     ] = None,
     min_positive: Annotated[
-        float | None, typer.Option(help="Smaller weights become this (1e-7; bfloat16: 0).", show_default=False)
+        float | None,
+        typer.Option(help="Raise smaller weights to this magnitude (1e-7; bfloat16: 0).", show_default=False),
     ] = None,
     max_finite: Annotated[
-        float | None, typer.Option(help="Larger weights become this (1e4; bfloat16: its largest).", show_default=False)
+        float | None,
+        typer.Option(
+            help="Clip larger weights to this magnitude (1e4; bfloat16: the largest finite).", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it."""
     if inputs is not None and not auto:
-        raise OptionError("is used with --auto only", where="--inputs", remedy="Give --auto too.")
+        raise OptionError("requires --auto", where="--inputs", remedy="Add --auto.")
     operators = [*float16.DEFAULT_OP_BLOCK_LIST, *names_in(block_op)] if block_op else None
     options: dict[str, Any] = {
         "keep_io_types": keep_io,
@@ -71,13 +83,13 @@ def command(
         print_json({"written": str(output), **_plain(result)})
         return
     _show(result)
-    written(output, as_json=False)
+    report_written(output, as_json=False)
 
 
 def _plain(result: float16.Conversion | float16.MixedPrecision) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "clipped": [asdict(each) for each in result.clipped],
-        "kept": [asdict(each) for each in result.kept],
+        "clipped": [asdict(clip) for clip in result.clipped],
+        "kept": [asdict(node) for node in result.kept],
     }
     if isinstance(result, float16.MixedPrecision):
         data |= {"error": result.error, "chosen": result.chosen, "trials": [asdict(t) for t in result.trials]}
@@ -86,16 +98,16 @@ def _plain(result: float16.Conversion | float16.MixedPrecision) -> dict[str, Any
 
 def _show(result: float16.Conversion | float16.MixedPrecision) -> None:
     if result.kept:
-        reasons = Counter((kept.reason, kept.op_type) for kept in result.kept)
+        reasons = Counter((node.reason, node.op_type) for node in result.kept)
         _table(
             "Left in float32", ("nodes", "operator", "why"), [(n, op, why) for (why, op), n in reasons.most_common()]
         )
     if result.clipped:
         columns = tuple(asdict(result.clipped[0]))
-        _table("Clipped weights", columns, [tuple(asdict(each).values()) for each in result.clipped])
+        _table("Clipped weights", columns, [tuple(asdict(clip).values()) for clip in result.clipped])
     if isinstance(result, float16.MixedPrecision):
         console.print(
-            f"Output error {result.error:.2e}, measured; {len(result.chosen)} nodes kept in float32 for accuracy, "
+            f"Output error {result.error:.2e}, measured; {len(result.chosen)} nodes left in float32 for accuracy, "
             f"after {len(result.trials)} trials.",
             markup=False,
         )

@@ -1,4 +1,4 @@
-"""``sardonyx info``: what a model is."""
+"""``sardonyx info``: summary of a model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def command(
     sizes: Sizes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a model is: interface, operators, weights, arithmetic, memory."""
+    """Summarize a model: interface, operators, weights, arithmetic, memory."""
     with progress("reading", quiet=as_json):
-        found = summary(model, sizes=parse_sizes(sizes))
+        info = summary(model, sizes=parse_sizes(sizes))
     if as_json:
-        print_json(found.as_dict())
+        print_json(info.as_dict())
     else:
-        tables.print_all(console, *tables.summary_tables(model.name, found))
+        tables.print_all(console, *tables.summary_tables(model.name, info))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, Output, parse_pairs, progress, written
+from sardonyx.cli.output import AsJson, Output, parse_pairs, progress, report_written
 from sardonyx.model import load, save
 from sardonyx.rewrite.surgery import merge
 
@@ -20,7 +20,7 @@ def command(
     link: Annotated[
         list[str] | None,
         typer.Option(
-            help="An output and the input it feeds, OUT=IN (repeatable); by name, else by order, when left out.",
+            help="An output and the input to feed, OUT=IN (repeatable); by default by name, else by order.",
             show_default=False,
         ),
     ] = None,
@@ -29,11 +29,11 @@ def command(
     """Join models end to end: outputs of each feed inputs of the next."""
     links = parse_pairs(link, "--link") if link else None
     with progress("merging", quiet=as_json):
-        joined = merge([load(path) for path in models], links)
-        save(joined, output)
-    written(
+        merged = merge([load(path) for path in models], links)
+        save(merged, output)
+    report_written(
         output,
         as_json=as_json,
-        inputs=[value.name for value in joined.graph.inputs],
-        outputs=[value.name for value in joined.graph.outputs],
+        inputs=[value.name for value in merged.graph.inputs],
+        outputs=[value.name for value in merged.graph.outputs],
     )

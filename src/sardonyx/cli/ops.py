@@ -1,4 +1,4 @@
-"""``sardonyx ops``: which operators there are."""
+"""``sardonyx ops``: the supported operators."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the operators that a session runs: versions, element types, how each is defined and tested.
+    """List the operators that a session runs: versions, element types, definition and tests.
 
-    core: written over the primitives, so that it has shapes, gradients and compiled code. host: Python over numpy.
+    core: written over the primitives, with shapes, gradients and compiled code. host: Python over numpy.
     """
-    found = [row for row in support_table() if domain in (None, row.domain)]
+    rows = [row for row in support_table() if domain in (None, row.domain)]
     if as_json:
-        print_json([row.as_dict() for row in found])
+        print_json([row.as_dict() for row in rows])
         return
-    table = Table(title=f"{len(found)} operators", title_justify="left", header_style="bold")
+    table = Table(title=f"{len(rows)} operators", title_justify="left", header_style="bold")
     for column in ("domain", "operator", "versions", "element types"):
         table.add_column(column, overflow="fold")
     table.add_column("definition", overflow="fold")
     table.add_column("tested with", overflow="fold")
-    for row in found:
+    for row in rows:
         definition = f"host: {row.reason}" if row.reason else row.definition
         versions = ", ".join(map(str, row.versions))
         table.add_row(row.domain, row.name, versions, _types(row), definition, row.tested)

@@ -20,7 +20,7 @@ from sardonyx.cli.output import (
     print_json,
     progress,
     read_inputs,
-    written,
+    report_written,
 )
 from sardonyx.errors import EvaluationError, VerificationError
 from sardonyx.ops.operators_file import load_operators
@@ -35,37 +35,41 @@ EXAMPLE = "sardonyx optimize model.onnx -o better.onnx"
 def command(
     model: ModelPath,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write the result.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="The file to write.", show_default=False)
     ] = None,
     target: Annotated[str, typer.Option(help="portable, onnxruntime, openvino, tensorrt or native.")] = "portable",
     passes: Annotated[
         list[str] | None, typer.Option(help="Run only these passes (A,B; repeatable).", show_default=False)
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option(help="Do not run these passes (A,B; repeatable).", show_default=False)
+        list[str] | None, typer.Option(help="Passes to skip (A,B; repeatable).", show_default=False)
     ] = None,
-    skip_fuse_bn: Annotated[bool, typer.Option("--skip-fuse-bn", help="Keep BatchNormalization apart.")] = False,
+    skip_fuse_bn: Annotated[bool, typer.Option("--skip-fuse-bn", help="Do not fuse BatchNormalization.")] = False,
     input_shape: Annotated[
         list[str] | None, typer.Option(help="New input shape, NAME:1,3,H,W (repeatable).", show_default=False)
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="Real inputs to verify on (.npz).", show_default=False)] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Real inputs for verification (.npz).", show_default=False)
+    ] = None,
     opset: Annotated[
         int | None, typer.Option(help="Raise or lower the operator set first.", show_default=False)
     ] = None,
     rules: Annotated[
-        list[Path] | None, typer.Option(help="A Python file with rules of your own (repeatable).", show_default=False)
+        list[Path] | None, typer.Option(help="A Python file with your own rules (repeatable).", show_default=False)
     ] = None,
     operators: Annotated[
         list[Path] | None, typer.Option(help="A Python file that defines operators (repeatable).", show_default=False)
     ] = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Prove that the outputs are equal.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3, writing nothing, unless proved.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say which near matches did not fire, and why.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 and write nothing unless proved.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="List near matches that did not fire, with reasons.")
+    ] = False,
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure latency before and after.")] = True,
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite a model to fewer, cheaper nodes, prove that it computes the same, and write standard ONNX."""
+    """Rewrite a model to fewer, cheaper nodes, prove the result equal, and write standard ONNX."""
     feeds = read_inputs(inputs)
     for file in operators or ():
         load_operators(file)
@@ -93,15 +97,15 @@ def command(
         after = _binary(output, result.save, Path(folder) / "after.onnx")
         timing = _latency(before, after, feeds, measure, as_json)
         sizes = timing.sizes if isinstance(timing, latency.Latency) else None
-        found = _Measured(summary(model, sizes=sizes), summary(output or after, sizes=sizes), timing)
+        figures = _Figures(summary(model, sizes=sizes), summary(output or after, sizes=sizes), timing)
     if report is not None:
-        html.write(report, model.name, result.report, found.before, found.after, found.latency)
+        html.write(report, model.name, result.report, figures.before, figures.after, figures.latency)
     if as_json:
-        print_json({**result.report.as_dict(), **found.as_dict(), "written": None if output is None else str(output)})
+        print_json({**result.report.as_dict(), **figures.as_dict(), "written": None if output is None else str(output)})
         return
     tables.print_all(
         console,
-        tables.before_and_after(found.before, found.after, found.latency),
+        tables.before_and_after(figures.before, figures.after, figures.latency),
         tables.passes_table(result.report),
         *([tables.explanation(result.report)] if explain else []),
         *tables.opset_hints(result.report),
@@ -109,11 +113,11 @@ def command(
     )
     for path in (output, report):
         if path is not None:
-            written(path, as_json=False)
+            report_written(path, as_json=False)
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _Figures:
     before: Summary
     after: Summary
     latency: latency.Latency | str
@@ -127,12 +131,12 @@ class _Measured:
         }
 
 
-def _binary(path: Path | None, save: Callable[[Path], None], place: Path) -> Path:
-    """The file itself where an engine can load it, else a binary one at ``place``."""
+def _binary(path: Path | None, save: Callable[[Path], None], fallback: Path) -> Path:
+    """Return the file itself if an engine can load it, else write a binary file to ``fallback``."""
     if path is not None and path.suffix == ".onnx":
         return path
-    save(place)
-    return place
+    save(fallback)
+    return fallback
 
 
 def _latency(
@@ -142,6 +146,6 @@ def _latency(
         return "switched off"
     with progress("measuring", quiet=quiet):
         try:
-            return latency.measure_apart([before, after], feeds=feeds)
+            return latency.measure_in_child([before, after], feeds=feeds)
         except EvaluationError as error:
             return str(error)

@@ -1,4 +1,4 @@
-"""What all verbs share: the console, machine-readable output, the way errors are shown, arguments in common."""
+"""Shared parts of all verbs: the console, JSON output, error messages, common arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from sardonyx.errors import ModelFileError, OptionError, SardonyxError
 
 WIDTH_OF_FILES = 120
-"""Columns of what goes to a file or a pipe."""
+"""Columns of output to files and pipes."""
 
 _own_width = sys.stdout.isatty() or "COLUMNS" in os.environ
 console = Console(highlight=False, width=None if _own_width else WIDTH_OF_FILES)
@@ -26,24 +26,24 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 ModelPath = Annotated[
     Path, typer.Argument(help="The model: .onnx, .onnxtxt, .textproto, .prototxt.", show_default=False)
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write the result.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines, and nothing else.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--sizes", "--size", help="What to take open sizes as, N=8,S=128 (repeatable).", show_default=False),
+    typer.Option("--sizes", "--size", help="Values of open sizes, N=8,S=128 (repeatable).", show_default=False),
 ]
 
 Shapes = dict[str, list[int | str | None]]
 
 
 def report_error(error: SardonyxError) -> None:
-    """Show an error that was raised on purpose: what, where, what to do; never a traceback."""
+    """Print an expected error with its location and remedy, without a traceback."""
     errors.print("[bold red]error:[/]", end=" ")
     errors.print(str(error), markup=False)
 
 
 def print_json(data: Any) -> None:
-    """Print plain data as JSON; infinities and NaN become strings, since JSON has none."""
+    """Print plain data as JSON; infinities and NaN, which JSON lacks, become strings."""
     typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
 
 
@@ -63,7 +63,7 @@ def _plain(data: Any) -> Any:
 
 @contextmanager
 def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show that something long is under way, on a terminal only."""
+    """Show a progress indicator, on a terminal only."""
     if quiet or not errors.is_terminal:
         yield
         return
@@ -75,8 +75,8 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
         yield
 
 
-def written(path: Path, *, as_json: bool, **more: Any) -> None:
-    """Say that a file was written."""
+def report_written(path: Path, *, as_json: bool, **more: Any) -> None:
+    """Report that a file was written."""
     if as_json:
         print_json({"written": str(path), **more})
     else:
@@ -84,10 +84,10 @@ def written(path: Path, *, as_json: bool, **more: Any) -> None:
 
 
 def read_inputs(path: Path | None) -> dict[str, Any] | None:
-    """Real inputs from an .npz file: one array an input, by name (``in::NAME`` is accepted too).
+    """Return real inputs from an .npz file: one array per input, by name (``in::NAME`` is accepted too).
 
     Raises:
-        ModelFileError: the file cannot be read as .npz.
+        ModelFileError: The file cannot be read as .npz.
     """
     if path is None:
         return None
@@ -98,7 +98,9 @@ def read_inputs(path: Path | None) -> dict[str, Any] | None:
     try:
         stored = np.load(path, allow_pickle=False)
         if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise ModelFileError("holds one array without a name", where=str(path), remedy="Use numpy.savez.")
+            raise ModelFileError(
+                "expected named arrays, got a single array", where=str(path), remedy="Use numpy.savez."
+            )
         with stored:
             marked = [name for name in stored.files if name.startswith("in::")]
             return {name.removeprefix("in::"): stored[name] for name in (marked or stored.files)}
@@ -107,47 +109,47 @@ def read_inputs(path: Path | None) -> dict[str, Any] | None:
 
 
 def names_in(texts: Iterable[str] | None) -> list[str]:
-    """Names of options that may be repeated and may hold several names with commas between."""
+    """Return the names in a repeatable option whose values may hold several names separated by commas."""
     return [name for text in texts or () for name in (part.strip() for part in text.split(",")) if name]
 
 
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """``["a=b", "c=d"]`` → ``{"a": "b", "c": "d"}``.
+    """Parse ``["a=b", "c=d"]`` to ``{"a": "b", "c": "d"}``.
 
     Raises:
-        OptionError: a text has no ``=``, or two texts say different things of one name.
+        OptionError: A text has no ``=``, or two texts contradict each other.
     """
     pairs: dict[str, str] = {}
     for text in texts:
         old, equals, new = text.partition("=")
         if not equals or not old or not new:
-            raise OptionError(f"'{text}' is no pair", where=option, remedy="Write OLD=NEW.")
+            raise OptionError(f"expected OLD=NEW, got '{text}'", where=option)
         if pairs.setdefault(old, new) != new:
-            raise OptionError(f"'{old}' is given twice", where=option)
+            raise OptionError(f"'{old}' occurs twice", where=option)
     return pairs
 
 
 def parse_sizes(texts: Iterable[str] | None) -> dict[str, int]:
-    """``["batch=8,height=96"]`` → ``{"batch": 8, "height": 96}``.
+    """Parse ``["batch=8,height=96"]`` to ``{"batch": 8, "height": 96}``.
 
     Raises:
-        OptionError: a text is no name with a number, or a name has two.
+        OptionError: A text is not ``NAME=number``, or a name has two values.
     """
     sizes: dict[str, int] = {}
     for text in names_in(texts):
         name, equals, number = text.partition("=")
         if not equals or not number.isdecimal():
-            raise OptionError(f"'{text}' is no size", where="--sizes", remedy="Write NAME=8.")
+            raise OptionError(f"expected NAME=8, got '{text}'", where="--sizes")
         if sizes.setdefault(name, int(number)) != int(number):
-            raise OptionError(f"'{name}' is given twice", where="--sizes")
+            raise OptionError(f"'{name}' occurs twice", where="--sizes")
     return sizes
 
 
 def parse_shapes(texts: Iterable[str] | None, option: str = "--input-shape") -> Shapes | None:
-    """``name:1,3,H,?`` → ``{"name": [1, 3, "H", None]}``; nothing after the colon is a scalar.
+    """Parse ``name:1,3,H,?`` to ``{"name": [1, 3, "H", None]}``; nothing after the colon is a scalar.
 
     Raises:
-        OptionError: a text has no colon, a size is missing or negative, or an input is given twice.
+        OptionError: A text has no colon, a size is missing or negative, or an input occurs twice.
     """
     if not texts:
         return None
@@ -155,9 +157,9 @@ def parse_shapes(texts: Iterable[str] | None, option: str = "--input-shape") -> 
     for text in texts:
         name, colon, sizes = text.rpartition(":")
         if not colon or not name:
-            raise OptionError(f"'{text}' is no shape", where=option, remedy="Write NAME:1,3,H,W.")
+            raise OptionError(f"expected NAME:1,3,H,W, got '{text}'", where=option)
         if name in shapes:
-            raise OptionError(f"'{name}' is given twice", where=option)
+            raise OptionError(f"'{name}' occurs twice", where=option)
         shapes[name] = [_size(part.strip(), option) for part in sizes.split(",")] if sizes.strip() else []
     return shapes
 
@@ -166,11 +168,11 @@ def _size(text: str, option: str) -> int | str | None:
     if text in ("?", "-1"):
         return None
     if not text:
-        raise OptionError("a size is missing", where=option, remedy="Write NAME:1,3,H,W; ? is an open size.")
+        raise OptionError("a size is missing", where=option, remedy="Write NAME:1,3,H,W; ? means open.")
     try:
         number = int(text)
     except ValueError:
         return text
     if number < 0:
-        raise OptionError(f"a size cannot be {text}", where=option, remedy="Write ? for an open size.")
+        raise OptionError(f"expected a size of 0 or more, got {text}", where=option, remedy="Write ? for an open size.")
     return number

@@ -1,4 +1,4 @@
-"""``sardonyx passes``: what the optimizer can do."""
+"""``sardonyx passes``: the passes of the optimizer."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the passes of the optimizer: what each does, and how exact it is.
+    """List the passes of the optimizer: effect and exactness of each.
 
     exact: equal bits. reassociates: another order of sums. approximates: within a stated tolerance.
     """
-    found = describe_passes()
+    passes = describe_passes()
     if target is not None:
         name = targets.profile(target).name
-        found = [each for each in found if each.default and (not each.targets or name in each.targets)]
+        passes = [info for info in passes if info.default and (not info.targets or name in info.targets)]
     if as_json:
-        print_json([each.as_dict() for each in found])
+        print_json([info.as_dict() for info in passes])
         return
-    table = Table(title=f"{len(found)} passes", title_justify="left", header_style="bold")
+    table = Table(title=f"{len(passes)} passes", title_justify="left", header_style="bold")
     table.add_column("pass", no_wrap=True)
     for column in ("exactness", "runs", "opset"):
         table.add_column(column)
     table.add_column("what it does", overflow="fold")
-    for each in found:
-        opset = f"{each.opset}+" if each.opset > 1 else ""
-        table.add_row(each.name, each.exactness, _runs(each), opset, each.description)
+    for info in passes:
+        opset = f"{info.opset}+" if info.opset > 1 else ""
+        table.add_row(info.name, info.exactness, _runs(info), opset, info.description)
     console.print(table)
 
 
-def _runs(each: PassInfo) -> str:
-    if not each.default:
+def _runs(info: PassInfo) -> str:
+    if not info.default:
         return "when named"
-    return f"for {', '.join(each.targets)}" if each.targets else "always"
+    return f"for {', '.join(info.targets)}" if info.targets else "always"

@@ -1,4 +1,4 @@
-"""``sardonyx profile``: where a run's time goes, and what memory holds."""
+"""``sardonyx profile``: time of a run by kernel, and memory of the session."""
 
 from __future__ import annotations
 
@@ -28,39 +28,37 @@ MOST_ROWS = 30
 def command(
     model: ModelPath,
     inputs: Annotated[
-        Path | None, typer.Option(help="Real inputs (.npz); drawn ones otherwise.", show_default=False)
+        Path | None, typer.Option(help="Real inputs (.npz); random by default.", show_default=False)
     ] = None,
     sizes: Sizes = None,
-    runs: Annotated[int, typer.Option(help="Runs of which medians are taken.")] = 20,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads that compute; all that there are by default.", show_default=False)
-    ] = None,
+    runs: Annotated[int, typer.Option(help="Number of runs, for medians.")] = 20,
+    threads: Annotated[int | None, typer.Option(help="Number of threads; all by default.", show_default=False)] = None,
     provider: Annotated[
         list[str] | None,
-        typer.Option(help="Who may run it, in order of preference (repeatable), or auto.", show_default=False),
+        typer.Option(help="Providers in order of preference (repeatable), or auto.", show_default=False),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a Chrome trace of one run, for Perfetto.", show_default=False)
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with plots.", show_default=False)] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Tell of memory instead: which value lies where, and when.")
+        bool, typer.Option("--memory", help="Report memory instead: offset and lifetime of each value.")
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(help="With --memory: draw it, as .svg (the largest arena) or .html (all).", show_default=False),
+        typer.Option(help="With --memory: a picture, .svg (the largest arena) or .html (all).", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model kernel by kernel, against what the machine can do.
+    """Measure a model kernel by kernel, against the peak of the machine.
 
-    Time, operations, bytes, and their share of the machine's peak, which is measured just before on as many threads;
-    by module of the model too, as far as names of nodes or weights tell. With --memory: arenas, weights, the peak of a
-    call, and who shares memory with whom.
+    Time, operations, bytes, and their share of the machine's peak, which is measured immediately before with the same
+    number of threads; also by module of the model, as far as names of nodes or weights identify modules. With --memory:
+    arenas, weights, the peak of a call, and memory shared between values.
     """
     assigned = parse_sizes(sizes)
     if inputs is not None and assigned:
-        raise OptionError("are told by the inputs that are given.", where="--sizes", remedy="Leave out one of them.")
+        raise OptionError("the inputs determine the sizes", where="--sizes", remedy="Omit --sizes or --inputs.")
     _check(memory, plot, trace, html)
     with progress("compiling", quiet=as_json):
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
@@ -71,47 +69,49 @@ def command(
     names = node_names(session.model)
     if memory:
         session.run(None, feeds)
-        held = session.memory()
+        usage = session.memory()
         if plot is not None:
-            write_plot(plot, held, names, model.name)
+            write_plot(plot, usage, names, model.name)
         if as_json:
-            print_json(held.as_dict())
+            print_json(usage.as_dict())
         else:
-            print_all(console, *memory_tables(held, names, MOST_ROWS))
-            _say_written(plot)
+            print_all(console, *memory_tables(usage, names, MOST_ROWS))
+            _report_written(plot)
         return
     with progress("measuring", quiet=as_json):
-        found = session.profile(feeds, runs)
+        profile = session.profile(feeds, runs)
     scopes = Scopes(session.model)
-    root = flame(found, scopes, operators(session.model), model.stem)
+    root = flame(profile, scopes, operators(session.model), model.stem)
     if trace is not None:
-        write_trace(trace, found, names, scopes)
+        write_trace(trace, profile, names, scopes)
     if html is not None:
-        write_page(html, model.name, found, names, scopes, root, session.memory())
+        write_page(html, model.name, profile, names, scopes, root, session.memory())
     if as_json:
-        print_json({**profile_data(found, names), "modules": root.as_dict()})
+        print_json({**profile_data(profile, names), "modules": root.as_dict()})
     else:
-        print_all(console, flame_table(root, MOST_ROWS), *profile_tables(found, names, MOST_ROWS))
-        _say_written(trace, html)
+        print_all(console, flame_table(root, MOST_ROWS), *profile_tables(profile, names, MOST_ROWS))
+        _report_written(trace, html)
 
 
 def _check(memory: bool, plot: Path | None, *files: Path | None) -> None:
-    """Say what cannot be done before anything is computed.
+    """Refuse contradictory options and unwritable files before computing.
 
     Raises:
-        OptionError: An option stands without the one that it belongs to.
+        OptionError: An option lacks the option to which it belongs.
         ModelFileError: A file cannot be written.
     """
     if plot is not None and not memory:
-        raise OptionError("it is memory that is drawn.", where="--plot", remedy="Give --memory too, or --html.")
+        raise OptionError("requires --memory", where="--plot", remedy="Add --memory, or use --html.")
     if memory and any(files):
-        raise OptionError("--trace and --html tell of time.", where="--memory", remedy="Leave out one of them.")
+        raise OptionError(
+            "excludes --trace and --html, which report time", where="--memory", remedy="Omit one of them."
+        )
     for path in (plot, *files):
         if path is not None:
             require_writable(path)
 
 
-def _say_written(*paths: Path | None) -> None:
+def _report_written(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             console.print(f"Written: {path}", markup=False, soft_wrap=True)

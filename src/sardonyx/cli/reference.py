@@ -1,6 +1,6 @@
-"""The reference page of all verbs, made from the commands themselves.
+"""Generator of the reference page of all verbs, from the commands themselves.
 
-``python -m sardonyx.cli.reference > docs/reference/cli.md`` writes it.
+``python -m sardonyx.cli.reference > docs/reference/cli.md`` writes the page.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sardonyx.cli import EXIT_CODES, VERBS
 
 _HEAD = f"""# The command line
 
-`sardonyx VERB --help` says the same. {EXIT_CODES} Errors go to standard error, what was asked for to
-standard output; with `--json` that is one JSON value, and an error is `{{"error": …}}`. Long work shows its progress on
-a terminal only.
+`sardonyx VERB --help` prints the same text. {EXIT_CODES} Errors go to standard error, results to
+standard output; with `--json` the output is one JSON value, and an error is `{{"error": …}}`. Long operations show
+progress on terminals only.
 """
 
 
 def reference_page() -> str:
-    """The page as Markdown: every verb with its arguments, options and example."""
+    """Return the page as Markdown: every verb with its arguments, options and example."""
     parts = [_HEAD]
     for verb in VERBS:
         parts.extend(_verb(verb, importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}")))
@@ -41,7 +41,7 @@ def _verb(verb: str, module: ModuleType) -> Iterator[str]:
     hints = get_type_hints(module.command, include_extras=True)
     for name, parameter in inspect.signature(module.command).parameters.items():
         kind, info = _annotated(hints[name])
-        yield f"| {_spelled(name, kind, info)} | {_told(kind, info, parameter.default)} |"
+        yield f"| {_signature(name, kind, info)} | {_description(kind, info, parameter.default)} |"
     yield ""
 
 
@@ -50,19 +50,19 @@ def _annotated(hint: Any) -> tuple[Any, ParameterInfo]:
     return kind, info
 
 
-def _spelled(name: str, kind: Any, info: ParameterInfo) -> str:
+def _signature(name: str, kind: Any, info: ParameterInfo) -> str:
     if isinstance(info, ArgumentInfo):
         return f"`{name.upper()}…`" if _is_list(kind) else f"`{name.upper()}`"
-    # In `Annotated`, the first name given to `typer.Option` stands where a default would.
-    given = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
-    names = ", ".join(given) or f"--{name.replace('_', '-')}"
+    # In `Annotated`, `typer.Option` stores its first name in `default`.
+    spellings = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
+    names = ", ".join(spellings) or f"--{name.replace('_', '-')}"
     return f"`{names}`" if bool in _types(kind) else f"`{names} {_placeholder(kind)}`"
 
 
 def _types(kind: Any) -> list[Any]:
-    """The types that an annotation is made of, without None and list."""
+    """Return the types in an annotation, without None and list."""
     inner = [part for part in get_args(kind) if part is not type(None)]
-    return [each for part in inner for each in _types(part)] if inner else [kind]
+    return [inner_type for part in inner for inner_type in _types(part)] if inner else [kind]
 
 
 def _is_list(kind: Any) -> bool:
@@ -74,12 +74,12 @@ def _placeholder(kind: Any) -> str:
     return next((names[part] for part in _types(kind) if part in names), "TEXT")
 
 
-def _told(kind: Any, info: ParameterInfo, default: Any) -> str:
+def _description(kind: Any, info: ParameterInfo, default: Any) -> str:
     text = str(info.help or "")
     if default is inspect.Parameter.empty:
         return f"{text} Required."
     if default is True:
-        return f"{text} On unless switched off."
+        return f"{text} On by default."
     return f"{text} Default: `{default}`." if default not in (None, False) and bool not in _types(kind) else text
 
 

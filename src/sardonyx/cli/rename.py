@@ -1,4 +1,4 @@
-"""``sardonyx rename``: other names."""
+"""``sardonyx rename``: new names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Output, parse_pairs, progress, written
+from sardonyx.cli.output import AsJson, ModelPath, Output, parse_pairs, progress, report_written
 from sardonyx.errors import OptionError
 from sardonyx.model import load, save
 from sardonyx.rewrite.surgery import rename
@@ -34,4 +34,4 @@ def command(
         raise OptionError("nothing to rename", where="rename", remedy="Give OLD=NEW, --node or --dim.")
     with progress("renaming", quiet=as_json):
         save(rename(load(model), values, nodes=nodes, dims=dims), output)
-    written(output, as_json=as_json, tensors=values, nodes=nodes, dims=dims)
+    report_written(output, as_json=as_json, tensors=values, nodes=nodes, dims=dims)

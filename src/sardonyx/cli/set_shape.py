@@ -1,4 +1,4 @@
-"""``sardonyx set-shape``: other input shapes."""
+"""``sardonyx set-shape``: new input shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Output, names_in, parse_shapes, progress, written
+from sardonyx.cli.output import AsJson, ModelPath, Output, names_in, parse_shapes, progress, report_written
 from sardonyx.errors import OptionError
 from sardonyx.model import load, save
 from sardonyx.rewrite.reshape_inputs import make_dynamic, set_batch, set_input_shapes
@@ -21,7 +21,7 @@ def command(
     entries: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", help="New shape of an input, NAME:N,3,224,224; ? is open (repeatable).", show_default=False
+            "--input", help="New shape of an input, NAME:N,3,224,224; ? means open (repeatable).", show_default=False
         ),
     ] = None,
     batch: Annotated[
@@ -30,20 +30,21 @@ def command(
     dynamic: Annotated[
         list[str] | None,
         typer.Option(
-            help="Open every size of these inputs that the model leaves free (A,B; repeatable), or NAME:0,2,3 for "
-            "these axes.",
+            help="Make these inputs dynamic in every size that the model allows (A,B; repeatable), or in the axes "
+            "NAME:0,2,3.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give inputs new shapes, fixed or open, and repair the constants baked from the old ones.
+    """Set input shapes, fixed or open, and repair constants baked from the old shapes.
 
-    The result is run at several sizes before it is written. What cannot be repaired is refused with the node's name.
+    The result is run at several sizes before writing. A constant that cannot be repaired is refused with the node's
+    name.
     """
     shapes = parse_shapes(entries, "--input")
     if shapes is None and batch is None and dynamic is None:
-        raise OptionError("no shape is given", where="set-shape", remedy="Give --input, --batch or --dynamic.")
+        raise OptionError("expected a shape", where="set-shape", remedy="Give --input, --batch or --dynamic.")
     with progress("reshaping", quiet=as_json):
         changed = load(model)
         if shapes is not None:
@@ -53,7 +54,7 @@ def command(
         if batch is not None:
             set_batch(changed, _number_or_name(batch))
         save(changed, output)
-    written(output, as_json=as_json, inputs={v.name: str(v.shape) for v in changed.graph.inputs})
+    report_written(output, as_json=as_json, inputs={v.name: str(v.shape) for v in changed.graph.inputs})
 
 
 def _number_or_name(text: str) -> int | str:
@@ -64,7 +65,7 @@ def _number_or_name(text: str) -> int | str:
 
 
 def _axes_by_input(texts: Sequence[str], inputs: Collection[str]) -> dict[str, list[int] | None]:
-    """``["a,b", "c:0,2"]`` → ``{"a": None, "b": None, "c": [0, 2]}``; an input may itself be named ``c:0``."""
+    """Parse ``["a,b", "c:0,2"]`` to ``{"a": None, "b": None, "c": [0, 2]}``; a name may contain ``:0``."""
     axes: dict[str, list[int] | None] = {}
     for text in texts:
         name, _, numbers = text.rpartition(":")
@@ -72,7 +73,7 @@ def _axes_by_input(texts: Sequence[str], inputs: Collection[str]) -> dict[str, l
             try:
                 axes[name] = [int(number) for number in numbers.split(",")]
             except ValueError as error:
-                raise OptionError(f"'{text}' names no axes", where="--dynamic", remedy="Write NAME:0,2,3.") from error
+                raise OptionError(f"expected NAME:0,2,3, got '{text}'", where="--dynamic") from error
         else:
             axes |= dict.fromkeys([text] if text in inputs else names_in([text]))
     return axes

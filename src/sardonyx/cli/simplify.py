@@ -1,4 +1,4 @@
-"""``sardonyx simplify``: the rewrites that keep every bit."""
+"""``sardonyx simplify``: bit-exact rewrites."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ def command(
     model: ModelPath,
     output: Output,
     skip: Annotated[
-        list[str] | None, typer.Option(help="Do not run these passes (A,B; repeatable).", show_default=False)
+        list[str] | None, typer.Option(help="Passes to skip (A,B; repeatable).", show_default=False)
     ] = None,
     input_shape: Annotated[
         list[str] | None, typer.Option(help="New input shape, NAME:1,3,H,W (repeatable).", show_default=False)
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="Real inputs to verify on (.npz).", show_default=False)] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Real inputs for verification (.npz).", show_default=False)
+    ] = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Prove that the outputs are equal.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3, writing nothing, unless proved.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 and write nothing unless proved.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fold constants and remove what does nothing: as `optimize`, with rewrites that keep every bit only."""
+    """Fold constants and remove redundant nodes: `optimize` with bit-exact rewrites only."""
     optimize.command(
         model,
         output=output,

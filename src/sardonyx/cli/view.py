@@ -15,12 +15,12 @@ EXAMPLE = "sardonyx view model.onnx"
 
 def command(
     model: ModelPath,
-    port: Annotated[int, typer.Option(help="Port to serve on; any free one when 0.")] = 0,
+    port: Annotated[int, typer.Option(help="Port of the server; 0 for any free port.")] = 0,
     browse: Annotated[bool, typer.Option("--browse/--no-browse", help="Open the browser.")] = True,
 ) -> None:
-    """Show the graph in the browser, with Netron; end it with Ctrl-C."""
+    """Show the graph in the browser, with Netron; Ctrl-C ends the server."""
     if not model.exists():
-        raise ModelFileError("there is no such file", where=str(model), remedy="Give the path of a model.")
+        raise ModelFileError("file not found", where=str(model), remedy="Give the path of a model.")
     try:
         netron = importlib.import_module("netron")
     except ModuleNotFoundError as error:

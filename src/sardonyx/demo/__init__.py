@@ -1,8 +1,8 @@
-"""Two small models, really trained, raw as PyTorch exported them, with real inputs to run them on.
+"""Two small trained models, raw as PyTorch exported them, with real inputs.
 
-`digits_classifier` tells 8x8 handwritten digits apart; `digits_detector` finds them in images of any size and ends in
-`NonMaxSuppression`. Where they come from and how good they are stands in this folder's `README.md`; the script that
-made them is `examples/train_digits.py` in the source tree.
+`digits_classifier` classifies 8x8 handwritten digits; `digits_detector` finds digits in images of any size and ends in
+`NonMaxSuppression`. This folder's `README.md` describes their origin and quality; `examples/train_digits.py` in the
+source tree trains both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["inputs", "names", "outputs", "path", "truth"]
 
 _NAMES = ("digits_classifier", "digits_detector")
 
-# A package imported from an archive has no files of its own: copies made of them live as long as the interpreter.
+# A package imported from an archive has no files on disk: temporary copies exist until the interpreter exits.
 _copies = ExitStack()
 atexit.register(_copies.close)
 
@@ -59,11 +59,11 @@ def inputs(name: str) -> dict[str, np.ndarray]:
 
 
 def outputs(name: str) -> dict[str, np.ndarray]:
-    """Return what PyTorch computed from `inputs(name)` before the export, by the graph output's name.
+    """Return PyTorch's results for `inputs(name)` before the export, by the graph output's name.
 
-    `digits_classifier`: `probabilities` float32 (360, 10). `digits_detector`: `boxes` float32 (found, 4) as x1, y1,
-    x2, y2 in pixels, `scores` float32 (found,), `labels` int64 (found,), and `image_index` int64 (found,), the place
-    in the batch of the image that each was found in.
+    `digits_classifier`: `probabilities` float32 (360, 10). `digits_detector`: `boxes` float32 (detections, 4) as
+    x1, y1, x2, y2 in pixels, `scores` float32 (detections,), `labels` int64 (detections,), and `image_index` int64
+    (detections,), the index of the image in the batch.
 
     Args:
         name: One of `names()`.
@@ -75,7 +75,7 @@ def outputs(name: str) -> dict[str, np.ndarray]:
 
 
 def truth(name: str) -> dict[str, np.ndarray]:
-    """Return what `inputs(name)` really show.
+    """Return the true labels of `inputs(name)`.
 
     `digits_classifier`: `labels` int64 (360,). `digits_detector`: `boxes` float32 (digits, 4), `labels` int64
     (digits,) and `image_index` int64 (digits,), as in `outputs`.
@@ -92,7 +92,7 @@ def truth(name: str) -> dict[str, np.ndarray]:
 @cache
 def _file(name: str, suffix: str) -> Path:
     if name not in _NAMES:
-        raise OptionError(f"no model named {name!r} is shipped.", where="name", remedy=f"Choose {' or '.join(_NAMES)}.")
+        raise OptionError(f"unknown model {name!r}", where="name", remedy=f"Choose {' or '.join(_NAMES)}.")
     return _copies.enter_context(as_file(files(__name__) / f"{name}{suffix}"))
 
 

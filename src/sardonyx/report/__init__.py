@@ -1,1 +1,1 @@
-"""What is said of a model and of what was done to it: summary, differences, tables, latency, pages."""
+"""Reports: summaries, differences, tables, latency, accuracy and HTML pages of models."""

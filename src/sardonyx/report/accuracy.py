@@ -1,8 +1,8 @@
-"""How far two computations of one model are apart: output by output, and the first layer where they part.
+"""Errors of a computation against another: by output, and the first layer out of tolerance.
 
-The two sides are two models (as it was and as it is, float32 and float16), or two providers. Tensors are paired by
-name, and where a node of one model is a node of the other (:mod:`.match`). Layers are computed by slices of the graph:
-a slice makes as many tensors into outputs as fit a budget of memory, and only their errors are kept.
+The two sides are two models (before and after, float32 and float16), or two providers. Tensors are paired by name, and
+by corresponding nodes (:mod:`.match`). Layers are computed by slices of the graph: a slice turns as many tensors into
+outputs as fit a memory budget, and only the errors are stored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sardonyx.rewrite.verify.inputs import required_inputs
 from sardonyx.runtime import Session
 
 TOLERANCE = 1e-3
-"""Largest difference of a tensor, relative to its largest element, before the two sides have parted."""
+"""Largest difference of a tensor within tolerance, relative to its largest element."""
 
 BUDGET = 256 << 20
-"""Bytes of tensors of a slice, of each side."""
+"""Bytes of tensors of a slice, on each side."""
 
 _UNKNOWN = 1 << 20
-"""Bytes that a tensor of unknown size is taken for."""
+"""Assumed bytes of a tensor of unknown size."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +41,33 @@ class Side:
 
     Attributes:
         model: The model.
-        provider: What runs it.
+        provider: The provider that runs the model.
     """
 
     model: ir.Model
     provider: str
 
     def run(self, part: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs of a part of the model, by name."""
+        """Return the outputs of a part of the model, by name."""
         providers = dict.fromkeys((self.provider, "reference"))
         session = Session(part, providers=list(providers), compile="wait")
-        given = {info.name: feeds[info.name] for info in session.get_inputs()}
-        found = session.run(None, given)
-        return dict(zip((info.name for info in session.get_outputs()), found, strict=True))
+        results = session.run(None, {info.name: feeds[info.name] for info in session.get_inputs()})
+        return dict(zip((info.name for info in session.get_outputs()), results, strict=True))
 
 
 @dataclass(frozen=True)
 class TensorError:
-    """How far a tensor of one side is from the other's.
+    """Difference between a tensor of one side and its counterpart.
 
     Attributes:
-        tensor: Its name in the first model.
-        other: Its name in the second.
-        node: The node of the first model that makes it.
-        operator: That node's operator.
-        error: Largest absolute difference over the first side's largest magnitude; infinite where shapes or the places
-            of NaN and infinity differ, or integers do.
-        mean: Mean absolute difference over the same; None where there is no number for it.
-        detail: What differs, in words, where numbers do not say it.
+        tensor: Name in the first model.
+        other: Name in the second model.
+        node: Node of the first model that computes the tensor.
+        operator: Operator of the node.
+        error: Largest absolute difference over the first side's largest magnitude; infinite if shapes, the positions of
+            NaN and infinity, or integers differ.
+        mean: Mean absolute difference over the same magnitude; None if undefined.
+        detail: The difference in words, if numbers do not describe it.
     """
 
     tensor: str
@@ -82,13 +81,13 @@ class TensorError:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found.
+    """The result of a comparison.
 
     Attributes:
-        outputs: The outputs of both sides.
-        layers: Tensors in between, in the first model's order, up to the first beyond the tolerance or all.
-        first: The first layer beyond the tolerance; None where none is.
-        unpaired: Tensors of the first model that the second has no counterpart of.
+        outputs: Errors of the outputs.
+        layers: Errors of inner tensors, in the first model's order, up to the first beyond the tolerance or all.
+        first: The first layer beyond the tolerance, or None.
+        unpaired: Number of tensors of the first model without a counterpart in the second.
         tolerance: The tolerance.
     """
 
@@ -100,11 +99,11 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether all outputs are within the tolerance."""
-        return all(found.error <= self.tolerance for found in self.outputs)
+        """True if all outputs are within the tolerance."""
+        return all(output.error <= self.tolerance for output in self.outputs)
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the comparison as plain data."""
         return {**asdict(self), "equal": self.equal}
 
 
@@ -121,54 +120,53 @@ def compare(
     """Compare two models, or two providers on one.
 
     Args:
-        a: The first model: the one that is taken to be right.
-        b: The second; the first again where None, and two providers are needed.
-        providers: What runs the first, and the second; one for both.
-        inputs: Arrays by name; drawn where None. The second model's are converted to its element types.
+        a: The first model, assumed to be right.
+        b: The second model; if None, the first again, with two providers.
+        providers: Provider of the first and of the second; one for both.
+        inputs: Arrays by name; random if None. The second model's are converted to its element types.
         tolerance: Largest difference relative to a tensor's largest element.
-        budget: Bytes of tensors that are kept of each side at a time.
-        all_layers: Compare all layers; without it, only where an output is beyond the tolerance, and up to the first
-            layer that is.
+        budget: Bytes of tensors of each side in memory at a time.
+        all_layers: Compare all layers; otherwise only if an output is beyond the tolerance, up to the first such layer.
 
     Raises:
-        OptionError: There is nothing to compare, or the models' interfaces have nothing in common.
+        OptionError: Nothing to compare, or the models have no common interface.
         EvaluationError: A side does not run.
     """
     if not 1 <= len(providers) <= 2 or (b is None and len(set(providers)) < 2):
         raise OptionError(
-            "one model on one provider is nothing to compare.", where="providers",
+            "nothing to compare: one model on one provider", where="providers",
             remedy="Give two models, or two providers.",
         )  # fmt: skip
     first = Side(model_io.load(a), providers[0])
     second = Side(first.model if b is None else model_io.load(b), providers[-1])
-    feeds = drawn(first) if inputs is None else dict(inputs)
-    given = converted(second.model, feeds)
+    feeds = draw_feeds(first) if inputs is None else dict(inputs)
+    converted = convert_feeds(second.model, feeds)
     inference.infer_shapes(first.model, strict=False)
-    pairs, unpaired = paired(first.model, second.model)
-    named = dict(pairs)
-    outputs = [(value, named[value]) for value in first.model.graph.outputs if value in named]
+    pairs, unpaired = pair_tensors(first.model, second.model)
+    partner = dict(pairs)
+    outputs = [(value, partner[value]) for value in first.model.graph.outputs if value in partner]
     if not outputs:
-        raise OptionError("the models have no output in common.", remedy="`sardonyx rename` gives outputs other names.")
-    of_outputs = tuple(_errors(first, second, outputs, feeds, given))
+        raise OptionError("the models have no output in common", remedy="Rename outputs with `sardonyx rename`.")
+    output_errors = tuple(_errors(first, second, outputs, feeds, converted))
     layers: list[TensorError] = []
     beyond = None
     between = [(x, y) for x, y in pairs if not x.is_graph_output()]
-    if not all_layers and all(found.error <= tolerance for found in of_outputs):
+    if not all_layers and all(output.error <= tolerance for output in output_errors):
         between = []
     for part in _slices(between, feeds, budget):
-        for found in _errors(first, second, part, feeds, given):
-            layers.append(found)
-            if beyond is None and found.error > tolerance:
-                beyond = found
+        for layer in _errors(first, second, part, feeds, converted):
+            layers.append(layer)
+            if beyond is None and layer.error > tolerance:
+                beyond = layer
                 if not all_layers:
                     break
         if beyond is not None and not all_layers:
             break
-    return Comparison(of_outputs, tuple(layers), beyond, unpaired, tolerance)
+    return Comparison(output_errors, tuple(layers), beyond, unpaired, tolerance)
 
 
-def drawn(side: Side) -> dict[str, Any]:
-    """Seeded inputs on which a side runs."""
+def draw_feeds(side: Side) -> dict[str, Any]:
+    """Return seeded random inputs on which a side runs."""
     from sardonyx.rewrite.verify.search import Search
 
     def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -178,37 +176,37 @@ def drawn(side: Side) -> dict[str, Any]:
             raise EvaluationError(error.problem, where=error.where) from error
 
     search = Search(side.model, run, seed=0, wanted=1)
-    found = search.samples() or search.dull
-    if not found:
-        raise EvaluationError(f"it runs on none of the inputs drawn: {'; '.join(search.reasons)[:400]}")
-    return dict(found[0].feeds)
+    samples = search.samples() or search.dull
+    if not samples:
+        raise EvaluationError(f"the model fails on all random inputs: {'; '.join(search.reasons)[:400]}")
+    return dict(samples[0].feeds)
 
 
-def converted(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs as a model declares them: of another precision, they are rounded to it.
+def convert_feeds(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs in the element types that a model declares; floats are rounded to another precision.
 
     Raises:
         OptionError: An input is missing.
     """
-    found = {}
+    arrays = {}
     for value in required_inputs(model):
         name = str(value.name)
         if name not in feeds:
-            raise OptionError(f"the input '{name}' of the second model is not fed.", where="inputs")
+            raise OptionError(f"the input '{name}' of the second model is missing", where="inputs")
         array = feeds[name]
         dtype = value.dtype.numpy() if value.dtype is not None else None
         if dtype is not None and isinstance(array, np.ndarray) and _are_floats(array.dtype, dtype):
             array = array.astype(dtype)
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def _are_floats(*dtypes: np.dtype) -> bool:
     return all(dtype.kind == "f" or dtype.name == "bfloat16" for dtype in dtypes)
 
 
-def paired(a: ir.Model, b: ir.Model) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
-    """Tensors of both main graphs that stand for the same, in the first one's order, and how many have no partner."""
+def pair_tensors(a: ir.Model, b: ir.Model) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
+    """Return corresponding tensors of both main graphs, in the first one's order, and the number unpaired."""
     theirs = {value.name: value for node in b.graph for value in node.outputs if value.name}
     theirs |= {value.name: value for value in b.graph.outputs if value.name}
     partner = {} if a is b else {x.node: y.node for x, y in Matching(a, b).pairs.items() if not x.path and not y.path}
@@ -230,7 +228,7 @@ Pair = tuple[ir.Value, ir.Value]
 
 
 def _slices(pairs: Sequence[Pair], feeds: Mapping[str, Any], budget: int) -> Iterator[list[Pair]]:
-    """Tensors in order, as many at a time as fit the budget."""
+    """Yield tensors in order, as many at a time as fit the budget."""
     largest = max((array.nbytes for array in feeds.values() if isinstance(array, np.ndarray)), default=0)
     part: list[Pair] = []
     used = 0
@@ -246,44 +244,48 @@ def _slices(pairs: Sequence[Pair], feeds: Mapping[str, Any], budget: int) -> Ite
 
 
 def _bytes(value: ir.Value, unknown: int) -> int:
-    """The bytes of a tensor, as far as its shape is known."""
+    """Return the bytes of a tensor, or ``unknown`` if its shape is not static."""
     if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
         return unknown
     return int(np.prod([int(dim) for dim in value.shape])) * max(1, value.dtype.bitwidth // 8)  # type: ignore[arg-type]
 
 
 def _errors(
-    first: Side, second: Side, pairs: Sequence[Pair], feeds: Mapping[str, Any], given: Mapping[str, Any]
+    first: Side, second: Side, pairs: Sequence[Pair], feeds: Mapping[str, Any], converted: Mapping[str, Any]
 ) -> Iterator[TensorError]:
-    """The errors of some tensors."""
-    want = _values(first, [str(x.name) for x, _ in pairs], feeds)
-    got = _values(second, [str(y.name) for _, y in pairs], given)
+    expected = _values(first, [str(x.name) for x, _ in pairs], feeds)
+    actual = _values(second, [str(y.name) for _, y in pairs], converted)
     for x, y in pairs:
         node = x.producer()
         label, kind = ("", "") if node is None else (node_label(node), operator(node))
-        right, other = _comparable(want[str(x.name)], got[str(y.name)])
-        found = measure.difference(str(x.name), right, other)
-        yield TensorError(str(x.name), str(y.name), label, kind, found.error, _mean(right, other), found.detail)
+        right, other = _in_wider_type(expected[str(x.name)], actual[str(y.name)])
+        worst = measure.difference(str(x.name), right, other)
+        yield TensorError(str(x.name), str(y.name), label, kind, worst.error, _mean(right, other), worst.detail)
 
 
 def _values(side: Side, names: Sequence[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
     return side.run(extract(side.model, list(dict.fromkeys(names))), feeds)
 
 
-def _comparable(want: Any, got: Any) -> tuple[Any, Any]:
-    """Floating-point numbers of different precision in the wider one."""
-    arrays = isinstance(want, np.ndarray) and isinstance(got, np.ndarray)
-    if arrays and want.dtype != got.dtype and _are_floats(want.dtype, got.dtype):
-        return want.astype(np.float64), got.astype(np.float64)
-    return want, got
+def _in_wider_type(expected: Any, actual: Any) -> tuple[Any, Any]:
+    """Return both arrays as float64 if they are floats of different precision."""
+    arrays = isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray)
+    if arrays and expected.dtype != actual.dtype and _are_floats(expected.dtype, actual.dtype):
+        return expected.astype(np.float64), actual.astype(np.float64)
+    return expected, actual
 
 
-def _mean(want: Any, got: Any) -> float | None:
-    """The mean difference over the largest magnitude."""
-    arrays = isinstance(want, np.ndarray) and isinstance(got, np.ndarray)
-    if not arrays or want.shape != got.shape or not want.size or not _are_floats(want.dtype, got.dtype):
+def _mean(expected: Any, actual: Any) -> float | None:
+    """Return the mean difference over the largest magnitude."""
+    arrays = isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray)
+    if (
+        not arrays
+        or expected.shape != actual.shape
+        or not expected.size
+        or not _are_floats(expected.dtype, actual.dtype)
+    ):
         return None
-    wide, other = want.astype(np.float64), got.astype(np.float64)
+    wide, other = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(wide) & np.isfinite(other)
     if not finite.any():
         return None

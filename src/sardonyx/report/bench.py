@@ -1,8 +1,8 @@
-"""A model on several engines, side by side: latency with its spread, ratios with their uncertainty, throughput, energy.
+"""A model on several engines: percentiles, ratios with confidence intervals, throughput, energy.
 
-Engines take turns in one process (:mod:`.alternation`). A ratio is the median over the rounds of a peer's time over
-ours, and its interval holds the true median with a probability of 95 %, whatever the times' distribution: it is that of
-order statistics.
+Engines alternate in one process (:mod:`.alternation`). A ratio is the median over the rounds of an engine's time over
+Sardonyx's. Its interval holds the true median with a probability of 95 % for any distribution of the times (order
+statistics).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
-from sardonyx.report.alternation import REST_SECONDS, alternated
+from sardonyx.report.alternation import REST_SECONDS, time_rounds
 from sardonyx.rewrite import measure
 from sardonyx.runtime import Session
 
@@ -28,7 +28,7 @@ SUBJECT = "sardonyx"
 PERCENTILES = (50, 90, 99)
 
 RAPL = Path("/sys/class/powercap")
-"""Where Linux tells the energy that processors took."""
+"""Folder of Linux's counters of the energy that processors consumed."""
 
 Run = Callable[[Mapping[str, Any]], object]
 
@@ -38,13 +38,13 @@ class EngineFigures:
     """One engine on one set of sizes.
 
     Attributes:
-        engine: Its name.
+        engine: Name of the engine.
         percentiles: Seconds of a run, by percentile.
-        runs: How many were counted.
-        ratio: Its time over Sardonyx's; above 1 Sardonyx is faster.
-        interval: That holds the true median ratio with 95 %; None with too few rounds.
-        streams: Runs a second, by number of threads that call at once.
-        joules: Energy of a run; None where the machine does not tell.
+        runs: Number of timed runs.
+        ratio: Median over the rounds of the engine's time over Sardonyx's; above 1 Sardonyx is faster.
+        interval: 95 % confidence interval of the median ratio; None with too few rounds.
+        streams: Runs per second, by number of concurrent threads.
+        joules: Energy of a run; None if the machine has no readable counter.
     """
 
     engine: str
@@ -61,7 +61,7 @@ class Figures:
     """All engines on one set of sizes.
 
     Attributes:
-        sizes: What open sizes were.
+        sizes: Values of the open sizes.
         engines: The figures, Sardonyx first.
     """
 
@@ -69,7 +69,7 @@ class Figures:
     engines: tuple[EngineFigures, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the figures as plain data."""
         return asdict(self)
 
 
@@ -88,17 +88,17 @@ def bench(
     Args:
         path: The model.
         against: Other engines, of :data:`sardonyx.rewrite.measure.ENGINES`.
-        sizes: Assignments of open sizes, each measured; typical ones where empty.
-        feeds: Real inputs instead of drawn ones; no sizes then.
-        seconds: To spend on each set of sizes, and on each number of streams.
-        threads: Threads of every engine; all there are by default.
-        streams: How many threads call at once, where throughput is measured.
+        sizes: Assignments of open sizes, each measured; typical sizes if empty.
+        feeds: Real inputs instead of random ones; excludes ``sizes``.
+        seconds: Time for each set of sizes, and for each number of streams.
+        threads: Threads of every engine; all processors by default.
+        streams: Numbers of concurrent threads at which throughput is measured.
 
     Yields:
-        The figures of each set of sizes, as they are there.
+        The figures of each set of sizes, as soon as measured.
 
     Raises:
-        OptionError: There is no such engine, or sizes and inputs are both given.
+        OptionError: Unknown engine, or both sizes and inputs.
         MissingDependencyError: An engine is not installed.
         EvaluationError: An engine does not run the model.
         UnsupportedError: The model is not compiled.
@@ -106,20 +106,20 @@ def bench(
     unknown = [name for name in against if name not in measure.ENGINES]
     if unknown:
         known = ", ".join(sorted(measure.ENGINES))
-        raise OptionError(f"there is no engine '{unknown[0]}'.", where="against", remedy=f"There are: {known}.")
+        raise OptionError(f"unknown engine '{unknown[0]}'", where="against", remedy=f"Choose from {known}.")
     if feeds is not None and sizes:
-        raise OptionError("are told by the inputs that are given.", where="sizes")
+        raise OptionError("the inputs determine the sizes", where="sizes", remedy="Give sizes or inputs.")
     session = Session(path, compile="wait", threads=threads)
     if not session.wait():
         raise UnsupportedError(f"the model is not compiled: {session.not_compiled}", where=os.fspath(path))
-    runs: dict[str, Run] = {SUBJECT: lambda given: session.run(None, given)}
+    runs: dict[str, Run] = {SUBJECT: lambda arrays: session.run(None, arrays)}
     for name in against:
         runs[name] = measure.loaded(path, pool(threads).threads, name, spinning=True)
-    for chosen, given in _given(path, sizes, feeds, runs[SUBJECT]):
-        yield Figures(chosen, tuple(_measured(runs, given, seconds, streams)))
+    for assigned, arrays in _feeds_by_sizes(path, sizes, feeds, runs[SUBJECT]):
+        yield Figures(assigned, tuple(_measure(runs, arrays, seconds, streams)))
 
 
-def _given(
+def _feeds_by_sizes(
     path: str | os.PathLike[str], sizes: Sequence[Mapping[str, int]], feeds: Mapping[str, Any] | None, run: Run
 ) -> Iterator[tuple[Mapping[str, int], Mapping[str, Any]]]:
     if feeds is not None:
@@ -127,26 +127,26 @@ def _given(
         return
     if not sizes:
 
-        def named(given: Mapping[str, Any]) -> Mapping[str, Any]:
-            run(given)
+        def run_unnamed(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+            run(arrays)
             return {}
 
-        drawn, chosen = measure.draw(path, named)
-        yield chosen, drawn
+        arrays, assigned = measure.draw(path, run_unnamed)
+        yield assigned, arrays
         return
-    for assigned in sizes:
-        drawn, chosen = measure.draw_at(path, assigned)
-        yield chosen, drawn
+    for requested in sizes:
+        arrays, assigned = measure.draw_at(path, requested)
+        yield assigned, arrays
 
 
-def _measured(
-    runs: Mapping[str, Run], given: Mapping[str, Any], seconds: float, streams: Sequence[int]
+def _measure(
+    runs: Mapping[str, Run], feeds: Mapping[str, Any], seconds: float, streams: Sequence[int]
 ) -> Iterator[EngineFigures]:
-    calls = {name: functools.partial(run, given) for name, run in runs.items()}
-    rounds = alternated(calls, seconds)
+    calls = {name: functools.partial(run, feeds) for name, run in runs.items()}
+    rounds = time_rounds(calls, seconds)
     ours = list(map(statistics.median, rounds[SUBJECT]))
     for name, call in calls.items():
-        all_runs = sorted(each for block in rounds[name] for each in block)
+        all_runs = sorted(run for block in rounds[name] for run in block)
         ratios = sorted(statistics.median(block) / own for block, own in zip(rounds[name], ours, strict=True))
         yield EngineFigures(
             name,
@@ -160,12 +160,12 @@ def _measured(
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:
-    """The least value that so many percent do not exceed."""
+    """Return the least value that ``percent`` percent of the values do not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def throughput(call: Callable[[], object], streams: int, seconds: float) -> float:
-    """Runs a second, of so many threads that call without pause.
+    """Return runs per second of ``streams`` threads that call without pause.
 
     Raises:
         EvaluationError: A call failed.
@@ -181,7 +181,7 @@ def throughput(call: Callable[[], object], streams: int, seconds: float) -> floa
             while not over.is_set():
                 call()
                 counts[number] += 1
-        except Exception as error:  # it is raised again by the thread that waits
+        except Exception as error:  # The waiting thread raises it again.
             failed.append(error)
 
     threads = [threading.Thread(target=stream, args=(number,), daemon=True) for number in range(streams)]
@@ -193,14 +193,14 @@ def throughput(call: Callable[[], object], streams: int, seconds: float) -> floa
     over.set()
     for thread in threads:
         thread.join()
-    taken = time.perf_counter() - begin
+    elapsed = time.perf_counter() - begin
     if failed:
-        raise EvaluationError(f"a call failed while {streams} ran at once: {failed[0]}") from failed[0]
-    return sum(counts) / taken
+        raise EvaluationError(f"a call failed while {streams} ran concurrently: {failed[0]}") from failed[0]
+    return sum(counts) / elapsed
 
 
 def energy(call: Callable[[], object], seconds: float, folder: Path = RAPL) -> float | None:
-    """Joules of a run, of all the machine's processors; None where these do not tell."""
+    """Return joules per run of all processors of the machine; None without readable counters."""
     counters = _counters(folder)
     if not counters:
         return None
@@ -212,15 +212,15 @@ def energy(call: Callable[[], object], seconds: float, folder: Path = RAPL) -> f
             count += 1
         used = 0
         for path, start in before.items():
-            # A counter begins anew at its range.
+            # A counter wraps around at its range.
             most = int((path.parent / "max_energy_range_uj").read_text())
             used += (int(path.read_text()) - start) % (most + 1)
     except OSError:
-        # Most systems let nobody but root read them.
+        # Most systems let only root read the counters.
         return None
     return used / 1e6 / count
 
 
 def _counters(folder: Path) -> list[Path]:
-    """Those of whole packages; what lies within them is part of them."""
+    """Return the counters of whole packages; inner domains are part of their package."""
     return [path for path in sorted(folder.glob("intel-rapl:*/energy_uj")) if path.parent.name.count(":") == 1]

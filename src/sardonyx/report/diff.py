@@ -1,4 +1,4 @@
-"""Compares two models node by node: what came, what went, what changed, and which nodes stand for which."""
+"""Compare two models node by node: nodes added, removed, changed, and replaced by others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.model import Loadable
-from sardonyx.report.match import Located, Matching, changed_attributes, graphs, pieces, same_contents
+from sardonyx.report.match import Located, Matching, changed_attributes, chunks, graphs, same_contents
 from sardonyx.rewrite.names import node_label
 
 
 @dataclass(frozen=True)
 class NodeChange:
-    """A node that both models have, and what differs in it: attributes, inputs read, its name."""
+    """A node of both models with differences in attributes, inputs read, or name."""
 
     node: str
     operator: str
@@ -27,9 +27,9 @@ class NodeChange:
 
 @dataclass(frozen=True)
 class Replacement:
-    """Nodes of the first model that are gone, and the nodes of the second that stand in their place.
+    """Nodes of the first model only, and the nodes of the second model in place of them.
 
-    Either side may be empty: nodes that were only removed, or only added. Each node is written ``Operator name``.
+    Either side may be empty: nodes may be only removed, or only added. Each node is written ``Operator name``.
     """
 
     removed: tuple[str, ...]
@@ -38,15 +38,15 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Diff:
-    """How two models differ.
+    """Differences between two models.
 
     Attributes:
-        same: Nodes that are equal in both.
-        changed: Nodes in both that differ.
-        replaced: Nodes in one of them only, grouped by what stands for what.
-        weights: What differs in the weights, those of bodies included, a line each.
-        interface: What differs in inputs and outputs, and in what makes the outputs, a line each.
-        model: What differs in opsets, IR version, names, functions, metadata, a line each.
+        same: Number of nodes that are equal in both.
+        changed: Nodes of both models with differences.
+        replaced: Nodes in one of the models only, grouped by replacement.
+        weights: Differences of weights, bodies included, a line each.
+        interface: Differences of inputs, outputs, and producers of the outputs, a line each.
+        model: Differences of opsets, IR version, names, functions and metadata, a line each.
     """
 
     same: int
@@ -57,28 +57,27 @@ class Diff:
     model: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Whether there is any difference."""
+        """Return True if there is any difference."""
         return bool(self.changed or self.replaced or self.weights or self.interface or self.model)
 
     def as_dict(self) -> dict[str, Any]:
-        """The difference as plain data."""
+        """Return the difference as plain data."""
         return asdict(self)
 
 
 def diff(a: Loadable, b: Loadable, *, names: Mapping[str, Sequence[str]] | None = None) -> Diff:
     """Compare two models.
 
-    Nodes are matched by the tensors they make, by name, then by structure. The others are grouped: nodes that make
-    or feed the same tensors stand for each other. Doc strings, training information, and metadata and types of what
-    lies inside, are no difference.
+    Nodes are matched by their output tensors, by name, then by structure. Unmatched nodes with common inputs or outputs
+    form a replacement. Doc strings, training information, and metadata and types of inner values are ignored.
 
     Args:
-        a: The first model: anything that ``sardonyx.load`` takes.
+        a: The first model: anything that ``sardonyx.load`` accepts.
         b: The second model.
-        names: Node of the first → nodes of the second made from it, as ``Optimized.report.names`` has it.
+        names: Node of the first → resulting nodes of the second, as in ``Optimized.report.names``.
 
     Raises:
-        ModelFileError: a model cannot be read.
+        ModelFileError: A model cannot be read.
     """
     first, second = model_io.load(a), model_io.load(b)
     matching = Matching(first, second)
@@ -117,36 +116,36 @@ def _name(value: ir.Value | None) -> str:
     return "none" if value is None else f"'{value.name}'"
 
 
-# -- what stands for what --------------------------------------------------------------------------
+# -- replacements ----------------------------------------------------------------------------------
 
 
 def _replacements(matching: Matching, names: Mapping[str, Sequence[str]]) -> Iterator[Replacement]:
     groups = _Groups()
     lone = {located.node for located in (*matching.only_a, *matching.only_b)}
-    makers = {(at.path, v.name): at.node for at in matching.only_b for v in at.node.outputs if v.name}
+    producers = {(at.path, v.name): at.node for at in matching.only_b for v in at.node.outputs if v.name}
     for at in matching.only_a:
         for value in at.node.outputs:
-            groups.join(at.node, makers.get((at.path, value.name or "")))
+            groups.join(at.node, producers.get((at.path, value.name or "")))
     for at in (*matching.only_a, *matching.only_b):
         groups.add(at.node)
         for entry in at.node.inputs:
-            maker = None if entry is None else entry.producer()
-            groups.join(at.node, maker if maker in lone else None)
+            producer = None if entry is None else entry.producer()
+            groups.join(at.node, producer if producer in lone else None)
     for one, other in matching.pairs.items():
         for x, y in zip(one.node.inputs, other.node.inputs, strict=False):
             if x is not None and y is not None and not matching.corresponds(x, y):
                 left, right = x.producer(), y.producer()
                 if left is not None and left in lone:
                     groups.join(left, right if right in lone else None)
-    made = {located.label: located.node for located in matching.only_b}
+    added = {located.label: located.node for located in matching.only_b}
     for at in matching.only_a:
         for new in names.get(at.label, ()):
-            groups.join(at.node, made.get(new))
+            groups.join(at.node, added.get(new))
     yield from groups.replacements(matching.only_a, matching.only_b)
 
 
 class _Groups:
-    """Nodes that belong together, as a union of sets."""
+    """Disjoint sets of nodes that belong to one replacement (union-find)."""
 
     def __init__(self) -> None:
         self._parent: dict[ir.Node, ir.Node] = {}
@@ -167,8 +166,8 @@ class _Groups:
         for side, listed in enumerate((removed, added)):
             for at in listed:
                 sides.setdefault(self.add(at.node), ([], []))[side].append(f"{at.operator} {at.label}")
-        for gone, come in sides.values():
-            yield Replacement(tuple(gone), tuple(come))
+        for before, after in sides.values():
+            yield Replacement(tuple(before), tuple(after))
 
 
 # -- weights, interface, the rest ------------------------------------------------------------------
@@ -179,16 +178,16 @@ def _weights(a: ir.Model, b: ir.Model) -> Iterator[str]:
     gone = [name for name in left if name not in right]
     renamed = dict(_renamed({name: left[name] for name in gone}, {n: t for n, t in right.items() if n not in left}))
     for name in left:
-        if name in right and (told := _changed_weight(left[name], right[name])):
-            yield f"'{name}': {told}"
+        if name in right and (difference := _changed_weight(left[name], right[name])):
+            yield f"'{name}': {difference}"
     yield from (f"'{old}' is named '{new}'" for old, new in renamed.items())
-    yield from (f"'{name}' is gone ({_described(left[name])})" for name in gone if name not in renamed)
+    yield from (f"'{name}' is gone ({_format_weight(left[name])})" for name in gone if name not in renamed)
     known = {*left, *renamed.values()}
-    yield from (f"'{name}' is new ({_described(right[name])})" for name in right if name not in known)
+    yield from (f"'{name}' is new ({_format_weight(right[name])})" for name in right if name not in known)
 
 
 def _weights_of(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """The weights by name; those of a body behind its path."""
+    """Return the weights by name; the name of a body's weight starts with the body's path."""
     return {
         f"{path}/{name}" if path else name: value.const_value
         for path, graph in graphs(model)
@@ -197,40 +196,40 @@ def _weights_of(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     }
 
 
-def _renamed(gone: Mapping[str, ir.TensorProtocol], come: Mapping[str, ir.TensorProtocol]) -> Iterator[tuple[str, str]]:
-    """Weights that are in both models under other names: of one type, shape and contents, first come first."""
-    kinds = {(t.dtype, tuple(t.shape)) for t in gone.values()} & {(t.dtype, tuple(t.shape)) for t in come.values()}
-    waiting: dict[tuple[Any, ...], list[str]] = {}
-    for name, tensor in come.items():
+def _renamed(old: Mapping[str, ir.TensorProtocol], new: Mapping[str, ir.TensorProtocol]) -> Iterator[tuple[str, str]]:
+    """Yield weights that have other names in the two models: equal type, shape and contents, in order."""
+    kinds = {(t.dtype, tuple(t.shape)) for t in old.values()} & {(t.dtype, tuple(t.shape)) for t in new.values()}
+    candidates: dict[tuple[Any, ...], list[str]] = {}
+    for name, tensor in new.items():
         if (tensor.dtype, tuple(tensor.shape)) in kinds:
-            waiting.setdefault((tensor.dtype, tuple(tensor.shape), _digest(tensor)), []).append(name)
-    for name, tensor in gone.items():
+            candidates.setdefault((tensor.dtype, tuple(tensor.shape), _digest(tensor)), []).append(name)
+    for name, tensor in old.items():
         if (tensor.dtype, tuple(tensor.shape)) in kinds:
-            found = waiting.get((tensor.dtype, tuple(tensor.shape), _digest(tensor)))
-            if found:
-                yield name, found.pop(0)
+            matches = candidates.get((tensor.dtype, tuple(tensor.shape), _digest(tensor)))
+            if matches:
+                yield name, matches.pop(0)
 
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for (piece,) in pieces(tensor):
+    for (piece,) in chunks(tensor):
         digest.update(repr(piece.tolist()).encode() if piece.dtype == object else piece.tobytes())
     return digest.digest()
 
 
-def _described(tensor: ir.TensorProtocol) -> str:
+def _format_weight(tensor: ir.TensorProtocol) -> str:
     return f"{tensor.dtype.name.lower()} {list(tensor.shape)}"
 
 
 def _changed_weight(left: ir.TensorProtocol, right: ir.TensorProtocol) -> str:
     if left.dtype != right.dtype or tuple(left.shape) != tuple(right.shape):
-        return f"{_described(left)} → {_described(right)}"
+        return f"{_format_weight(left)} → {_format_weight(right)}"
     if same_contents(left, right):
         return ""
     if left.dtype == ir.DataType.STRING:
         return "other contents"
     unlike, largest = 0, 0.0
-    for pair in pieces(left, right):
+    for pair in chunks(left, right):
         x, y = (piece.astype(np.complex128 if piece.dtype.kind == "c" else np.float64) for piece in pair)
         differs = (x != y) & ~(np.isnan(x) & np.isnan(y))
         with np.errstate(invalid="ignore"):
@@ -239,7 +238,7 @@ def _changed_weight(left: ir.TensorProtocol, right: ir.TensorProtocol) -> str:
         largest = max(largest, float(np.max(distance[~np.isnan(distance)], initial=0)))
     if not unlike:
         return "other bits for equal numbers"
-    by = f", by {largest:.3g} at most" if largest else ", and one of the two is no number"
+    by = f", by {largest:.3g} at most" if largest else ", one of the two is NaN"
     return f"other contents, {unlike} of {left.size} elements{by}"
 
 
@@ -250,26 +249,26 @@ def _interface(a: ir.Graph, b: ir.Graph) -> Iterator[str]:
             if name not in theirs:
                 yield f"{kind} '{name}' is gone"
             elif name not in mine:
-                yield f"{kind} '{name}' is new: {_typed(theirs[name])}"
-            elif _typed(mine[name]) != _typed(theirs[name]):
-                yield f"{kind} '{name}': {_typed(mine[name])} → {_typed(theirs[name])}"
+                yield f"{kind} '{name}' is new: {_format_type(theirs[name])}"
+            elif _format_type(mine[name]) != _format_type(theirs[name]):
+                yield f"{kind} '{name}': {_format_type(mine[name])} → {_format_type(theirs[name])}"
         common = [name for name in mine if name in theirs]
         if common != [name for name in theirs if name in mine]:
             yield f"{kind}s are in another order: {', '.join(theirs)}"
 
 
 def _outputs(matching: Matching, a: ir.Model, b: ir.Model) -> Iterator[str]:
-    """Outputs, those of bodies and functions included, that nodes in both models make, and not the same ones."""
+    """Yield outputs, bodies and functions included, whose producers in the two models do not correspond."""
     others = dict(graphs(b))
     for path, graph in graphs(a):
         if path not in others:
             continue
         for name, left, right in _paired_outputs(graph, others[path], by_name=not path):
-            makers = [value.producer() for value in (left, right)]
-            told = any(maker is not None and matching.is_lone(maker) for maker in makers)
-            if not told and not matching.corresponds(left, right):
-                where = f"{path}: " if path else ""
-                yield f"{where}output {name}: made by {_maker(left)} → {_maker(right)}"
+            producers = [value.producer() for value in (left, right)]
+            is_reported = any(producer is not None and matching.is_lone(producer) for producer in producers)
+            if not is_reported and not matching.corresponds(left, right):
+                prefix = f"{path}: " if path else ""
+                yield f"{prefix}output {name}: made by {_format_producer(left)} → {_format_producer(right)}"
 
 
 def _paired_outputs(a: ir.Graph, b: ir.Graph, *, by_name: bool) -> Iterator[tuple[str, ir.Value, ir.Value]]:
@@ -280,14 +279,14 @@ def _paired_outputs(a: ir.Graph, b: ir.Graph, *, by_name: bool) -> Iterator[tupl
         yield from ((str(number), x, y) for number, (x, y) in enumerate(zip(a.outputs, b.outputs, strict=False)))
 
 
-def _maker(value: ir.Value) -> str:
+def _format_producer(value: ir.Value) -> str:
     node = value.producer()
     if node is None:
         return f"'{value.name}' itself"
     return node_label(node) if len(node.outputs) == 1 else f"{node_label(node)}, its output {value.index()}"
 
 
-def _typed(value: ir.Value) -> str:
+def _format_type(value: ir.Value) -> str:
     kind = "?" if value.type is None else str(value.type)
     return kind if value.shape is None else f"{kind} {value.shape}"
 
@@ -295,15 +294,15 @@ def _typed(value: ir.Value) -> str:
 def _model(a: ir.Model, b: ir.Model) -> Iterator[str]:
     if a.ir_version != b.ir_version:
         yield f"IR version: {a.ir_version} → {b.ir_version}"
-    for what, left, right in (
+    for label, left, right in (
         ("graph name", a.graph.name, b.graph.name),
         ("model version", a.model_version, b.model_version),
         ("model domain", a.domain, b.domain),
         ("producer", _producer(a), _producer(b)),
     ):
         if (left or None) != (right or None):
-            yield f"{what}: {left or 'none'} → {right or 'none'}"
-    yield from _pairs("opset of", _named(a.opset_imports), _named(b.opset_imports))
+            yield f"{label}: {left or 'none'} → {right or 'none'}"
+    yield from _pairs("opset of", _opsets(a.opset_imports), _opsets(b.opset_imports))
     yield from _pairs("metadata", a.metadata_props, b.metadata_props)
     theirs = {_title(function): function for function in b.functions.values()}
     mine = {_title(function): function for function in a.functions.values()}
@@ -322,7 +321,7 @@ def _title(function: ir.Function) -> str:
 
 
 def _function(title: str, a: ir.Function, b: ir.Function) -> Iterator[str]:
-    yield from _pairs(f"function {title}: opset of", _named(a.opset_imports), _named(b.opset_imports))
+    yield from _pairs(f"function {title}: opset of", _opsets(a.opset_imports), _opsets(b.opset_imports))
     sides = ({f"'{name}'": _default(attribute) for name, attribute in f.attributes.items()} for f in (a, b))
     yield from _pairs(f"function {title}: attribute", *sides)
     for kind in ("inputs", "outputs"):
@@ -335,7 +334,7 @@ def _default(attribute: ir.Attr) -> str:
     return "without a default" if attribute.value is None else str(attribute.value)
 
 
-def _named(imports: Mapping[str, int]) -> dict[str, int]:
+def _opsets(imports: Mapping[str, int]) -> dict[str, int]:
     return {domain or "ai.onnx": version for domain, version in imports.items()}
 
 

@@ -1,4 +1,4 @@
-"""Flame tables: the time of a run by the modules of the model, one inside the other."""
+"""Flame tables: the time of a run by the nested modules of the model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sardonyx.report.scopes import Scope, Scopes
 from sardonyx.runtime.profiling.profile import Profile
 
 _BAR = 16
-"""Characters of a bar of all of the time."""
+"""Characters of a bar that stands for the whole time."""
 
 
 @dataclass
 class Frame:
-    """A module, or a node in it.
+    """A module, or a node in a module.
 
     Attributes:
-        name: What it is called in the frame around.
-        own: Seconds that are in none of the frames in it.
-        kernels: Kernels, interpreted values and parts that count for it.
-        inside: The frames in it, by name.
+        name: Name within the enclosing frame.
+        own: Seconds spent in none of the inner frames.
+        kernels: Number of kernels, interpreted values and parts of the frame itself.
+        inside: The inner frames, by name.
     """
 
     name: str
@@ -34,41 +34,41 @@ class Frame:
 
     @property
     def total(self) -> float:
-        """Seconds of it, with all that is in it."""
-        return self.own + sum(each.total for each in self.inside.values())
+        """Seconds of the frame and all inner frames."""
+        return self.own + sum(inner.total for inner in self.inside.values())
 
     @property
     def count(self) -> int:
-        """Kernels of it, with those of all that is in it."""
-        return self.kernels + sum(each.count for each in self.inside.values())
+        """Number of kernels of the frame and all inner frames."""
+        return self.kernels + sum(inner.count for inner in self.inside.values())
 
     def by_time(self) -> list[Frame]:
-        """The frames in it, the one that takes most first."""
-        return sorted(self.inside.values(), key=lambda each: -each.total)
+        """Return the inner frames, the slowest first."""
+        return sorted(self.inside.values(), key=lambda inner: -inner.total)
 
     def as_dict(self) -> dict[str, Any]:
-        """The frame as plain data."""
-        inside = [each.as_dict() for each in self.by_time()]
+        """Return the frame as plain data."""
+        inside = [inner.as_dict() for inner in self.by_time()]
         return {"name": self.name, "total": self.total, "self": self.own, "kernels": self.count, "inside": inside}
 
 
-def flame(found: Profile, scopes: Scopes, operators: dict[str, str], name: str) -> Frame:
-    """The frames of a run.
+def flame(profile: Profile, scopes: Scopes, operators: dict[str, str], name: str) -> Frame:
+    """Return the frames of a run.
 
-    A kernel counts for the node that most of its operations are for.
+    A kernel counts for the node with most of its operations.
 
     Args:
-        found: The profile.
-        scopes: Where nodes belong.
-        operators: The operator that gives a tensor, by the tensor's name.
-        name: What the outermost frame is called.
+        profile: The profile.
+        scopes: Module scopes of the nodes.
+        operators: Operator and name of the node that computes a tensor, by the tensor's name.
+        name: Name of the outermost frame.
     """
-    root = Frame(name, found.elsewhere)
-    for kernel in found.kernels:
+    root = Frame(name, profile.elsewhere)
+    for kernel in profile.kernels:
         _add(root, scopes.of(kernel.note.main), _leaf(kernel.note.main, operators, kernel.note.title), kernel.seconds)
-    for note, seconds in found.interpreted:
+    for note, seconds in profile.interpreted:
         _add(root, scopes.of(note.tensor), _leaf(note.tensor, operators, note.primitive), seconds)
-    for part in found.parts:
+    for part in profile.parts:
         if not part.known:
             _add(root, (), f"{part.provider}: {part.label}", part.seconds)
     return root
@@ -86,31 +86,31 @@ def _add(root: Frame, scope: Scope, leaf: str, seconds: float) -> None:
     frame.kernels += 1
 
 
-def joined(frame: Frame) -> Frame:
-    """The same with modules that hold no more than one other joined with that."""
-    inside = [joined(each) for each in frame.inside.values()]
+def merge_single_children(frame: Frame) -> Frame:
+    """Return the frames; a module without time of its own is merged with its only inner module."""
+    inside = [merge_single_children(inner) for inner in frame.inside.values()]
     if len(inside) == 1 and not frame.own and inside[0].inside:
         return Frame(f"{frame.name}/{inside[0].name}", inside[0].own, inside[0].kernels, inside[0].inside)
-    return Frame(frame.name, frame.own, frame.kernels, {each.name: each for each in inside})
+    return Frame(frame.name, frame.own, frame.kernels, {inner.name: inner for inner in inside})
 
 
 def flame_table(root: Frame, most: int | None = None) -> Table:
-    """The frames as a table, one inside the other, the one that takes most first.
+    """Return the frames as a table, nested, the slowest first.
 
     Args:
         root: The outermost frame.
-        most: Rows that are shown at most: those that take most; None for all.
+        most: Maximum number of rows, the slowest; None for all.
     """
     table = Table(title="By module", title_justify="left", header_style="bold", expand=True)
     for column in ("total µs", "share", "self µs", "kernels"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", width=_BAR)
     table.add_column("module, node", overflow="ellipsis", no_wrap=True, min_width=24, ratio=1)
-    rows = list(_rows(joined(root), 0))
-    # What is inside of something takes no more than that: whatever is shown, what is around it is too.
-    kept = sorted(range(len(rows)), key=lambda i: (-rows[i][1].total, i))[:most]
+    rows = list(_rows(merge_single_children(root), 0))
+    # An inner frame takes at most as long as its parent, so every shown frame's parent is shown too.
+    shown = sorted(range(len(rows)), key=lambda i: (-rows[i][1].total, i))[:most]
     whole = max(root.total, 1e-12)
-    for index in sorted(kept):
+    for index in sorted(shown):
         depth, frame = rows[index]
         share = frame.total / whole
         bar = Text("█" * round(share * _BAR), style="red" if depth else "dim")
@@ -118,12 +118,12 @@ def flame_table(root: Frame, most: int | None = None) -> Table:
             f"{frame.total * 1e6:,.1f}", f"{share:.1%}", f"{frame.own * 1e6:,.1f}" if frame.own else "",
             str(frame.count), bar, Text("  " * depth + frame.name, style="" if frame.inside else "dim"),
         )  # fmt: skip
-    if len(kept) < len(rows):
-        table.caption = f"{len(rows) - len(kept)} more, which take less; --json and --html hold all."
+    if len(shown) < len(rows):
+        table.caption = f"{len(rows) - len(shown)} faster frames are hidden; --json and --html show all."
     return table
 
 
 def _rows(frame: Frame, depth: int) -> Iterator[tuple[int, Frame]]:
     yield depth, frame
-    for each in frame.by_time():
-        yield from _rows(each, depth + 1)
+    for inner in frame.by_time():
+        yield from _rows(inner, depth + 1)

@@ -1,4 +1,4 @@
-"""A self-contained HTML page about one optimization: no script, no font, no picture from elsewhere."""
+"""A self-contained HTML page about one optimization: loads no script, font or picture."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from html import escape
 
 from sardonyx import __version__
 from sardonyx.model import write_text
-from sardonyx.report.latency import Latency
-from sardonyx.report.page import folded, section, svg, table, ticks
+from sardonyx.report.latency import Latency, paired_seconds
+from sardonyx.report.page import details, section, svg, table, ticks
 from sardonyx.report.page import page as page_of
 from sardonyx.report.summary import Summary
-from sardonyx.report.tables import count, fired, size, verdict_line
+from sardonyx.report.tables import count, fired_passes, latency_note, size, verdict_line
 from sardonyx.rewrite.record import Report
 
 BEFORE, AFTER = "#9a5b3f", "#2f6f8f"
-"""Colours of the two models; apart in lightness too, for eyes that tell red from green badly."""
+"""Colours of the two models; distinct in lightness too, for readers with red-green colour blindness."""
 
 _ROW, _LABEL, _BARS = 34, 190, 520
 
@@ -27,21 +27,21 @@ def write(
     """Write the page.
 
     Args:
-        path: Where to.
-        name: The model's name, for the title.
-        report: What the optimizer did.
-        before: The model as it was.
+        path: The file.
+        name: Name of the model, for the title.
+        report: The optimizer's report.
+        before: The original model.
         after: The result.
-        latency: Measured latency, or why there is none.
+        latency: Measured latency, or the reason why none was measured.
 
     Raises:
-        ModelFileError: the file cannot be written.
+        ModelFileError: The file cannot be written.
     """
     write_text(path, page(name, report, before, after, latency))
 
 
 def page(name: str, report: Report, before: Summary, after: Summary, latency: Latency | str) -> str:
-    """The page as text; see ``write``."""
+    """Return the page as text; see ``write``."""
     sections = [
         _verdict(report),
         section("What changed", _numbers(before, after, latency)),
@@ -49,7 +49,7 @@ def page(name: str, report: Report, before: Summary, after: Summary, latency: La
         section("Latency", _latency_part(latency)),
         section("Passes that fired", _passes(report)),
         section("Near matches that did not fire", _refusals(report)),
-        section("From which nodes the result's were made", _names(report)),
+        section("Origin of the result's nodes", _names(report)),
     ]
     seconds = f"{report.seconds:.2f} s and {report.verify_seconds:.2f} s of verification"
     return page_of(f"{name}, optimized", f"Sardonyx {__version__}, target {report.target}, {seconds}.", sections)
@@ -75,10 +75,13 @@ def _numbers(before: Summary, after: Summary, latency: Latency | str) -> str:
         change = _change(macs[0], macs[1]) if isinstance(macs[0], int) and isinstance(macs[1], int) else ""
         yield "MACs", count(macs[0]), count(macs[1]), change
         if isinstance(latency, Latency):
-            first, last = latency.seconds[0], latency.seconds[-1]
-            yield "latency (median)", milliseconds(first), milliseconds(last), _change(1.0, latency.ratio)
+            first, last = paired_seconds(latency)
+            yield "latency", milliseconds(first), milliseconds(last), _change(1.0, round(latency.ratio, 4))
 
-    return table(("", "before", "after", "change"), rows(), numbers=(1, 2, 3))
+    numbers = table(("", "before", "after", "change"), rows(), numbers=(1, 2, 3))
+    if isinstance(latency, str):
+        return numbers
+    return f'{numbers}<p class="quiet">Latency: {escape(latency_note(latency))}.</p>'
 
 
 def _change(before: float, after: float) -> str:
@@ -86,7 +89,7 @@ def _change(before: float, after: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Seconds as milliseconds, three digits after the point."""
+    """Return seconds as milliseconds with three decimals."""
     return f"{seconds * 1e3:.3f} ms"
 
 
@@ -98,18 +101,18 @@ def _legend() -> str:
 
 
 def operator_bars(before: dict[str, int], after: dict[str, int]) -> str:
-    """Two horizontal bars for each operator type, as an SVG picture; the most frequent on top."""
+    """Return an SVG picture of two horizontal bars for each operator type; the most frequent is on top."""
     names = sorted({*before, *after}, key=lambda n: (-before.get(n, 0), -after.get(n, 0), n))
     if not names:
-        return "<p>There are no nodes.</p>"
+        return "<p>No nodes.</p>"
     most = max(*before.values(), *after.values(), 1)
     parts = []
     for row, name in enumerate(names):
         top = row * _ROW
         parts.append(f'<text x="{_LABEL - 8}" y="{top + 20}" text-anchor="end">{escape(name)}</text>')
-        for place, (counts, colour) in enumerate(((before, BEFORE), (after, AFTER))):
+        for side, (counts, colour) in enumerate(((before, BEFORE), (after, AFTER))):
             number = counts.get(name, 0)
-            width, y = number / most * _BARS, top + 3 + place * 14
+            width, y = number / most * _BARS, top + 3 + side * 14
             parts.append(f'<rect x="{_LABEL}" y="{y}" width="{width:.1f}" height="12" fill="{colour}"/>')
             parts.append(f'<text class="small" x="{_LABEL + width + 5:.1f}" y="{y + 11}">{number}</text>')
     return svg(_LABEL + _BARS + 60, len(names) * _ROW + 4, parts, "Nodes of each operator type, before and after")
@@ -119,12 +122,13 @@ def _latency_part(latency: Latency | str) -> str:
     if isinstance(latency, str):
         return f"<p>Not measured: {escape(latency)}</p>"
     sizes = ", ".join(f"{name}={number}" for name, number in latency.sizes.items())
-    told = f"{latency.engine}, {latency.runs} paired runs" + (f", at {sizes}" if sizes else "")
-    return f'{latency_plot(latency)}<p class="quiet">{escape(told)}; each dot is a run, the line its median.</p>'
+    caption = f"{latency.engine}, {latency.runs} paired runs" + (f", at {sizes}" if sizes else "")
+    legend = "each dot is a run, a line the median of its row; drift between paired runs is not removed here"
+    return f'{latency_plot(latency)}<p class="quiet">{escape(caption)}; {legend}.</p>'
 
 
 def latency_plot(latency: Latency) -> str:
-    """Every run of the two models as a dot over a common axis of milliseconds, as an SVG picture."""
+    """Return an SVG picture of every run of the two models as a dot over a common axis of milliseconds."""
     low = min(min(times) for times in latency.times)
     high = max(_quantile(times, 0.98) for times in latency.times)
     span = max(high - low, low * 0.05, 1e-9)
@@ -142,7 +146,7 @@ def latency_plot(latency: Latency) -> str:
         middle = 36 + row * 64
         parts.append(f'<text x="{_LABEL - 8}" y="{middle + 4}" text-anchor="end">{label}</text>')
         for number, seconds in enumerate(times):
-            # A fixed pattern in place of chance: the page is the same for the same runs.
+            # The vertical position is a fixed pattern, not random: equal runs give an equal page.
             y = middle + (number * 7 % 33) - 16
             parts.append(f'<circle cx="{x(seconds):.1f}" cy="{y}" r="2" fill="{colour}" fill-opacity=".45"/>')
         median = x(_quantile(times, 0.5))
@@ -160,19 +164,17 @@ def _quantile(times: Sequence[float], share: float) -> float:
 
 def _passes(report: Report) -> str:
     head = ("pass", "times", "nodes saved", "exactness", "what it does")
-    return (
-        table(head, fired(report), numbers=(1, 2)) if report.applied else "<p>None: there was nothing to rewrite.</p>"
-    )
+    return table(head, fired_passes(report), numbers=(1, 2)) if report.applied else "<p>None: nothing to rewrite.</p>"
 
 
 def _refusals(report: Report) -> str:
     if not report.refused:
-        return "<p>There were none.</p>"
-    return folded(f"{len(report.refused)} places", table(("rule", "at", "why not"), iter(report.refused)))
+        return "<p>None.</p>"
+    return details(f"{len(report.refused)} near matches", table(("rule", "at", "why not"), iter(report.refused)))
 
 
 def _names(report: Report) -> str:
     if not report.names:
-        return "<p>Every node of the result is one of the original.</p>"
-    rows = ((old, ", ".join(made)) for old, made in sorted(report.names.items()))
-    return folded(f"{len(report.names)} nodes", table(("node of the original", "nodes of the result"), rows))
+        return "<p>Every node of the result is a node of the original.</p>"
+    rows = ((old, ", ".join(new)) for old, new in sorted(report.names.items()))
+    return details(f"{len(report.names)} nodes", table(("node of the original", "nodes of the result"), rows))

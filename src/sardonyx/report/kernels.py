@@ -1,9 +1,8 @@
-"""Tables of compiled models: what the kernels are, and what each takes."""
+"""Tables of compiled models: the kernels, and the time of each."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,132 +12,133 @@ from rich.table import Table
 from rich.text import Text
 
 from sardonyx.compiler.explain import Explanation, InterpretedNote, KernelNote
-from sardonyx.report.scopes import made_from
+from sardonyx.report.scopes import source_node
 from sardonyx.report.tables import count, size
 from sardonyx.runtime.profiling.profile import KernelTime, Profile
 
 NodeNames = Mapping[str, str]
-"""Operator and name of the node that gives a tensor, by the tensor's name."""
+"""Operator and name of the node that computes a tensor, by the tensor's name."""
 
 
 def node_names(model: ir.Model) -> dict[str, str]:
-    """What to call the nodes of a model, those of bodies among them; by the nodes' own names too."""
-    found: dict[str, str] = {}
+    """Return the display names of a model's nodes, bodies included, by output tensor and by node name."""
+    names: dict[str, str] = {}
     for node in model.graph.all_nodes():
         for output in node.outputs:
             if output.name:
-                called = f"{node.op_type} {node.name}" if node.name else f"{node.op_type} '{output.name}'"
-                found.setdefault(str(output.name), called)
+                label = f"{node.op_type} {node.name}" if node.name else f"{node.op_type} '{output.name}'"
+                names.setdefault(str(output.name), label)
                 if node.name:
-                    found.setdefault(node.name, called)
-    return found
+                    names.setdefault(node.name, label)
+    return names
 
 
 def operators(model: ir.Model) -> dict[str, str]:
-    """The operator that gives a tensor, with the node's own name without its path, by the tensor's name."""
-    found: dict[str, str] = {}
+    """Return operator and short name of each node, by output tensor; a node's name loses its path."""
+    labels: dict[str, str] = {}
     for node in model.graph.all_nodes():
         name = (node.name or "").rpartition("/")[2]
-        called = name if node.op_type in name else f"{node.op_type} {name}".rstrip()
+        label = name if node.op_type in name else f"{node.op_type} {name}".rstrip()
         for output in node.outputs:
             if output.name:
-                found.setdefault(str(output.name), called)
-    return found
+                labels.setdefault(str(output.name), label)
+    return labels
 
 
 def label(tensor: str, names: NodeNames) -> str:
-    """The node that gives a tensor, or of which the optimizer made what gives it; else the tensor."""
-    found = names.get(tensor)
-    if found is None and (maker := made_from(tensor, names)):
-        found = names[maker]
-    return found or f"'{tensor}'"
+    """Return the name of the node that a tensor comes from, also through the optimizer; else the tensor's."""
+    name = names.get(tensor)
+    if name is None and (source := source_node(tensor, names)):
+        name = names[source]
+    return name or f"'{tensor}'"
 
 
-def explanation_data(found: Explanation, names: NodeNames) -> dict[str, Any]:
-    """The explanation as plain data, kernels with the names of their nodes."""
-    kernels = [{**asdict(note), "bytes": note.bytes, "nodes": _nodes(note, names)} for note in found.kernels]
-    interpreted = [{**asdict(note), "node": names.get(note.tensor)} for note in found.interpreted]
-    return {"target": found.target, "threads": found.threads, "kernels": kernels, "interpreted": interpreted}
+def explanation_data(explanation: Explanation, names: NodeNames) -> dict[str, Any]:
+    """Return the explanation as plain data; kernels carry the names of their nodes."""
+    kernels = [{**asdict(note), "bytes": note.bytes, "nodes": _nodes(note, names)} for note in explanation.kernels]
+    interpreted = [{**asdict(note), "node": names.get(note.tensor)} for note in explanation.interpreted]
+    machine = {"target": explanation.target, "threads": explanation.threads}
+    return {**machine, "kernels": kernels, "interpreted": interpreted}
 
 
-def explanation_tables(found: Explanation, names: NodeNames) -> list[RenderableType]:
-    """The tables of ``sardonyx explain``."""
-    title = f"{len(found.kernels)} kernels for {found.target}, {_threads(found.threads)}"
+def explanation_tables(explanation: Explanation, names: NodeNames) -> list[RenderableType]:
+    """Return the tables of ``sardonyx explain``."""
+    title = f"{len(explanation.kernels)} kernels for {explanation.target}, {_threads(explanation.threads)}"
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("", justify="right")
     table.add_column("kernel", no_wrap=True)
-    table.add_column("what is in it, and why it ends there", overflow="fold")
+    table.add_column("nodes, primitives, and why the kernel ends there", overflow="fold")
     table.add_column("result", overflow="fold")
     for column in ("operations", "read", "written"):
         table.add_column(column, justify="right")
-    for number, note in enumerate(found.kernels):
+    for number, note in enumerate(explanation.kernels):
         content = Text("\n").join(
-            [Text(", ".join(_nodes(note, names))), Text(_counted(note.primitives)), Text(note.reason)]
+            [Text(", ".join(_nodes(note, names))), Text(_format_counts(note.primitives)), Text(note.reason)]
         )
         table.add_row(
             str(number), note.title, content, Text(note.result), count(note.operations), _size(note.read),
             _size(note.written),
         )  # fmt: skip
-    return [table, *_interpreted([(note, None) for note in found.interpreted], names)]
+    return [table, *_interpreted([(note, None) for note in explanation.interpreted], names)]
 
 
-def profile_data(found: Profile, names: NodeNames) -> dict[str, Any]:
-    """The profile as plain data, kernels with the names of their nodes."""
-    data = found.as_dict()
-    for row, each in zip(data["kernels"], found.kernels, strict=True):
-        row["nodes"], row["node"] = _nodes(each.note, names), label(each.note.main, names) if each.note.main else None
-    for row, (note, _) in zip(data["interpreted"], found.interpreted, strict=True):
+def profile_data(profile: Profile, names: NodeNames) -> dict[str, Any]:
+    """Return the profile as plain data; kernels carry the names of their nodes."""
+    data = profile.as_dict()
+    for row, kernel in zip(data["kernels"], profile.kernels, strict=True):
+        row["nodes"] = _nodes(kernel.note, names)
+        row["node"] = label(kernel.note.main, names) if kernel.note.main else None
+    for row, (note, _) in zip(data["interpreted"], profile.interpreted, strict=True):
         row["node"] = label(note.tensor, names) if note.tensor else None
     return data
 
 
-def profile_tables(found: Profile, names: NodeNames, most: int | None = None) -> list[RenderableType]:
-    """The tables of ``sardonyx profile``: the kernels that take longest, those of a kind together, and the sum.
+def profile_tables(profile: Profile, names: NodeNames, most: int | None = None) -> list[RenderableType]:
+    """Return the tables of ``sardonyx profile``: the slowest kernels, sums by kind, and the total.
 
     Args:
-        found: The profile.
-        names: Of the nodes.
-        most: Kernels with a row of their own; None for all.
+        profile: The profile.
+        names: Names of the nodes.
+        most: Number of kernels with a row of their own; None for all.
     """
-    shown = sorted(enumerate(found.kernels), key=lambda pair: -pair[1].seconds)[:most]
+    shown = sorted(enumerate(profile.kernels), key=lambda pair: -pair[1].seconds)[:most]
     table = _roofline("Kernels by time", ("", "kernel, its main node"))
-    for number, each in shown:
-        what = Text(each.note.title).append(f"\n  {main_node(each.note, names)}", style="dim")
-        table.add_row(str(number), what, *_times([each], found))
-    if len(shown) < len(found.kernels):
-        table.caption = f"{len(found.kernels) - len(shown)} more; --json holds all."
+    for number, kernel in shown:
+        title = Text(kernel.note.title).append(f"\n  {main_node(kernel.note, names)}", style="dim")
+        table.add_row(str(number), title, *_times([kernel], profile))
+    if len(shown) < len(profile.kernels):
+        table.caption = f"{len(profile.kernels) - len(shown)} more; --json holds all."
     kinds = _roofline("By kind", ("kernel", "count"))
     of_kind: dict[str, list[KernelTime]] = {}
-    for each in found.kernels:
-        of_kind.setdefault(each.note.title, []).append(each)
-    for title, listed in sorted(of_kind.items(), key=lambda pair: -sum(each.seconds for each in pair[1])):
-        kinds.add_row(title, str(len(listed)), *_times(listed, found))
+    for kernel in profile.kernels:
+        of_kind.setdefault(kernel.note.title, []).append(kernel)
+    for kind, listed in sorted(of_kind.items(), key=lambda pair: -sum(kernel.seconds for kernel in pair[1])):
+        kinds.add_row(kind, str(len(listed)), *_times(listed, profile))
     kinds.add_section()
-    kinds.add_row("all kernels", str(len(found.kernels)), *_times(found.kernels, found), style="bold")
-    left = [(note, seconds) for note, seconds in found.interpreted]
-    kernels = [table, kinds] if found.kernels else []
-    return [*_parts(found), *kernels, *_interpreted(left, names), _sums(found)]
+    kinds.add_row("all kernels", str(len(profile.kernels)), *_times(profile.kernels, profile), style="bold")
+    kernels = [table, kinds] if profile.kernels else []
+    return [*_parts(profile), *kernels, *_interpreted(profile.interpreted, names), _sums(profile)]
 
 
 def main_node(note: KernelNote, names: NodeNames) -> str:
-    """The node that most of a kernel's operations are for, and how many others there are."""
+    """Return the node with most of a kernel's operations, and the number of the other nodes."""
     nodes = _nodes(note, names)
     if not nodes:
         return ""
     main = label(note.main, names) if note.main else nodes[-1]
-    others = len([each for each in nodes if each != main])
+    others = len([node for node in nodes if node != main])
     return f"{main} + {others}" if others else main
 
 
-def _parts(found: Profile) -> list[RenderableType]:
-    if not found.parts:
+def _parts(profile: Profile) -> list[RenderableType]:
+    if not profile.parts:
         return []
     table = Table(title="Parts", title_justify="left", header_style="bold")
     for column in ("", "provider", "nodes", "µs", "share"):
         table.add_column(column, overflow="fold", justify="right" if column in ("", "µs", "share") else "left")
-    for number, each in enumerate(found.parts):
-        share = f"{each.seconds / found.seconds:.1%}"
-        table.add_row(str(number), each.provider, Text(each.label), f"{each.seconds * 1e6:,.1f}", share)
+    for number, part in enumerate(profile.parts):
+        share = f"{part.seconds / profile.seconds:.1%}"
+        table.add_row(str(number), part.provider, Text(part.label), f"{part.seconds * 1e6:,.1f}", share)
     return [table]
 
 
@@ -154,26 +154,26 @@ def _roofline(title: str, first: Sequence[str]) -> Table:
     return table
 
 
-def _times(kernels: Sequence[KernelTime], found: Profile) -> list[str]:
-    seconds = sum(each.seconds for each in kernels)
-    operations = sum(each.note.operations or 0 for each in kernels)
-    moved = sum(each.note.bytes or 0 for each in kernels)
+def _times(kernels: Sequence[KernelTime], profile: Profile) -> list[str]:
+    seconds = sum(kernel.seconds for kernel in kernels)
+    operations = sum(kernel.note.operations or 0 for kernel in kernels)
+    traffic = sum(kernel.note.bytes or 0 for kernel in kernels)
     if not kernels:
         return ["0", *["—"] * 5]
-    least = operations / found.peak.operations + moved / found.peak.bytes
+    lower_bound = operations / profile.peak.operations + traffic / profile.peak.bytes
     return [
-        f"{seconds * 1e6:,.1f}", f"{seconds / found.seconds:.1%}", count(operations), size(moved),
-        f"{operations / seconds / found.peak.operations:.0%}", f"{least / seconds:.0%}",
+        f"{seconds * 1e6:,.1f}", f"{seconds / profile.seconds:.1%}", count(operations), size(traffic),
+        f"{operations / seconds / profile.peak.operations:.0%}", f"{lower_bound / seconds:.0%}",
     ]  # fmt: skip
 
 
 def _interpreted(listed: Sequence[tuple[InterpretedNote, float | None]], names: NodeNames) -> list[RenderableType]:
     if not listed:
-        return [Text("Nothing is left to the interpreter.", style="green")]
+        return [Text("The interpreter computes nothing.", style="green")]
     timed = any(seconds is not None for _, seconds in listed)
-    title = f"{len(listed)} {'value is' if len(listed) == 1 else 'values are'} left to the interpreter"
+    title = f"The interpreter computes {len(listed)} {'value' if len(listed) == 1 else 'values'}"
     table = Table(title=title, title_justify="left", header_style="bold")
-    for column in ("primitive", "node", "why it has no kernel", *(["µs"] if timed else [])):
+    for column in ("primitive", "node", "why there is no kernel", *(["µs"] if timed else [])):
         table.add_column(column, overflow="fold", justify="right" if column == "µs" else "left")
     for note, seconds in listed:
         node = Text(label(note.tensor, names) if note.tensor else "")
@@ -181,32 +181,28 @@ def _interpreted(listed: Sequence[tuple[InterpretedNote, float | None]], names: 
     return [table]
 
 
-def _sums(found: Profile) -> Text:
-    inside = sum(each.seconds for each in found.kernels)
-    interpreted = sum(seconds for _, seconds in found.interpreted)
-    others = sum(each.seconds for each in found.parts if not each.known)
-    elsewhere = f"{found.elsewhere * 1e6:,.1f} elsewhere"
+def _sums(profile: Profile) -> Text:
+    compiled = sum(kernel.seconds for kernel in profile.kernels)
+    interpreted = sum(seconds for _, seconds in profile.interpreted)
+    others = sum(part.seconds for part in profile.parts if not part.known)
+    elsewhere = f"{profile.elsewhere * 1e6:,.1f} elsewhere"
     return Text(
-        f"A run takes {found.seconds * 1e6:,.1f} µs (median of {found.runs}): {inside * 1e6:,.1f} in kernels, "
+        f"A run takes {profile.seconds * 1e6:,.1f} µs (median of {profile.runs}): {compiled * 1e6:,.1f} in kernels, "
         f"{interpreted * 1e6:,.1f} in the interpreter, "
-        + (f"{others * 1e6:,.1f} in other providers, " if found.parts else "")
+        + (f"{others * 1e6:,.1f} in other providers, " if profile.parts else "")
         + f"{elsewhere}.\n"
-        f"Measured peak of {_threads(found.threads)}: {found.peak.operations / 1e9:.1f} GFLOP/s of multiply-adds, "
-        f"{found.peak.bytes / 1e9:.1f} GB/s read from memory."
+        f"Measured peak of {_threads(profile.threads)}: {profile.peak.operations / 1e9:.1f} GFLOP/s of multiply-adds, "
+        f"{profile.peak.bytes / 1e9:.1f} GB/s read from memory."
     )
 
 
 def _nodes(note: KernelNote, names: NodeNames) -> list[str]:
-    """The nodes in a kernel; where the optimizer made a tensor, the tensor."""
+    """Return the nodes in a kernel; a tensor that the optimizer introduced without a node is named itself."""
     return list(dict.fromkeys(label(tensor, names) for tensor in note.tensors))
 
 
-def _counted(primitives: Mapping[str, int]) -> str:
-    return ", ".join(_times_each(Counter(dict(primitives)).items()))
-
-
-def _times_each(counts: Iterable[tuple[str, int]]) -> list[str]:
-    return [name if number == 1 else f"{number} {name}" for name, number in counts]
+def _format_counts(primitives: Mapping[str, int]) -> str:
+    return ", ".join(name if number == 1 else f"{number} {name}" for name, number in primitives.items())
 
 
 def _size(number: int | None) -> str:

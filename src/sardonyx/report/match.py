@@ -1,4 +1,4 @@
-"""Which node of one model is which of another: by the tensors they make, by name, then by structure."""
+"""Correspondence of the nodes of two models: by output tensors, by name, then by structure."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
 MOST_BYTES_COMPARED = 1 << 16
-"""Up to this size, constants under unlike names are told to be equal by their contents."""
+"""Largest constant whose contents are compared if its names in the two models differ."""
 
 
-PIECE = 1 << 20
-"""Elements of a weight that are looked at together."""
+CHUNK = 1 << 20
+"""Elements of a weight that are compared at a time."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """A node and where it is: the path of its graph, empty for the main one."""
+    """A node and the path of its graph, empty for the main graph."""
 
     node: ir.Node
     path: str
 
     @property
     def label(self) -> str:
-        """How a message calls it."""
+        """Name of the node in messages."""
         return f"{self.path}/{node_label(self.node)}" if self.path else node_label(self.node)
 
     @property
     def operator(self) -> str:
-        """Its operator, with the domain where that is not the standard one."""
+        """Operator of the node, with the domain unless the domain is the standard one."""
         return operator(self.node)
 
 
 def operator(node: ir.Node) -> str:
-    """A node's operator, with the domain where that is not the standard one."""
+    """Return a node's operator, with the domain unless the domain is the standard one."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
-def located(model: ir.Model) -> Iterator[Located]:
-    """Every node of a model, in order, with the path of its graph."""
+def locate_nodes(model: ir.Model) -> Iterator[Located]:
+    """Yield every node of a model, in order, with the path of its graph."""
     for path, graph in graphs(model):
         yield from (Located(node, path) for node in graph)
 
 
 def graphs(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
-    """Every graph of a model with its path, empty for the main one: functions', and bodies behind what holds them."""
+    """Yield every graph of a model with its path, empty for the main graph: functions and bodies included."""
     roots = [("", model.graph)]
     roots += [(f"function {f.domain}.{f.name}", f.graph) for f in model.functions.values()]
     for root in roots:
         pending = [root]
         while pending:
-            where, graph = pending.pop()
-            yield where, graph
+            outer, graph = pending.pop()
+            yield outer, graph
             for node in graph:
                 for attribute in node.attributes.values():
                     for body in bodies_of(attribute):
                         name = f"{node_label(node)}.{attribute.name}"
-                        pending.append((f"{where}/{name}" if where else name, body))
+                        pending.append((f"{outer}/{name}" if outer else name, body))
 
 
 def bodies_of(attribute: ir.Attr) -> list[ir.Graph]:
-    """The graphs that an attribute holds."""
+    """Return the graphs that an attribute holds."""
     if attribute.is_ref():
         return []
     if attribute.type == ir.AttributeType.GRAPH:
@@ -74,7 +74,7 @@ def bodies_of(attribute: ir.Attr) -> list[ir.Graph]:
 
 
 class Matching:
-    """Pairs of nodes of two models that are one and the same.
+    """Pairs of corresponding nodes of two models.
 
     Args:
         a: The first model.
@@ -82,22 +82,22 @@ class Matching:
     """
 
     def __init__(self, a: ir.Model, b: ir.Model) -> None:
-        self.a, self.b = list(located(a)), list(located(b))
+        self.a, self.b = list(locate_nodes(a)), list(locate_nodes(b))
         self.pairs: dict[Located, Located] = {}
         self._partner: dict[ir.Node, ir.Node] = {}
         self._paired: set[ir.Node] = set()
-        self._taken: set[Located] = set()
+        self._matched_b: set[Located] = set()
         self._by_tensor()
         self._by_name()
         self._by_structure()
         self.only_a = [node for node in self.a if node not in self.pairs]
-        self.only_b = [node for node in self.b if node not in self._taken]
+        self.only_b = [node for node in self.b if node not in self._matched_b]
 
     def _pair(self, a: Located, b: Located) -> None:
         self.pairs[a] = b
         self._partner[a.node] = b.node
         self._paired |= {a.node, b.node}
-        self._taken.add(b)
+        self._matched_b.add(b)
 
     def _by_tensor(self) -> None:
         makers: dict[tuple[str, str], Located] = {}
@@ -106,30 +106,30 @@ class Matching:
                 if value.name:
                     makers.setdefault((b.path, value.name), b)
         for a in self.a:
-            found = next((makers[key] for v in a.node.outputs if (key := (a.path, v.name or "")) in makers), None)
-            if found is not None and found.operator == a.operator and found not in self._taken:
-                self._pair(a, found)
+            other = next((makers[key] for v in a.node.outputs if (key := (a.path, v.name or "")) in makers), None)
+            if other is not None and other.operator == a.operator and other not in self._matched_b:
+                self._pair(a, other)
 
     def _by_name(self) -> None:
-        named = {(b.path, b.node.name): b for b in self.b if b.node.name and b not in self._taken}
+        named = {(b.path, b.node.name): b for b in self.b if b.node.name and b not in self._matched_b}
         for a in self.a:
-            found = named.get((a.path, a.node.name)) if a.node.name and a not in self.pairs else None
-            if found is not None and found.operator == a.operator and found not in self._taken:
-                self._pair(a, found)
+            other = named.get((a.path, a.node.name)) if a.node.name and a not in self.pairs else None
+            if other is not None and other.operator == a.operator and other not in self._matched_b:
+                self._pair(a, other)
 
     def _by_structure(self) -> None:
-        """In topological order: equal operator and attributes on inputs that correspond, where only one fits."""
-        waiting: dict[tuple[str, str], list[Located]] = {}
+        """Pair nodes in topological order: equal operator, attributes and inputs, and a single candidate."""
+        candidates: dict[tuple[str, str], list[Located]] = {}
         for b in self.b:
-            if b not in self._taken:
-                waiting.setdefault((b.path, b.operator), []).append(b)
+            if b not in self._matched_b:
+                candidates.setdefault((b.path, b.operator), []).append(b)
         for a in self.a:
             if a in self.pairs:
                 continue
             fits = [
                 b
-                for b in waiting.get((a.path, a.operator), ())
-                if b not in self._taken
+                for b in candidates.get((a.path, a.operator), ())
+                if b not in self._matched_b
                 and len(b.node.inputs) == len(a.node.inputs)
                 and all(self.corresponds(x, y) for x, y in zip(a.node.inputs, b.node.inputs, strict=True))
                 and equal_attributes(a.node, b.node)
@@ -138,20 +138,20 @@ class Matching:
                 self._pair(a, fits[0])
 
     def is_lone(self, node: ir.Node) -> bool:
-        """Whether a node of either model has no partner in the other."""
+        """Return True if a node of either model has no partner in the other."""
         return node not in self._paired
 
     def corresponds(self, x: ir.Value | None, y: ir.Value | None) -> bool:
-        """Whether a value of the first model is that of the second: made by paired nodes, or a source named alike.
+        """Return True if two values come from paired nodes, or are sources of one name.
 
-        Constants that are no weights by name correspond where their contents are equal.
+        Constants that are not weights of one name correspond if their contents are equal.
         """
         if x is None or y is None:
             return x is y
-        maker, other = x.producer(), y.producer()
-        if maker is not None and other is not None and self._partner.get(maker) is other:
+        left, right = x.producer(), y.producer()
+        if left is not None and right is not None and self._partner.get(left) is right:
             return x.index() == y.index()
-        if maker is None and other is None and x.name == y.name:
+        if left is None and right is None and x.name == y.name:
             return True
         return _equal_constants(x, y)
 
@@ -166,17 +166,17 @@ def _equal_constants(x: ir.Value, y: ir.Value) -> bool:
 
 
 def same_contents(left: ir.TensorProtocol, right: ir.TensorProtocol) -> bool:
-    """Whether two tensors of one type and shape hold equal bits."""
+    """Return True if two tensors of one type and shape have equal bits."""
     if left.dtype == ir.DataType.STRING:
         return bool(np.array_equal(left.numpy(), right.numpy()))
-    return all(np.array_equal(_bits(x), _bits(y)) for x, y in pieces(left, right))
+    return all(np.array_equal(_bits(x), _bits(y)) for x, y in chunks(left, right))
 
 
-def pieces(*tensors: ir.TensorProtocol) -> Iterator[tuple[np.ndarray, ...]]:
-    """The elements of tensors of one shape, a piece of each at a time: of weights in files not all is in memory."""
+def chunks(*tensors: ir.TensorProtocol) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the elements of tensors of one shape in chunks, so that file-backed weights stay on disk."""
     flat = [tensor.numpy().reshape(-1) for tensor in tensors]
-    for start in range(0, flat[0].size, PIECE):
-        yield tuple(array[start : start + PIECE] for array in flat)
+    for start in range(0, flat[0].size, CHUNK):
+        yield tuple(array[start : start + CHUNK] for array in flat)
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
@@ -184,20 +184,20 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def equal_attributes(a: ir.Node, b: ir.Node) -> bool:
-    """Whether two nodes have equal attributes; bodies are compared node by node elsewhere."""
+    """Return True if two nodes have equal attributes; bodies are compared node by node elsewhere."""
     return not list(changed_attributes(a, b))
 
 
 def changed_attributes(a: ir.Node, b: ir.Node) -> Iterator[str]:
-    """What to say of each attribute that differs."""
+    """Yield a line for each attribute that differs."""
     for name in dict.fromkeys([*a.attributes, *b.attributes]):
         left, right = a.attributes.get(name), b.attributes.get(name)
         if left is None or right is None:
-            yield f"{name}: {_shown(left)} → {_shown(right)}"
+            yield f"{name}: {_format_attribute(left)} → {_format_attribute(right)}"
         elif bodies_of(left) or bodies_of(right):
             continue
         elif not _equal(left, right):
-            yield f"{name}: {_shown(left)} → {_shown(right)}"
+            yield f"{name}: {_format_attribute(left)} → {_format_attribute(right)}"
 
 
 def _equal(left: ir.Attr, right: ir.Attr) -> bool:
@@ -211,7 +211,7 @@ def _equal(left: ir.Attr, right: ir.Attr) -> bool:
     return bool(left.value == right.value) or repr(left.value) == repr(right.value)
 
 
-def _shown(attribute: ir.Attr | None) -> str:
+def _format_attribute(attribute: ir.Attr | None) -> str:
     if attribute is None:
         return "unset"
     if attribute.is_ref():

@@ -1,4 +1,4 @@
-"""Memory of a session for people: which value lies where in an arena and when, as text and as a picture."""
+"""Memory of a session: offsets and lifetimes of values in an arena, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from sardonyx.report.tables import size
 from sardonyx.runtime.compiled.memory_usage import Arena, Buffer, Memory
 
 MOST_ARENAS = 4
-"""Arenas that are drawn: the largest."""
+"""Number of arenas that are drawn: the largest."""
 
 _COLUMNS, _LINES = 72, 8
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _WIDTH, _HEIGHT, _LEFT, _TOP = 860, 300, 80, 24
 
 
-def drawn(found: Memory) -> list[Arena]:
-    """The arenas that are worth a picture: the largest, in their order."""
-    largest = sorted((each for each in found.plans if each.buffers and each.bytes), key=lambda each: -each.bytes)
-    kept = {id(each) for each in largest[:MOST_ARENAS]}
-    return [each for each in found.plans if id(each) in kept]
+def largest_arenas(memory: Memory) -> list[Arena]:
+    """Return the largest arenas, in their order."""
+    largest = sorted((arena for arena in memory.plans if arena.buffers and arena.bytes), key=lambda arena: -arena.bytes)
+    shown = {id(arena) for arena in largest[:MOST_ARENAS]}
+    return [arena for arena in memory.plans if id(arena) in shown]
 
 
-def memory_tables(found: Memory, names: NodeNames, most: int | None = None) -> list[RenderableType]:
-    """What ``sardonyx profile --memory`` prints: the sums, and for each arena when it is how full, and with what.
+def memory_tables(memory: Memory, names: NodeNames, most: int | None = None) -> list[RenderableType]:
+    """Return the tables of ``sardonyx profile --memory``: totals, and each arena over time and at peak.
 
     Args:
-        found: The report.
-        names: Of the nodes.
-        most: Rows of a table at most; None for all.
+        memory: The report.
+        names: Names of the nodes.
+        most: Maximum number of rows of a table; None for all.
     """
     sums = Table.grid(padding=(0, 2))
-    for name, told in _sums(found):
-        sums.add_row(Text(name, style="bold"), Text(told))
+    for name, text in _sums(memory):
+        sums.add_row(Text(name, style="bold"), Text(text))
     parts: list[RenderableType] = [sums]
-    for arena in drawn(found):
+    for arena in largest_arenas(memory):
         parts += [Text(""), _chart(arena), _at_peak(arena, names, most)]
-    hidden = len([each for each in found.plans if each.buffers and each.bytes]) - len(drawn(found))
+    hidden = len([plan for plan in memory.plans if plan.buffers and plan.bytes]) - len(largest_arenas(memory))
     if hidden > 0:
         parts.append(Text(f"{hidden} smaller arenas are not shown; --json holds all.", style="dim"))
     return parts
 
 
-def _sums(found: Memory) -> Iterator[tuple[str, str]]:
-    yield "weights", f"{size(found.weights)}, as kernels read them"
-    shared = f", {size(found.shared)} of which other sessions use at other times" if found.shared else ""
-    yield "arenas", f"{size(found.arena)} in {found.arenas}{shared}"
-    yield "peak of a call", f"{size(found.peak)}, results and what lies between native calls among it"
-    if found.unknown:
-        yield "not known", f"the memory of {', '.join(found.unknown)}, which runs parts of the model"
+def _sums(memory: Memory) -> Iterator[tuple[str, str]]:
+    yield "weights", f"{size(memory.weights)}, packed for the kernels"
+    shared = f", {size(memory.shared)} of which shared with other sessions" if memory.shared else ""
+    yield "arenas", f"{size(memory.arena)} in {memory.arenas}{shared}"
+    yield "peak of a call", f"{size(memory.peak)}, including results and values between native calls"
+    if memory.unknown:
+        yield "unknown", f"the memory of {', '.join(memory.unknown)}, which runs parts of the model"
 
 
 def _title(arena: Arena) -> str:
@@ -70,7 +70,7 @@ def _title(arena: Arena) -> str:
 
 
 def _chart(arena: Arena) -> Text:
-    """Bytes that are alive, kernel by kernel; where there are many, the most of several."""
+    """Return the live bytes at each kernel; the maximum of several kernels if there are many."""
     alive, busiest = arena.alive, arena.busiest
     count = min(len(alive), _COLUMNS)
     bounds = [len(alive) * i // count for i in range(count + 1)]
@@ -92,28 +92,28 @@ def _chart(arena: Arena) -> Text:
 
 def _at_peak(arena: Arena, names: NodeNames, most: int | None) -> Table:
     busiest = arena.busiest
-    there = [each for each in arena.buffers if not each.inside and each.first <= busiest <= each.last]
+    live = [buffer for buffer in arena.buffers if not buffer.inside and buffer.first <= busiest <= buffer.last]
     table = Table(title=f"Alive at kernel {busiest}", title_justify="left", header_style="bold")
     for column in ("bytes", "offset", "kernels"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("value", overflow="fold")
-    table.add_column("others in the same place, before or after", overflow="fold")
-    rows = sorted(there, key=lambda each: -each.bytes)
-    for each in rows[:most]:
+    table.add_column("values at the same offset, before or after", overflow="fold")
+    rows = sorted(live, key=lambda buffer: -buffer.bytes)
+    for buffer in rows[:most]:
         table.add_row(
-            size(each.bytes), f"{each.offset:,}", f"{each.first}–{each.last}", Text(_called(each, names)),
-            Text(_some(each.shares_with)),
+            size(buffer.bytes), f"{buffer.offset:,}", f"{buffer.first}–{buffer.last}",
+            Text(_display_name(buffer, names)), Text(_first_names(buffer.shares_with)),
         )  # fmt: skip
     if most is not None and len(rows) > most:
         table.caption = f"{len(rows) - most} more; --json holds all."
     return table
 
 
-def _called(buffer: Buffer, names: NodeNames) -> str:
+def _display_name(buffer: Buffer, names: NodeNames) -> str:
     return label(buffer.name, names) if buffer.name in names else buffer.name
 
 
-def _some(names: Sequence[str], most: int = 4) -> str:
+def _first_names(names: Sequence[str], most: int = 4) -> str:
     left = len(names) - most
     return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
@@ -122,23 +122,23 @@ def _some(names: Sequence[str], most: int = 4) -> str:
 
 
 def memory_svg(arena: Arena, names: NodeNames, *, alone: bool = False) -> str:
-    """An arena over the kernels of a run: a box for each value, where it lies and as long as it is needed."""
+    """Return a picture of an arena: a box for each value, from first to last kernel and over its offsets."""
     kernels = len(arena.kernels)
     wide, high = _WIDTH - _LEFT - 10, _HEIGHT
 
     def x(kernel: float) -> float:
         return _LEFT + min(kernel, kernels) / kernels * wide
 
-    def y(place: float) -> float:
-        return _TOP + high - place / max(arena.bytes, 1) * high
+    def y(offset: float) -> float:
+        return _TOP + high - offset / max(arena.bytes, 1) * high
 
     parts = []
     for tick in _byte_ticks(arena.bytes):
         parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_LEFT + wide}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         parts.append(f'<text class="small" x="{_LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{size(tick)}</text>')
-    own = [each for each in arena.buffers if not each.inside]
-    for number, each in enumerate(own):
-        parts.append(_box(each, number, x, y, names))
+    own = [buffer for buffer in arena.buffers if not buffer.inside]
+    for number, buffer in enumerate(own):
+        parts.append(_box(buffer, number, x, y, names))
     busiest = arena.busiest
     middle = (x(busiest) + x(busiest + 1)) / 2
     anchor = "end" if middle > _LEFT + wide * 0.7 else "start"
@@ -159,25 +159,25 @@ def memory_svg(arena: Arena, names: NodeNames, *, alone: bool = False) -> str:
     return svg(_WIDTH, _TOP + high + 44, parts, _title(arena), alone=alone)
 
 
-Place = Callable[[float], float]
-"""Where something is in a picture."""
+Scale = Callable[[float], float]
+"""Map a kernel number or an offset to a coordinate of the picture."""
 
 
-def _box(buffer: Buffer, number: int, x: Place, y: Place, names: NodeNames) -> str:
+def _box(buffer: Buffer, number: int, x: Scale, y: Scale, names: NodeNames) -> str:
     left, right = x(buffer.first), x(buffer.last + 1)
     top, bottom = y(buffer.offset + buffer.bytes), y(buffer.offset)
     colour = COLOURS[number % len(COLOURS)]
-    name = _called(buffer, names)
-    shared = f"; the same place: {_some(buffer.shares_with, 8)}" if buffer.shares_with else ""
-    told = f"{name}: {size(buffer.bytes)} at {buffer.offset:,}, kernels {buffer.first}-{buffer.last}{shared}"
-    written = ""
+    name = _display_name(buffer, names)
+    shared = f"; same offset: {_first_names(buffer.shares_with, 8)}" if buffer.shares_with else ""
+    tooltip = f"{name}: {size(buffer.bytes)} at {buffer.offset:,}, kernels {buffer.first}-{buffer.last}{shared}"
+    text = ""
     if bottom - top > 15 and right - left > 6.5 * len(buffer.name) + 8:
-        written = (
+        text = (
             f'<text x="{left + 4:.1f}" y="{(top + bottom) / 2 + 4:.1f}" style="fill:#fff">{escape(buffer.name)}</text>'
         )
     return (
-        f'<g><title>{escape(told)}</title><rect x="{left:.2f}" y="{top:.2f}" width="{max(right - left, 0.5):.2f}"'
-        f' height="{max(bottom - top, 0.3):.2f}" fill="{colour}" stroke="#fff" stroke-width=".5"/>{written}</g>'
+        f'<g><title>{escape(tooltip)}</title><rect x="{left:.2f}" y="{top:.2f}" width="{max(right - left, 0.5):.2f}"'
+        f' height="{max(bottom - top, 0.3):.2f}" fill="{colour}" stroke="#fff" stroke-width=".5"/>{text}</g>'
     )
 
 
@@ -186,32 +186,31 @@ def _byte_ticks(most: int) -> list[int]:
     return list(range(0, most + 1, step))
 
 
-def memory_section(found: Memory, names: NodeNames) -> str:
-    """The part of a page about memory."""
-    lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(told)}</td></tr>" for name, told in _sums(found))
-    pictures = [f"<h3>{escape(_title(arena))}</h3>{memory_svg(arena, names)}" for arena in drawn(found)]
-    told = "A box is a value: where it lies, and from the kernel that writes it to the last that reads it."
-    hint = f'<p class="quiet">{told}</p>'
+def memory_section(memory: Memory, names: NodeNames) -> str:
+    """Return the part of a page about memory."""
+    lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in _sums(memory))
+    pictures = [f"<h3>{escape(_title(arena))}</h3>{memory_svg(arena, names)}" for arena in largest_arenas(memory)]
+    hint = '<p class="quiet">Each box is a value: its offsets, from the kernel that writes it to its last reader.</p>'
     return f"<table>{lines}</table>{''.join(pictures)}{hint if pictures else ''}"
 
 
-def write_plot(path: str | os.PathLike[str], found: Memory, names: NodeNames, name: str) -> None:
-    """Write the picture of the largest arena (``.svg``), or a page with those of all (``.html``).
+def write_plot(path: str | os.PathLike[str], memory: Memory, names: NodeNames, name: str) -> None:
+    """Write the picture of the largest arena (``.svg``), or a page with the pictures of all (``.html``).
 
     Raises:
-        OptionError: The file's name ends in something else, or there is no arena.
-        ModelFileError: It cannot be written.
+        OptionError: The file has another suffix, or the session has no arena.
+        ModelFileError: The file cannot be written.
     """
     suffix = Path(path).suffix.lower()
-    arenas = drawn(found)
+    arenas = largest_arenas(memory)
     if suffix not in (".svg", ".html"):
-        raise OptionError(f"'{suffix}' is no form of the plot.", where=os.fspath(path), remedy="Write .svg or .html.")
+        raise OptionError(f"unknown plot format '{suffix}'", where=os.fspath(path), remedy="Use .svg or .html.")
     if not arenas:
-        raise OptionError("no arena is there to be drawn: the model's values lie outside of any.", where="--plot")
+        raise OptionError("the session has no arena to draw: no value is stored in one", where="--plot")
     if suffix == ".html":
-        text = page(f"{name}: memory", _title(max(arenas, key=lambda each: each.bytes)), [
-            section("Memory", memory_section(found, names))
+        text = page(f"{name}: memory", _title(max(arenas, key=lambda arena: arena.bytes)), [
+            section("Memory", memory_section(memory, names))
         ])  # fmt: skip
     else:
-        text = memory_svg(max(arenas, key=lambda each: each.bytes), names, alone=True)
+        text = memory_svg(max(arenas, key=lambda arena: arena.bytes), names, alone=True)
     write_text(path, text)

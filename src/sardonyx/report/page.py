@@ -1,4 +1,4 @@
-"""What self-contained HTML pages are made of: no script, no font, no picture from elsewhere."""
+"""Building blocks of self-contained HTML pages, which load no script, font or picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 COLOURS = ("#9a5b3f", "#2f6f8f", "#7a8b3c", "#b08a2e", "#6b5b95", "#3f8f7b", "#a04a6a", "#5c6f82")
-"""For kinds of things; apart in lightness too, for eyes that tell red from green badly."""
+"""Colours of categories; distinct in lightness too, for readers with red-green colour blindness."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto;
@@ -24,39 +24,41 @@ svg { max-width: 100%; height: auto }
 """
 
 
-def page(title: str, told: str, sections: Iterable[str]) -> str:
-    """A page.
+def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
+    """Return a whole HTML page.
 
     Args:
-        title: What it is about.
-        told: A line below the title.
-        sections: HTML, see :func:`section`.
+        title: Title and first heading.
+        subtitle: Line below the title.
+        sections: HTML fragments, see :func:`section`.
     """
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>\n'
-        f'<h1>{escape(title)}</h1>\n<p class="quiet">{escape(told)}</p>\n' + "\n".join(sections) + "\n</body></html>\n"
+        f'<h1>{escape(title)}</h1>\n<p class="quiet">{escape(subtitle)}</p>\n'
+        + "\n".join(sections)
+        + "\n</body></html>\n"
     )
 
 
 def section(title: str, body: str) -> str:
-    """A part of a page, with a heading."""
+    """Return a part of a page, with a heading."""
     return f"<h2>{escape(title)}</h2>\n{body}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of texts; the columns of ``numbers`` are aligned as numbers."""
+    """Return an HTML table of texts; the columns of ``numbers`` are right-aligned."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        marked = ((' class="n"' if i in numbers else "", escape(cell)) for i, cell in enumerate(row))
-        return "".join(f"<{tag}{mark}>{text}</{tag}>" for mark, text in marked)
+        classes = ((' class="n"' if i in numbers else "", escape(cell)) for i, cell in enumerate(row))
+        return "".join(f"<{tag}{mark}>{text}</{tag}>" for mark, text in classes)
 
     body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>\n{body}\n</tbody></table>"
 
 
-def folded(title: str, body: str) -> str:
-    """Something that is shown when it is asked for."""
+def details(title: str, body: str) -> str:
+    """Return a section that is collapsed until the reader opens the title."""
     return f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
@@ -64,14 +66,14 @@ _SVG_STYLE = "text { font: 13px system-ui, sans-serif; fill: #222 } .axis { stro
 
 
 def svg(width: float, height: float, parts: Iterable[str], label: str, *, alone: bool = False) -> str:
-    """A picture.
+    """Return a picture.
 
     Args:
-        width: In pixels, where the page is wide enough.
-        height: In pixels.
+        width: Width in pixels on a page that is wide enough.
+        height: Height in pixels.
         parts: SVG elements.
-        label: What it shows, for who cannot see it.
-        alone: Whether it is a file of its own: it then brings its fonts and colours.
+        label: Description for readers who cannot see the picture.
+        alone: Return a file of its own, with its fonts and colours.
     """
     space = ' xmlns="http://www.w3.org/2000/svg"' if alone else ""
     style = f'<style>{_SVG_STYLE}</style><rect width="100%" height="100%" fill="#fff"/>' if alone else ""
@@ -82,7 +84,7 @@ def svg(width: float, height: float, parts: Iterable[str], label: str, *, alone:
 
 
 def ticks(low: float, high: float) -> Iterator[float]:
-    """Four to ten round numbers between two bounds."""
+    """Yield four to ten round numbers between two bounds."""
     step = 10 ** math.floor(math.log10(max(high - low, 1e-9)))
     step = next(s for s in (step / 5, step / 2, step, step * 2) if (high - low) / s <= 8)
     for number in range(math.ceil(low / step), math.floor(high / step) + 1):

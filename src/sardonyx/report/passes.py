@@ -1,4 +1,4 @@
-"""What is to be said of each pass of the optimizer."""
+"""Descriptions of the optimizer's passes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class PassInfo:
     """A pass.
 
     Attributes:
-        name: Its name.
-        description: What it does: what each of its rules does.
+        name: Name of the pass.
+        description: Effects of its rules.
         exactness: The weakest promise of its rules: ``exact``, ``reassociates`` or ``approximates``.
-        default: Whether a run without a list of passes includes it.
-        targets: Targets it is meant for; empty for all.
-        opset: The lowest operator set at which one of its rules can fire.
-        rules: Number of its rules.
+        default: True if a run without a list of passes includes the pass.
+        targets: Targets for which the pass is meant; empty for all.
+        opset: The lowest operator set at which one of the rules can fire.
+        rules: Number of rules.
     """
 
     name: str
@@ -35,12 +35,12 @@ class PassInfo:
     rules: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The pass as plain data."""
+        """Return the pass as plain data."""
         return asdict(self)
 
 
 def describe_passes() -> list[PassInfo]:
-    """All passes, by name."""
+    """Return all passes, by name."""
     return [_describe(name) for name in available_passes()]
 
 

@@ -1,7 +1,7 @@
-"""The smallest part of a failing model that still fails, with the inputs on which it does.
+"""Delta debugging on the graph: reduce a failing model to its smallest failing part, with inputs.
 
-Delta debugging on the graph: outputs move towards the inputs as long as it fails, then inputs towards the outputs, as
-tensors that are fed what the interpreter computed for them; then nodes go one by one.
+While the failure persists, outputs move towards the inputs; then inputs move towards the outputs, as tensors computed
+by the interpreter; then single nodes are removed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from sardonyx.rewrite.verify import compare as measure
 
 Feeds = Mapping[str, Any]
 Fails = Callable[[ir.Model, Feeds], str]
-"""Says of a model how it fails on inputs; an empty text where it does not."""
+"""Predicate with a reason: describe the failure of a model on inputs, or return an empty text."""
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The smallest part that was found.
+    """The smallest failing part.
 
     Attributes:
-        model: It.
-        feeds: Inputs on which it fails.
-        failure: How it fails.
-        before: Nodes of the model.
-        after: Nodes of the part.
-        trials: How many parts were tried.
+        model: The part.
+        feeds: Inputs on which the part fails.
+        failure: Description of the failure.
+        before: Number of nodes of the original model.
+        after: Number of nodes of the part.
+        trials: Number of parts that were tried.
     """
 
     model: ir.Model
@@ -50,39 +50,41 @@ class Reduced:
     trials: int
 
 
-def differing(right: str, wrong: str, tolerance: float) -> Fails:
-    """Whether two providers differ, or the second refuses what the first computes.
+def differs_between(right: str, wrong: str, tolerance: float) -> Fails:
+    """Return a predicate: two providers differ, or only the first computes the model.
 
     Args:
-        right: The provider that is taken to be right.
-        wrong: The other.
+        right: The provider assumed to be right.
+        wrong: The other provider.
         tolerance: Largest difference relative to an output's largest element.
     """
 
     def fails(model: ir.Model, feeds: Feeds) -> str:
         try:
-            want = Side(model, right).run(model, feeds)
+            expected = Side(model, right).run(model, feeds)
         except SardonyxError:
             return ""
         try:
-            got = Side(model, wrong).run(model, feeds)
-        except Exception as error:  # the engines' errors have no base class of their own
+            actual = Side(model, wrong).run(model, feeds)
+        except Exception as error:  # The engines' errors have no common base class.
             return type(error).__name__
-        apart = any(measure.difference(name, want[name], got[name]).error > tolerance for name in want)
-        return "other outputs" if apart else ""
+        errors = (measure.difference(name, expected[name], actual[name]).error for name in expected)
+        return "other outputs" if any(error > tolerance for error in errors) else ""
 
     return fails
 
 
-def refused_by(command: str, timeout: float) -> Fails:
-    """Whether a command ends with another exit code than 0.
+def fails_command(command: str, timeout: float) -> Fails:
+    """Return a predicate: a command ends with an exit code other than 0.
 
     Args:
-        command: What to run; ``{model}`` and ``{inputs}`` stand for files (.onnx, .npz).
-        timeout: Most seconds of it; one that takes longer has failed.
+        command: The command; ``{model}`` and ``{inputs}`` are replaced by files (.onnx, .npz).
+        timeout: Time limit in seconds; a longer run is a failure.
     """
     if "{model}" not in command:
-        raise OptionError("does not say where the model goes", where="command", remedy="Write {model} into it.")
+        raise OptionError(
+            "expected {model} in the command", where="command", remedy="Insert {model}, the model's file."
+        )
 
     def fails(model: ir.Model, feeds: Feeds) -> str:
         with tempfile.TemporaryDirectory(prefix="sardonyx-reduce-") as folder:
@@ -95,7 +97,7 @@ def refused_by(command: str, timeout: float) -> Fails:
             try:
                 code = subprocess.run(words, capture_output=True, timeout=timeout, check=False).returncode
             except subprocess.TimeoutExpired:
-                return "no end in time"
+                return "timeout"
             except OSError as error:
                 raise OptionError(f"cannot be run: {error}", where="command") from error
         return f"exit code {code}" if code else ""
@@ -107,20 +109,20 @@ def reduce(model: ir.Model, feeds: Feeds, fails: Fails) -> Reduced:
     """Shrink a failing model.
 
     Args:
-        model: The model; it is left as it is.
-        feeds: Inputs on which it fails.
-        fails: Says how a model fails.
+        model: The model, which is not changed.
+        feeds: Inputs on which the model fails.
+        fails: Describes a model's failure.
 
     Raises:
-        EvaluationError: It does not fail.
+        EvaluationError: The model does not fail.
     """
     failure = fails(model, feeds)
     if not failure:
         raise EvaluationError("the model does not fail on these inputs: there is nothing to reduce.")
     search = _Search(model, dict(feeds), failure, fails)
-    before, left = search.nodes, -1
-    while search.nodes != left:
-        left = search.nodes
+    before, previous = search.nodes, -1
+    while search.nodes != previous:
+        previous = search.nodes
         search.narrow_outputs()
         search.narrow_inputs()
         search.drop_nodes()
@@ -131,7 +133,7 @@ Part = tuple[ir.Model, dict[str, Any]]
 
 
 class _Search:
-    """The part that fails so far."""
+    """The smallest failing part so far."""
 
     def __init__(self, model: ir.Model, feeds: dict[str, Any], failure: str, fails: Fails) -> None:
         self.model, self.feeds, self.failure = model, feeds, failure
@@ -140,28 +142,28 @@ class _Search:
 
     @property
     def nodes(self) -> int:
-        """How many nodes the part has."""
+        """Number of nodes of the part."""
         return sum(1 for _ in self.model.graph)
 
     def _trial(self, outputs: Sequence[str], inputs: Sequence[str] | None = None) -> Part | None:
-        """A part with its inputs, if it fails in the same way."""
+        """Return a part with its inputs if the part fails like the model."""
         self.trials += 1
         try:
             part = extract(self.model, outputs, inputs)
-            feeds = dict(self._fed(part))
-            found = self._fails(part, feeds)
+            feeds = dict(self._feeds_of(part))
+            failure = self._fails(part, feeds)
         except SardonyxError:
-            # What cannot be cut out, or computed as far as that, is no smaller case.
+            # A part that cannot be extracted, or whose inputs cannot be computed, is not a smaller case.
             return None
-        return (part, feeds) if found == self.failure else None
+        return (part, feeds) if failure == self.failure else None
 
-    def _take(self, part: Part | None) -> bool:
+    def _accept(self, part: Part | None) -> bool:
         if part is not None:
             self.model, self.feeds = part
         return part is not None
 
-    def _fed(self, part: ir.Model) -> Iterator[tuple[str, Any]]:
-        """The inputs of a part: as they are fed, or as the interpreter computes them."""
+    def _feeds_of(self, part: ir.Model) -> Iterator[tuple[str, Any]]:
+        """Yield the inputs of a part: model inputs, or values that the interpreter computes."""
         names = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
         missing = [name for name in names if name not in self.feeds]
         computed = Side(self.model, "reference").run(extract(self.model, missing), self.feeds) if missing else {}
@@ -172,42 +174,42 @@ class _Search:
         return [str(value.name) for value in self.model.graph.outputs]
 
     def narrow_outputs(self) -> None:
-        """One output, as early as it fails."""
+        """Keep one output, the earliest that fails."""
         for name in self._outputs() if len(self._outputs()) > 1 else ():
-            if self._take(self._trial([name])):
+            if self._accept(self._trial([name])):
                 break
         names = [str(v.name) for node in self.model.graph for v in node.outputs if v.name and not v.is_graph_output()]
         best, low, high = None, 0, len(names)
         while low < high:
             middle = (low + high) // 2
-            found = self._trial([names[middle]])
-            if found is None:
+            trial = self._trial([names[middle]])
+            if trial is None:
                 low = middle + 1
             else:
-                best, high = found, middle
-        self._take(best)
+                best, high = trial, middle
+        self._accept(best)
 
     def narrow_inputs(self) -> None:
-        """As many of the first nodes as possible are replaced by what they compute."""
+        """Replace as many leading nodes as possible by their results."""
         best, low, high = None, 0, self.nodes - 1
         while low < high:
             middle = (low + high + 1) // 2
-            found = self._trial(self._outputs(), self._frontier(middle))
-            if found is None:
+            trial = self._trial(self._outputs(), self._frontier(middle))
+            if trial is None:
                 high = middle - 1
             else:
-                best, low = found, middle
-        self._take(best)
+                best, low = trial, middle
+        self._accept(best)
 
     def _frontier(self, count: int) -> list[str]:
-        """What nodes after the first ``count`` read of these, and of the inputs."""
+        """Return the tensors that nodes after the first ``count`` read from outside."""
         rest = list(self.model.graph)[count:]
-        made = {value for node in rest for value in node.outputs}
-        names = [str(value.name) for node in rest for value in self._read(node) if value not in made]
+        internal = {value for node in rest for value in node.outputs}
+        names = [str(value.name) for node in rest for value in self._read(node) if value not in internal]
         return list(dict.fromkeys(names))
 
     def _read(self, node: ir.Node) -> Iterator[ir.Value]:
-        """The tensors of the main graph that a node and its bodies read, weights left out."""
+        """Yield the tensors of the main graph that a node and its bodies read, except weights."""
         for value in node.inputs:
             if value is not None and value.graph is self.model.graph and not value.is_initializer():
                 yield value
@@ -217,12 +219,12 @@ class _Search:
                     yield from self._read(inner)
 
     def drop_nodes(self) -> None:
-        """Each node that is left goes, if it may."""
-        while any(self._take(self._without(node)) for node in list(self.model.graph)):
+        """Remove single nodes as long as the failure persists."""
+        while any(self._accept(self._without(node)) for node in list(self.model.graph)):
             pass
 
     def _without(self, node: ir.Node) -> Part | None:
-        """The part that is fed the results of a node."""
+        """Return the part in which the results of a node are inputs."""
         if any(value.is_graph_output() for value in node.outputs):
             return None
         rest = [other for other in self.model.graph if other is not node]

@@ -1,4 +1,4 @@
-"""Pictures for the terminal: a grey image in shades of text, with boxes drawn around what was found."""
+"""Pictures for the terminal: a grey image in shades of text, with boxes around detected objects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.style import Style
 from rich.text import Text
 
 SHADES = " ░▒▓█"
-"""From paper to ink."""
+"""Characters from paper to ink."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A labelled box: corners in pixels of the image, and what is written on its upper edge."""
+    """A labelled box: corners in pixels of the image, and the text on the upper edge."""
 
     x1: float
     y1: float
@@ -29,9 +29,9 @@ def draw(image: npt.NDArray[np.float32], boxes: Iterable[Box], *, cell: tuple[in
     """Draw an image and boxes as text.
 
     Args:
-        image: (height, width), from 0 (paper) to its maximum (ink).
-        boxes: What to draw around.
-        cell: Rows and columns of pixels that one character stands for; characters are twice as high as wide.
+        image: (height, width), from 0 (paper) to the maximum (ink).
+        boxes: The boxes.
+        cell: Rows and columns of pixels per character; a character is twice as high as wide.
     """
     rows, columns = image.shape[0] // cell[0], image.shape[1] // cell[1]
     means = image[: rows * cell[0], : columns * cell[1]].reshape(rows, cell[0], columns, cell[1]).mean(axis=(1, 3))

@@ -1,4 +1,4 @@
-"""Where in the model's source a node belongs: the path of modules that exporters leave in names."""
+"""Module scopes of nodes: the path of modules in the model's source, which exporters leave in names."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 Scope = tuple[str, ...]
-"""Modules, the outermost first."""
+"""Names of modules, the outermost first."""
 
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
-"""Where PyTorch's exporter writes the modules of a node, as a list of dotted names; the last is the node's own."""
+"""Metadata key of PyTorch's exporter: a list of dotted names of a node's modules, the node last."""
 
 
 class Scopes:
     """The scopes of a model's tensors.
 
-    They are told by the nodes' metadata, else by paths in their names (``/layer1/0/conv/Conv``), else by the names of
-    weights (``layer1.0.conv.weight``): a node without any then belongs where both its neighbours do.
+    Scopes come from the nodes' metadata, else from paths in node names (``/layer1/0/conv/Conv``), else from the names
+    of weights (``layer1.0.conv.weight``); a node without weights belongs to the common scope of its neighbours.
 
     Args:
         model: The model.
@@ -27,26 +27,26 @@ class Scopes:
 
     def __init__(self, model: ir.Model) -> None:
         nodes = [node for node in model.graph.all_nodes() if node.op_type != "Constant"]
-        told = {node: _of_metadata(node) or _of_name(node.name or "") for node in nodes}
-        if 2 * sum(map(bool, told.values())) < len(nodes):
-            told = _of_weights(nodes, set(model.graph.initializers.values()))
-        self._scopes = {str(output.name): told[node] for node in nodes for output in node.outputs if output.name}
-        self._nodes = {node.name: told[node] for node in nodes if node.name}
-        self.known = any(told.values())
+        scopes = {node: _of_metadata(node) or _of_name(node.name or "") for node in nodes}
+        if 2 * sum(map(bool, scopes.values())) < len(nodes):
+            scopes = _of_weights(nodes, set(model.graph.initializers.values()))
+        self._scopes = {str(output.name): scopes[node] for node in nodes for output in node.outputs if output.name}
+        self._nodes = {node.name: scopes[node] for node in nodes if node.name}
+        self.known = any(scopes.values())
 
     def of(self, tensor: str) -> Scope:
-        """The scope of what gives a tensor; empty where nothing tells."""
-        found = self._scopes.get(tensor)
-        if found is None:
-            maker = made_from(tensor, self._nodes)
-            found = self._nodes[maker] if maker else _of_name(tensor)
-        return found
+        """Return the scope of the node that computes a tensor; empty if unknown."""
+        scope = self._scopes.get(tensor)
+        if scope is None:
+            source = source_node(tensor, self._nodes)
+            scope = self._nodes[source] if source else _of_name(tensor)
+        return scope
 
 
-def made_from(tensor: str, names: Mapping[str, object]) -> str:
-    """The one of ``names`` of which the optimizer made a tensor; empty where there is none.
+def source_node(tensor: str, names: Mapping[str, object]) -> str:
+    """Return the key of ``names`` from which the optimizer derived a tensor, or an empty text.
 
-    It appends what it makes of a node to the node's name.
+    The optimizer appends the names of new tensors to the node's name.
     """
     while "/" in tensor:
         tensor = tensor.rpartition("/")[0]
@@ -56,7 +56,7 @@ def made_from(tensor: str, names: Mapping[str, object]) -> str:
 
 
 def common(first: Scope, second: Scope) -> Scope:
-    """The innermost scope that holds both."""
+    """Return the innermost scope that holds both."""
     return tuple(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
@@ -86,26 +86,26 @@ def _of_weights(nodes: Sequence[ir.Node], weights: set[ir.Value]) -> dict[ir.Nod
         if (inner := own.get(node, preceding)) is not None:
             before.update(dict.fromkeys(node.outputs, inner))
     after: dict[ir.Value | None, Scope] = {}
-    found: dict[ir.Node, Scope] = {}
+    scopes: dict[ir.Node, Scope] = {}
     for node in reversed(nodes):
         following = next((after[value] for value in node.outputs if value in after), None)
         preceding = next((before[value] for value in node.inputs if value in before), None)
         if node in own:
-            found[node] = own[node]
+            scopes[node] = own[node]
         else:
-            found[node] = common(preceding or (), following or ())
+            scopes[node] = common(preceding or (), following or ())
         if (inner := own.get(node, following)) is not None:
             for value in node.inputs:
                 after.setdefault(value, inner)
-    return found
+    return scopes
 
 
 def _weight_scope(node: ir.Node, weights: set[ir.Value]) -> Scope:
-    """The scope of the weights that a node reads, as they are or turned around."""
+    """Return the scope of the weights that a node reads, directly or through unary nodes (Transpose)."""
     for value in node.inputs:
         source = value
-        while source is not None and (maker := source.producer()) is not None and len(maker.inputs) == 1:
-            source = maker.inputs[0]
+        while source is not None and (producer := source.producer()) is not None and len(producer.inputs) == 1:
+            source = producer.inputs[0]
         if source in weights and source is not None and "." in (source.name or ""):
             return tuple(str(source.name).split(".")[:-1])
     return ()

@@ -1,4 +1,4 @@
-"""What a model is, at a glance: its interface, operators, weights, arithmetic and memory."""
+"""Summary of a model: interface, operators, weights, arithmetic and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sardonyx.rewrite.sizes import Sizes
 
 @dataclass(frozen=True)
 class Port:
-    """A graph input or output: its name, element type, and sizes as numbers or expressions of names."""
+    """A graph input or output: name, element type, and sizes as numbers or expressions of names."""
 
     name: str
     type: str
@@ -32,28 +32,28 @@ class Port:
 
 @dataclass(frozen=True)
 class Summary:
-    """What ``summary`` tells of a model.
+    """Summary of a model.
 
     Attributes:
         inputs: Graph inputs without an initializer.
         outputs: Graph outputs.
         operators: ``domain.Type`` (no prefix for the standard domain) → count, bodies and functions included.
-        nodes: Their sum.
+        nodes: Sum of the counts.
         opsets: Domain → version.
         ir_version: Version of the file format.
-        producer: Name and version of what wrote the file.
+        producer: Name and version of the program that wrote the file.
         metadata: The model's metadata properties.
         functions: Model-local functions.
         parameters: Elements of all weights.
         weight_bytes: Bytes of all weights.
         types: Element type → bytes of weights.
-        macs: Multiply-accumulate operations of one run, an expression where sizes are open; bodies count once.
+        macs: Multiply-accumulate operations of one run, an expression if sizes are open; bodies count once.
         macs_by_operator: The same, by operator type.
-        unknown_macs: Nodes that multiply, whose sizes could not be told.
-        peak_memory: Bytes of intermediate tensors alive at once at most, in the file's order, with ``sizes``.
-        control_flow_depth: Bodies within bodies, at most.
-        sizes: What open sizes were taken as, for ``peak_memory``.
-        file_bytes: Bytes of the model's file and its external data; None where it was not given as a file.
+        unknown_macs: Number of multiplying nodes of unknown size.
+        peak_memory: Maximum bytes of simultaneously live intermediate tensors, in the file's order, with ``sizes``.
+        control_flow_depth: Maximum nesting of bodies.
+        sizes: Assumed values of open sizes, for ``peak_memory``.
+        file_bytes: Bytes of the model's file and its external data; None unless the source is a file.
     """
 
     inputs: tuple[Port, ...]
@@ -77,7 +77,7 @@ class Summary:
     file_bytes: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The summary as plain data."""
+        """Return the summary as plain data."""
         return asdict(self)
 
 
@@ -85,18 +85,18 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
     """Summarize a model.
 
     Args:
-        source: Anything that ``sardonyx.load`` takes.
-        sizes: Values of named dimensions, for MACs and the memory peak; the latter takes those not given as 1.
+        source: Anything that ``sardonyx.load`` accepts.
+        sizes: Values of named dimensions, for MACs and the memory peak; the peak assumes 1 for missing names.
 
     Raises:
-        ModelFileError: the model cannot be read.
+        ModelFileError: The model cannot be read.
     """
     model = model_io.load(source)
     if model is source:
         model = model.clone()
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
     outputs = tuple(_port(v) for v in model.graph.outputs)
-    inference.infer_shapes(model, strict=False, input_shapes=_sized(model, sizes) if sizes else None)
+    inference.infer_shapes(model, strict=False, input_shapes=_assigned_shapes(model, sizes) if sizes else None)
     graphs = [model.graph, *(f.graph for f in model.functions.values())]
     nodes = [node for graph in graphs for node in graph.all_nodes()]
     operators = Counter(f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
@@ -105,8 +105,8 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
     for tensor in tensors:
         types[tensor.dtype.name.lower()] += _bytes(tensor)
     by_operator, unknown = _macs(nodes, Sizes(model.graph.opset_imports.get("", 1)))
-    taken = dict(sizes or {})
-    peak = _peak_memory(model.graph, taken)
+    assumed = dict(sizes or {})
+    peak = _peak_memory(model.graph, assumed)
     return Summary(
         inputs=inputs,
         outputs=outputs,
@@ -120,18 +120,18 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
         parameters=sum(t.size for t in tensors),
         weight_bytes=sum(_bytes(t) for t in tensors),
         types=dict(types.most_common()),
-        macs=_shown(sum(by_operator.values(), 0)),
-        macs_by_operator={name: _shown(size) for name, size in by_operator.items()},
+        macs=_plain_size(sum(by_operator.values(), 0)),
+        macs_by_operator={name: _plain_size(size) for name, size in by_operator.items()},
         unknown_macs=unknown,
         peak_memory=peak,
         control_flow_depth=max((_depth(graph) for graph in graphs), default=0),
-        sizes=taken,
+        sizes=assumed,
         file_bytes=_bytes_on_disk(Path(source), tensors) if isinstance(source, (str, os.PathLike)) else None,
     )
 
 
-def _sized(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, list[int | str | None]]:
-    """The shapes of the inputs whose open sizes are given."""
+def _assigned_shapes(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, list[int | str | None]]:
+    """Return the shapes of the inputs with assigned sizes."""
     shapes: dict[str, list[int | str | None]] = {}
     for value in model.graph.inputs:
         if value.name and value.shape is not None and any(str(dim) in sizes for dim in value.shape):
@@ -145,7 +145,7 @@ def _bytes_on_disk(path: Path, tensors: list[ir.TensorProtocol]) -> int:
     return sum(file.stat().st_size for file in {path.resolve(), *data})
 
 
-def _shown(size: Size) -> int | str:
+def _plain_size(size: Size) -> int | str:
     return size if isinstance(size, int) else str(size)
 
 
@@ -166,7 +166,7 @@ def _type_name(kind: ir.TypeProtocol) -> str:
 
 
 def _weights(graphs: list[ir.Graph], nodes: list[ir.Node]) -> list[ir.TensorProtocol]:
-    found = [
+    initializers = [
         value.const_value
         for graph in graphs
         for inner in (graph, *graph.subgraphs())
@@ -174,7 +174,7 @@ def _weights(graphs: list[ir.Graph], nodes: list[ir.Node]) -> list[ir.TensorProt
         if value.const_value is not None
     ]
     constants = (facts.constant_tensor(n.outputs[0]) for n in nodes if facts.is_op(n, "Constant"))
-    return [*found, *(t for t in constants if t is not None)]
+    return [*initializers, *(t for t in constants if t is not None)]
 
 
 def _bytes(tensor: ir.TensorProtocol) -> int:
@@ -197,19 +197,19 @@ def _macs(nodes: list[ir.Node], sizes: Sizes) -> tuple[dict[str, Size], int]:
         count = MACS.get(node.op_type)
         if count is None or node.domain not in ("", "ai.onnx", "com.microsoft"):
             continue
-        found = count(node, sizes)
-        if found is None:
+        macs = count(node, sizes)
+        if macs is None:
             unknown += 1
         else:
-            total[node.op_type] = total.get(node.op_type, 0) + found
+            total[node.op_type] = total.get(node.op_type, 0) + macs
     return dict(sorted(total.items())), unknown
 
 
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def _peak_memory(graph: ir.Graph, taken: dict[str, int]) -> int | None:
-    """Most bytes of intermediate tensors alive at once; None where a size cannot be told at all."""
+def _peak_memory(graph: ir.Graph, assumed: dict[str, int]) -> int | None:
+    """Return the maximum bytes of simultaneously live intermediate tensors, ignoring unknown shapes."""
     sizes = Sizes(1)
     order = list(graph)
     last: dict[ir.Value, int] = {}
@@ -221,11 +221,11 @@ def _peak_memory(graph: ir.Graph, taken: dict[str, int]) -> int | None:
     alive = 0
     for value in graph.inputs:
         if not value.is_initializer():
-            alive += _tensor_bytes(value, sizes, taken) or 0
+            alive += _tensor_bytes(value, sizes, assumed) or 0
     peak = alive
     for i, node in enumerate(order):
         for value in node.outputs:
-            size = _tensor_bytes(value, sizes, taken)
+            size = _tensor_bytes(value, sizes, assumed)
             if size is None:
                 continue
             alive += size
@@ -233,11 +233,11 @@ def _peak_memory(graph: ir.Graph, taken: dict[str, int]) -> int | None:
                 ends.setdefault(last.get(value, i), []).append(value)
         peak = max(peak, alive)
         for value in ends.pop(i, []):
-            alive -= _tensor_bytes(value, sizes, taken) or 0
+            alive -= _tensor_bytes(value, sizes, assumed) or 0
     return peak
 
 
-def _tensor_bytes(value: ir.Value, sizes: Sizes, taken: dict[str, int]) -> int | None:
+def _tensor_bytes(value: ir.Value, sizes: Sizes, assumed: dict[str, int]) -> int | None:
     dims = sizes.dims(value)
     if dims is None or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
@@ -245,6 +245,6 @@ def _tensor_bytes(value: ir.Value, sizes: Sizes, taken: dict[str, int]) -> int |
     if not isinstance(count, int):
         for name in algebra.symbols(count):
             if not name.startswith(UNNAMED):
-                taken.setdefault(name, 1)
-        count = algebra.evaluate(count, {name: taken.get(name, 1) for name in algebra.symbols(count)})
+                assumed.setdefault(name, 1)
+        count = algebra.evaluate(count, {name: assumed.get(name, 1) for name in algebra.symbols(count)})
     return -(-count * value.dtype.bitwidth // 8)

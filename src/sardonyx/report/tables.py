@@ -1,4 +1,4 @@
-"""Tables for the terminal: what an optimization did, in the terms of those who deploy models."""
+"""Tables for the terminal: the effect of an optimization, for readers who deploy models."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rich.table import Table
 from rich.text import Text
 
 from sardonyx.ops.inference import UNNAMED
-from sardonyx.report.latency import Latency
+from sardonyx.report.latency import Latency, paired_seconds
 from sardonyx.report.summary import Summary
 from sardonyx.rewrite.pipeline import descriptions
 from sardonyx.rewrite.record import Report
 
 MOST_OPERATORS = 24
-"""Operator types with a line of their own."""
+"""Number of operator types with a row of their own."""
 
 MOST_SIZES = 3
-"""Assignments of open sizes that the verdict spells out."""
+"""Number of size assignments that the verdict spells out."""
 
 MOST_NAMES = 4
-"""Sizes of an assignment that are spelled out; --json holds all."""
+"""Number of sizes of an assignment that are spelled out; --json holds all."""
 
 
 def count(number: int | str | None) -> str:
-    """A number for reading: with thousands, or k, M, G; an expression as it is."""
+    """Return a number for readers: with thousands separators, or in M or G; an expression unchanged."""
     if number is None:
         return "—"
     if isinstance(number, str):
@@ -38,7 +38,7 @@ def count(number: int | str | None) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes for reading."""
+    """Return a number of bytes for readers."""
     for bound, suffix in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if number >= bound:
             return f"{number / bound:,.2f} {suffix}"
@@ -53,7 +53,7 @@ def _change(before: float, after: float) -> Text:
 
 
 def before_and_after(before: Summary, after: Summary, latency: Latency | str, title: str = "What changed") -> Table:
-    """The table that ``sardonyx optimize`` prints: operators, weights, bytes, MACs and latency, before and after."""
+    """Return the table of ``sardonyx optimize``: operators, weights, bytes, MACs, latency of both models."""
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("")
     for column in ("before", "after", "change"):
@@ -81,7 +81,7 @@ def before_and_after(before: Summary, after: Summary, latency: Latency | str, ti
     change = _change(int(before.macs), int(after.macs)) if numbers else Text("")
     table.add_row("MACs", count(before.macs), count(after.macs), change)
     if isinstance(latency, Latency):
-        old_ms, new_ms = (f"{seconds * 1e3:.3f} ms" for seconds in (latency.seconds[0], latency.seconds[-1]))
+        old_ms, new_ms = (f"{seconds * 1e3:.3f} ms" for seconds in paired_seconds(latency))
         table.add_row("latency", old_ms, new_ms, _change(1.0, round(latency.ratio, 4)))
         table.caption = f"Latency: {latency_note(latency)}{_at(latency.sizes)}"
     else:
@@ -90,8 +90,8 @@ def before_and_after(before: Summary, after: Summary, latency: Latency | str, ti
 
 
 def latency_note(latency: Latency) -> str:
-    """What measured a latency, and between which ends its change lies, which is the median of the pairs'."""
-    text = f"{latency.engine}, median of {latency.runs} paired runs"
+    """Return the engine of a latency, the meaning of its numbers, and the interval of the change."""
+    text = f"{latency.engine}, {latency.runs} paired runs; after is before × the median ratio of the pairs"
     if latency.interval is None:
         return text
     low, high = (f"{100 * (end - 1):+.1f} %" for end in latency.interval)
@@ -103,35 +103,35 @@ def _at(sizes: Mapping[str, int]) -> str:
 
 
 def _assigned(sizes: Mapping[str, int]) -> str:
-    told = [f"{name}={number}" for name, number in sizes.items()]
-    more = [f"{len(told) - MOST_NAMES} more"] if len(told) > MOST_NAMES else []
-    return ", ".join([*told[:MOST_NAMES], *more])
+    entries = [f"{name}={number}" for name, number in sizes.items()]
+    rest = [f"{len(entries) - MOST_NAMES} more"] if len(entries) > MOST_NAMES else []
+    return ", ".join([*entries[:MOST_NAMES], *rest])
 
 
 def passes_table(report: Report) -> Table:
-    """Which pass did what."""
+    """Return a table of the passes that rewrote the model."""
     table = Table(title="Passes that fired", title_justify="left", header_style="bold")
     table.add_column("pass", overflow="fold")
     table.add_column("times", justify="right")
     table.add_column("nodes saved", justify="right")
     table.add_column("exactness")
     table.add_column("what it does", overflow="fold")
-    for row in fired(report):
+    for row in fired_passes(report):
         table.add_row(*row)
     return table
 
 
-def fired(report: Report) -> Iterator[tuple[str, str, str, str, str]]:
-    """Each pass that fired: how often, nodes saved, what it promises, and what those of its rules do that fired."""
+def fired_passes(report: Report) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield name, rewrites, nodes saved, exactness and effects of each pass that fired."""
     gains, known = report.gains(), descriptions()
     for name, times in report.by_pass().items():
-        # Rules from a file of the user's are no registered pass.
-        told = dict.fromkeys(known.get(label, "A rule of your own.") for label in report.rules_of(name))
-        yield name, str(times), str(gains.get(name, 0)), report.promise_of(name), " ".join(told)
+        # A rule from a user's file is not a registered pass.
+        effects = dict.fromkeys(known.get(label, "A rule of your own.") for label in report.rules_of(name))
+        yield name, str(times), str(gains.get(name, 0)), report.promise_of(name), " ".join(effects)
 
 
 def explanation(report: Report, most: int = 60) -> Table | Text:
-    """Near matches that did not fire, and why."""
+    """Return the near matches that did not fire, with the reasons."""
     if not report.refused:
         return Text("Near matches that did not fire: none.")
     table = Table(title="Near matches that did not fire", title_justify="left", header_style="bold")
@@ -145,7 +145,7 @@ def explanation(report: Report, most: int = 60) -> Table | Text:
 
 
 def verdict_line(report: Report) -> Text:
-    """One line: what was proved."""
+    """Return the verdict of the proof, with notes on the lines below."""
     verdict = report.verdict
     if verdict.status.startswith("proved"):
         how = "equal bits" if verdict.exact else f"worst error {verdict.worst:.1e} of the largest output"
@@ -158,14 +158,14 @@ def verdict_line(report: Report) -> Text:
     for note in verdict.notes:
         text.append(f"\n  {note}.", style="dim")
     for dropped in report.dropped:
-        text.append(f"\n  Taken back: {dropped.rule} at '{dropped.site}': {dropped.reason}.", style="yellow")
+        text.append(f"\n  Reverted: {dropped.rule} at '{dropped.site}': {dropped.reason}.", style="yellow")
     if report.gate:
         text.append(f"\n  Target {report.target}: {report.gate}.", style="dim")
     return text
 
 
 def opset_hints(report: Report) -> Sequence[RenderableType]:
-    """What a newer operator set would allow."""
+    """Return a line for each newer operator set that would allow more fusions."""
     return [
         Text(f"{matches} more {'fusion' if matches == 1 else 'fusions'} with --opset {opset}", style="dim")
         for opset, matches in sorted(report.refused_for_opset().items(), key=lambda item: int(item[0]))
@@ -173,27 +173,27 @@ def opset_hints(report: Report) -> Sequence[RenderableType]:
 
 
 def print_all(console: Console, *parts: RenderableType) -> None:
-    """Print the parts of a report one below the other."""
+    """Print the parts of a report, one below the other."""
     console.print(Group(*parts))
 
 
-def summary_tables(name: str, found: Summary) -> list[RenderableType]:
-    """The tables of ``sardonyx info``: interface, operators, and the rest line by line."""
+def summary_tables(name: str, info: Summary) -> list[RenderableType]:
+    """Return the tables of ``sardonyx info``: interface, operators, and facts line by line."""
     ports = Table(title=name, title_justify="left", header_style="bold")
     for column in ("", "name", "type", "shape"):
         ports.add_column(column, overflow="fold")
-    for kind, listed in (("input", found.inputs), ("output", found.outputs)):
+    for kind, listed in (("input", info.inputs), ("output", info.outputs)):
         for port in listed:
             shape = "?" if port.shape is None else f"({', '.join(map(str, port.shape))})"
             ports.add_row(kind, Text(port.name), port.type, Text(shape))
-    operators = Table(title=f"{found.nodes} nodes", title_justify="left", header_style="bold")
+    operators = Table(title=f"{info.nodes} nodes", title_justify="left", header_style="bold")
     for column, justify in _OPERATOR_COLUMNS.items():
         operators.add_column(column, justify=justify)
-    for operator, number in found.operators.items():
-        macs = found.macs_by_operator.get(operator)
+    for operator, number in info.operators.items():
+        macs = info.macs_by_operator.get(operator)
         operators.add_row(operator, str(number), "" if macs is None else count(macs))
     facts = Table.grid(padding=(0, 2))
-    for label, text in _facts(found):
+    for label, text in _facts(info):
         facts.add_row(Text(label, style="bold"), Text(text))
     return [ports, operators, facts]
 
@@ -201,23 +201,23 @@ def summary_tables(name: str, found: Summary) -> list[RenderableType]:
 _OPERATOR_COLUMNS: dict[str, Literal["left", "right"]] = {"operator": "left", "nodes": "right", "MACs": "right"}
 
 
-def _facts(found: Summary) -> Iterator[tuple[str, str]]:
-    yield "parameters", count(found.parameters)
-    yield "weights", f"{size(found.weight_bytes)} ({', '.join(f'{k} {size(n)}' for k, n in found.types.items())})"
-    if found.file_bytes is not None:
-        yield "file", size(found.file_bytes)
-    unknown = f", and {found.unknown_macs} nodes of unknown size" if found.unknown_macs else ""
-    sized = isinstance(found.macs, int)
+def _facts(info: Summary) -> Iterator[tuple[str, str]]:
+    yield "parameters", count(info.parameters)
+    yield "weights", f"{size(info.weight_bytes)} ({', '.join(f'{k} {size(n)}' for k, n in info.types.items())})"
+    if info.file_bytes is not None:
+        yield "file", size(info.file_bytes)
+    unknown = f", and {info.unknown_macs} nodes of unknown size" if info.unknown_macs else ""
+    sized = isinstance(info.macs, int)
     hint = "" if sized else " (name them: --size NAME=8)"
-    yield "MACs", count(found.macs) + unknown + (_at(found.sizes) if sized else hint)
-    if found.peak_memory is not None:
-        yield "memory peak", (size(found.peak_memory) + _at(found.sizes)) if sized else f"depends on sizes{hint}"
-    yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
-    yield "IR version", str(found.ir_version)
-    yield "control flow", f"{found.control_flow_depth} deep" if found.control_flow_depth else "none"
-    if found.producer:
-        yield "producer", found.producer
-    if found.functions:
-        yield "functions", ", ".join(found.functions)
-    for key, text in found.metadata.items():
+    yield "MACs", count(info.macs) + unknown + (_at(info.sizes) if sized else hint)
+    if info.peak_memory is not None:
+        yield "memory peak", (size(info.peak_memory) + _at(info.sizes)) if sized else f"depends on sizes{hint}"
+    yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in info.opsets.items())
+    yield "IR version", str(info.ir_version)
+    yield "control flow", f"{info.control_flow_depth} deep" if info.control_flow_depth else "none"
+    if info.producer:
+        yield "producer", info.producer
+    if info.functions:
+        yield "functions", ", ".join(info.functions)
+    for key, text in info.metadata.items():
         yield key, text if len(text) <= 200 else text[:200] + "…"
