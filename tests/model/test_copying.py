@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.model import load, to_proto
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 
 NESTED = """<ir_version: 10, opset_import: ["": 18, "own": 1], producer_name: "me", model_version: 3, doc_string: "doc">
 nested (float[N, 4] x, bool c) => (float[N, 4] y, z) <float[4] w = {1, 2, 3, 4}, float[4] spare> {
@@ -30,12 +30,12 @@ def nested() -> ir.Model:
 
 def test_a_copy_is_written_as_the_model_is() -> None:
     model = nested()
-    assert to_proto(copy_of(model)).SerializeToString(True) == to_proto(model).SerializeToString(True)
+    assert to_proto(copy_model(model)).SerializeToString(True) == to_proto(model).SerializeToString(True)
 
 
 def test_nothing_of_a_copy_but_tensors_and_plain_attributes_is_the_model_s() -> None:
     model = nested()
-    twin = copy_of(model)
+    twin = copy_model(model)
     for graph, own in zip([model.graph, *model.graph.subgraphs()], [twin.graph, *twin.graph.subgraphs()], strict=True):
         mine = {value for node in own for value in (*node.inputs, *node.outputs) if value is not None}
         theirs = {value for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
@@ -57,7 +57,7 @@ def test_nodes_may_stand_in_any_order() -> None:
     last = model.graph[-1]
     model.graph.remove(last)
     model.graph.insert_before(model.graph[0], last)
-    twin = copy_of(model)
+    twin = copy_model(model)
     twin.graph.sort()
     model.graph.sort()
     assert to_proto(twin).SerializeToString(True) == to_proto(model).SerializeToString(True)
@@ -67,7 +67,7 @@ def test_what_was_noted_goes_along() -> None:
     model = nested()
     model.meta["model"], model.graph.meta["graph"] = 1, 2
     model.graph[0].meta["node"], model.graph[0].outputs[0].meta["value"] = 3, 4
-    twin = copy_of(model)
+    twin = copy_model(model)
     found = twin.meta, twin.graph.meta, twin.graph[0].meta, twin.graph[0].outputs[0].meta
     names = ("model", "graph", "node", "value")
     assert [each[name] for each, name in zip(found, names, strict=True)] == [1, 2, 3, 4]
@@ -78,6 +78,6 @@ def test_sharding_tells_of_the_copy_s_values() -> None:
     node = model.graph[0]
     spec = ir.ShardingSpec(value=node.outputs[0], device=(0,))
     node.device_configurations = (ir.NodeDeviceConfiguration(sharding_specs=(spec,)),)
-    (found,) = copy_of(model).graph[0].device_configurations
+    (found,) = copy_model(model).graph[0].device_configurations
     assert found.sharding_specs[0].value is not node.outputs[0]
     assert found.sharding_specs[0].value.name == node.outputs[0].name  # type: ignore[union-attr]

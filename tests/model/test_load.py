@@ -217,7 +217,7 @@ def test_the_memory_taken_does_not_grow_with_the_file(tmp_path: Path) -> None:
     serialized = model.SerializeToString()
     places = [(serialized.index(marker), len(marker), wire.Payload(0, length, wire.RAW_DATA))]
     with (tmp_path / "m.onnx").open("wb") as file:
-        for piece in wire.put_back(serialized, places):
+        for piece in wire.insert_payloads(serialized, places):
             if isinstance(piece, wire.Payload):
                 file.seek(piece.length, os.SEEK_CUR)
             else:

@@ -76,7 +76,7 @@ def refill(message: object, serialized: bytes, payloads: list[wire.Payload]) -> 
 @given(models(), st.integers(1, 40))
 def test_skeleton_and_contents_make_the_model(model: onnx.ModelProto, least: int) -> None:
     serialized = model.SerializeToString()
-    skeleton, payloads = wire.take_out(serialized, least, TOKEN)
+    skeleton, payloads = wire.extract_payloads(serialized, least, TOKEN)
     read = onnx.ModelProto.FromString(skeleton)
     refill(read, serialized, payloads)
     assert read == model
@@ -84,7 +84,7 @@ def test_skeleton_and_contents_make_the_model(model: onnx.ModelProto, least: int
 
 @given(models(), st.integers(1, 40))
 def test_all_contents_that_fill_one_field_are_taken_out(model: onnx.ModelProto, least: int) -> None:
-    skeleton, payloads = wire.take_out(model.SerializeToString(), least, TOKEN)
+    skeleton, payloads = wire.extract_payloads(model.SerializeToString(), least, TOKEN)
     for tensor in onnx.ModelProto.FromString(skeleton).graph.initializer:
         held = [name for name in CONTENT_NAMES.values() if len(getattr(tensor, name))]
         if len(held) == 1 and held[0] == "raw_data":
@@ -107,7 +107,7 @@ def test_markers_are_replaced_by_contents(model: onnx.ModelProto) -> None:
         index = serialized[at + len(marker)] - 1
         found.append((at, len(marker) + 1, wire.Payload(index, len(contents[index]), wire.RAW_DATA)))
         at = serialized.find(marker, at + 1)
-    pieces = wire.put_back(serialized, found)
+    pieces = wire.insert_payloads(serialized, found)
     joined = b"".join(contents[piece.start] if isinstance(piece, wire.Payload) else piece for piece in pieces)
     for tensor, content in zip(marked.graph.initializer, contents, strict=True):
         tensor.raw_data = content
@@ -119,7 +119,7 @@ def test_a_field_given_twice_is_left_to_protobuf() -> None:
     second = onnx.TensorProto(raw_data=b"b" * 100).SerializeToString()
     attribute = wire.length_field(5, first) + wire.length_field(5, second)
     model = wire.length_field(7, wire.length_field(1, wire.length_field(5, attribute)))
-    skeleton, payloads = wire.take_out(model, 64, TOKEN)
+    skeleton, payloads = wire.extract_payloads(model, 64, TOKEN)
     assert skeleton == model
     assert payloads == []
 
@@ -127,13 +127,13 @@ def test_a_field_given_twice_is_left_to_protobuf() -> None:
 def test_contents_given_twice_are_left_to_protobuf() -> None:
     tensor = wire.length_field(9, b"a" * 200) + wire.length_field(9, b"b" * 100)
     model = wire.length_field(7, wire.length_field(5, tensor))
-    assert wire.take_out(model, 64, TOKEN) == (model, [])
+    assert wire.extract_payloads(model, 64, TOKEN) == (model, [])
 
 
 def test_unpacked_contents_are_left_to_protobuf() -> None:
     tensor = wire.length_field(4, bytes(200)) + bytes([4 << 3 | 5]) + bytes(4)
     model = wire.length_field(7, wire.length_field(5, tensor))
-    skeleton, payloads = wire.take_out(model, 64, TOKEN)
+    skeleton, payloads = wire.extract_payloads(model, 64, TOKEN)
     assert payloads == []
     assert len(onnx.ModelProto.FromString(skeleton).graph.initializer[0].float_data) == 51
 
@@ -144,13 +144,13 @@ def test_attributes_that_are_lists_are_left_to_protobuf(kind: int) -> None:
     tensor = onnx.TensorProto(raw_data=bytes(200))
     attribute = onnx.AttributeProto(name="a", t=tensor, ints=range(300), type=kind)
     model = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto(attribute=[attribute])])).SerializeToString()
-    assert wire.take_out(model, 64, TOKEN) == (model, [])
+    assert wire.extract_payloads(model, 64, TOKEN) == (model, [])
 
 
 def test_unknown_groups_are_passed_over() -> None:
     group = bytes([0x7B, 0x08, 0x01, 0x7C])
     model = group + wire.length_field(7, group + wire.length_field(5, wire.length_field(9, bytes(200))))
-    _, payloads = wire.take_out(model, 64, TOKEN)
+    _, payloads = wire.extract_payloads(model, 64, TOKEN)
     assert [payload.length for payload in payloads] == [200]
 
 
@@ -181,7 +181,7 @@ def test_unknown_groups_are_passed_over() -> None:
 )
 def test_malformed_data_is_refused_with_its_place(damaged: bytes) -> None:
     with pytest.raises(ModelFileError, match=r"at byte"):
-        wire.take_out(damaged, 1, TOKEN)
+        wire.extract_payloads(damaged, 1, TOKEN)
 
 
 def test_every_truncation_is_refused_or_read_like_protobuf_does() -> None:
@@ -189,7 +189,7 @@ def test_every_truncation_is_refused_or_read_like_protobuf_does() -> None:
     for length in range(0, len(serialized), 97):
         cut = serialized[:length]
         try:
-            skeleton, payloads = wire.take_out(cut, 64, TOKEN)
+            skeleton, payloads = wire.extract_payloads(cut, 64, TOKEN)
         except ModelFileError:
             with pytest.raises(DecodeError):
                 onnx.ModelProto.FromString(cut)

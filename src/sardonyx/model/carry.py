@@ -1,14 +1,14 @@
-"""What ``onnx_ir`` cannot hold, kept beside the graph so that it is written back.
+"""Records of the parts of a message that ``onnx_ir`` cannot hold, stored with the graph for saving.
 
-Types and tensors that ``onnx_ir`` lacks are classes of their own and stand where its types and tensors stand
+Types and tensors that ``onnx_ir`` lacks are classes of this package and are used in place of ``onnx_ir``'s own
 (`sardonyx.model.types`, `sardonyx.model.tensors.SparseTensor`: a sparse initializer is an initializer like any other,
-whose ``const_value`` reads as the dense tensor). All else is kept in records under `KEY` in the ``meta`` of the graph,
-node, value, attribute or tensor concerned; ``meta`` follows its object through renaming and ``clone()``, and is never
-written to a file itself.
+whose ``const_value`` reads as the dense tensor). Everything else is stored in records under `KEY` in the ``meta`` of
+the graph, node, value, attribute or tensor concerned; ``meta`` follows its object through renaming and ``clone()``, and
+is never written to a file.
 
-A record of the form `Original` is a protobuf message as it was read, with the message that the writer alone would
-have made of it. Field by field, the old form is used as long as the writer still makes the same as then, and the
-writer's where an edit has changed it; unknown fields are always kept.
+A record of class `Original` compares a protobuf message as read with the message that the writer makes of the parsed
+object. Field by field, the original form is restored as long as the writer still produces the same field as at load
+time; a field changed by an edit is written in the writer's form. Unknown fields are always preserved.
 """
 
 from __future__ import annotations
@@ -25,39 +25,43 @@ KEY = "sardonyx"
 """The key of all records in ``meta``."""
 
 QUANTIZATION_KEY = "quant_parameter_tensor_names"
-"""Where ``onnx_ir`` keeps the quantization annotation of a value, in its ``meta``."""
+"""Key under which ``onnx_ir`` stores the quantization annotation of a value in the value's ``meta``."""
 
 M = TypeVar("M", bound=Message)
 
 
 class Original(Generic[M]):
-    """A message as it was read, where it differs from what the writer makes of the object read from it.
+    """A message as read, for a message that differs from the writer's output for the parsed object.
 
     Args:
-        original: The message as it was read.
-        written: What the writer made of the object right after reading.
+        original: The message as read.
+        written: The writer's output right after reading.
     """
 
     __slots__ = ("_patches", "_unknown")
 
     def __init__(self, original: M, written: M) -> None:
-        was = {field.name: value for field, value in original.ListFields()}
-        made = {field.name: value for field, value in written.ListFields()}
+        old = {field.name: value for field, value in original.ListFields()}
+        new = {field.name: value for field, value in written.ListFields()}
         self._patches: list[tuple[str, M | None, M | None]] = [
-            (name, _only(written, name) if name in made else None, _only(original, name) if name in was else None)
-            for name in {**was, **made}
-            if name not in was or name not in made or was[name] != made[name]
+            (
+                name,
+                _copy_field(written, name) if name in new else None,
+                _copy_field(original, name) if name in old else None,
+            )
+            for name in {**old, **new}
+            if name not in old or name not in new or old[name] != new[name]
         ]
         self._unknown = unknown_fields(original)
 
     def restore(self, message: M) -> None:
-        """Gives fields of a message just written their original form, where nothing was changed since.
+        """Restore the original form of the fields that no edit has changed.
 
         Args:
-            message: What the writer made of the object now; changed in place.
+            message: The writer's current output; changed in place.
         """
         for name, expected, patch in self._patches:
-            if _only(message, name) != (expected if expected is not None else type(message)()):
+            if _copy_field(message, name) != (expected if expected is not None else type(message)()):
                 continue
             message.ClearField(name)
             if patch is not None:
@@ -66,13 +70,13 @@ class Original(Generic[M]):
             message.MergeFromString(self._unknown)
 
 
-def differing(original: M, written: M) -> Original[M] | None:
-    """Returns the record for a message; None where the writer makes the very same message."""
+def record_original(original: M, written: M) -> Original[M] | None:
+    """Return a record of the original message; None if the writer makes the same message."""
     return None if original == written else Original(original, written)
 
 
 def unknown_fields(message: Message) -> bytes:
-    """The fields of a message that this version of onnx does not know, serialized; not those of its children."""
+    """Serialize the fields of a message that this version of onnx does not know, without child messages."""
     if not len(UnknownFieldSet(message)):
         return b""
     rest = type(message)()
@@ -83,8 +87,8 @@ def unknown_fields(message: Message) -> bytes:
     return serialized
 
 
-def without(message: M, *fields: str) -> M:
-    """A copy of a message without some of its fields, which are not copied at any time."""
+def copy_without(message: M, *fields: str) -> M:
+    """Return a copy of a message without the named fields, whose contents are never copied."""
     rest: M = type(message)()
     for field, value in message.ListFields():
         if field.name not in fields:
@@ -94,12 +98,12 @@ def without(message: M, *fields: str) -> M:
     return rest
 
 
-def _only(message: M, name: str) -> M:
-    alone: M = type(message)()
+def _copy_field(message: M, name: str) -> M:
+    copy: M = type(message)()
     for field, value in message.ListFields():
         if field.name == name:
-            _set(alone, name, value)
-    return alone
+            _set(copy, name, value)
+    return copy
 
 
 def _set(message: Message, name: str, value: Any) -> None:
@@ -113,29 +117,32 @@ def _set(message: Message, name: str, value: Any) -> None:
 
 
 def record(holder: Any) -> Any:
-    """The record of a graph, node, value, attribute or tensor; None where it has none.
+    """Return the record of a graph, node, value, attribute or tensor; None if there is no record.
 
-    Reading ``holder.meta`` would create a store for each object asked about.
+    ``_metadata`` is read instead of ``meta``: reading ``meta`` would create a store for every object queried.
     """
     store = getattr(holder, "_metadata", None)
     return None if store is None else store.get(KEY)
 
 
 def metadata_of(holder: Any) -> dict[str, str] | None:
-    """The ``metadata_props`` of an object; None where it never had any (reading them would create a dict)."""
+    """Return the ``metadata_props`` of an object; None if never set.
+
+    The private field is read: reading the property would create a dict.
+    """
     props: dict[str, str] | None = getattr(holder, "_metadata_props", None)
     return props
 
 
 @dataclasses.dataclass(slots=True)
 class ValueRecord:
-    """How a value was listed.
+    """Form in which a value was listed in the file.
 
     Attributes:
-        listed: Its place in ``value_info``, where the writer would not list it there by itself.
-        annotated: Its place in ``quantization_annotation``, likewise.
-        forms: Its ``ValueInfoProto`` as it was, by where it stands: "input", "output" or "value_info".
-        annotation: Its ``TensorAnnotation`` as it was.
+        listed: Index in ``value_info``, if the writer would not list the value there by default.
+        annotated: Index in ``quantization_annotation``, likewise.
+        forms: Original ``ValueInfoProto`` by list: "input", "output" or "value_info".
+        annotation: Original ``TensorAnnotation``.
     """
 
     listed: int | None = None
@@ -145,27 +152,27 @@ class ValueRecord:
 
 
 @dataclasses.dataclass(slots=True)
-class Stray:
+class UnmatchedEntry:
     """An entry of ``value_info`` or ``quantization_annotation`` that belongs to no value of its graph.
 
     Attributes:
-        place: Its place in the list.
+        index: Index in the list.
         message: The entry.
-        kept: Whether it stays even where a value of the graph has its name (the list named one value twice).
+        always: True if the entry is written even if a value of the graph has its name (the list named one value twice).
     """
 
-    place: int
+    index: int
     message: Any
-    kept: bool = False
+    always: bool = False
 
 
 @dataclasses.dataclass(slots=True)
 class ModelRecord:
-    """What a model message held besides what the Model holds.
+    """Contents of a model message that the Model does not hold.
 
     Attributes:
         head: The message without graph, functions and training information.
-        training_info: As it was.
+        training_info: The training information, unchanged.
     """
 
     head: Original[onnx.ModelProto] | None = None
@@ -174,35 +181,35 @@ class ModelRecord:
 
 @dataclasses.dataclass(slots=True)
 class GraphRecord:
-    """What a graph or function message held besides what the Graph or Function holds.
+    """Contents of a graph or function message without a counterpart in the Graph or Function.
 
     Attributes:
-        explicit: Fields of nodes that the file writes even where they are empty, as some exporters do throughout.
+        explicit: Node fields written even if empty, as some exporters do throughout.
         head: The message without its lists of nodes, tensors and values.
         infos: Entries of ``value_info`` that belong to no value.
         annotations: Entries of ``quantization_annotation`` that belong to no value.
-        model: The record of the model, on its main graph (``ir.Model.clone`` drops the model's own ``meta``).
-        listable: The only names that the writer may list in ``value_info`` by itself; None for all. What inference
-            told of the others stays in memory and out of files.
+        model: The record of the model, stored with its main graph (``ir.Model.clone`` drops the model's own ``meta``).
+        listable: The only names listed by default in ``value_info``; None for all. Inferred types of other values stay
+            in memory and are not written to files.
     """
 
     explicit: frozenset[str] = frozenset()
     head: Any = None
-    infos: tuple[Stray, ...] = ()
-    annotations: tuple[Stray, ...] = ()
+    infos: tuple[UnmatchedEntry, ...] = ()
+    annotations: tuple[UnmatchedEntry, ...] = ()
     model: ModelRecord | None = None
     listable: frozenset[str] | None = None
 
 
 def list_only(graph: ir.Graph, names: frozenset[str]) -> None:
-    """Let ``value_info`` of the graph hold these names only, of all the values whose types are known."""
+    """Restrict the default entries in the graph's ``value_info`` to the given names."""
     old: GraphRecord = graph.meta.get(KEY) or GraphRecord()
     graph.meta[KEY] = dataclasses.replace(old, listable=names)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Head:
-    """The message that a tensor was read from, without its contents, and the field that held them."""
+    """The message of a tensor without its contents, and the number of the field for the contents."""
 
     proto: onnx.TensorProto
     field: int

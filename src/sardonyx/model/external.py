@@ -1,7 +1,7 @@
-"""Files that hold tensor contents: which ones a model may name, and how they are mapped into memory.
+"""Files that hold tensor contents: the rules for their paths, and their mapping into memory.
 
-A model is input from strangers and its external-data entries are file paths. The rules that decide which file may be
-opened are in docs/design/threat-model.md; `find_data_file` is their only implementation.
+A model is untrusted input and its external-data entries are file paths. The rules for opening files are in
+docs/design/threat-model.md; `find_data_file` is their only implementation.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CANNOT_COPY_IN_KERNEL = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP
 
 
 def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
-    """Writes all of ``content`` to an open file; ``os.write`` alone may write less.
+    """Write all of ``content`` to an open file; a single ``os.write`` may write less.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The content cannot be written.
     """
     rest = memoryview(content)
     while rest:
@@ -38,15 +38,15 @@ def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
 class MappedFile:
     """A regular file, open and mapped into memory for reading.
 
-    The mapping stays what it was when the path is given to another file (as `sardonyx.model.save` does). A file
-    that is changed in place is noticed at the next access.
+    The mapping keeps its contents if the path is replaced by another file (as `sardonyx.model.save` does). A change in
+    place is detected at the next access.
 
     Args:
-        path: The file; symbolic links in it are followed, except in the last part when ``follow`` is False.
-        follow: Whether the last part of the path may be a symbolic link.
+        path: The file; symbolic links in the path are followed, except in the last part if ``follow`` is False.
+        follow: True if the last part of the path may be a symbolic link.
 
     Raises:
-        ModelFileError: The path is no regular file, or cannot be opened.
+        ModelFileError: The path does not name a regular file, or the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, follow: bool = True) -> None:
@@ -65,20 +65,20 @@ class MappedFile:
         self.size = status.st_size
         self._modified = status.st_mtime_ns
         self.links = status.st_nlink
-        # Nothing can be mapped of an empty file.
+        # mmap refuses an empty file.
         self._view = memoryview(mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ) if self.size else b"")
 
     def view(self) -> memoryview:
-        """The contents of the file.
+        """Return the contents of the file.
 
         Raises:
-            ModelFileError: The file was changed in place since it was opened.
+            ModelFileError: The file was changed in place after opening.
         """
         self.check_unchanged()
         return self._view
 
     def chunks(self, start: int, length: int) -> Iterator[bytes]:
-        """Reads a span in pieces of a few megabytes, without touching the mapping (and so the resident memory).
+        """Read a span in pieces of a few megabytes, without touching the mapping (and so the resident memory).
 
         Raises:
             ModelFileError: The file was changed in place, or cannot be read.
@@ -88,12 +88,12 @@ class MappedFile:
         while start < end:
             chunk = os.pread(self.descriptor, min(_CHUNK, end - start), start)
             if not chunk:
-                raise ModelFileError("became shorter while it was read.", where=str(self.path))
+                raise ModelFileError("was truncated while being read.", where=str(self.path))
             yield chunk
             start += len(chunk)
 
     def copy_to(self, descriptor: int, start: int, length: int) -> None:
-        """Appends a span to an open file at its current position; inside the kernel where the system can.
+        """Append a span to an open file at its current position, inside the kernel if supported.
 
         Raises:
             ModelFileError: The file was changed in place.
@@ -115,21 +115,21 @@ class MappedFile:
             write_all(descriptor, chunk)
 
     def check_unchanged(self) -> None:
-        """Raises `ModelFileError` where the file was changed in place since it was opened."""
+        """Raise `ModelFileError` if the file was changed in place after opening."""
         status = os.fstat(self.descriptor)
         if status.st_size != self.size or status.st_mtime_ns != self._modified:
             raise ModelFileError(
-                "was changed by someone else while a model that is mapped from it was in use.",
+                "was changed by another program while a model mapped from the file was in use.",
                 where=str(self.path),
                 remedy="Load the model again; write to a new file and rename it, as sardonyx does.",
             )
 
 
 class Folder:
-    """The folder that a model was loaded from, and the data files in it that the model's tensors name.
+    """The folder of a loaded model, and the data files in the folder named by the model's tensors.
 
     Args:
-        model: The path of the model file, as the user gave it.
+        model: The path of the model file, in the user's form.
     """
 
     def __init__(self, model: Path) -> None:
@@ -139,18 +139,18 @@ class Folder:
 
     @cached_property
     def _roots(self) -> tuple[Path, ...]:
-        # A hub cache keeps the model and its data as links from a snapshot folder to a folder of blobs.
+        # A hub cache stores the model and its data as links from a snapshot folder to a folder of blobs.
         return tuple(dict.fromkeys((Path(os.path.realpath(self.path)), Path(os.path.realpath(self._model)).parent)))
 
     def open(self, location: str, tensor: str) -> MappedFile:
-        """Opens a data file, once.
+        """Open a data file, once per location.
 
         Args:
             location: The path as the model names it, relative to the model's folder.
             tensor: The name of the tensor, for messages.
 
         Raises:
-            ExternalDataError: The location leaves the folder, or is no readable regular file.
+            ExternalDataError: The location leaves the folder, or does not name a readable regular file.
         """
         file = self._files.get(location)
         if file is None:
@@ -165,21 +165,21 @@ class Folder:
             raise ExternalDataError(error.problem, where=f"tensor '{tensor}', file '{path}'") from error
         if file.links > 1:
             raise ExternalDataError(
-                "has other names (hard links), so that it may be a file from outside the model's folder.",
+                "has other names (hard links) and may therefore be a file from outside the model's folder.",
                 where=f"tensor '{tensor}', file '{path}'",
-                remedy=f"If you trust it, make it a file of its own: cp '{path}' new && mv new '{path}'.",
+                remedy=f"If you trust the file, replace it by a copy: cp '{path}' new && mv new '{path}'.",
             )
         return file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """An external-data reference as a tensor states it.
+    """An external-data reference as stated by a tensor.
 
     Attributes:
         location: Path relative to the model's folder.
         offset: First byte of the contents in the file.
-        length: Number of bytes; None where the tensor leaves it to its shape.
+        length: Number of bytes; None if the length follows from the tensor's shape.
     """
 
     location: str
@@ -188,7 +188,7 @@ class Reference:
 
 
 def read_reference(entries: Iterable[onnx.StringStringEntryProto], tensor: str) -> Reference:
-    """Reads the ``external_data`` entries of a tensor.
+    """Parse the ``external_data`` entries of a tensor.
 
     Args:
         entries: The entries.
@@ -198,17 +198,17 @@ def read_reference(entries: Iterable[onnx.StringStringEntryProto], tensor: str) 
         The reference.
 
     Raises:
-        ExternalDataError: A key occurs twice, or an offset or length is no non-negative 64-bit number.
+        ExternalDataError: A key occurs twice, or an offset or length is not a non-negative 64-bit number.
     """
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for entry in entries:
-        if entry.key in found:
-            raise ExternalDataError(f"gives '{entry.key}' of its external data twice.", where=f"tensor '{tensor}'")
-        found[entry.key] = entry.value
-    length = found.get("length")
+        if entry.key in fields:
+            raise ExternalDataError(f"external data states '{entry.key}' twice.", where=f"tensor '{tensor}'")
+        fields[entry.key] = entry.value
+    length = fields.get("length")
     return Reference(
-        location=found.get("location", ""),
-        offset=_number("offset", found.get("offset", "0"), tensor),
+        location=fields.get("location", ""),
+        offset=_number("offset", fields.get("offset", "0"), tensor),
         length=None if length is None else _number("length", length, tensor),
     )
 
@@ -217,18 +217,18 @@ def _number(key: str, text: str, tensor: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         shown = text if len(text) <= 40 else text[:40] + "…"
         raise ExternalDataError(
-            f"gives '{shown}' as {key} of its external data; it must be a number from 0 to 2⁶³ - 1.",
+            f"external data has the {key} '{shown}'; expected a number from 0 to 2⁶³ - 1.",
             where=f"tensor '{tensor}'",
         )
     return int(text)
 
 
 def find_data_file(location: str, folders: Iterable[Path], roots: Iterable[Path], tensor: str) -> Path:
-    """Decides which file an external-data location means, and whether it may be opened.
+    """Return the file that an external-data location names, if the file may be opened.
 
     Args:
         location: The path as the model names it.
-        folders: Where it is looked for, in order.
+        folders: Folders to search, in order.
         roots: Folders, without symbolic links in their paths; the file, with all links followed, must be in one.
         tensor: The name of the tensor, for messages.
 
@@ -243,22 +243,22 @@ def find_data_file(location: str, folders: Iterable[Path], roots: Iterable[Path]
     trust = "Load the model only if you trust its source; then put the data file into the model's folder."
     parts = PurePosixPath(location).parts
     if not location or not parts:
-        raise ExternalDataError("names no file.", where=where)
+        raise ExternalDataError("expected the path of a data file, got an empty path.", where=where)
     if "\0" in location:
-        raise ExternalDataError("holds a null character.", where=where)
+        raise ExternalDataError("contains a null character.", where=where)
     if parts[0].startswith("/") or PureWindowsPath(location).drive or location.startswith("\\"):
         raise ExternalDataError(
-            "is an absolute path; only files in the model's folder are read.", where=where, remedy=trust
+            "is an absolute path; expected a path relative to the model's folder.", where=where, remedy=trust
         )
     if ".." in parts or ".." in PureWindowsPath(location).parts:
         raise ExternalDataError("leaves the model's folder with '..'.", where=where, remedy=trust)
-    looked = []
+    searched = []
     for folder in dict.fromkeys(folders):
         candidate = folder / location
         try:
             real = Path(os.path.realpath(candidate, strict=True))
         except (OSError, ValueError):
-            looked.append(str(candidate))
+            searched.append(str(candidate))
             continue
         if not any(real.is_relative_to(root) for root in roots):
             raise ExternalDataError(
@@ -266,7 +266,7 @@ def find_data_file(location: str, folders: Iterable[Path], roots: Iterable[Path]
             )
         return real
     raise ExternalDataError(
-        f"does not exist (looked for {', '.join(looked)}).",
+        f"does not exist (searched {', '.join(searched)}).",
         where=where,
-        remedy="Put the data file beside the model; it is downloaded apart from it on most hubs.",
+        remedy="Put the data file into the model's folder; most hubs offer the data file as a separate download.",
     )

@@ -1,4 +1,4 @@
-"""Reads a model from a file, from bytes or from a message in memory, leaving its weights where they are."""
+"""Load a model from a file, bytes or a message in memory, without reading the weights."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from sardonyx.model.tensors import (
     metadata_of,
 )
 from sardonyx.model.types import DATA_TYPES
-from sardonyx.model.wire import Payload, take_out
+from sardonyx.model.wire import Payload, extract_payloads
 
 Loadable = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-"""What a model may be given as; :func:`load` says what each is."""
+"""Forms in which a model may be passed; see :func:`load`."""
 
 MAPPED_BYTES = 4096
 """Tensors of at least this many bytes stay in the file; smaller ones are parsed with the graph."""
@@ -49,25 +49,25 @@ _ONNX_TEXT = re.compile(rb"(\s|//[^\n]*\n|#[^\n]*\n)*<\s*\w")
 
 
 def load(source: Loadable) -> ir.Model:
-    """Reads a model.
+    """Load a model.
 
-    The weights are not read: tensors of 4,096 bytes and more are mapped from the file (`MappedTensor`, an
-    ``onnx_ir.ExternalTensor``), or are views of the bytes given. The file may be replaced while the model is in use,
+    Weights are not read: tensors of 4,096 bytes and more are mapped from the file (`MappedTensor`, an
+    ``onnx_ir.ExternalTensor``), or are views of the bytes passed. The file may be replaced while the model is in use,
     but not written in place.
 
     Args:
-        source: A path to a binary model (with its external data beside it), or to one in ONNX's text syntax
-            (``.onnxtxt``) or protobuf's (``.textproto``, ``.prototxt``); the contents of such a file; a protobuf
-            message, whose tensors the Model shares; or a Model, which is returned as it is.
+        source: A path to a binary model (with its external data in the same folder) or to a model in ONNX's text
+            syntax (``.onnxtxt``) or protobuf's (``.textproto``, ``.prototxt``); the contents of such a file; a protobuf
+            message, whose tensors the Model shares; or a Model, which is returned unchanged.
 
     Returns:
         The Model.
 
     Raises:
-        ModelFileError: The source is missing, truncated, malformed, or its tensors do not hold what their shapes say.
+        ModelFileError: The source is missing, truncated or malformed, or a tensor's contents contradict its shape.
         ExternalDataError: External data is missing, too short, or outside the model's folder.
         TextFormatError: A text form does not parse.
-        InvalidModelError: The graph breaks ONNX's rules so that it cannot be held, as where two values have one name.
+        InvalidModelError: The graph breaks ONNX's rules in a way that a Model cannot hold, e.g. two values of one name.
     """
     if isinstance(source, ir.Model):
         return source
@@ -75,7 +75,7 @@ def load(source: Loadable) -> ir.Model:
         return from_proto(source)
     if isinstance(source, bytes):
         if (format := _text_format(source[:_SNIFFED], "")) is not None:
-            return from_proto(_parse_text(source, format, "the text given"))
+            return from_proto(_parse_text(source, format, "the text"))
         return _read(memoryview(source), "", None, None)
     path = Path(source)
     file = MappedFile(path)
@@ -89,17 +89,17 @@ def load(source: Loadable) -> ir.Model:
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
-    """Turns a protobuf model into a Model.
+    """Convert a protobuf model to a Model.
 
     Args:
-        proto: The model. It is not changed; the contents of its tensors are shared, not copied.
+        proto: The model; not changed. The contents of its tensors are shared, not copied.
 
     Returns:
         The Model.
 
     Raises:
-        ModelFileError: A tensor does not hold what its shape says.
-        InvalidModelError: The graph breaks ONNX's rules so that it cannot be held, as where two values have one name.
+        ModelFileError: A tensor's contents contradict its shape.
+        InvalidModelError: The graph breaks ONNX's rules in a way that a Model cannot hold, e.g. two values of one name.
     """
     small = proto.ByteSize() < _COPIED_BYTES
     return _build(proto, _Tensors(""), compare_all=not small or _has_unknown_fields(proto))
@@ -114,12 +114,12 @@ def _has_unknown_fields(proto: onnx.ModelProto) -> bool:
 
 
 def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None) -> ir.Model:
-    """Reads a binary model from a buffer, which is that of ``file`` where that is given."""
+    """Read a binary model from a buffer, which is the view of ``file`` if a file is passed."""
     if not contents:
         raise ModelFileError("is empty.", where=origin)
     token = f"sardonyx:{secrets.token_hex(16)}"
     try:
-        skeleton, payloads = take_out(contents, MAPPED_BYTES, token)
+        skeleton, payloads = extract_payloads(contents, MAPPED_BYTES, token)
     except ModelFileError as error:
         raise ModelFileError(error.problem, where=origin, remedy=error.remedy) from error
     proto = _parse(skeleton, origin)
@@ -130,9 +130,9 @@ def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Fo
         proto = _parse(skeleton, origin)
     if not proto.HasField("graph"):
         raise ModelFileError(
-            "holds no graph: it is no ONNX model, or a damaged one.",
+            "contains no graph: the file is damaged or not an ONNX model.",
             where=origin,
-            remedy="Give the path of an .onnx file.",
+            remedy="Pass the path of an .onnx file.",
         )
     tensors = _Tensors(origin, token, payloads, contents, file, folder, owned=True)
     return _build(proto, tensors, compare_all=unknown)
@@ -144,9 +144,9 @@ def _parse(serialized: bytes, origin: str) -> onnx.ModelProto:
         proto.ParseFromString(serialized)
     except DecodeError as error:
         raise ModelFileError(
-            f"is no ONNX model, or a damaged one ({error}).",
+            f"cannot be parsed as an ONNX model ({error}).",
             where=origin,
-            remedy="Get the file again from its source; a file of a few hundred bytes may be a Git LFS pointer.",
+            remedy="Download the file again; a file of a few hundred bytes may be a Git LFS pointer.",
         ) from error
     return proto
 
@@ -158,11 +158,11 @@ def _build(proto: onnx.ModelProto, tensors: _Tensors, compare_all: bool) -> ir.M
     except SardonyxError:
         raise
     except (ValueError, TypeError) as error:
-        raise InvalidModelError(f"cannot be understood: {error}", where=tensors.origin or "the model") from error
+        raise InvalidModelError(f"cannot be represented: {error}", where=tensors.origin or "the model") from error
 
 
 def _text_format(start: bytes, suffix: str) -> str | None:
-    """Which text form a file has, by its suffix or else its first bytes; None for a binary file."""
+    """Return the text form of a file by its suffix or else its first bytes; None for a binary file."""
     if suffix in _TEXT_SUFFIXES:
         return _TEXT_SUFFIXES[suffix]
     if _ONNX_TEXT.match(start):
@@ -184,7 +184,7 @@ def _parse_text(contents: bytes, format: str, origin: str) -> onnx.ModelProto:
 
 
 def _text_parser(format: str) -> Callable[[str], onnx.ModelProto]:
-    # Few models are text; the parsers are not worth the import otherwise.
+    # Imported on demand: few models are text, and the parsers are slow to import.
     if format == "onnxtxt":
         from sardonyx.model import text
 
@@ -195,16 +195,16 @@ def _text_parser(format: str) -> Callable[[str], onnx.ModelProto]:
 
 
 class _Tensors:
-    """Makes tensors of the messages of one model.
+    """Factory of tensors from the messages of one model.
 
     Args:
-        origin: What the model was read from, for messages.
-        token: The key that marks tensors whose contents were taken out.
-        payloads: Where those contents are.
-        contents: The buffer that they are in.
-        file: The file whose buffer that is, if it is one's.
-        folder: Where data files are looked for.
-        owned: Whether the messages are nobody else's.
+        origin: The source of the model, for messages.
+        token: The key that marks tensors whose contents were extracted.
+        payloads: Offsets of the extracted contents.
+        contents: The buffer of the extracted contents.
+        file: The file whose mapping is the buffer, if there is one.
+        folder: Folder of the data files.
+        owned: True if no other object uses the messages.
     """
 
     def __init__(
@@ -226,10 +226,10 @@ class _Tensors:
         self._owned = owned
 
     def tensor(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        """Makes a tensor of its message."""
+        """Create a tensor from its message."""
         dtype = DATA_TYPES.get(proto.data_type)
         if dtype is None:
-            raise InvalidModelError(f"has the element type {proto.data_type}, which is none.", where=self._where(proto))
+            raise InvalidModelError(f"unknown tensor element type {proto.data_type}.", where=self._where(proto))
         entries = proto.external_data
         if entries and entries[-1].key == self._token:
             payload = self._payloads[int(entries[-1].value)]
@@ -273,7 +273,8 @@ class _Tensors:
     def _external(self, proto: onnx.TensorProto, dtype: ir.DataType) -> ir.TensorProtocol:
         if dtype is ir.DataType.STRING or dtype is ir.DataType.UNDEFINED or any(size < 0 for size in proto.dims):
             raise ModelFileError(
-                f"of type {dtype} and shape {list(proto.dims)} cannot be in a data file.", where=self._where(proto)
+                f"external data cannot hold a tensor of type {dtype} and shape {list(proto.dims)}.",
+                where=self._where(proto),
             )
         reference = read_reference(proto.external_data, proto.name)
         length = byte_count(dtype, proto.dims) if reference.length is None else reference.length

@@ -1,8 +1,8 @@
-"""From a protobuf message to a Model.
+"""Conversion of a protobuf message to a Model.
 
-The reader asks each message for the fields that are present (``ListFields``), so that a field which is absent and one
-which is empty stay two things, and compares what it understood with what the writer would make of it. What differs
-goes into the records of `sardonyx.model.carry`. Messages that are known to be plain are not compared.
+The reader asks each message for its present fields (``ListFields``), so that an absent field and an empty one stay
+distinct, and compares the parsed object's written form with the message. Differences are stored in the records of
+`sardonyx.model.carry`. Messages known to be plain are not compared.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sardonyx.model.carry import (
     QUANTIZATION_KEY,
     GraphRecord,
     ModelRecord,
-    Stray,
+    UnmatchedEntry,
     ValueRecord,
-    differing,
-    without,
+    copy_without,
+    record_original,
 )
 from sardonyx.model.tensors import SparseTensor
 from sardonyx.model.types import read_type, write_type
@@ -33,8 +33,8 @@ from sardonyx.model.writer import (
     FUNCTION_INFO_VERSION,
     Inline,
     Writer,
-    natural_annotations,
-    natural_infos,
+    list_default_annotations,
+    list_default_infos,
     write_annotation,
     write_attribute_head,
     write_function_head,
@@ -60,7 +60,7 @@ _OPTIONAL_NODE_FIELDS = {3: "name", 7: "domain", 8: "overload"}
 _USUAL_NODE_FIELDS = frozenset({1, 2, 3, 4, 5})
 _NODE_TEXTS = (3, 4, 6, 7, 8)
 
-# Where AttributeProto holds the value of each type.
+# Fields of AttributeProto that hold the value of each type.
 _NAMES = {
     _TYPE.FLOAT: "f",
     _TYPE.INT: "i",
@@ -91,19 +91,19 @@ Scopes = list[dict[str, ir.Value]]
 
 
 class TensorSource(Protocol):
-    """Where the tensors of a message have their contents; see `sardonyx.model.load`."""
+    """Factory of tensors from their messages; see `sardonyx.model.load`."""
 
     def tensor(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        """Makes a tensor of its message."""
+        """Create a tensor from its message."""
 
 
 class Reader:
-    """Builds a Model from a message.
+    """Builder of a Model from a message.
 
     Args:
-        source: Makes tensors of their messages.
-        compare_all: Whether every message is compared with what the writer makes of it. Needed where there may be
-            fields that this version of onnx does not know.
+        source: Creates tensors from their messages.
+        compare_all: True to compare every message with the writer's form, which is needed if there may be fields that
+            this version of onnx does not know.
     """
 
     def __init__(self, source: TensorSource, compare_all: bool) -> None:
@@ -116,14 +116,14 @@ class Reader:
         self._doubtful: list[tuple[ir.Value, str, onnx.ValueInfoProto]] = []
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
-        """Reads a whole model.
+        """Convert a whole model.
 
         Raises:
-            ModelFileError: A tensor does not hold what its shape says, or may not be read.
-            InvalidModelError: Names are defined twice, or a type is none of ONNX's.
+            ModelFileError: A tensor's contents contradict its shape, or may not be read.
+            InvalidModelError: A name is defined twice, or a type is not an ONNX type.
         """
         if not proto.HasField("graph"):
-            raise InvalidModelError("holds no graph.", where="the model")
+            raise InvalidModelError("contains no graph.", where="the model")
         self._function_infos = proto.ir_version >= FUNCTION_INFO_VERSION
         configurations = tuple(map(serde.deserialize_model_configuration, proto.configuration))
         self._configurations = {configuration.name: configuration for configuration in configurations}
@@ -149,7 +149,7 @@ class Reader:
         )
         written = onnx.ModelProto()
         write_model_head(model, written)
-        head = differing(without(proto, "graph", "functions", "training_info"), written)
+        head = record_original(copy_without(proto, "graph", "functions", "training_info"), written)
         training_info = tuple(proto.training_info)
         if head is not None or training_info:
             _graph_record(graph).model = ModelRecord(head, training_info)
@@ -167,9 +167,9 @@ class Reader:
         scopes.append(values)
         nodes, explicit = self._nodes(proto.node, scopes, infos)
         scopes.pop()
-        given = {info.name: info for info in proto.input}
+        input_infos = {info.name: info for info in proto.input}
         _check_text([info.name for info in proto.output], "an output's name")
-        outputs = [self._output(info, values.get(info.name), infos, given) for info in proto.output]
+        outputs = [self._output(info, values.get(info.name), infos, input_infos) for info in proto.output]
         fields = _fields(proto)
         graph = ir.Graph(
             inputs,
@@ -182,8 +182,8 @@ class Reader:
         )
         written = onnx.GraphProto()
         write_graph_head(graph, written)
-        self._record_graph(graph, differing(without(proto, *_GRAPH_LISTS), written), explicit)
-        self._place_infos(graph, proto.value_info, values, natural_infos(graph))
+        self._record_graph(graph, record_original(copy_without(proto, *_GRAPH_LISTS), written), explicit)
+        self._record_infos(graph, proto.value_info, values, list_default_infos(graph))
         if proto.quantization_annotation:
             self._annotate(graph, proto.quantization_annotation, values)
         self._compare_values()
@@ -213,9 +213,9 @@ class Reader:
         function = ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
         written = onnx.FunctionProto()
         write_function_head(function, written)
-        self._record_graph(graph, differing(without(proto, *_FUNCTION_LISTS), written), explicit)
-        natural = natural_infos(graph, function=True) if self._function_infos else []
-        self._place_infos(graph, proto.value_info, values, natural)
+        self._record_graph(graph, record_original(copy_without(proto, *_FUNCTION_LISTS), written), explicit)
+        default = list_default_infos(graph, function=True) if self._function_infos else []
+        self._record_infos(graph, proto.value_info, values, default)
         self._compare_values()
         return function
 
@@ -228,7 +228,7 @@ class Reader:
         for tensor in tensors:
             name = tensor.name
             if not name:
-                raise InvalidModelError("holds an initializer without a name.", where=f"graph '{proto.name}'")
+                raise InvalidModelError("contains an initializer without a name.", where=f"graph '{proto.name}'")
             if name in initializers:
                 raise InvalidModelError("is defined twice.", where=f"graph '{proto.name}', initializer '{name}'")
             value = values.get(name)
@@ -249,17 +249,17 @@ class Reader:
         if any(size < 0 for size in proto.dims):
             raise InvalidModelError("has a negative size in its shape.", where=f"sparse tensor '{proto.values.name}'")
         values, indices = self._source.tensor(proto.values), self._source.tensor(proto.indices)
-        return SparseTensor(values, indices, proto.dims, without(proto, "values", "indices", "dims"))
+        return SparseTensor(values, indices, proto.dims, copy_without(proto, "values", "indices", "dims"))
 
     def _nodes(
         self, protos: Sequence[onnx.NodeProto], scopes: Scopes, infos: dict[str, onnx.ValueInfoProto]
     ) -> tuple[list[ir.Node], frozenset[str]]:
-        """Reads nodes; returns them, and the fields that the file writes even where they are empty."""
+        """Read nodes; return the nodes, and the fields that the file contains even if empty."""
         values = scopes[-1]
         messages = [{field.number: content for field, content in proto.ListFields()} for proto in protos]
         for number in _NODE_TEXTS:
             _check_text([fields[number] for fields in messages if number in fields], "a node's name, type or text")
-        # All outputs are declared first: bodies may use values of the outer graph that come later in its list.
+        # All outputs are declared first: a body may use values of the outer graph that follow later in its list.
         produced = [self._declare(fields, values, infos) for fields in messages]
         explicit = _explicit_fields(messages)
         nodes = []
@@ -272,7 +272,7 @@ class Reader:
                 attributes,
                 overload=fields.get(8, ""),
                 outputs=outputs,
-                # Without a name, the graph would think one up.
+                # The graph would invent a name for a node without one.
                 name=fields.get(3, ""),
                 doc_string=fields.get(6),
                 metadata_props=_metadata(fields[9]) if 9 in fields else None,
@@ -295,7 +295,7 @@ class Reader:
                 continue
             if name in values:
                 raise InvalidModelError(
-                    f"gives its output the name '{name}', which another value has.",
+                    f"output name '{name}' is already used by another value.",
                     where=f"node '{fields.get(3, '')}' ({fields.get(4, '')})",
                 )
             info = infos.get(name)
@@ -322,10 +322,10 @@ class Reader:
         if len(node.attributes) != len(proto.attribute):
             names = collections.Counter(attribute.name for attribute in proto.attribute)
             raise InvalidModelError(
-                f"has the attribute '{names.most_common(1)[0][0]}' twice.",
+                f"attribute '{names.most_common(1)[0][0]}' occurs twice.",
                 where=f"node '{node.name}' ({node.op_type})",
             )
-        head = differing(without(proto, "attribute"), written)
+        head = record_original(copy_without(proto, "attribute"), written)
         if head is not None:
             node.meta[KEY] = head
 
@@ -343,7 +343,7 @@ class Reader:
         name = fields.get(1, "")
         kind = _ATTRIBUTE_TYPES[fields[20]] if 20 in fields else _present_type(fields)
         if len(fields) == 3 and kind in _NUMBERS and name and _VALUE_FIELDS[kind] in fields and not self._compare_all:
-            # Name, type and value, as nearly all have them.
+            # Fast path: nearly all attributes consist of name, type and value.
             return ir.Attr(name, kind, fields[_VALUE_FIELDS[kind]])
         doc_string = fields.get(13)
         if fields.get(21):
@@ -352,7 +352,7 @@ class Reader:
         else:
             content = fields.get(_VALUE_FIELDS.get(kind, 0))
             if content is None and kind in _WITH_CHILDREN and kind not in _LISTS:
-                raise InvalidModelError(f"is of type {kind.name} and has no value.", where=f"attribute '{name}'")
+                raise InvalidModelError(f"has type {kind.name} and no value.", where=f"attribute '{name}'")
             absent = getattr(proto, _NAMES[kind]) if content is None and kind in _NAMES else None
             value = self._attribute_value(kind, absent if content is None else content, scopes)
             attribute = ir.Attr(name, kind, value, doc_string=doc_string)
@@ -391,18 +391,18 @@ class Reader:
         written = onnx.AttributeProto()
         children: tuple[str, ...] = ()
         if attribute.type in _WITH_CHILDREN and not attribute.is_ref():
-            # Tensors and graphs have records of their own.
+            # Tensors and graphs have their own records.
             children = (_NAMES[attribute.type],)
             write_attribute_head(attribute, written)
         else:
             self._writer.attribute(attribute, written, 1)
-        form = differing(without(proto, *children), written)
+        form = record_original(copy_without(proto, *children), written)
         if form is not None:
             attribute.meta[KEY] = form
 
-    def _value(self, info: onnx.ValueInfoProto, place: str) -> ir.Value:
+    def _value(self, info: onnx.ValueInfoProto, section: str) -> ir.Value:
         value = ir.Value(name=info.name)
-        self._describe(value, info, place)
+        self._describe(value, info, section)
         return value
 
     def _output(
@@ -410,28 +410,28 @@ class Reader:
         info: onnx.ValueInfoProto,
         value: ir.Value | None,
         infos: dict[str, onnx.ValueInfoProto],
-        given: dict[str, onnx.ValueInfoProto],
+        input_infos: dict[str, onnx.ValueInfoProto],
     ) -> ir.Value:
         if value is None:
-            # Not legal, and for the checker to say so.
+            # Illegal; reported by the checker.
             return self._value(info, "output")
         self._describe(value, info, "output")
-        # What stands in several places may be described differently in each.
-        others = {"value_info": infos.get(info.name), "input": given.get(info.name)}
-        for place, other in others.items():
+        # A value that several lists contain may be described differently in each.
+        others = {"value_info": infos.get(info.name), "input": input_infos.get(info.name)}
+        for section, other in others.items():
             if other is not None:
-                self._doubtful += ((value, place, other), (value, "output", info))
+                self._doubtful += ((value, section, other), (value, "output", info))
         return value
 
-    def _describe(self, value: ir.Value, info: onnx.ValueInfoProto, place: str) -> None:
-        """Gives a value what an entry says about it; what the entry leaves out stays."""
+    def _describe(self, value: ir.Value, info: onnx.ValueInfoProto, section: str) -> None:
+        """Apply an entry's type, text and metadata to a value; fields absent from the entry stay unchanged."""
         fields = _fields(info)
         plain = 1 in fields
         if 2 in fields:
-            kind, shape, odd = self._type(fields[2])
+            kind, shape, is_lossy = self._type(fields[2])
             if kind is not None:
                 value.type, value.shape = kind, shape
-            plain = plain and not odd
+            plain = plain and not is_lossy
         elif value.type is not None:
             plain = False
         if 3 in fields:
@@ -443,13 +443,13 @@ class Reader:
             value.metadata_props.update(props)
             plain = plain and _is_plain_metadata(fields[4], props)
         if self._compare_all or not plain:
-            self._doubtful.append((value, place, info))
+            self._doubtful.append((value, section, info))
 
     def _type(self, proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None, bool]:
-        """Reads a type; also tells whether the writer would write it otherwise.
+        """Convert a type and return True as third element if the writer would write the type differently.
 
-        Models have few different types and many values: what was read once is kept. Types can be changed in place,
-        so that each value gets its own; shapes are frozen.
+        Models have few distinct types and many values, so results are cached by message. Types are mutable: each value
+        gets its own copy. Shapes are frozen and shared.
         """
         key = proto.SerializeToString()
         known = self._types.get(key)
@@ -458,79 +458,79 @@ class Reader:
             written = onnx.TypeProto()
             write_type(kind, shape, written)
             known = self._types[key] = kind, shape, kind is None or written != proto
-        kind, shape, odd = known
+        kind, shape, is_lossy = known
         if type(kind) is ir.TensorType:
-            return ir.TensorType(kind.dtype, denotation=kind.denotation), shape, odd
-        return read_type(proto)[0], shape, odd
+            return ir.TensorType(kind.dtype, denotation=kind.denotation), shape, is_lossy
+        return read_type(proto)[0], shape, is_lossy
 
     def _compare_values(self) -> None:
-        for value, place, info in self._doubtful:
+        for value, section, info in self._doubtful:
             written = onnx.ValueInfoProto()
             write_value(value, written, "")
-            form = differing(info, written)
+            form = record_original(info, written)
             if form is not None:
-                _value_record(value).forms[place] = form
+                _value_record(value).forms[section] = form
         self._doubtful.clear()
 
     def _record_graph(self, graph: ir.Graph, head: Any, explicit: frozenset[str]) -> None:
         if head is not None or explicit:
-            carried = _graph_record(graph)
-            carried.head, carried.explicit = head, explicit
+            graph_record = _graph_record(graph)
+            graph_record.head, graph_record.explicit = head, explicit
 
-    def _place_infos(
+    def _record_infos(
         self,
         graph: ir.Graph,
         infos: Sequence[onnx.ValueInfoProto],
         values: dict[str, ir.Value],
-        natural: list[ir.Value],
+        default: list[ir.Value],
     ) -> None:
-        """Records the order of ``value_info`` where the writer would make another one."""
+        """Record the order of ``value_info`` if the writer's default order differs."""
         names = [info.name for info in infos]
-        if names == [value.name for value in natural]:
+        if names == [value.name for value in default]:
             return
-        last = {name: place for place, name in enumerate(names)}
-        strays = []
-        for place, info in enumerate(infos):
+        last = {name: index for index, name in enumerate(names)}
+        unmatched = []
+        for index, info in enumerate(infos):
             value = values.get(info.name)
-            if value is None or not _is_listable(value) or last[info.name] != place:
-                strays.append(Stray(place, info, kept=last[info.name] != place))
+            if value is None or not _is_listable(value) or last[info.name] != index:
+                unmatched.append(UnmatchedEntry(index, info, always=last[info.name] != index))
             else:
-                _value_record(value).listed = place
-        if strays:
-            _graph_record(graph).infos = tuple(strays)
+                _value_record(value).listed = index
+        if unmatched:
+            _graph_record(graph).infos = tuple(unmatched)
 
     def _annotate(
         self, graph: ir.Graph, annotations: Sequence[onnx.TensorAnnotation], values: dict[str, ir.Value]
     ) -> None:
-        strays = []
-        places: dict[ir.Value, int] = {}
-        for place, annotation in enumerate(annotations):
+        unmatched = []
+        indices: dict[ir.Value, int] = {}
+        for index, annotation in enumerate(annotations):
             value = values.get(annotation.tensor_name)
             names = {entry.key: entry.value for entry in annotation.quant_parameter_tensor_names}
-            if value is None or not _is_listable(value) or not names or value in places:
-                strays.append(Stray(place, annotation, kept=value is not None))
+            if value is None or not _is_listable(value) or not names or value in indices:
+                unmatched.append(UnmatchedEntry(index, annotation, always=value is not None))
                 continue
-            places[value] = place
+            indices[value] = index
             value.meta[QUANTIZATION_KEY] = names
             written = onnx.TensorAnnotation()
             write_annotation(value, written)
-            form = differing(annotation, written)
+            form = record_original(annotation, written)
             if form is not None:
                 _value_record(value).annotation = form
-        if strays:
-            _graph_record(graph).annotations = tuple(strays)
-        if strays or list(places) != natural_annotations(graph):
-            for value, place in places.items():
-                _value_record(value).annotated = place
+        if unmatched:
+            _graph_record(graph).annotations = tuple(unmatched)
+        if unmatched or list(indices) != list_default_annotations(graph):
+            for value, index in indices.items():
+                _value_record(value).annotated = index
 
 
 def _fields(message: Any) -> Fields:
-    """The fields that are present in a message, by number."""
+    """Return the present fields of a message, by number."""
     return {field.number: value for field, value in message.ListFields()}
 
 
 def _explicit_fields(messages: list[Fields]) -> frozenset[str]:
-    """The fields that more nodes hold empty than lack."""
+    """Return the fields that are empty in more nodes than absent."""
     explicit = set()
     for number, name in _OPTIONAL_NODE_FIELDS.items():
         contents = [fields.get(number) for fields in messages]
@@ -540,7 +540,7 @@ def _explicit_fields(messages: list[Fields]) -> frozenset[str]:
 
 
 def _is_plain(fields: Fields, node: ir.Node, explicit: frozenset[str]) -> bool:
-    """Whether the writer is known to write a node as it was."""
+    """Return True if the writer is known to reproduce a node's message exactly."""
     if not explicit and fields.keys() <= _USUAL_NODE_FIELDS and 4 in fields and fields.get(3) != "":
         return 5 not in fields or len(node.attributes.data) == len(fields[5])
     for number, name in _OPTIONAL_NODE_FIELDS.items():
@@ -553,16 +553,19 @@ def _is_plain(fields: Fields, node: ir.Node, explicit: frozenset[str]) -> bool:
     return 9 not in fields or _is_plain_metadata(fields[9], node.metadata_props)
 
 
-def _check_text(texts: Iterable[str], what: str) -> None:
-    """Refuses text that is not UTF-8, which protobuf gives as bytes; joining is the quickest way to look at all."""
+def _check_text(texts: Iterable[str], where: str) -> None:
+    """Refuse text that is not UTF-8, which protobuf returns as bytes.
+
+    Joining is the fastest check of all texts.
+    """
     try:
         "".join(texts)
     except TypeError as error:
-        odd = next(text for text in texts if not isinstance(text, str))
+        undecoded = next(text for text in texts if not isinstance(text, str))
         raise InvalidModelError(
-            f"is not UTF-8, as ONNX requires: {odd!r}.",
-            where=what,
-            remedy="The file is damaged, or was written in another encoding; export it again.",
+            f"expected UTF-8, got {undecoded!r}.",
+            where=where,
+            remedy="Export the model again: the file is damaged, or was written in another encoding.",
         ) from error
 
 
@@ -577,7 +580,7 @@ def _metadata(entries: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] 
 
 
 def _opsets(protos: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Operator sets by domain; of a domain named twice, the highest version, as onnx.proto says."""
+    """Return operator-set versions by domain; a domain named twice has the highest, as onnx.proto says."""
     opsets: dict[str, int] = {}
     for proto in protos:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -586,11 +589,11 @@ def _opsets(protos: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _outer(name: str, scopes: Scopes) -> ir.Value:
-    """Finds a value of an outer graph."""
+    """Return a value of an outer graph by name."""
     for values in reversed(scopes):
         if name in values:
             return values[name]
-    # Not legal, and for the checker to say so.
+    # Illegal; reported by the checker.
     value = scopes[-1][name] = ir.Value(name=name)
     return value
 
@@ -600,13 +603,13 @@ def _is_listable(value: ir.Value) -> bool:
 
 
 def _present_type(fields: Fields) -> ir.AttributeType:
-    """The type of an attribute that does not say it, as files of the first IR version do."""
+    """Return the type of an attribute without a type field, as in files of the first IR version."""
     kinds = [_TYPE_OF_FIELD[number] for number in fields if number in _TYPE_OF_FIELD]
     return kinds[0] if len(kinds) == 1 else _TYPE.UNDEFINED
 
 
 def _text(content: bytes) -> str | bytes:
-    """Decodes a string attribute; operators of other domains keep binary data in some, which stay bytes."""
+    """Decode a string attribute; binary data, which operators of other domains store in some, stays bytes."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -614,10 +617,10 @@ def _text(content: bytes) -> str | bytes:
 
 
 def _graph_record(graph: ir.Graph) -> GraphRecord:
-    carried: GraphRecord = graph.meta.setdefault(KEY, GraphRecord())
-    return carried
+    graph_record: GraphRecord = graph.meta.setdefault(KEY, GraphRecord())
+    return graph_record
 
 
 def _value_record(value: ir.Value) -> ValueRecord:
-    carried: ValueRecord = value.meta.setdefault(KEY, ValueRecord())
-    return carried
+    value_record: ValueRecord = value.meta.setdefault(KEY, ValueRecord())
+    return value_record

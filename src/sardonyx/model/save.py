@@ -1,4 +1,4 @@
-"""Writes a model to a file, atomically and without holding its weights, or to a message in memory."""
+"""Save a model to a file, atomically and without loading its weights, or convert a model to a message."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model.external import write_all
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, contents_of
-from sardonyx.model.wire import RAW_DATA, Payload, put_back
+from sardonyx.model.wire import RAW_DATA, Payload, insert_payloads
 from sardonyx.model.writer import Placement, Writer, write_contents
 
 SKELETON_LOCATION = "sardonyx-skeleton"
-"""The data file that the placeholders of a skeleton name; it does not exist."""
+"""Data file named by the placeholders of a skeleton; the file does not exist."""
 
 SKELETON_BYTES = 1024
 """Tensors of at least this many bytes are placeholders in a skeleton."""
 
 ALIGNMENT = 4096
-"""Tensors of at least `ALIGNED_BYTES` begin at multiples of this many bytes in a data file, so that runtimes can map
-them; it is the page size of most systems."""
+"""Alignment in a data file of tensors of at least `ALIGNED_BYTES`, so that runtimes can map them.
+
+Equal to the page size of most systems.
+"""
 
 ALIGNED_BYTES = 1 << 20
 _SMALL_ALIGNMENT = 64
@@ -46,20 +48,20 @@ _FORMAT_OF_SUFFIX = {
 
 
 def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
-    """Turns a Model into a protobuf message.
+    """Convert a Model to a protobuf message.
 
     Args:
-        model: The Model; it is not changed.
-        weights: False leaves out the contents of tensors of 1,024 bytes and more: they become references to
+        model: The Model; not changed.
+        weights: False omits the contents of tensors of 1,024 bytes and more: such tensors become references to
             external data at `SKELETON_LOCATION`, so that shape inference and checks stay cheap.
 
     Returns:
-        The message. Contents that were mapped from a file are copied into it. A tensor in a data file that cannot be
-        looked for, since the model was made of a message, stays a reference to it.
+        The message. Contents that were mapped from a file are copied into the message. A tensor in a data file of
+        unknown folder, because the model was converted from a message, stays a reference to the data file.
 
     Raises:
         ModelTooLargeError: The message would take 2 GB or more.
-        InvalidModelError: A part of the Model has no form in a file.
+        InvalidModelError: A part of the Model cannot be represented in a file.
         ExternalDataError: The contents of a tensor cannot be read.
     """
     proto = onnx.ModelProto()
@@ -70,7 +72,7 @@ def to_proto(model: ir.Model, *, weights: bool = True) -> onnx.ModelProto:
     _write(model, proto, placement)
     _check_size(placement.size, "the model")
     placement.fill()
-    # The size of a message is only known by serializing it: that is left out where contents leave ample room.
+    # Computing the size of a message costs as much as serializing: skipped if the contents leave ample room.
     if placement.size > MAX_PROTO_BYTES - _AMPLE_BYTES:
         _check_size(proto.ByteSize(), "the model")
     return proto
@@ -84,38 +86,38 @@ def save(
     external_threshold: int = 1024,
     format: str | None = None,
 ) -> None:
-    """Writes a Model to a file.
+    """Save a Model to a file.
 
-    The file is complete or untouched: all is written to a new file beside it, which then takes its name. The model
-    may be mapped from the very files that are replaced. Equal models give equal bytes. With external data there are
-    two files: both are complete on disk before either takes its name, and when renaming the second one fails the
-    first gets its old contents back; only a crash of the machine between the two renamings can leave a new data file
-    beside an old model. A symbolic link at ``path`` is replaced by the file; what it pointed to is not touched.
+    The file is complete or untouched: the contents are written to a new file in the same folder, which is then renamed.
+    The model may be mapped from the files that are replaced. Equal models give equal bytes. With external data there
+    are two files: both are complete on disk before either is renamed, and if the second renaming fails the first file
+    gets its old contents back; only a crash of the machine between the two renamings can leave a new data file with an
+    old model. A symbolic link at ``path`` is replaced by the file; the link's target is not touched.
 
     Args:
-        model: The Model; it is not changed.
+        model: The Model; not changed.
         path: The file to write.
         external_data: True puts initializers of at least ``external_threshold`` bytes into the file
-            ``<name of the model file>.data``; False forbids that; None does it for models of 2 GB and more. Tensors
-            in attributes follow where the model would not fit otherwise.
+            ``<name of the model file>.data``; False forbids a data file; None writes one for models of 2 GB and more.
+            Tensors in attributes are moved too if the model would not fit otherwise.
         external_threshold: In bytes.
-        format: "onnx" (binary), "onnxtxt" or "textproto"; None takes it from the suffix.
+        format: "onnx" (binary), "onnxtxt" or "textproto"; None derives the format from the suffix.
 
     Raises:
         ModelFileError: The file cannot be written.
-        ModelTooLargeError: The model does not fit into one file of 2 GB, and a second one is not allowed.
-        InvalidModelError: A part of the Model has no form in a file.
-        OptionError: There is no such format, or the threshold is negative.
+        ModelTooLargeError: The model does not fit into one file of 2 GB, and a second file is not allowed.
+        InvalidModelError: A part of the Model cannot be represented in a file.
+        OptionError: The format is unknown, or the threshold is negative.
     """
     target = Path(path)
     if format is None:
         format = _FORMAT_OF_SUFFIX.get(target.suffix.lower(), "onnx")
     if format not in _FORMATS:
         raise OptionError(
-            f"is no format of model files; it is one of {', '.join(_FORMATS)}.", where=f"format={format!r}"
+            f"unknown model file format; expected one of {', '.join(_FORMATS)}.", where=f"format={format!r}"
         )
     if external_threshold < 0:
-        raise OptionError("is negative.", where=f"external_threshold={external_threshold}")
+        raise OptionError("expected a non-negative number of bytes.", where=f"external_threshold={external_threshold}")
     require_writable(target)
     if format != "onnx":
         _save_text(model, target, format, external_data)
@@ -146,14 +148,14 @@ class _Part:
         write_all(descriptor, self.contents())
 
     def contents(self) -> bytes | memoryview:
-        """What is written, of a tensor in a file read without touching its mapping."""
+        """Return the contents to write; those of a tensor in a file are read without touching the mapping."""
         tensor = self.tensor
         if isinstance(tensor, MappedTensor):
             return b"".join(tensor.file.chunks(tensor.payload.start, tensor.payload.length))
         contents = contents_of(tensor)
         if len(contents) != self.length:
             raise ModelFileError(
-                f"holds {len(contents):,} bytes, and its shape {tensor.shape} of type {tensor.dtype} needs"
+                f"has {len(contents):,} bytes of contents; shape {tensor.shape} of type {tensor.dtype} needs"
                 f" {self.length:,}.",
                 where=f"tensor '{tensor.name}'",
             )
@@ -161,16 +163,16 @@ class _Part:
 
 
 class _Deferred:
-    """Remembers contents, to put them into the message when it is known that they fit."""
+    """Placement that stores contents in the message only once their total size is known to fit."""
 
-    least = _STREAMED_BYTES
+    min_bytes = _STREAMED_BYTES
     references = True
 
     def __init__(self) -> None:
         self.size = 0
         self._parts: list[tuple[onnx.TensorProto, ir.TensorProtocol, int]] = []
 
-    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+    def store(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
         self.size += tensor.nbytes
         if field is None:
             return False
@@ -178,69 +180,69 @@ class _Deferred:
         return True
 
     def fill(self) -> None:
-        """Puts the contents into their messages."""
+        """Write the contents into their messages."""
         for message, tensor, field in self._parts:
             write_contents(message, tensor.tobytes(), field)
 
 
 class _Skeleton:
-    """Leaves contents out."""
+    """Placement that omits contents."""
 
-    least = SKELETON_BYTES
+    min_bytes = SKELETON_BYTES
     references = True
 
-    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+    def store(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
         _refer(message, SKELETON_LOCATION, None, tensor.nbytes)
         return True
 
 
 class _Streamed:
-    """Puts a marker into the message wherever contents are to be streamed."""
+    """Placement that puts a marker into the message for contents to be streamed."""
 
-    least = _STREAMED_BYTES
+    min_bytes = _STREAMED_BYTES
     references = False
 
     def __init__(self) -> None:
         self.parts: list[_Part] = []
         self.external: list[tuple[int, _Part]] = []
-        # Drawn at random: no tensor can hold it, and none of it reaches the file.
-        self._mark = secrets.token_bytes(24)
+        # Random, so that no tensor can contain the marker by accident or intent; the file never contains the marker.
+        self._marker = secrets.token_bytes(24)
 
-    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+    def store(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
         if field is None:
             return False
-        message.raw_data = self._mark + len(self.parts).to_bytes(8, "little")
+        message.raw_data = self._marker + len(self.parts).to_bytes(8, "little")
         self.parts.append(_Part(tensor, tensor.nbytes, field))
         return True
 
-    def markers(self, serialized: bytes) -> list[tuple[int, int, Payload]]:
-        """Finds the markers in the serialized message, in order."""
-        found = []
-        length = len(self._mark) + 8
-        at = serialized.find(self._mark)
-        while at >= 0:
-            index = int.from_bytes(serialized[at + len(self._mark) : at + length], "little")
+    def find_markers(self, serialized: bytes) -> list[tuple[int, int, Payload]]:
+        """Return start, length and payload of the markers in the serialized message, in order."""
+        markers = []
+        length = len(self._marker) + 8
+        start = serialized.find(self._marker)
+        while start >= 0:
+            index = int.from_bytes(serialized[start + len(self._marker) : start + length], "little")
             part = self.parts[index]
-            found.append((at, length, Payload(index, part.length, part.field)))
-            at = serialized.find(self._mark, at + length)
-        return found
+            markers.append((start, length, Payload(index, part.length, part.field)))
+            start = serialized.find(self._marker, start + length)
+        return markers
 
 
 class _External(_Streamed):
-    """Puts large contents into a data file, and streams the rest into the model file."""
+    """Placement that puts large contents into a data file and streams the others into the model file."""
 
     def __init__(self, location: str, threshold: int, attributes: bool) -> None:
         super().__init__()
-        self.least = min(threshold, _STREAMED_BYTES)
+        self.min_bytes = min(threshold, _STREAMED_BYTES)
         self._location = location
         self._threshold = threshold
         self._attributes = attributes
         self._end = 0
 
-    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+    def store(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
         length = tensor.nbytes
         if length < self._threshold or not (initializer or self._attributes):
-            return length >= _STREAMED_BYTES and super().place(message, tensor, field, initializer)
+            return length >= _STREAMED_BYTES and super().store(message, tensor, field, initializer)
         alignment = ALIGNMENT if length >= ALIGNED_BYTES else _SMALL_ALIGNMENT
         start = -(-self._end // alignment) * alignment
         _refer(message, self._location, start, length)
@@ -252,9 +254,9 @@ class _External(_Streamed):
 def _check_size(size: int, where: str) -> None:
     if size > MAX_PROTO_BYTES:
         raise ModelTooLargeError(
-            f"takes at least {size:,} bytes, and a protobuf message holds at most {MAX_PROTO_BYTES:,}.",
+            f"takes at least {size:,} bytes; a protobuf message holds at most {MAX_PROTO_BYTES:,}.",
             where=where,
-            remedy="Save it to a file, with its weights in a data file beside it.",
+            remedy="Save the model to a file with external_data=True.",
         )
 
 
@@ -286,7 +288,7 @@ def _plan_external(model: ir.Model, target: Path, threshold: int) -> tuple[_Stre
         if _size(plan, content) <= MAX_PROTO_BYTES:
             return plan, content
     raise ModelTooLargeError(
-        f"leaves {_size(plan, content):,} bytes in the model file, which holds at most {MAX_PROTO_BYTES:,}.",
+        f"needs {_size(plan, content):,} bytes in the model file, which holds at most {MAX_PROTO_BYTES:,}.",
         where=str(target),
         remedy="Lower external_threshold.",
     )
@@ -299,11 +301,11 @@ def _size(plan: _Streamed, content: bytes) -> int:
 def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
     def write_model(descriptor: int) -> None:
         buffer = bytearray()
-        for piece in put_back(content, plan.markers(content)):
+        for piece in insert_payloads(content, plan.find_markers(content)):
             if not isinstance(piece, Payload):
                 buffer += piece
             elif piece.length < _BUFFER_BYTES:
-                # Systems take a few pieces sooner than many small ones; a large buffer would be memory not touched yet.
+                # Few large writes are faster than many small ones; a larger buffer would touch new memory.
                 buffer += plan.parts[piece.start].contents()
             else:
                 write_all(descriptor, buffer)
@@ -333,7 +335,7 @@ def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _new_file(target: Path, write: Callable[[int], None]) -> Iterator[Path]:
-    """Writes a new file beside ``target`` and yields its path, to be given the target's name; a failure removes it."""
+    """Write a new file in the folder of ``target`` and yield its path; a failure removes the file."""
     path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -354,7 +356,7 @@ def _new_file(target: Path, write: Callable[[int], None]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _replaced(new: Path, target: Path) -> Iterator[None]:
-    """Gives ``new`` the name ``target``; a failure within gives the name back to what had it."""
+    """Rename ``new`` to ``target``; a failure within the context restores the previous file."""
     old = new.with_suffix(".old")
     existed = target.exists() or target.is_symlink()
     if existed:
@@ -372,30 +374,33 @@ def _replaced(new: Path, target: Path) -> Iterator[None]:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a path where no file can be written, before anything is computed for it.
+    """Refuse a path that no file can be written to, before anything is computed for the file.
 
     Args:
-        path: Where a file is to be, in place of another or not.
+        path: Path of the file to write or replace.
 
     Raises:
-        ModelFileError: There is something else than a file, no such folder, or one in which no files may be made.
+        ModelFileError: The path names something other than a regular file, or its folder does not exist or is
+            read-only.
     """
     target = Path(path)
     if target.exists() and not target.is_file():
-        raise ModelFileError("is not a regular file, so that it cannot be replaced.", where=str(target))
+        raise ModelFileError("is not a regular file and cannot be replaced.", where=str(target))
     if not target.name:
-        raise ModelFileError("names no file.", where=str(target))
+        raise ModelFileError("expected the path of a file.", where=str(target))
     if not target.parent.is_dir():
         raise ModelFileError(
-            "cannot be written: its folder does not exist.", where=str(target), remedy=f"Make '{target.parent}' first."
+            "cannot be written: its folder does not exist.",
+            where=str(target),
+            remedy=f"Create '{target.parent}' first.",
         )
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise ModelFileError("cannot be written: its folder lets no files be made.", where=str(target))
+        raise ModelFileError("cannot be written: its folder is not writable.", where=str(target))
 
 
 def _save_text(model: ir.Model, target: Path, format: str, external_data: bool | None) -> None:
     if external_data:
-        raise OptionError("is for binary files only.", where="external_data=True")
+        raise OptionError("applies to binary files only.", where="external_data=True")
     if format == "onnxtxt":
         from sardonyx.model import text
 
@@ -408,14 +413,14 @@ def _save_text(model: ir.Model, target: Path, format: str, external_data: bool |
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file as a whole: where that fails, the file that was there stays.
+    """Write a text file as a whole; a failure leaves a previous file unchanged.
 
     Args:
-        path: Where to.
-        text: What it holds.
+        path: Path of the file.
+        text: Contents of the file.
 
     Raises:
-        ModelFileError: It cannot be written.
+        ModelFileError: The file cannot be written.
     """
     target, encoded = Path(path), text.encode()
     require_writable(target)

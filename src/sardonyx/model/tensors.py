@@ -1,7 +1,7 @@
-"""Tensors whose contents stay where the model came from: in its file, in a buffer, or in a protobuf message.
+"""Tensors whose contents stay at the source of the model: a file, a buffer, or a protobuf message.
 
-All of them remember the ``TensorProto`` they were read from, its *head*, without the contents; the writer starts from
-it, so that a tensor nobody touched is written as it was.
+Each tensor stores its ``TensorProto`` without the contents, the *head*; the writer starts from the head, so that an
+unchanged tensor is written as read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sardonyx.model.external import Folder, MappedFile
 from sardonyx.model.wire import RAW_DATA, Payload
 
 MAX_PROTO_BYTES = 2**31 - 1
-"""The largest serialized protobuf message."""
+"""Size limit of a serialized protobuf message."""
 
-KEPT_BYTES = 4096
-"""Arrays of tensors in messages are kept up to this size, for rules ask for small ones over and over."""
+CACHED_BYTES = 4096
+"""Arrays of tensors in messages are cached up to this size: rules read small ones repeatedly."""
 
 _COMPLEX = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
-# Which types each field of TensorProto may hold (onnx.proto, message TensorProto).
+# Element types that each field of TensorProto may hold (onnx.proto, message TensorProto).
 _CONTENT_FIELDS: dict[int, frozenset[ir.DataType]] = {
     RAW_DATA: frozenset(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED},
     4: frozenset({ir.DataType.FLOAT, ir.DataType.COMPLEX64}),
@@ -49,44 +49,44 @@ _CONTENT_FIELDS: dict[int, frozenset[ir.DataType]] = {
 _WHOLE_BYTES: dict[ir.DataType, np.dtype[Any]] = {
     dtype: dtype.numpy().newbyteorder("<") for dtype in _CONTENT_FIELDS[RAW_DATA] if dtype.bitwidth >= 8
 }
-"""Types of elements that stand in ``raw_data`` as they do in memory."""
+"""Element types with the same layout in ``raw_data`` as in memory."""
 
 
 @functools.lru_cache(maxsize=4096)
-def shape_of(dims: tuple[int, ...]) -> ir.Shape:
-    """The shape, one frozen object for all tensors that have it: models have many tensors and few shapes."""
+def intern_shape(dims: tuple[int, ...]) -> ir.Shape:
+    """Return a frozen shape shared by all tensors of these sizes: models have many tensors and few shapes."""
     return ir.Shape(dims, frozen=True)
 
 
 def byte_count(dtype: ir.DataType, dims: Sequence[int]) -> int:
-    """Number of bytes that a tensor's contents take as ``raw_data``; ``dtype`` is neither STRING nor UNDEFINED."""
+    """Return the size of a tensor's contents as ``raw_data``; ``dtype`` is neither STRING nor UNDEFINED."""
     return (math.prod(dims) * dtype.bitwidth + 7) // 8
 
 
 def map_external(
     file: MappedFile, head: onnx.TensorProto, dtype: ir.DataType, offset: int, length: int
 ) -> MappedTensor:
-    """Maps a tensor from a data file.
+    """Map a tensor from a data file.
 
     Args:
         file: The data file.
-        head: The message with the reference to the file; it is not changed.
+        head: The message with the reference to the file; not changed.
         dtype: Element type.
         offset: First byte of the contents in the file.
         length: Number of bytes.
 
     Returns:
-        The tensor; it is written with its contents, no longer as a reference.
+        The tensor; saving writes its contents, no longer a reference.
 
     Raises:
-        ExternalDataError: The file is too short, or the length is not what shape and type need.
+        ExternalDataError: The file is too short, or the length contradicts shape and type.
     """
     where = f"tensor '{head.name}', file '{file.path}'"
     if length > file.size - offset:
         raise ExternalDataError(
-            f"holds {file.size:,} bytes, and the tensor claims {length:,} bytes from byte {offset:,} on.",
+            f"has {file.size:,} bytes; the tensor claims {length:,} bytes from byte {offset:,} on.",
             where=where,
-            remedy="The data file is cut short or belongs to another model.",
+            remedy="Download the data file again: the file is truncated or belongs to another model.",
         )
     try:
         check_span(length, dtype, RAW_DATA, head.dims, where)
@@ -100,29 +100,32 @@ def map_external(
 
 
 def attach(tensor: ir.ExternalTensor) -> MappedTensor:
-    """The tensor mapped from its file, after the checks that every external-data path goes through.
+    """Map a tensor from its file, with the checks that apply to every external-data path.
 
     Args:
-        tensor: A tensor of ours, or one made by other code.
+        tensor: A tensor of this package, or one created by other code.
 
     Raises:
-        ExternalDataError: Its folder is not known, or the file may not be read or does not hold it.
+        ExternalDataError: The tensor's folder is unknown, or the file may not be read or does not hold the contents.
     """
     if isinstance(tensor, MappedTensor):
         return tensor
     if isinstance(tensor, DetachedTensor):
-        return tensor.attached()
+        return tensor.attach()
     head = onnx.TensorProto(name=tensor.name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
     for key, text in tensor.metadata_props.items():
         head.metadata_props.add(key=key, value=text)
     length = byte_count(tensor.dtype, head.dims) if tensor.length is None else tensor.length
     detached = DetachedTensor(head, str(tensor.location), tensor.offset or 0, length, tensor.dtype)
     detached.base_dir = tensor.base_dir
-    return detached.attached()
+    return detached.attach()
 
 
 def contents_of(tensor: ir.TensorProtocol) -> bytes | memoryview:
-    """The contents of a tensor as ``raw_data`` holds them; a view, not a copy, where they stand so in memory."""
+    """Return the contents of a tensor in ``raw_data``'s encoding.
+
+    The result is a view if the array in memory has the same layout, else a copy.
+    """
     if type(tensor) is ir.Tensor and tensor.dtype.bitwidth >= 8 and isinstance(tensor.raw, np.ndarray):
         array = tensor.raw
         if array.flags.c_contiguous and (array.itemsize == 1 or array.dtype.newbyteorder("<") == array.dtype):
@@ -131,7 +134,7 @@ def contents_of(tensor: ir.TensorProtocol) -> bytes | memoryview:
 
 
 def metadata_of(proto: onnx.TensorProto) -> dict[str, str] | None:
-    """The ``metadata_props`` of a tensor message as a dict; None where it has none."""
+    """Return the ``metadata_props`` of a tensor message as a dict; None if empty."""
     return {entry.key: entry.value for entry in proto.metadata_props} or None
 
 
@@ -146,11 +149,11 @@ def _as_array(contents: memoryview, dtype: ir.DataType, shape: ir.Shape) -> npt.
 
 
 class MappedTensor(ir.ExternalTensor):
-    """A tensor whose contents are a span of a mapped file: of the model file itself, or of a data file beside it.
+    """A tensor whose contents are a span of a mapped file: of the model file itself, or of a data file.
 
     Args:
         file: The file.
-        payload: The span, and the field of ``TensorProto`` it is written to when it is not written to a data file.
+        payload: The span, and the field of ``TensorProto`` for the contents if they are not written to a data file.
         head: The message without its contents.
         dtype: Element type.
     """
@@ -179,12 +182,12 @@ class MappedTensor(ir.ExternalTensor):
         return self.payload.length
 
     def contents(self) -> memoryview:
-        """The contents as bytes, not copied."""
+        """Return the contents as bytes, not copied."""
         start = self.payload.start
         return self.file.view()[start : start + self.payload.length]
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The tensor as a read-only array on the mapped file; elements of less than a byte are unpacked."""
+        """Return a read-only array on the mapped file; elements of less than a byte are unpacked."""
         self._check_validity()
         if self._array is None:
             self._array = _as_array(self.contents(), self.dtype, self.shape)
@@ -196,25 +199,25 @@ class MappedTensor(ir.ExternalTensor):
         return self.numpy().__array__(dtype) if dtype is not None else self.numpy()
 
     def tobytes(self) -> bytes:
-        """The contents as they stand in the file, copied."""
+        """Return a copy of the contents, encoded as in the file."""
         self._check_validity()
         return bytes(self.contents())
 
     def tofile(self, file: IO[bytes]) -> None:
-        """Writes the contents to a file."""
+        """Write the contents to a file."""
         self._check_validity()
         for chunk in self.file.chunks(self.payload.start, self.payload.length):
             file.write(chunk)
 
     def release(self) -> None:
-        """Forgets the array; the file stays mapped as long as a tensor of it lives."""
+        """Drop the cached array; the file stays mapped while one of its tensors exists."""
         self._array = None
 
 
 class DetachedTensor(ir.ExternalTensor):
-    """A tensor in a data file that cannot be looked for, because the model did not come from a file.
+    """A tensor in a data file of unknown folder, because the model was not loaded from a file.
 
-    It is written as it was read. Its contents can be read once ``base_dir`` is set.
+    Saving writes the tensor as read. Its contents can be read once ``base_dir`` is set.
 
     Args:
         head: The message.
@@ -224,7 +227,7 @@ class DetachedTensor(ir.ExternalTensor):
         dtype: Element type.
     """
 
-    __slots__ = ("_attached", "head")
+    __slots__ = ("_mapped", "head")
 
     def __init__(self, head: onnx.TensorProto, location: str, offset: int, length: int, dtype: ir.DataType) -> None:
         super().__init__(
@@ -238,39 +241,39 @@ class DetachedTensor(ir.ExternalTensor):
             metadata_props=metadata_of(head),
         )
         self.head = head
-        self._attached: MappedTensor | None = None
+        self._mapped: MappedTensor | None = None
 
-    def attached(self) -> MappedTensor:
-        """The tensor with its contents.
+    def attach(self) -> MappedTensor:
+        """Map the tensor from its data file.
 
         Raises:
             ExternalDataError: ``base_dir`` is not set, or the data file may not be read.
         """
-        if self._attached is None:
+        if self._mapped is None:
             if not self.base_dir:
                 raise ExternalDataError(
-                    f"has its contents in the file '{self.location}', and the model's folder is not known.",
+                    f"has its contents in the file '{self.location}', but the model's folder is unknown.",
                     where=f"tensor '{self.name}'",
                     remedy="Load the model by its path.",
                 )
             file = Folder(Path(self.base_dir) / "model.onnx").open(str(self.location), str(self.name))
-            self._attached = map_external(file, self.head, self.dtype, self.offset or 0, self.length or 0)
-        return self._attached
+            self._mapped = map_external(file, self.head, self.dtype, self.offset or 0, self.length or 0)
+        return self._mapped
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The tensor as a read-only array; see `attached` for errors."""
-        return self.attached().numpy()
+        """Return the tensor as a read-only array; see `attach` for errors."""
+        return self.attach().numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return self.attached().__array__(dtype)
+        return self.attach().__array__(dtype)
 
     def tobytes(self) -> bytes:
-        """The contents; see `attached` for errors."""
-        return self.attached().tobytes()
+        """Return the contents; see `attach` for errors."""
+        return self.attach().tobytes()
 
     def tofile(self, file: IO[bytes]) -> None:
-        """Writes the contents to a file; see `attached` for errors."""
-        self.attached().tofile(file)
+        """Write the contents to a file; see `attach` for errors."""
+        self.attach().tofile(file)
 
 
 class ProtoTensor(serde.TensorProtoTensor):
@@ -279,7 +282,7 @@ class ProtoTensor(serde.TensorProtoTensor):
     Args:
         proto: The message.
         dtype: Element type.
-        owned: Whether the message is ours to rename; a caller's message is copied first.
+        owned: True if the message may be renamed in place; a caller's message is copied first.
     """
 
     __slots__ = ("_array", "_dtype", "_owned", "_shape", "_size")
@@ -288,7 +291,7 @@ class ProtoTensor(serde.TensorProtoTensor):
         super().__init__(proto)
         self._array: npt.NDArray[Any] | None = None
         self._dtype = dtype
-        self._shape = shape_of(tuple(proto.dims))
+        self._shape = intern_shape(tuple(proto.dims))
         self._size = math.prod(proto.dims)
         self._owned = owned
 
@@ -322,15 +325,15 @@ class ProtoTensor(serde.TensorProtoTensor):
         return self._size
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The tensor as an array.
+        """Return the tensor as an array.
 
         Raises:
-            ModelFileError: The message does not hold the contents that its shape and type need.
+            ModelFileError: The message lacks the contents that its shape and type need.
         """
         if self._array is not None:
             return self._array
         array = self._read()
-        if array.nbytes <= KEPT_BYTES:
+        if array.nbytes <= CACHED_BYTES:
             array.flags.writeable = False
             self._array = array
         return array
@@ -347,7 +350,7 @@ class ProtoTensor(serde.TensorProtoTensor):
         return array
 
     def tobytes(self) -> bytes:
-        """The contents as ``raw_data`` would hold them; see `numpy` for errors."""
+        """Return the contents in ``raw_data``'s encoding; see `numpy` for errors."""
         self._check_contents()
         try:
             contents: bytes = super().tobytes()
@@ -358,23 +361,23 @@ class ProtoTensor(serde.TensorProtoTensor):
     def _check_contents(self) -> None:
         if self.size and not any(field.number in _CONTENT_FIELDS for field, _ in self._proto.ListFields()):
             raise ModelFileError(
-                f"has the shape {self.shape} and no contents.",
+                f"has shape {self.shape} and no contents.",
                 where=f"tensor '{self.name}'",
-                remedy="The weights were removed from this model; get the whole model.",
+                remedy="Load the complete model: its weights were removed.",
             )
 
 
 class SparseTensor(ir.LazyTensor):
-    """A constant stored as its non-zero elements; it reads as the dense tensor that it stands for.
+    """A constant stored as its non-zero elements; reads as the dense tensor.
 
-    Used as the ``const_value`` of an initializer, it is written to ``sparse_initializer``; as the value of an
+    As the ``const_value`` of an initializer, the tensor is written to ``sparse_initializer``; as the value of an
     attribute, to ``sparse_tensor``.
 
     Args:
-        values: The elements, of shape [n]; the tensor has their name and type.
-        indices: Their places: of shape [n], in the flattened tensor, or of shape [n, rank].
+        values: The elements, of shape [n]; their name and type are the tensor's.
+        indices: Indices of the elements: of shape [n], into the flattened tensor, or of shape [n, rank].
         dims: Shape of the dense tensor.
-        head: The message without values, indices and dims, for what else it held.
+        head: The message without values, indices and dims, for its other fields.
     """
 
     __slots__ = ("head", "indices", "values")
@@ -412,59 +415,58 @@ class SparseTensor(ir.LazyTensor):
 
 
 def check_contents(proto: onnx.TensorProto, dtype: ir.DataType, file: str) -> None:
-    """Checks that a tensor message holds as many elements as its shape says, or none at all.
+    """Check that a tensor message has as many elements as its shape states, or none at all.
 
-    A message without contents is let through: graphs are handed round with their weights removed. Reading such a
-    tensor fails.
+    A message without contents passes: graphs are passed around with their weights removed. Reading such a tensor fails.
 
     Args:
         proto: The message.
         dtype: Its element type.
-        file: Where the message comes from, for messages.
+        file: The source of the message, for error messages.
 
     Raises:
         ModelFileError: Shape, type and contents contradict each other.
     """
     dims = tuple(proto.dims)
 
-    def wrong(problem: str, remedy: str = "") -> ModelFileError:
+    def error(problem: str, remedy: str = "") -> ModelFileError:
         where = f"{file}, tensor '{proto.name}'" if file else f"tensor '{proto.name}'"
         return ModelFileError(problem, where=where, remedy=remedy)
 
     if dims and min(dims) < 0:
-        raise wrong(f"has the negative size {min(dims)} in its shape {list(dims)}.")
+        raise error(f"has the negative size {min(dims)} in its shape {list(dims)}.")
     for field, content in proto.ListFields():
         number = field.number
         if number not in _CONTENT_FIELDS:
             continue
         if number == RAW_DATA:
             if dtype is ir.DataType.STRING or dtype is ir.DataType.UNDEFINED:
-                raise wrong(f"holds raw bytes, which a tensor of type {dtype} cannot.")
+                raise error(f"has raw bytes, which a tensor of type {dtype} cannot hold.")
             expected, unit = byte_count(dtype, dims), "bytes"
         else:
             if dtype not in _CONTENT_FIELDS[number]:
-                raise wrong(f"holds its elements in {field.name}, which is not for type {dtype}.")
+                raise error(f"has its elements in {field.name}, a field that type {dtype} does not use.")
             expected, unit = _entries(dtype, math.prod(dims)), f"entries of {field.name}"
         if len(content) != expected:
-            raise wrong(
-                f"holds {len(content):,} {unit}, and its shape {list(dims)} of type {dtype} needs {expected:,}.",
+            raise error(
+                f"has {len(content):,} {unit}; shape {list(dims)} of type {dtype} needs {expected:,}.",
                 "The file is damaged, or was written by a faulty exporter.",
             )
 
 
 def check_span(length: int, dtype: ir.DataType, field: int, dims: Sequence[int], where: str) -> None:
-    """Checks that a span of ``length`` bytes holds what a tensor's shape and type say.
+    """Check that a span of ``length`` bytes matches a tensor's shape and type.
 
     Raises:
-        ModelFileError: It does not.
+        ModelFileError: The length, the shape or the type is wrong.
     """
     if any(size < 0 for size in dims):
         raise ModelFileError(f"has the negative size {min(dims)} in its shape {list(dims)}.", where=where)
     if dtype not in _CONTENT_FIELDS[field]:
-        raise ModelFileError(f"holds bytes that a tensor of type {dtype} cannot.", where=where)
+        raise ModelFileError(f"has bytes, which a tensor of type {dtype} cannot hold.", where=where)
     if length != byte_count(dtype, dims):
         raise ModelFileError(
-            f"holds {length:,} bytes, and its shape {list(dims)} of type {dtype} needs {byte_count(dtype, dims):,}.",
+            f"has {length:,} bytes; shape {list(dims)} of type {dtype} needs {byte_count(dtype, dims):,}.",
             where=where,
             remedy="The file is damaged, or was written by a faulty exporter.",
         )

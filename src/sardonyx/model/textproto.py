@@ -1,8 +1,9 @@
-"""Protobuf text of a model, both ways and without loss.
+"""Lossless conversion of a model to and from protobuf text.
 
-``google.protobuf.text_format`` does the work. It drops unknown fields and the payload of NaNs, and needs seconds per
-megabyte for long bytes and long lists of numbers: the former are kept in comment lines ``#@ wire path: "base64"`` at
-the end, which other readers skip, and the latter are read here.
+``google.protobuf.text_format`` does the conversion, with two exceptions. Unknown fields and the payload of NaNs, which
+``text_format`` drops, are stored in comment lines ``#@ wire path: "base64"`` at the end; other readers skip comments.
+Long bytes and long lists of numbers, for which ``text_format`` needs seconds per megabyte, are parsed and formatted in
+this module.
 """
 
 from __future__ import annotations
@@ -60,27 +61,30 @@ _QUIET_NAN: Final = float("nan")
 
 
 class _OrderUnclearError(Exception):
-    """Values read here stand beside others of their field, or where they cannot stand; read it all the slow way."""
+    """Extracted values mix with other values of their field, or are at an illegal position.
+
+    The caller falls back to ``text_format`` for the whole text.
+    """
 
 
 def print_model(proto: ModelProto) -> str:
-    """A model as protobuf text; ``parse`` gives the equal message back.
+    """Format a model as protobuf text; ``parse`` returns an equal message.
 
     Raises:
         TextFormatError: A string is not UTF-8.
     """
     lines = [
-        f'#@ wire {path}: "{base64.b64encode(part.SerializeToString(deterministic=True)).decode()}"\n'
-        for path, part in _losses(proto, "")
+        f'#@ wire {path}: "{base64.b64encode(message.SerializeToString(deterministic=True)).decode()}"\n'
+        for path, message in _losses(proto, "")
     ]
     return _print_fields(proto) + "".join(lines)
 
 
 def _print_fields(proto: ModelProto) -> str:
-    """The text of every field, with long lists of floats formatted here: protobuf needs two seconds per million."""
+    """Format all fields; long lists of floats are formatted here: protobuf takes 2 s per million."""
     if not any(True for _ in _long_floats(proto)):
         return str(text_format.MessageToString(proto, use_short_repeated_primitives=True))
-    mark = secrets.token_hex(16)
+    marker = secrets.token_hex(16)
     lists: list[str] = []
     copy = ModelProto()
     copy.CopyFrom(proto)
@@ -88,15 +92,15 @@ def _print_fields(proto: ModelProto) -> str:
         texts = format_floats(np.array(getattr(tensor, field), _DTYPES[field]))
         if texts is not None:
             tensor.ClearField(field)
-            tensor.metadata_props.add(key=mark, value=str(len(lists)))
+            tensor.metadata_props.add(key=marker, value=str(len(lists)))
             lists.append(f"{field}: [{', '.join(texts)}]")
     text = text_format.MessageToString(copy, use_short_repeated_primitives=True)
-    marked = rf'metadata_props {{\s*key: "{mark}"\s*value: "(\d+)"\s*}}'
-    return re.sub(marked, lambda match: lists[int(match[1])], text)
+    pattern_of_marker = rf'metadata_props {{\s*key: "{marker}"\s*value: "(\d+)"\s*}}'
+    return re.sub(pattern_of_marker, lambda match: lists[int(match[1])], text)
 
 
 def _long_floats(message: Message) -> Iterator[tuple[TensorProto, str]]:
-    """The tensors under a message with so many floats in a typed field that their formatting counts."""
+    """Yield the tensors in a message whose typed field has so many floats that formatting time matters."""
     if isinstance(message, TensorProto):
         for name in ("float_data", "double_data"):
             if len(getattr(message, name)) >= _LEAST_FLOATS:
@@ -110,25 +114,25 @@ def _long_floats(message: Message) -> Iterator[tuple[TensorProto, str]]:
 
 
 def _losses(message: Message, path: str) -> Iterator[tuple[str, Message]]:
-    """What the text of a message does not hold, by path: unknown fields of messages, and odd NaNs of float fields."""
+    """Yield the parts of a message absent from its text, by path: unknown fields, and NaNs with a payload."""
     if len(UnknownFieldSet(message)):
-        known = frozenset(field.name for field, _ in message.ListFields())
-        strangers = annotation.leftover(message, known)
-        if strangers is not None:
-            yield path, strangers
+        field_names = frozenset(field.name for field, _ in message.ListFields())
+        unknown = annotation.leftover(message, field_names)
+        if unknown is not None:
+            yield path, unknown
     for field, value in message.ListFields():
-        here = f"{path}.{field.name}" if path else field.name
+        field_path = f"{path}.{field.name}" if path else field.name
         if isinstance(value, Message):
-            yield from _losses(value, here)
+            yield from _losses(value, field_path)
         elif field.message_type is not None:
             for index, element in enumerate(value):
-                yield from _losses(element, f"{here}[{index}]")
+                yield from _losses(element, f"{field_path}[{index}]")
         elif field.type == FieldDescriptor.TYPE_STRING:
             for text in (value,) if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
-                    raise annotation.not_utf8(here, text)
+                    raise annotation.not_utf8(field_path, text)
         elif field.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
-            yield from _odd_nans(message, field, value, here)
+            yield from _odd_nans(message, field, value, field_path)
 
 
 def _odd_nans(message: Message, field: FieldDescriptor, value: Any, path: str) -> Iterator[tuple[str, Message]]:
@@ -147,14 +151,14 @@ def _odd_nans(message: Message, field: FieldDescriptor, value: Any, path: str) -
 
 
 def parse(text: str, *, source: str = "<text>") -> ModelProto:
-    """Read a model from protobuf text.
+    """Parse a model from protobuf text.
 
     Args:
         text: The whole text.
-        source: Its name in errors, usually a path.
+        source: Name of the text in errors, usually a path.
 
     Raises:
-        TextFormatError: The text is not that of a ``ModelProto``; says where and what was found.
+        TextFormatError: The text does not describe a ``ModelProto``; the error states line, column and problem.
     """
     text = text.removeprefix("\ufeff")
     scanner = Scanner(text, source)
@@ -162,7 +166,7 @@ def parse(text: str, *, source: str = "<text>") -> ModelProto:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise scanner.error("the text holds a surrogate, which is not a character", at=error.start) from None
+            raise scanner.error("the text contains a surrogate, which is not a character", at=error.start) from None
     try:
         model = _Bulk().parse(scanner)
     except _OrderUnclearError:
@@ -173,40 +177,45 @@ def parse(text: str, *, source: str = "<text>") -> ModelProto:
 
 
 def _parse_plain(text: str, scanner: Scanner) -> ModelProto:
-    """Read with ``text_format``; ``text`` is that of the scanner, or has values taken out and the same lines."""
+    """Parse with ``text_format``.
+
+    Args:
+        text: The scanner's text, with the same lines and possibly without extracted values.
+        scanner: The scanner of the original text, for errors.
+    """
     if annotation.find_too_deep(text) is not None:
-        deep = annotation.find_too_deep(scanner.text) or 0
-        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=deep)
+        start = annotation.find_too_deep(scanner.text) or 0
+        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=start)
     try:
         model: ModelProto = text_format.Parse(text, ModelProto())
     except (text_format.ParseError, ValueError) as error:
         line, column, problem = annotation.explain(error)
         raise TextFormatError(
-            problem, where=f"{scanner.source}:{line}:{column}", remedy="The text has to be that of an onnx.ModelProto."
+            problem, where=f"{scanner.source}:{line}:{column}", remedy="Pass the text of an onnx.ModelProto."
         ) from None
     return model
 
 
 class _Bulk:
-    """Long bytes and long lists of numbers, taken out of the text and put into the message that the rest gives.
+    """Long bytes and long lists of numbers, extracted from the text before and inserted after parsing.
 
-    A metadata entry with a key drawn at random marks the tensor that each belongs to.
+    A metadata entry with a random key marks the tensor that each value belongs to.
     """
 
     def __init__(self) -> None:
-        self.mark = secrets.token_hex(16)
-        self.found: list[tuple[str, Any]] = []
+        self.marker = secrets.token_hex(16)
+        self.values: list[tuple[str, Any]] = []
 
     def parse(self, scanner: Scanner) -> ModelProto:
-        def take(match: re.Match[str]) -> str:
-            return self.take(scanner, match)
+        def extract(match: re.Match[str]) -> str:
+            return self.extract(scanner, match)
 
-        model = _parse_plain(_BULK.sub(take, scanner.text), scanner)
-        if self.found and self.put_back(model) != len(self.found):
+        model = _parse_plain(_BULK.sub(extract, scanner.text), scanner)
+        if self.values and self.insert(model) != len(self.values):
             raise _OrderUnclearError
         return model
 
-    def take(self, scanner: Scanner, match: re.Match[str]) -> str:
+    def extract(self, scanner: Scanner, match: re.Match[str]) -> str:
         if match["bytes"] is not None:
             data = _unescape(match["bytes"])
             return match[0] if data is None else self.replace(match[0], "raw_data", data)
@@ -222,25 +231,25 @@ class _Bulk:
         return self.replace(match[0], name, values)
 
     def replace(self, text: str, field: str, value: Any) -> str:
-        """The mark that stands for ``value``, over as many lines as the text it replaces."""
-        self.found.append((field, value))
-        return f'metadata_props {{ key: "{self.mark}" value: "{len(self.found) - 1}" }} ' + "\n" * text.count("\n")
+        """Return the marker of ``value``, with as many line breaks as the replaced text."""
+        self.values.append((field, value))
+        return f'metadata_props {{ key: "{self.marker}" value: "{len(self.values) - 1}" }} ' + "\n" * text.count("\n")
 
-    def put_back(self, message: Message) -> int:
-        """Put the values under ``message`` back; how many there were."""
+    def insert(self, message: Message) -> int:
+        """Insert the values of all tensors in ``message``; return the number of values."""
         count = 0
         if isinstance(message, TensorProto):
-            count += self.put_into(message)
+            count += self.insert_into(message)
         for field, value in message.ListFields():
             if isinstance(value, Message):
-                count += self.put_back(value)
+                count += self.insert(value)
             elif field.message_type is not None and field.message_type.name != "StringStringEntryProto":
-                count += sum(self.put_back(element) for element in value)
+                count += sum(self.insert(element) for element in value)
         return count
 
-    def put_into(self, tensor: TensorProto) -> int:
-        marked = [index for index, entry in enumerate(tensor.metadata_props) if entry.key == self.mark]
-        values = [self.found[int(tensor.metadata_props[index].value)] for index in marked]
+    def insert_into(self, tensor: TensorProto) -> int:
+        marked = [index for index, entry in enumerate(tensor.metadata_props) if entry.key == self.marker]
+        values = [self.values[int(tensor.metadata_props[index].value)] for index in marked]
         if any(tensor.HasField(name) if name == "raw_data" else len(getattr(tensor, name)) for name, _ in values):
             raise _OrderUnclearError
         if sum(name == "raw_data" for name, _ in values) > 1:
@@ -256,30 +265,30 @@ class _Bulk:
 
 
 def _unescape(body: str) -> bytes | None:
-    """The bytes of a long literal, or None when it is short or has escapes that Python reads otherwise."""
+    """Return the bytes of a long literal; None if short or if Python reads one of the escapes differently."""
     if len(body) < _LEAST_BYTES or not body.isascii() or not _SIMPLE_ESCAPES.fullmatch(body):
         return None
     return codecs.decode(body, "unicode_escape").encode("latin-1")
 
 
 def _restore(scanner: Scanner, model: ModelProto, line: re.Match[str]) -> None:
-    """Apply a ``#@ wire`` line: merge unknown fields into a message, or replace a field by the one given."""
+    """Apply a ``#@ wire`` line: merge unknown fields into a message, or replace a field."""
     parent: Any = None
     target: Any = model
     name = ""
     try:
         for step in filter(None, line["path"].split(".")):
-            found = _STEP.fullmatch(step)
-            if found is None:
+            match = _STEP.fullmatch(step)
+            if match is None:
                 raise AttributeError
-            parent, name = target, found.group(1)
+            parent, name = target, match.group(1)
             target = getattr(target, name)
-            if found.group(2):
-                target = target[int(found.group(2))]
+            if match.group(2):
+                target = target[int(match.group(2))]
         if not isinstance(target, Message):
             target = parent
             target.ClearField(name)
         target.MergeFromString(base64.b64decode(line["digits"], validate=True))
     except (AttributeError, IndexError, TypeError, ValueError, DecodeError):
-        problem = f"{line['path'][:80]!r} with these bytes is no part of the model"
+        problem = f"cannot restore {line['path'][:80]!r} of the model from these bytes"
         raise scanner.error(problem, at=line.start()) from None

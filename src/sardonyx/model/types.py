@@ -1,6 +1,6 @@
-"""Types of values: between ``onnx_ir`` and protobuf, and those that ``onnx_ir`` lacks.
+"""Conversion of value types between ``onnx_ir`` and protobuf, and the types that ``onnx_ir`` lacks.
 
-``onnx_ir`` keeps the shape of a value apart from its type; a message has it in its innermost tensor type.
+``onnx_ir`` stores the shape of a value separately from its type; a message has the shape in its innermost tensor type.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import onnx_ir as ir
 from sardonyx.errors import UnsupportedError
 
 DATA_TYPES: dict[int, ir.DataType] = {int(dtype): dtype for dtype in ir.DataType}
-"""Element types by their number in ``TensorProto.DataType``."""
+"""Element types by number in ``TensorProto.DataType``."""
 
 
 class MapType(ir.TypeProtocol):
-    """A map from keys of an integer or string type to values of a type, as classical machine learning returns them.
+    """A map from integer or string keys to values of one type, as classical ML operators return.
 
     Args:
         key_type: Type of the keys.
         value_type: Type of the values.
-        denotation: What the value stands for, by the names of ONNX's TypeDenotation.md.
+        denotation: Meaning of the value, a name of ONNX's TypeDenotation.md.
     """
 
     __slots__ = ("denotation", "key_type", "value_type")
@@ -57,12 +57,12 @@ class MapType(ir.TypeProtocol):
 
 
 class OpaqueType(ir.TypeProtocol):
-    """A type that only its domain knows.
+    """A type that is defined by its domain only.
 
     Args:
-        domain: Who defines the type; empty for the model's own domain.
-        name: Its name there.
-        denotation: What the value stands for, by the names of ONNX's TypeDenotation.md.
+        domain: Domain of the definition; empty for the model's own domain.
+        name: Name of the type in the domain.
+        denotation: Meaning of the value, a name of ONNX's TypeDenotation.md.
     """
 
     __slots__ = ("denotation", "domain", "name")
@@ -86,7 +86,7 @@ class OpaqueType(ir.TypeProtocol):
 
 
 def read_type(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """Reads a type, and the shape in its innermost tensor type; None where they are missing or unknown."""
+    """Convert a message to a type and the shape in its innermost tensor type; None if missing or unknown."""
     which = proto.WhichOneof("value")
     denotation = proto.denotation if proto.HasField("denotation") else None
     if which == "tensor_type" or which == "sparse_tensor_type":
@@ -130,10 +130,10 @@ def _shape(proto: onnx.TensorShapeProto) -> ir.Shape:
 
 
 def write_type(kind: ir.TypeProtocol | None, shape: ir.ShapeProtocol | None, message: onnx.TypeProto) -> None:
-    """Writes a type, with the shape in its innermost tensor type.
+    """Write a type, with the shape in its innermost tensor type.
 
     Raises:
-        UnsupportedError: The type is none of ONNX's.
+        UnsupportedError: The type cannot be represented in ONNX.
     """
     if kind is None:
         return
@@ -162,7 +162,7 @@ def write_type(kind: ir.TypeProtocol | None, shape: ir.ShapeProtocol | None, mes
         if kind.name:
             message.opaque_type.name = kind.name
     else:
-        raise UnsupportedError(f"{kind!r} is no type that an ONNX file can hold.")
+        raise UnsupportedError(f"an ONNX file cannot hold the type {kind!r}.")
 
 
 def _write_shape(shape: ir.ShapeProtocol | None, tensor_type: Any) -> None:

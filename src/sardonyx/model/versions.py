@@ -1,4 +1,4 @@
-"""Which version of the ONNX file format (IR version) a model needs.
+"""The version of the ONNX file format (IR version) that a model needs.
 
 Sources: the version comments of onnx.proto, and ``onnx.helper.VERSION_TABLE`` for operator sets.
 """
@@ -16,10 +16,10 @@ from onnx.helper import OP_SET_ID_VERSION_MAP
 from sardonyx.model.carry import QUANTIZATION_KEY, metadata_of, record
 from sardonyx.model.tensors import SparseTensor
 from sardonyx.model.types import MapType
-from sardonyx.model.writer import FUNCTION_INFO_VERSION, natural_infos
+from sardonyx.model.writer import FUNCTION_INFO_VERSION, list_default_infos
 
 OLDEST = 3
-"""The first IR version with operator sets; files of an older one are not written."""
+"""First IR version with operator sets; files of older versions are not written."""
 
 _INITIALIZERS_WITHOUT_INPUTS = 4
 _QUANTIZATION_ANNOTATIONS = 5
@@ -46,7 +46,7 @@ _ELEMENT_TYPES = {
 }
 _GRAPH_ATTRIBUTES = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 _TYPE_ATTRIBUTES = frozenset({ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS})
-_TELLING = (
+_VERSIONED_ATTRIBUTES = (
     _GRAPH_ATTRIBUTES
     | _TYPE_ATTRIBUTES
     | {
@@ -56,58 +56,58 @@ _TELLING = (
         ir.AttributeType.SPARSE_TENSORS,
     }
 )
-"""Attributes that may hold what a version brought."""
+"""Attribute types whose value may use a feature of a later IR version."""
 
 
 @functools.cache
 def ir_version_of_opset(domain: str, version: int) -> int:
-    """The IR version that came with an operator set.
+    """Return the IR version that was released with an operator set.
 
     Args:
         domain: The domain of the operator set; "" is ONNX's own.
-        version: Its version.
+        version: Version of the operator set.
 
     Returns:
-        The IR version of the first onnx release with that operator set; `OLDEST` for domains that are not ONNX's,
-        and the newest one for versions newer than the onnx package.
+        The IR version of the first onnx release with the operator set; `OLDEST` for domains outside ONNX, and the
+        newest IR version for operator sets newer than the onnx package.
     """
-    known = sorted(
+    releases = sorted(
         (opset, ir_version)
         for (name, opset), ir_version in OP_SET_ID_VERSION_MAP.items()
         if name == (domain or "ai.onnx")
     )
-    if not known:
+    if not releases:
         return OLDEST
-    return next((ir_version for opset, ir_version in known if opset >= version), int(onnx.IR_VERSION))
+    return next((ir_version for opset, ir_version in releases if opset >= version), int(onnx.IR_VERSION))
 
 
 def lowest_ir_version(model: ir.Model) -> int:
-    """The lowest IR version that holds a model.
+    """Return the lowest IR version that can represent a model.
 
     Args:
-        model: The model; its own ``ir_version`` counts where it gives things another meaning: types known of values
-            in functions are written from IR version 10 on, and callers may override initializers that are inputs
-            from IR version 4 on.
+        model: The model; its own ``ir_version`` counts for features with a version-dependent meaning: known types of
+            values in functions are written from IR version 10 on, and callers may override initializers among the
+            inputs from IR version 4 on.
 
     Returns:
-        The IR version; what the model uses came with it or before it.
+        The IR version; all features of the model exist in this version.
     """
-    return _Needs(model).highest()
+    return _Requirements(model).highest()
 
 
 def lower_ir_version(model: ir.Model) -> None:
-    """States the lowest IR version that holds a model, in place, so that as many readers as can be take it.
+    """Set the lowest IR version that can represent a model, in place, for as many readers as possible.
 
-    A version that is lower already, as some exporters state it, is left.
+    A version already lower, as some exporters write, is not changed.
     """
     model.ir_version = min(model.ir_version, lowest_ir_version(model))
 
 
-class _Needs:
-    """What the parts of a model need, found in one walk.
+class _Requirements:
+    """Requirements of the parts of a model, collected in one walk.
 
     Attributes:
-        versions: IR versions that parts of the model came with.
+        versions: IR versions that introduced parts of the model.
         dtypes: Element types of its values and tensors.
     """
 
@@ -117,15 +117,15 @@ class _Needs:
         self._opsets(model.opset_imports)
         if model.device_configurations:
             self.versions.add(_DEVICES)
-        carried = record(model.graph)
-        if carried is not None and carried.model is not None and carried.model.training_info:
+        graph_record = record(model.graph)
+        if graph_record is not None and graph_record.model is not None and graph_record.model.training_info:
             self.versions.add(_TRAINING_INFO)
         self._graph(model.graph, overridable=model.ir_version >= _INITIALIZERS_WITHOUT_INPUTS)
         for function in model.functions.values():
             self._function(function, model.ir_version)
 
     def highest(self) -> int:
-        """The version that all of it needs."""
+        """Return the IR version that meets all requirements."""
         return max(*self.versions, *(_ELEMENT_TYPES.get(dtype, OLDEST) for dtype in self.dtypes), OLDEST)
 
     def _opsets(self, imports: Mapping[str, int]) -> None:
@@ -138,7 +138,7 @@ class _Needs:
             self.versions.add(_OVERLOADS)
         if any(attribute.value is not None for attribute in function.attributes.values()):
             self.versions.add(_ATTRIBUTE_DEFAULTS)
-        if ir_version >= FUNCTION_INFO_VERSION and natural_infos(function.graph, function=True):
+        if ir_version >= FUNCTION_INFO_VERSION and list_default_infos(function.graph, function=True):
             self.versions.add(FUNCTION_INFO_VERSION)
         self._graph(function.graph)
 
@@ -161,7 +161,7 @@ class _Needs:
             if node.device_configurations:
                 self.versions.add(_DEVICES)
             for attribute in node.attributes.data.values():
-                if attribute.type in _TELLING and not attribute.is_ref():
+                if attribute.type in _VERSIONED_ATTRIBUTES and not attribute.is_ref():
                     self._attribute(attribute)
         self._values(outputs)
 

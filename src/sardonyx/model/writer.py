@@ -1,7 +1,7 @@
-"""From a Model to a protobuf message.
+"""Conversion of a Model to a protobuf message.
 
-The writer walks the graph and asks a `Placement` what becomes of each tensor's contents, so that one walk serves
-messages in memory, skeletons without weights, and files whose contents are streamed.
+The writer walks the graph and passes each tensor's contents to a `Placement`, so that one walk serves messages in
+memory, skeletons without weights, and files whose contents are streamed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sardonyx.model.carry import (
     QUANTIZATION_KEY,
     GraphRecord,
     Head,
-    Stray,
+    UnmatchedEntry,
     ValueRecord,
+    copy_without,
     metadata_of,
     record,
-    without,
 )
 from sardonyx.model.tensors import DetachedTensor, ProtoTensor, SparseTensor, attach
 from sardonyx.model.types import write_type
 from sardonyx.model.wire import RAW_DATA, length_field
 
 FUNCTION_INFO_VERSION = 10
-"""The IR version that gave functions a ``value_info`` of their own."""
+"""First IR version with a ``value_info`` in functions."""
 
 _MAX_GRAPHS = 33
 _CONTENTS = ("raw_data", "float_data", "int32_data", "int64_data", "uint64_data", "double_data")
@@ -37,47 +37,47 @@ _TYPE = ir.AttributeType
 
 
 class Placement(Protocol):
-    """Decides where the contents of large tensors go.
+    """Strategy that decides the destination of large tensors' contents.
 
     Attributes:
-        least: Tensors of fewer bytes are written into the message without asking.
-        references: Whether a tensor in a data file that is not known stays a reference to it.
+        min_bytes: The writer puts smaller contents into the message without calling `store`.
+        references: True if a tensor in a data file of unknown folder stays a reference to the file.
     """
 
-    least: int
+    min_bytes: int
     references: bool
 
-    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
-        """Places the contents of a tensor.
+    def store(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+        """Store the contents of a tensor.
 
         Args:
-            message: The tensor's message, complete but for its contents.
+            message: The tensor's message, complete except for its contents.
             tensor: The tensor.
-            field: The field of the message that the contents would have; None where their encoding there is not
-                the contents as they are in memory.
-            initializer: Whether the tensor is an initializer, and not in an attribute.
+            field: The field of the message for the contents; None if the field's encoding differs from the contents in
+                memory.
+            initializer: True for an initializer, False for a tensor in an attribute.
 
         Returns:
-            Whether the contents were placed; where not, the writer puts them into the message.
+            True if the contents were stored; otherwise the writer puts the contents into the message.
         """
 
 
 class Inline:
-    """Puts all contents into the message."""
+    """Placement that leaves all contents in the message."""
 
-    least = 1 << 63
+    min_bytes = 1 << 63
     references = True
 
-    def place(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
-        """Leaves the contents to the writer."""
+    def store(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
+        """Leave the contents to the writer."""
         return False
 
 
 class Writer:
-    """Writes the parts of a Model into messages.
+    """Writer of the parts of a Model into messages.
 
     Args:
-        placement: Where the contents of tensors go.
+        placement: Strategy for the contents of tensors.
         ir_version: The model's IR version.
     """
 
@@ -86,54 +86,55 @@ class Writer:
         self._function_infos = ir_version >= FUNCTION_INFO_VERSION
 
     def model(self, model: ir.Model, message: onnx.ModelProto) -> None:
-        """Writes a whole model."""
+        """Write a whole model."""
         write_model_head(model, message)
         self.graph(model.graph, message.graph)
         message.graph.SetInParent()
         for function in model.functions.values():
             self.function(function, message.functions.add())
-        carried = record(model.graph)
-        if carried is not None and carried.model is not None:
-            if carried.model.head is not None:
-                carried.model.head.restore(message)
-            message.training_info.extend(carried.model.training_info)
+        graph_record = record(model.graph)
+        if graph_record is not None and graph_record.model is not None:
+            if graph_record.model.head is not None:
+                graph_record.model.head.restore(message)
+            message.training_info.extend(graph_record.model.training_info)
 
     def graph(self, graph: ir.Graph, message: onnx.GraphProto, depth: int = 1) -> None:
-        """Writes a graph and all within it."""
+        """Write a graph and its nested graphs."""
         if depth > _MAX_GRAPHS:
             raise UnsupportedError(
-                f"nests graphs more than {_MAX_GRAPHS} deep, which a protobuf file cannot hold.",
+                f"nests graphs more than {_MAX_GRAPHS} deep, the limit of a protobuf file.",
                 where=f"graph '{graph.name}'",
                 remedy="Move inner bodies into functions of the model.",
             )
-        carried: GraphRecord | None = record(graph)
+        graph_record: GraphRecord | None = record(graph)
         write_graph_head(graph, message)
         for value in graph.inputs:
             write_value(value, message.input.add(), "input")
         for value in graph.initializers.data.values():
             self._initializer(value, message)
-        self._nodes(graph, message.node, carried, depth)
+        self._nodes(graph, message.node, graph_record, depth)
         for value in graph.outputs:
             write_value(value, message.output.add(), "output")
-        _write_infos(_listed(graph, natural=True), message.value_info, carried)
-        _write_annotations(graph, message, carried)
-        if carried is not None and carried.head is not None:
-            carried.head.restore(message)
+        _write_infos(_list_infos(graph, default=True), message.value_info, graph_record)
+        _write_annotations(graph, message, graph_record)
+        if graph_record is not None and graph_record.head is not None:
+            graph_record.head.restore(message)
 
     def function(self, function: ir.Function, message: onnx.FunctionProto) -> None:
-        """Writes a function of the model."""
-        carried: GraphRecord | None = record(function.graph)
+        """Write a function of the model."""
+        graph_record: GraphRecord | None = record(function.graph)
         write_function_head(function, message)
         for attribute in function.attributes.values():
             if attribute.value is not None or attribute.is_ref():
                 self.attribute(attribute, message.attribute_proto.add(), 1)
-        self._nodes(function.graph, message.node, carried, 1)
-        _write_infos(_listed(function.graph, natural=self._function_infos, function=True), message.value_info, carried)
-        if carried is not None and carried.head is not None:
-            carried.head.restore(message)
+        self._nodes(function.graph, message.node, graph_record, 1)
+        infos = _list_infos(function.graph, default=self._function_infos, function=True)
+        _write_infos(infos, message.value_info, graph_record)
+        if graph_record is not None and graph_record.head is not None:
+            graph_record.head.restore(message)
 
-    def _nodes(self, graph: ir.Graph, messages: Any, carried: GraphRecord | None, depth: int) -> None:
-        explicit = carried.explicit if carried is not None else frozenset[str]()
+    def _nodes(self, graph: ir.Graph, messages: Any, graph_record: GraphRecord | None, depth: int) -> None:
+        explicit = graph_record.explicit if graph_record is not None else frozenset[str]()
         for node in graph:
             message = messages.add()
             try:
@@ -144,9 +145,9 @@ class Writer:
                 raise InvalidModelError(
                     f"cannot be written: {error}.", where=f"node '{node.name}' ({node.op_type})"
                 ) from error
-            restored = record(node)
-            if restored is not None:
-                restored.restore(message)
+            head_record = record(node)
+            if head_record is not None:
+                head_record.restore(message)
 
     def _initializer(self, value: ir.Value, message: onnx.GraphProto) -> None:
         tensor = value.const_value
@@ -154,7 +155,7 @@ class Writer:
             raise InvalidModelError(
                 "is an initializer without contents.",
                 where=f"value '{value.name}'",
-                remedy="Give it a const_value, or remove it from the graph's initializers.",
+                remedy="Set its const_value, or remove the value from the graph's initializers.",
             )
         if type(tensor) is SparseTensor:
             self.sparse_tensor(tensor, message.sparse_initializer.add(), value.name)
@@ -162,7 +163,7 @@ class Writer:
             self.tensor(tensor, message.initializer.add(), value.name, initializer=True)
 
     def attribute(self, attribute: ir.Attr, message: onnx.AttributeProto, depth: int) -> None:
-        """Writes an attribute of a node or a default of a function's."""
+        """Write an attribute of a node or the default of a function's attribute."""
         write_attribute_head(attribute, message)
         kind = attribute.type
         value = attribute.value
@@ -175,7 +176,7 @@ class Writer:
         elif kind is _TYPE.FLOAT:
             message.f = value
         elif kind is _TYPE.STRING:
-            message.s = _encoded(value)
+            message.s = _encode(value)
         elif kind is _TYPE.TENSOR:
             self.tensor(value, message.t, value.name or "")
         elif kind is _TYPE.GRAPH:
@@ -184,7 +185,7 @@ class Writer:
         elif kind is _TYPE.FLOATS:
             message.floats.extend(value)
         elif kind is _TYPE.STRINGS:
-            message.strings.extend(map(_encoded, value))
+            message.strings.extend(map(_encode, value))
         elif kind is _TYPE.TENSORS:
             for tensor in value:
                 self.tensor(tensor, message.tensors.add(), tensor.name or "")
@@ -202,12 +203,12 @@ class Writer:
         elif kind is _TYPE.TYPE_PROTOS:
             for item in value:
                 write_type(item.type, item.shape, message.type_protos.add())
-        carried = record(attribute)
-        if carried is not None:
-            carried.restore(message)
+        attribute_record = record(attribute)
+        if attribute_record is not None:
+            attribute_record.restore(message)
 
     def sparse_tensor(self, tensor: SparseTensor, message: onnx.SparseTensorProto, name: str | None) -> None:
-        """Writes a sparse tensor under a name."""
+        """Write a sparse tensor under a name."""
         message.MergeFrom(tensor.head)
         self.tensor(tensor.values, message.values, name or "")
         self.tensor(tensor.indices, message.indices, tensor.indices.name or "")
@@ -216,7 +217,7 @@ class Writer:
     def tensor(
         self, tensor: ir.TensorProtocol, message: onnx.TensorProto, name: str | None, initializer: bool = False
     ) -> None:
-        """Writes a tensor under a name."""
+        """Write a tensor under a name."""
         message.SetInParent()
         if isinstance(tensor, ProtoTensor):
             self._proto_tensor(tensor, message, initializer)
@@ -226,7 +227,7 @@ class Writer:
                 message.CopyFrom(head.proto)
             else:
                 _write_tensor_head(tensor, message)
-                message.string_data.extend(_encoded(text) for text in tensor.string_data())  # type: ignore[attr-defined]
+                message.string_data.extend(_encode(text) for text in tensor.string_data())  # type: ignore[attr-defined]
         elif isinstance(tensor, DetachedTensor) and self._placement.references and not tensor.base_dir:
             message.CopyFrom(tensor.head)
         else:
@@ -236,10 +237,10 @@ class Writer:
 
     def _proto_tensor(self, tensor: ProtoTensor, message: onnx.TensorProto, initializer: bool) -> None:
         proto = tensor.raw
-        if proto.ByteSize() >= self._placement.least:
-            message.MergeFrom(without(proto, *_CONTENTS))
+        if proto.ByteSize() >= self._placement.min_bytes:
+            message.MergeFrom(copy_without(proto, *_CONTENTS))
             field = RAW_DATA if proto.HasField("raw_data") else None
-            if self._placement.place(message, tensor, field, initializer):
+            if self._placement.store(message, tensor, field, initializer):
                 return
         message.CopyFrom(proto)
 
@@ -256,13 +257,13 @@ class Writer:
             _update_tensor_head(tensor, message)
         else:
             _write_tensor_head(tensor, message)
-        if tensor.nbytes >= self._placement.least and self._placement.place(message, tensor, field, initializer):
+        if tensor.nbytes >= self._placement.min_bytes and self._placement.store(message, tensor, field, initializer):
             return
         write_contents(message, tensor.tobytes(), field)
 
 
 def write_model_head(model: ir.Model, message: onnx.ModelProto) -> None:
-    """Writes all of a model but its graph, functions and training information."""
+    """Write a model except for its graph, functions and training information."""
     message.ir_version = model.ir_version
     _write_optional(message, model, ("producer_name", "producer_version", "domain", "model_version", "doc_string"))
     _write_opsets(model.opset_imports, message.opset_import)
@@ -272,13 +273,13 @@ def write_model_head(model: ir.Model, message: onnx.ModelProto) -> None:
 
 
 def write_graph_head(graph: ir.Graph, message: onnx.GraphProto) -> None:
-    """Writes all of a graph but its nodes, tensors and values."""
+    """Write a graph except for its nodes, tensors and values."""
     _write_optional(message, graph, ("name", "doc_string"))
     _write_metadata(metadata_of(graph), message.metadata_props)
 
 
 def write_function_head(function: ir.Function, message: onnx.FunctionProto) -> None:
-    """Writes all of a function but its nodes, values and attributes with defaults."""
+    """Write a function except for its nodes, values and attributes with defaults."""
     message.name = function.name
     message.domain = function.domain
     if function.overload:
@@ -294,12 +295,12 @@ def write_function_head(function: ir.Function, message: onnx.FunctionProto) -> N
 
 
 def write_node_head(node: ir.Node, message: onnx.NodeProto, explicit: frozenset[str] = frozenset()) -> None:
-    """Writes all of a node but its attributes.
+    """Write a node except for its attributes.
 
     Args:
         node: The node.
         message: The message.
-        explicit: Fields that are written even where they are empty.
+        explicit: Fields that are written even if empty.
     """
     message.op_type = node.op_type
     if node.name or "name" in explicit:
@@ -320,7 +321,7 @@ def write_node_head(node: ir.Node, message: onnx.NodeProto, explicit: frozenset[
 
 
 def write_attribute_head(attribute: ir.Attr, message: onnx.AttributeProto) -> None:
-    """Writes all of an attribute but its value."""
+    """Write an attribute except for its value."""
     message.name = attribute.name
     message.type = attribute.type  # type: ignore[assignment]
     if attribute.doc_string is not None:
@@ -328,20 +329,20 @@ def write_attribute_head(attribute: ir.Attr, message: onnx.AttributeProto) -> No
 
 
 def write_contents(message: onnx.TensorProto, contents: bytes, field: int) -> None:
-    """Puts a tensor's contents, in little-endian order, into the field of its message that holds them."""
+    """Write a tensor's contents, in little-endian order, into the given field of its message."""
     if field == RAW_DATA:
         message.raw_data = contents
     else:
         message.MergeFromString(length_field(field, contents))
 
 
-def write_value(value: ir.Value, message: onnx.ValueInfoProto, place: str) -> None:
-    """Writes a value where it stands.
+def write_value(value: ir.Value, message: onnx.ValueInfoProto, section: str) -> None:
+    """Write a value as an entry of one of a graph's lists.
 
     Args:
         value: The value.
         message: The message.
-        place: "input", "output" or "value_info".
+        section: The list: "input", "output" or "value_info"; "" ignores the original forms of the entry.
     """
     message.name = value.name or ""
     if value.type is not None:
@@ -349,85 +350,91 @@ def write_value(value: ir.Value, message: onnx.ValueInfoProto, place: str) -> No
     if value.doc_string is not None:
         message.doc_string = value.doc_string
     _write_metadata(metadata_of(value), message.metadata_props)
-    carried: ValueRecord | None = record(value)
-    if carried is not None and place in carried.forms:
-        carried.forms[place].restore(message)
+    value_record: ValueRecord | None = record(value)
+    if value_record is not None and section in value_record.forms:
+        value_record.forms[section].restore(message)
 
 
-def natural_infos(graph: ir.Graph, function: bool = False) -> list[ir.Value]:
-    """The values that the writer lists in ``value_info`` by itself, in its order.
+def list_default_infos(graph: ir.Graph, function: bool = False) -> list[ir.Value]:
+    """Return the values that the writer lists in ``value_info`` by default, in order.
 
-    Those are the outputs of nodes about which something is known, graph outputs excepted; in a function, its inputs
-    and outputs too. Initializers say themselves what they are.
+    The list consists of outputs of nodes with known type, metadata or text, except graph outputs; in a function, also
+    of its inputs and outputs. Initializers are omitted: their tensors state type and shape.
     """
     values = list(graph.inputs) if function else []
     values += [value for node in graph for value in node.outputs if function or not value.is_graph_output()]
     return [value for value in values if value.name and _is_known(value)]
 
 
-def natural_annotations(graph: ir.Graph) -> list[ir.Value]:
-    """The values with a quantization annotation, in the order in which the writer lists them."""
+def list_default_annotations(graph: ir.Graph) -> list[ir.Value]:
+    """Return the values with a quantization annotation, in the order in which the writer lists the values."""
     values = [*graph.inputs, *graph.initializers.data.values(), *(value for node in graph for value in node.outputs)]
     return [value for value in dict.fromkeys(values) if value._metadata and value._metadata.get(QUANTIZATION_KEY)]
 
 
 def write_annotation(value: ir.Value, message: onnx.TensorAnnotation) -> None:
-    """Writes the quantization annotation of a value."""
+    """Write the quantization annotation of a value."""
     message.tensor_name = value.name or ""
     _write_metadata(value.meta[QUANTIZATION_KEY], message.quant_parameter_tensor_names)
-    carried: ValueRecord | None = record(value)
-    if carried is not None and carried.annotation is not None:
-        carried.annotation.restore(message)
+    value_record: ValueRecord | None = record(value)
+    if value_record is not None and value_record.annotation is not None:
+        value_record.annotation.restore(message)
 
 
-def _listed(graph: ir.Graph, natural: bool, function: bool = False) -> list[tuple[int | None, ir.Value]]:
-    """The values to list in ``value_info``, each with its place there where it has one of old."""
+def _list_infos(graph: ir.Graph, default: bool, function: bool = False) -> list[tuple[int | None, ir.Value]]:
+    """Return the values to list in ``value_info``, each with its index in the original file's list."""
     entries: list[tuple[int | None, ir.Value]] = []
-    by_nature = set(natural_infos(graph, function)) if natural else set()
-    of_graph: GraphRecord | None = record(graph)
-    if of_graph is not None and of_graph.listable is not None:
-        by_nature = {value for value in by_nature if value.name in of_graph.listable}
+    listed = set(list_default_infos(graph, function)) if default else set()
+    graph_record: GraphRecord | None = record(graph)
+    if graph_record is not None and graph_record.listable is not None:
+        listed = {value for value in listed if value.name in graph_record.listable}
     nodes = (value for node in graph for value in node.outputs)
     for value in dict.fromkeys((*graph.inputs, *graph.initializers.data.values(), *nodes)):
-        carried: ValueRecord | None = record(value)
-        place = None if carried is None else carried.listed
-        if place is not None or value in by_nature:
-            entries.append((place, value))
+        value_record: ValueRecord | None = record(value)
+        index = None if value_record is None else value_record.listed
+        if index is not None or value in listed:
+            entries.append((index, value))
     return entries
 
 
-def _write_infos(entries: list[tuple[int | None, ir.Value]], messages: Any, carried: GraphRecord | None) -> None:
-    strays = carried.infos if carried is not None else ()
-    names = {value.name for _, value in entries} if strays else set()
-    for entry in _in_place(entries, [stray for stray in strays if stray.kept or stray.message.name not in names]):
-        if isinstance(entry, Stray):
+def _write_infos(entries: list[tuple[int | None, ir.Value]], messages: Any, graph_record: GraphRecord | None) -> None:
+    unmatched = graph_record.infos if graph_record is not None else ()
+    names = {value.name for _, value in entries} if unmatched else set()
+    for entry in _merge_in_order(
+        entries, [entry for entry in unmatched if entry.always or entry.message.name not in names]
+    ):
+        if isinstance(entry, UnmatchedEntry):
             messages.append(entry.message)
         else:
             write_value(entry, messages.add(), "value_info")
 
 
-def _write_annotations(graph: ir.Graph, message: onnx.GraphProto, carried: GraphRecord | None) -> None:
+def _write_annotations(graph: ir.Graph, message: onnx.GraphProto, graph_record: GraphRecord | None) -> None:
     entries: list[tuple[int | None, ir.Value]] = []
-    for value in natural_annotations(graph):
-        of_value: ValueRecord | None = record(value)
-        entries.append((None if of_value is None else of_value.annotated, value))
-    strays = carried.annotations if carried is not None else ()
+    for value in list_default_annotations(graph):
+        value_record: ValueRecord | None = record(value)
+        entries.append((None if value_record is None else value_record.annotated, value))
+    unmatched = graph_record.annotations if graph_record is not None else ()
     names = {value.name for _, value in entries}
-    for entry in _in_place(
-        entries, [stray for stray in strays if stray.kept or stray.message.tensor_name not in names]
+    for entry in _merge_in_order(
+        entries, [entry for entry in unmatched if entry.always or entry.message.tensor_name not in names]
     ):
-        if isinstance(entry, Stray):
+        if isinstance(entry, UnmatchedEntry):
             message.quantization_annotation.append(entry.message)
         else:
             write_annotation(entry, message.quantization_annotation.add())
 
 
-def _in_place(entries: list[tuple[int | None, ir.Value]], strays: list[Stray]) -> Iterable[ir.Value | Stray]:
-    """Puts what has a place of old in that order, and the rest after it."""
-    placed: list[tuple[int, ir.Value | Stray]] = [(place, value) for place, value in entries if place is not None]
-    placed += [(stray.place, stray) for stray in strays]
-    placed.sort(key=lambda entry: entry[0])
-    return [*(entry for _, entry in placed), *(value for place, value in entries if place is None)]
+def _merge_in_order(
+    entries: list[tuple[int | None, ir.Value]], unmatched: list[UnmatchedEntry]
+) -> Iterable[ir.Value | UnmatchedEntry]:
+    """Return the entries that have an index in the original file, in its order, followed by the others."""
+    indexed: list[tuple[int, ir.Value | UnmatchedEntry]] = [
+        (index, value) for index, value in entries if index is not None
+    ]
+    indexed += [(entry.index, entry) for entry in unmatched]
+    indexed.sort(key=lambda pair: pair[0])
+    return [*(entry for _, entry in indexed), *(value for index, value in entries if index is None)]
 
 
 def _is_known(value: ir.Value) -> bool:
@@ -468,5 +475,5 @@ def _write_optional(message: Message, holder: Any, names: Iterable[str]) -> None
             setattr(message, name, value)
 
 
-def _encoded(text: str | bytes) -> bytes:
+def _encode(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()

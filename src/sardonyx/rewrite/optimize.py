@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.model import Loadable
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import pipeline, regression_gate, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
@@ -244,7 +244,7 @@ class _Original:
             require_structure(self._source)
         model = model_io.load(self._source)
         if model is self._source:
-            model = copy_of(model)
+            model = copy_model(model)
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
         wanted = self._opset if self._opset is not None or version is None else self._profile.opset(version)
         if wanted is not None and wanted != version:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import ShapeError
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.baked import repair
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
@@ -175,7 +175,7 @@ def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
             remedy = "Sizes are numbers ≥ 0, names, or None for an open size without a name."
             raise ShapeError(f"{shown(map(repr, strange))} is no size", where=name, remedy=remedy)
     try:
-        work = copy_of(model)
+        work = copy_model(model)
         open_negative_sizes(work)
         changed = _repaired(work, shapes)
         compare_with(model, changed)
@@ -187,7 +187,7 @@ def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
 
 def _plainer(model: ir.Model) -> ir.Model:
     """A copy in which the walk sees more: no sizes hidden in functions, or in shape arithmetic of constants."""
-    plain = copy_of(model)
+    plain = copy_model(model)
     transform(plain, select(passes=PLAINER), Settings())
     return plain
 

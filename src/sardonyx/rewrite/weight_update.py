@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 import onnx_ir as ir
 
 from sardonyx.errors import TypeMismatchError
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.weight_dependencies import Question, Record, Weight, tensor_of
 from sardonyx.rewrite.weight_digest import Contents
@@ -30,7 +30,7 @@ def watched(model: ir.Model, weights: Collection[ir.TensorProtocol]) -> tuple[ir
         model: The model, without bodies and functions.
         weights: The tensors to watch; those of texts are not.
     """
-    twin, record = copy_of(model), Record()
+    twin, record = copy_model(model), Record()
     chosen = {id(tensor) for tensor in weights if tensor.dtype != ir.DataType.STRING}
     for value in twin.graph.initializers.values():
         if id(value.const_value) in chosen:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from sardonyx.core.dim import Size
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.surgery.interface import substituted
 
 
@@ -19,7 +19,7 @@ def with_sizes(model: ir.Model, by_name: Mapping[str, int], by_denotation: Mappi
         by_name: Sizes by the name of a dimension; a name that no input has is passed over.
         by_denotation: Sizes by what a dimension denotes, as ``DATA_BATCH``.
     """
-    fixed = copy_of(model)
+    fixed = copy_model(model)
     meaning: dict[str, Size] = dict(by_name)
     for value in fixed.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):

@@ -92,7 +92,7 @@ WRONG = {
         "2:11",
         "multiple",
     ),
-    "wire to nowhere": ('ir_version: 8\n#@ wire graph.node[3]: "+Ac6"', "2:1", "no part of the model"),
+    "wire to nowhere": ('ir_version: 8\n#@ wire graph.node[3]: "+Ac6"', "2:1", "cannot restore"),
     "surrogate": ('doc_string: "\ud800"', "1:14", "surrogate"),
 }
 

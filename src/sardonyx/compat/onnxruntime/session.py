@@ -37,7 +37,7 @@ from sardonyx.compat.onnxruntime.unsupported import refuse
 from sardonyx.compat.onnxruntime.values import OrtValue, SparseTensor, numpy_of
 from sardonyx.errors import SardonyxError, UnsupportedError
 from sardonyx.model import load, save, to_proto
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.ops.registry import canonical
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.structure import require_structure
@@ -182,7 +182,7 @@ class InferenceSession(Edits):
         replaced = self._sess_options._arrays
         if not replaced:
             return self._given
-        model = copy_of(load(self._given))
+        model = copy_model(load(self._given))
         for name, array in replaced.items():
             if name not in model.graph.initializers:
                 raise InvalidArgument(f"there is no initializer {name!r} to replace.")

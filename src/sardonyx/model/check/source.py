@@ -137,7 +137,7 @@ def _of_bytes(content: memoryview | bytes) -> Source | None:
     """The source in a binary file; None where the file is not one (it may be text)."""
     token = secrets.token_hex(16)
     try:
-        skeleton, payloads = wire.take_out(content, _LEFT_IN_FILE, token)
+        skeleton, payloads = wire.extract_payloads(content, _LEFT_IN_FILE, token)
         proto = onnx.ModelProto.FromString(skeleton)
     except (ModelFileError, DecodeError):
         return None

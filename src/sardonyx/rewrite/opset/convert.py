@@ -9,7 +9,7 @@ from onnx_ir.passes.common import InlinePass
 
 from sardonyx.errors import InvalidModelError, OpsetConversionError, OptionError, SardonyxError
 from sardonyx.model import lower_ir_version
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
@@ -52,7 +52,7 @@ def convert_opset(
         OptionError: The operator set or IR version does not exist, or the model does not use the domain.
     """
     if opset is None:
-        converted = copy_of(model)
+        converted = copy_model(model)
     else:
         try:
             converted = Walk(model, domain).convert(opset)
@@ -69,7 +69,7 @@ def convert_opset(
 
 def _inlined(model: ir.Model) -> ir.Model:
     """A copy without functions; names inside of these give way to those of bodies, which the pass does not ask for."""
-    inlined = copy_of(model)
+    inlined = copy_model(model)
     names = Names(value_names(inlined))
     for function in inlined.functions.values():
         values = [*function.inputs, *(value for node in facts.nodes_of(function.graph) for value in node.outputs)]
@@ -96,7 +96,7 @@ class Walk:
                 remedy=f"It imports: {', '.join(d or 'ai.onnx' for d in model.opset_imports)}.",
             )
         self._require_legal(model)
-        self.model = copy_of(model)
+        self.model = copy_model(model)
         self._scopes = self._in_scopes()
         self._annotate()
 
@@ -314,4 +314,4 @@ class Walk:
         return True
 
 
-__all__ = ["Walk", "convert_opset", "copy_of"]
+__all__ = ["Walk", "convert_opset", "copy_model"]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
-from sardonyx.model.copying import copies_of
+from sardonyx.model.copying import copy_nodes
 from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.engine import Engine
@@ -182,7 +182,7 @@ def _made_together(
     constants = {value: tensor for value in read if (tensor := facts.constant_tensor(value)) is not None}
     if is_watched(constants.values()):
         # Folding takes the nodes apart, and they are evaluated again.
-        nodes, twins = copies_of(group)
+        nodes, twins = copy_nodes(group)
     else:
         nodes, twins = list(group), {value: value for value in (*constants, *frontier) if value is not None}
     inputs, outputs = [twins[value] for value in constants if value is not None], [twins[value] for value in frontier]

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, lower_ir_version
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import node_label
@@ -48,7 +48,7 @@ def extract(model: Loadable, outputs: Sequence[str], inputs: Sequence[str] | Non
             raise OptionError(f"named twice: {shown(twice)}", where=option)
     if not outputs:
         raise OptionError("names no tensor", where="outputs")
-    part = copy_of(model_io.load(model))
+    part = copy_model(model_io.load(model))
     listed = annotated(part)
     infer_shapes(part, strict=False)
     graph = part.graph

@@ -10,7 +10,7 @@ from sardonyx import model as model_io
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
 from sardonyx.model import Loadable
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.rewrite.opset.convert import convert_opset
@@ -46,7 +46,7 @@ def merge(models: Sequence[Loadable], links: Mapping[str, str] | None = None) ->
     loaded = [model_io.load(model) for model in models]
     if links:
         _require_ends(loaded, links)
-    copies = _aligned([copy_of(model) for model in loaded])
+    copies = _aligned([copy_model(model) for model in loaded])
     unused = dict(links) if links is not None else None
     joined = copies[0]
     for following in copies[1:]:

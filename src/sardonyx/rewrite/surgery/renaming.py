@@ -11,7 +11,7 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import OptionError, ShapeError
 from sardonyx.model import Loadable
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.names import node_names, value_names
 from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_values, shown, substituted, symbols_in
 
@@ -35,7 +35,7 @@ def rename(
     Raises:
         OptionError: An old name does not exist, or a new one is taken or empty.
     """
-    renamed = copy_of(model_io.load(model))
+    renamed = copy_model(model_io.load(model))
     if values:
         _check(values, set(value_names(renamed)), "tensor")
         rename_values(renamed, values)

@@ -10,7 +10,7 @@ from sardonyx import model as model_io
 from sardonyx.core.rules.type_rules import same_type
 from sardonyx.errors import EditError, ShapeError
 from sardonyx.model import Loadable
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.ops import inference
 from sardonyx.ops.graph import declared_type, node_label
 from sardonyx.rewrite.names import Names, node_names, value_names
@@ -42,7 +42,7 @@ def attach(
     Returns:
         The attachment's name.
     """
-    second = _aligned(copy_of(model_io.load(other)), model)
+    second = _aligned(copy_model(model_io.load(other)), model)
     taken = {node.meta.get(_KEY) for node in model.graph} - {None}
     if name in taken:
         raise EditError("there is an attachment of this name.", where=str(name))

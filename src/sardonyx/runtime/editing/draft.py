@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import EditError, InvalidModelError, TypeMismatchError
 from sardonyx.model import Loadable
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.ops import inference, registry
 from sardonyx.ops.graph import node_label
 from sardonyx.rewrite import facts
@@ -38,7 +38,7 @@ class Draft:
 
     def __init__(self, model: ir.Model) -> None:
         with collector_paused():
-            self.model = copy_of(model)
+            self.model = copy_model(model)
             self._refresh()
         self.said: list[str] = []
         self.structural = False

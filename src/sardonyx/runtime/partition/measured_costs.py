@@ -22,7 +22,7 @@ import onnx_ir as ir
 from sardonyx.base.artifact_store import digest, store
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import EvaluationError, SardonyxError, UnsupportedError
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.rewrite import measure
 from sardonyx.runtime.partition.assignment import CROSSING_SECONDS, Group, assigned, grouped
@@ -121,7 +121,7 @@ def _feeds(model: ir.Model) -> dict[str, Any] | None:
             raise EvaluationError(error.problem, where=error.where) from error
 
     try:
-        return dict(measure.draw(copy_of(model), run)[0])
+        return dict(measure.draw(copy_model(model), run)[0])
     except SardonyxError as error:
         _log.info("providers are not measured, estimates decide: %s", error)
         return None

@@ -13,7 +13,7 @@ from sardonyx.core.eval.interpreter import match_type
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.types import STRING, TensorType, Type, numpy_dtype
 from sardonyx.errors import OptionError, ResourceError, SizeLimitError
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type
 from sardonyx.rewrite.inference import infer_shapes
@@ -50,7 +50,7 @@ class Partitioned:
     """
 
     def __init__(self, model: ir.Model, options: SessionOptions, name: str | None = None) -> None:
-        self._model = copy_of(model)
+        self._model = copy_model(model)
         _forget_symbols(self._model)
         try:
             infer_shapes(self._model, strict=False)

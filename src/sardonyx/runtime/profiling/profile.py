@@ -22,7 +22,7 @@ from sardonyx.compiler.target.description import host as host_target
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
-from sardonyx.model.copying import copy_of
+from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import measure
 from sardonyx.runtime.compiled.native_provider import NativeRunner
 from sardonyx.runtime.live.model_version import Version
@@ -388,7 +388,7 @@ def drawn_feeds(
         OptionError: The model has no such open size.
         EvaluationError: It runs on none of those drawn.
     """
-    own = copy_of(model) if isinstance(model, ir.Model) else model
+    own = copy_model(model) if isinstance(model, ir.Model) else model
     if sizes is not None:
         return measure.draw_at(own, sizes)
 
