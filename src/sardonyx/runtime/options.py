@@ -24,9 +24,6 @@ AUTO = "auto"
 Compile = Literal["wait", "background", "off"]
 """When a session compiles: before it is there, while it already answers, or never."""
 
-Interim = Literal["onnxruntime", "reference"]
-"""What answers while a model is compiled in the background."""
-
 Named = str | tuple[str, Mapping[str, Any]] | Provider
 """A provider: by name, by name with options of its own, or as it is."""
 
@@ -54,10 +51,6 @@ class SessionOptions:
             going over to it and back costs more than it gains. What none of them takes goes to numpy.
         compile: ``"background"`` answers at once, and from compiled code when that is ready; ``"wait"`` compiles first;
             ``"off"`` never does. What ``SARDONYX_COMPILE`` says, else ``"background"``.
-        interim: What answers while the model is compiled in the background: ``"reference"``, numpy; or
-            ``"onnxruntime"``, that is ONNX Runtime where its package is installed, it takes the whole model, means the
-            same by every operator, and answers sooner; else numpy. None for ONNX Runtime where no providers are named,
-            and numpy where they are.
         threads: How many threads compute; None for what the process may use.
         optimization: How much the model is rewritten before it runs: ``"none"``, ``"basic"`` (rewrites that keep every
             bit) or ``"all"``.
@@ -86,7 +79,6 @@ class SessionOptions:
 
     providers: Sequence[Named] = PROVIDERS
     compile: Compile = field(default_factory=_compile_from_environment)
-    interim: Interim | None = None
     threads: int | None = None
     optimization: OptimizationLevel = "all"
     profiling: bool = False
@@ -116,9 +108,6 @@ class SessionOptions:
             if getattr(self, name) not in get_args(kind):
                 allowed = f"There are: {', '.join(get_args(kind))}."
                 raise OptionError(f"there is no {getattr(self, name)!r}.", where=name, remedy=allowed)
-        if self.interim not in (None, *get_args(Interim)):
-            remedy = f"There are: {', '.join(get_args(Interim))}."
-            raise OptionError(f"there is no {self.interim!r}.", where="interim", remedy=remedy)
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"{self.threads} cannot compute.", where="threads")
         for name in ("max_memory", "max_loop_iterations", "timeout"):
@@ -158,14 +147,6 @@ class SessionOptions:
     def compiles(self) -> bool:
         """Whether compiled code of the whole model is asked for."""
         return self.is_plain and "native" in self.providers and self.compile != "off"
-
-    @property
-    def interim_provider(self) -> Interim:
-        """What answers while the model is compiled, where it can."""
-        if self.interim is not None:
-            return self.interim
-        # Whoever names providers, if only those that are there without it, means those.
-        return "onnxruntime" if self.providers is PROVIDERS else "reference"
 
     @property
     def provider_names(self) -> tuple[str, ...]:

@@ -30,16 +30,13 @@ class Placement:
     reason: str
 
 
-def placed(
-    model: ir.Model, program: Program | None, not_compiled: str, otherwise: str = "reference"
-) -> list[Placement]:
+def placed(model: ir.Model, program: Program | None, not_compiled: str) -> list[Placement]:
     """Where the nodes of a model run that no other provider shares.
 
     Args:
         model: The model.
         program: What it is compiled to; None where it is not.
         not_compiled: Why not.
-        otherwise: Who runs it then.
     """
     # What is restored from the store has nothing left to the interpreter.
     host = (
@@ -53,7 +50,7 @@ def placed(
         if is_constant_node(node):
             where, reason = "", "a constant, wherever it is read"
         elif program is None:
-            where, reason = otherwise, not_compiled
+            where, reason = "reference", not_compiled
         elif names:
             where, reason = "reference", host[names[0]]
         else:

@@ -28,7 +28,7 @@ from sardonyx.runtime.live.live_model import Live, When
 from sardonyx.runtime.live.model_version import Version
 from sardonyx.runtime.live.transaction import Edit, Edits
 from sardonyx.runtime.metadata import Metadata
-from sardonyx.runtime.options import Compile, Interim, Named, SessionOptions
+from sardonyx.runtime.options import Compile, Named, SessionOptions
 from sardonyx.runtime.placement import Placement
 from sardonyx.runtime.profiling.profile import Nodes, Profile, drawn_feeds, profile
 from sardonyx.runtime.profiling.timeline import Timeline
@@ -48,9 +48,6 @@ class Session(Edits):
             more than the outputs.
         compile: ``"background"`` answers at once, and from compiled code when that is ready; ``"wait"`` compiles first;
             ``"off"`` never does. By default what ``SARDONYX_COMPILE`` says, else ``"background"``.
-        interim: What answers while the model is compiled in the background: ``"reference"``, numpy, or
-            ``"onnxruntime"`` where it can, see :class:`SessionOptions`, which is the default where no providers are
-            named.
         threads: How many threads compute; by default what the process may use.
         max_memory: Most bytes of values alive at a time in a run; the machine's memory by default.
         max_loop_iterations: Most iterations of any one loop; no limit by default.
@@ -79,7 +76,6 @@ class Session(Edits):
         *,
         providers: Sequence[Named] | None = None,
         compile: Compile | None = None,
-        interim: Interim | None = None,
         threads: int | None = None,
         max_memory: int | None = None,
         max_loop_iterations: int | None = None,
@@ -91,7 +87,7 @@ class Session(Edits):
         self._options = SessionOptions.of(
             options,
             {
-                "providers": providers, "compile": compile, "interim": interim, "threads": threads,
+                "providers": providers, "compile": compile, "threads": threads,
                 "max_memory": max_memory, "max_loop_iterations": max_loop_iterations, "timeout": timeout,
                 "denormals": denormals, **further,
             },

@@ -87,16 +87,9 @@ class ModelSource:
         return self._model
 
     @property
-    def size(self) -> int:
-        """What its file, or the contents given, take; 0 where a model in memory was given."""
-        if isinstance(self._given, bytes):
-            return len(self._given)
-        return 0 if self._state is None else self._state[2]
-
-    @property
     def has_name(self) -> bool:
         """Whether the model has contents that can name it, and becomes what this package alone makes of it."""
-        return (isinstance(self._given, bytes) or self._state is not None) and is_standard()
+        return (isinstance(self._given, bytes) or self._state is not None) and _is_standard()
 
     @property
     def is_named_soon(self) -> bool:
@@ -109,21 +102,6 @@ class ModelSource:
             return known_contents(self._path) is not None
         except OSError:  # Who reads it says what is wrong with it.
             return True
-
-    def plain(self) -> bytes | str | None:
-        """The bytes of the model, or the path of its file, as it was given, for somebody else to read.
-
-        None where it was given in memory, and where it names files of external data, which only this package opens.
-
-        Raises:
-            ModelFileError: The file is another since it was loaded.
-        """
-        if any(self._is_elsewhere(tensor) for tensor in _tensors(self.model)):
-            return None
-        if isinstance(self._given, bytes):
-            return self._given
-        self._require_state()
-        return self._path or None
 
     def _is_elsewhere(self, tensor: Any) -> bool:
         """Whether a tensor is in another file."""
@@ -176,7 +154,7 @@ class ModelSource:
         return os.fspath(self._given) if isinstance(self._given, (str, os.PathLike)) else ""
 
 
-def is_standard() -> bool:
+def _is_standard() -> bool:
     """Whether operators and rewriting are the package's alone, so that a digest of it names them."""
     modules = {rule.module for rules in REGISTRY.values() for rule in rules}
     modules.update(sweep.rule.module for sweep in SWEEPS.values())

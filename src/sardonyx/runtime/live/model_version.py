@@ -44,8 +44,6 @@ from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.partition.partitioned_model import Partitioned
 from sardonyx.runtime.placement import Placement, placed
 from sardonyx.runtime.value_info import ValueInfo
-from sardonyx.runtime.warmup.warmup_cost import NAME as INTERIM
-from sardonyx.runtime.warmup.warmup_engine import Interim, foresee, interim
 
 
 class Version:
@@ -70,7 +68,6 @@ class Version:
     """
 
     _is_compiled_file: bool
-    _interim: Interim | None
 
     def __init__(self, given: Loadable, options: SessionOptions) -> None:
         if (options.free_dimensions or options.free_denotations) and not is_compiled_file(given):
@@ -85,15 +82,8 @@ class Version:
         if self._is_kept and (waits or self._source.is_named_soon) and self._restore():
             self._end_compiling()
             return
-        behind = options.compiles and not waits
-        if behind:
-            foresee(self._source, options)
         with collector_paused():
             self._declare()
-            if behind:
-                self._interim = interim(self._source, options)
-            if self._interim is not None:
-                self._interim.begin()
             if self.partitioned is None:
                 self._interpreter()
         if not options.compiles:
@@ -129,7 +119,6 @@ class Version:
         self._loading = threading.Lock()
         self._compiled = threading.Event()
         self._first_call = FirstCall()
-        self._interim = None
         self._is_compiled_file = is_compiled_file(given)
         self._variants = self._no_variants()
         self._specialized: Specialized | None = None
@@ -185,9 +174,7 @@ class Version:
         """Where each node of the main graph runs, and why, as it is now."""
         if self.partitioned is not None:
             return self.partitioned.placement
-        native, interim = self.native, self._interim
-        if native is None and interim is not None and interim.answers:
-            return placed(self.model, None, "compiling is under way", INTERIM)
+        native = self.native
         program = native.program if native is not None else None
         if self._specialized is not None:
             program = self._specialized.latest
@@ -240,9 +227,6 @@ class Version:
                 found = self._variants.run(output_names, feeds, context, self._variant)
                 if found is not None:
                     return found
-        interim = self._interim
-        if interim is not None and (found := interim.run(output_names, feeds, context)) is not None:
-            return found
         return self._interpreter().run(output_names, feeds, context)
 
     def bind(
@@ -370,8 +354,7 @@ class Version:
         self._end_compiling()
 
     def _end_compiling(self) -> None:
-        """Compiling is over, and what answered meanwhile is freed when its calls have ended."""
-        self._interim = None
+        """Compiling is over."""
         self._compiled.set()
 
     def compile(self, like: NativeModel | None = None) -> None:

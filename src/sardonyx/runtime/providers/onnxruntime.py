@@ -75,7 +75,7 @@ def _kernels(provider: str) -> Kernels | None:
     return table or None
 
 
-def serialized(model: ir.Model) -> bytes:
+def _serialize(model: ir.Model) -> bytes:
     """A model as the bytes of a file.
 
     Raises:
@@ -91,17 +91,17 @@ class OnnxRuntimeRunner:
     """A model as a session of ONNX Runtime.
 
     Args:
-        model: The bytes of the model, or the path of its file.
-        inputs: The names of its inputs, in the order in which they will be given.
-        outputs: The names of what is asked for.
-        provider: Made it.
+        model: The bytes of the model.
+        inputs: The names of its inputs, in the order of the values of a run.
+        outputs: The names of the results.
+        provider: The provider that compiles the model.
 
     Raises:
         UnsupportedError: ONNX Runtime refuses it.
     """
 
     def __init__(
-        self, model: bytes | str, inputs: Sequence[str], outputs: Sequence[str], provider: OnnxRuntimeProvider
+        self, model: bytes, inputs: Sequence[str], outputs: Sequence[str], provider: OnnxRuntimeProvider
     ) -> None:
         runtime = provider.runtime
         self._options = runtime.RunOptions
@@ -214,7 +214,7 @@ class OnnxRuntimeProvider:
             UnsupportedError: ONNX Runtime refuses it.
         """
         inputs, outputs = ([str(value.name) for value in values] for values in (part.graph.inputs, part.graph.outputs))
-        return OnnxRuntimeRunner(serialized(part), inputs, outputs, self)
+        return OnnxRuntimeRunner(_serialize(part), inputs, outputs, self)
 
 
 def _without_kernel(node: ir.Node, version: int, kernels: Kernels) -> str:

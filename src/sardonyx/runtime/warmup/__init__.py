@@ -1,1 +1,0 @@
-"""First answers while native code is compiled."""
