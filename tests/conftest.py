@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sardonyx.ops.registry import defined_by_users, remove
+from sardonyx.ops.registry import remove, user_operators
 from sardonyx.rewrite import rules
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
@@ -56,9 +56,9 @@ def pytest_collection() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     known, sweeps = {name: list(found) for name, found in REGISTRY.items()}, dict(SWEEPS)
-    operators = set(defined_by_users())
+    operators = set(user_operators())
     yield
-    for domain, name in set(defined_by_users()) - operators:
+    for domain, name in set(user_operators()) - operators:
         remove(name, domain=domain)
     REGISTRY.clear()
     REGISTRY.update(known)

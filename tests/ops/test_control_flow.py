@@ -103,7 +103,7 @@ def test_scans_go_along_any_axis_either_way(
 
 
 def test_sequences_of_other_lengths_are_not_scanned_together() -> None:
-    with pytest.raises(ShapeError, match="scanned together"):
+    with pytest.raises(ShapeError, match="expected scanned sequences of one length"):
         x = np.ones((2, 3, 2), np.float32)
         run(SCAN.format(attributes=""), h=np.ones((3, 2), np.float32), x=x, z=x[:1])
 

@@ -44,7 +44,7 @@ def test_by_a_value_in_between() -> None:
 
 
 def test_what_it_hangs_on_must_be_given() -> None:
-    with pytest.raises(InvalidModelError, match="hangs on the input 'b', which is not given"):
+    with pytest.raises(InvalidModelError, match="depends on the input 'b', which is not an argument"):
         session(xs=("a",)).run(None, {"a": A, "b": B})
 
 

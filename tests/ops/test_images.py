@@ -52,7 +52,7 @@ def test_an_image_of_too_many_pixels_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(InvalidModelError, match="pixel format"):
+    with pytest.raises(InvalidModelError, match="unknown pixel_format"):
         eager("ImageDecoder", [encoded(PIXELS)], pixel_format="YUV")
 
 

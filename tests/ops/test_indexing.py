@@ -167,13 +167,13 @@ def test_counted_sizes_are_symbols_of_their_own() -> None:
         ("ScatterElements", [X, ints([[4]]), X[:1, :1, :1]], {"axis": 2}, "index 4 is out of range"),
         ("ScatterND", [X, ints([2]), X[:1]], {}, "index 2 is out of range"),
         ("ScatterND", [X, ints([0]), X], {}, "equal shapes"),
-        ("ScatterND", [X, ints([0]), X[:1]], {"reduction": "sub"}, "no reduction 'sub'"),
+        ("ScatterND", [X, ints([0]), X[:1]], {"reduction": "sub"}, "unknown reduction 'sub'"),
         ("TopK", [X, ints(5)], {}, "the first 5 of 4"),
         ("TopK", [X, ints(-1)], {}, "not negative"),
         ("TopK", [X, ints(1, 1)], {}, "is one number"),
         ("Compress", [X, np.ones(3, np.bool_)], {"axis": 0}, "index 2 is out of range"),
         ("TensorScatter", [X, X[:, :2], ints(2, 0)], {"axis": 1}, "index 3 is out of range"),
-        ("TensorScatter", [X, X], {"axis": 0}, "Axis 0 is the batch"),
+        ("TensorScatter", [X, X], {"axis": 0}, "other than the batch axis 0"),
     ],
 )
 def test_what_has_no_answer(name: str, arrays: list[Any], attributes: dict[str, Any], problem: str) -> None:

@@ -140,16 +140,16 @@ def test_center_crop_pad(size: int, known: str | None) -> None:
 @pytest.mark.parametrize(
     ("name", "arrays", "attributes", "problem"),
     [
-        ("Slice", [X, ints(0), ints(1), ints(0), ints(0)], {}, "A step is not 0"),
+        ("Slice", [X, ints(0), ints(1), ints(0), ints(0)], {}, "Use one nonzero step"),
         ("Slice", [X, ints(0), ints(1), ints(2)], {}, "out of range for rank 2"),
         ("Slice", [X, ints(0, 0), ints(1, 1), ints(0, -2)], {}, "occurs twice"),
-        ("Slice", [X, ints(0, 0), ints(1)], {}, "a place for each axis"),
-        ("Slice", [X], {"starts": [0], "ends": [1, 2], "opset": 1}, "1 starts, 2 ends"),
-        ("Pad", [X, ints(1, 1)], {}, "2 margins are given for 2 axes"),
+        ("Slice", [X, ints(0, 0), ints(1)], {}, "a position input of Slice has shape"),
+        ("Slice", [X], {"starts": [0], "ends": [1, 2], "opset": 1}, "as many starts as ends and axes, got 1, 2"),
+        ("Pad", [X, ints(1, 1)], {}, "expected 4 pads for 2 axes, got 2"),
         ("Pad", [X, ints(-5, 0, 0, 0)], {}, "more than the 4 there are"),
         ("Pad", [X[:0], ints(1, 0, 0, 0)], {"mode": "edge"}, "out of range for an axis of 0"),
-        ("Pad", [X, ints(1, 0, 0, 0)], {"mode": "mirror"}, "no mode 'mirror'"),
-        ("CenterCropPad", [X, ints(1)], {}, "1 sizes are given for 2 axes"),
+        ("Pad", [X, ints(1, 0, 0, 0)], {"mode": "mirror"}, "unknown mode 'mirror'"),
+        ("CenterCropPad", [X, ints(1)], {}, "expected 2 sizes, one for each axis, got 1"),
         ("CenterCropPad", [X, ints(1, -1)], {}, "not negative"),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_host_function_is_found_by_its_module_alone(
 @pytest.mark.usefixtures("nothing_more")
 @pytest.mark.parametrize("module", ["sardonyx.ops.definitions.nowhere", "this", "sardonyx.ops.definitions.ml.maps"])
 def test_no_other_module_is_imported_for_one_that_is_not_there(module: str) -> None:
-    with pytest.raises(UnsupportedError, match="no such host function"):
+    with pytest.raises(UnsupportedError, match="unknown host function"):
         registry.host_function("ai.onnx.ml", "Nonesuch", 1, (True,), module)
     assert "this" not in sys.modules
 
@@ -48,7 +48,7 @@ def test_the_index_says_which_modules_define_an_operator() -> None:
     registry.load()
     defined: dict[tuple[str, str], set[str]] = {}
     for each in registry.all_operators():
-        if not each.user:
+        if not each.is_user_defined:
             defined.setdefault((each.domain, each.name), set()).add(each.module)
     told = {(domain, name): set(modules) for domain, names in INDEX.items() for name, modules in names.items()}
     assert told == defined, "run tools/make_operator_index.py"

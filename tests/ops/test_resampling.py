@@ -148,9 +148,9 @@ def test_texts_are_taken_and_not_interpolated() -> None:
     assert eager("Resize", [words, None, scales(1, 1, 1, 2)])[0].tolist() == [[[list("aabb"), list("ccdd")]]]
     grid = np.array([[[[-1, -1], [1, 1]]]], np.float32)
     assert eager("GridSample", [words, grid], mode="nearest", align_corners=1)[0].tolist() == [[[["a", "d"]]]]
-    with pytest.raises(TypeMismatchError, match="texts cannot be interpolated"):
+    with pytest.raises(TypeMismatchError, match="strings cannot be interpolated"):
         eager("Resize", [words, None, scales(1, 1, 1, 2)], mode="linear")
-    with pytest.raises(TypeMismatchError, match="texts cannot be interpolated"):
+    with pytest.raises(TypeMismatchError, match="strings cannot be interpolated"):
         eager("GridSample", [words, grid])
 
 

@@ -53,7 +53,7 @@ def quiet() -> Iterator[None]:
 def draws(model: Any) -> bool:
     imports = {each.domain: each.version for each in model.opset_import}
     found = [find(node.domain, node.op_type, imports.get(node.domain, 1)) for node in model.graph.node]
-    return any(each is not None and each.draws for each in found)
+    return any(each is not None and each.is_random for each in found)
 
 
 def check(case: Any, seed: int) -> None:

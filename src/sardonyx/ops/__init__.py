@@ -1,4 +1,4 @@
-"""Every ONNX operator, written once over Core: see :mod:`.registry` for how, :mod:`.definitions` for what."""
+"""ONNX operators, defined once over Core and registered in :mod:`.registry`."""
 
 from sardonyx.ops.registry import Operator, all_operators, find, host_operator, operator
 

@@ -1,7 +1,7 @@
-"""Element types that ONNX Runtime's own operators take: the standard has no schemas for them.
+"""Element types of ONNX Runtime's contributed operators, for which the standard has no schemas.
 
-Source: the schemas of ONNX Runtime 1.32. Each line holds a type, or the variable for one, for every input; then what
-the variables may be. The last input may occur any number of times, of any of its types, where dots follow it.
+Source: the schemas of ONNX Runtime 1.32. Each line lists a type or a type variable for every input, then the
+types of each variable. Dots after the last input mark a variadic input, each operand of any of its types.
 """
 
 from __future__ import annotations
@@ -83,4 +83,4 @@ CONTRIBUTED = {
         ),
     },
 }
-"""Inputs and types by domain and operator."""
+"""Signature lines by domain and operator."""

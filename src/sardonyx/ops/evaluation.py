@@ -1,4 +1,4 @@
-"""Nodes computed on known tensors, without a model around them: what constant folding and conversion ask for."""
+"""Evaluation of nodes on constant tensors, for constant folding and opset conversion."""
 
 from __future__ import annotations
 
@@ -29,25 +29,27 @@ def evaluate_nodes(
     max_memory: int | None = MEMORY,
     timeout: float | None = SECONDS,
 ) -> dict[ir.Value, np.ndarray]:
-    """Compute nodes, each of which reads known tensors and results of earlier ones.
+    """Compute nodes on constant tensors and return the requested results.
 
     Args:
-        nodes: The nodes, in order; bodies may not read values from around them.
-        outputs: Results that are asked for.
-        known: The tensor of a value that no node here computes; None without one.
-        imports: Versions of operator sets by domain, ``ai.onnx`` as the empty text.
+        nodes: The nodes, in topological order; bodies may not read values of an outer scope.
+        outputs: Results to return.
+        known: Returns the tensor of a value that no node here computes; None if the value is unknown.
+        imports: Versions of operator sets by domain, ``ai.onnx`` as the empty string.
         max_memory: Most bytes of values alive at a time.
         timeout: Most seconds.
 
     Raises:
         UnsupportedError: An operator has no definition here.
         ExecutionError: A node has no result for these values.
-        ResourceError: A limit is passed.
+        ResourceError: A limit is exceeded.
     """
     preparer = Preparer({})
     steps = [preparer.step(node, imports) for node in nodes]
     if preparer.missing:
-        raise UnsupportedError(f"there is no definition of {', '.join(preparer.missing)}.", where=node_label(nodes[0]))
+        raise UnsupportedError(
+            f"operators without a definition: {', '.join(preparer.missing)}.", where=node_label(nodes[0])
+        )
     frame = Frame(None)
     with running(RunContext(max_memory=max_memory, timeout=timeout)):
         for step in steps:
@@ -55,7 +57,7 @@ def evaluate_nodes(
                 if value is not None and value not in frame.values:
                     frame.values[value] = _constant(value, known(value))
             call_step(step, frame)
-        return {value: np.asarray(_found(frame.values[value]).known) for value in outputs}
+        return {value: np.asarray(_require(frame.values[value]).known) for value in outputs}
 
 
 def _constant(value: ir.Value, array: np.ndarray | None) -> Value:
@@ -65,7 +67,7 @@ def _constant(value: ir.Value, array: np.ndarray | None) -> Value:
     return array_constant(array, dtype, value.name or "")
 
 
-def _found(value: Value | None) -> Value:
+def _require(value: Value | None) -> Value:
     if value is None:
-        raise UnsupportedError("a result that was asked for is not there.")
+        raise UnsupportedError("a requested optional result is missing.")
     return value

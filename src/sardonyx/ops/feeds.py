@@ -1,4 +1,4 @@
-"""What a caller feeds and gets: arrays, lists, dicts and None, to known values and back."""
+"""Conversion between the values of callers (arrays, lists, dicts, None) and known Core values."""
 
 from __future__ import annotations
 
@@ -23,88 +23,89 @@ from sardonyx.core.ir.types import (
 from sardonyx.errors import FeedError
 
 
-def as_value(fed: Any, declared: Type | None, name: str) -> Value:
-    """What was fed, as a known value of the type declared.
+def as_value(feed: Any, declared: Type | None, name: str) -> Value:
+    """Return a feed as a known value of the declared type.
 
     Raises:
-        FeedError: It is of another kind.
+        FeedError: The feed is of another kind.
     """
     match declared:
         case SequenceType():
-            if not isinstance(fed, (list, tuple)):
-                raise FeedError(f"a list is needed for {declared}, not {type(fed).__name__}.", where=name)
-            return known([as_value(item, declared.element, name).known for item in fed], declared)
+            if not isinstance(feed, (list, tuple)):
+                raise FeedError(f"expected a list for {declared}, got {type(feed).__name__}.", where=name)
+            return known([as_value(item, declared.element, name).known for item in feed], declared)
         case OptionalType():
-            return known(None if fed is None else as_value(fed, declared.element, name).known, declared)
+            return known(None if feed is None else as_value(feed, declared.element, name).known, declared)
         case MapType():
-            if not isinstance(fed, Mapping):
-                raise FeedError(f"a dict is needed for {declared}, not {type(fed).__name__}.", where=name)
-            return known(_map_of(fed, declared), declared)
-    if fed is None or isinstance(fed, (list, tuple, dict)):
-        raise FeedError(f"an array is needed, not {type(fed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
-    array = _array_of(fed, name)
+            if not isinstance(feed, Mapping):
+                raise FeedError(f"expected a dict for {declared}, got {type(feed).__name__}.", where=name)
+            return known(_to_map(feed, declared), declared)
+    if feed is None or isinstance(feed, (list, tuple, dict)):
+        raise FeedError(f"expected an array, got {type(feed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
+    array = _to_array(feed, name)
     if array.dtype.kind in "SU":
         array = array.astype(object)
     dtype = dtype_of(array) if array.dtype != object else None
     if dtype is None:
         flat = [w.decode() if isinstance(w, bytes) else w for w in array.ravel().tolist()]
         if other := next((w for w in flat if not isinstance(w, str)), None):
-            raise FeedError(f"an array of numbers or texts is needed, not of {type(other).__name__}.", where=name)
+            raise FeedError(
+                f"expected an array of numbers or strings, got elements of type {type(other).__name__}.", where=name
+            )
         words = np.empty(len(flat), object)
         words[:] = flat
         return constant(words.reshape(array.shape), STRING)
     if isinstance(declared, TensorType) and declared.dtype != dtype:
         raise FeedError(
-            f"elements are {dtype.name.lower()}, and {declared.dtype.name.lower()} is needed.",
+            f"expected elements of type {declared.dtype.name.lower()}, got {dtype.name.lower()}.",
             where=name,
             remedy="Convert the array with `astype`.",
         )
     return constant(array.astype(array.dtype.newbyteorder("="), order="C", copy=False))
 
 
-def shared_array(fed: Any, name: str) -> np.ndarray:
-    """The array itself, or the one over the memory of whoever speaks DLPack.
+def shared_array(feed: Any, name: str) -> np.ndarray:
+    """Return the array itself, or a view of the memory that an object exports over DLPack.
 
     Raises:
-        FeedError: It is neither, or does not give its memory away.
+        FeedError: The object is neither an array nor a DLPack exporter, or refuses to export its memory.
     """
-    if isinstance(fed, np.ndarray):
-        return fed
-    if not hasattr(fed, "__dlpack__"):
-        raise FeedError(f"an array is needed, not {type(fed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
+    if isinstance(feed, np.ndarray):
+        return feed
+    if not hasattr(feed, "__dlpack__"):
+        raise FeedError(f"expected an array, got {type(feed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
     try:
-        return from_dlpack(fed)
+        return from_dlpack(feed)
     except (BufferError, RuntimeError) as error:
-        raise FeedError(f"the {type(fed).__name__} cannot be read: {error}.", where=name) from error
+        raise FeedError(f"the {type(feed).__name__} cannot be read: {error}.", where=name) from error
 
 
-def _array_of(fed: Any, name: str) -> np.ndarray:
-    """An array of what was fed; over the same memory, unless it lies where numpy does not read and tells numpy so."""
-    if isinstance(fed, (np.ndarray, np.generic)) or not hasattr(fed, "__dlpack__"):
-        return np.asarray(fed)
+def _to_array(feed: Any, name: str) -> np.ndarray:
+    """Return a feed as an array over the same memory, or as a copy if numpy can only convert the feed."""
+    if isinstance(feed, (np.ndarray, np.generic)) or not hasattr(feed, "__dlpack__"):
+        return np.asarray(feed)
     try:
-        return shared_array(fed, name)
+        return shared_array(feed, name)
     except FeedError:
-        if not hasattr(fed, "__array__"):
+        if not hasattr(feed, "__array__"):
             raise
         try:
-            return np.asarray(fed)
+            return np.asarray(feed)
         except (TypeError, RuntimeError):
             pass
         raise
 
 
-def _map_of(fed: Mapping[Any, Any], declared: MapType) -> dict[Any, Any]:
-    """A map with numbers of the type declared."""
+def _to_map(feed: Mapping[Any, Any], declared: MapType) -> dict[Any, Any]:
     if not isinstance(declared.value, TensorType) or declared.value.dtype == STRING:
-        return dict(fed)
+        return dict(feed)
     number = numpy_dtype(declared.value.dtype).type
-    return {key: number(value) for key, value in fed.items()}
+    return {key: number(value) for key, value in feed.items()}
 
 
-def returned(value: Value) -> Any:
-    """A result for the caller to keep: an array of its own."""
-    found = value.known
-    if isinstance(found, np.ndarray):
-        return found.copy()
-    return found
+def to_python(value: Value) -> Any:
+    """Return a result for the caller; arrays are copied, so that the caller owns them."""
+    result = value.known
+    if isinstance(result, np.ndarray):
+        return result.copy()
+    return result

@@ -1,7 +1,7 @@
-"""ONNX graphs over Core: nodes called one after another, on values that are known (a run) or not (a trace).
+"""ONNX graphs over Core: nodes are called in order, on known values (a run) or on traced ones.
 
-``prepare`` looks up every operator and attribute once; a prepared graph is called with values for its inputs. A node's
-bodies become functions that the operator's definition calls, and see the values around them.
+``prepare`` looks up every operator and attribute once; a prepared graph is called with values for its inputs. The
+bodies of a node become functions that the operator's definition calls, and read the values of enclosing graphs.
 """
 
 from __future__ import annotations
@@ -39,58 +39,58 @@ _GRAPH, _GRAPHS, _INTS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.Att
 
 
 def node_label(node: ir.Node) -> str:
-    """A node for messages: its name or its first output, and its operator."""
+    """Return a node's label for messages: its name or first output, and its operator."""
     name = node.name or next((f"-> {output.name}" for output in node.outputs if output.name), "")
     domain = f"{node.domain}." if canonical(node.domain) else ""
     return f"node {name} ({domain}{node.op_type})"
 
 
 def _call_label(node: ir.Node, inputs: Sequence[Value | None]) -> str:
-    """A node for messages, with the types of what it is given."""
-    given = [
+    """Return a node's label for messages, with the types of its inputs."""
+    types = [
         f"{tensor.name}: {value.type}"
         for tensor, value in zip(node.inputs, inputs, strict=False)
         if tensor is not None and value is not None
     ]
-    return node_label(node) + (f", given {', '.join(given)}" if given else "")
+    return node_label(node) + (f", given {', '.join(types)}" if types else "")
 
 
 Caller = Callable[["PreparedGraph", Sequence[Value | None], "Frame"], tuple[Value, ...]]
-"""How a body is called."""
+"""Function that calls a body: from the body, its arguments and the enclosing frame to its results."""
 
 
 class Frame:
-    """The values of one call of a graph, within those of the graph around it."""
+    """Values of one call of a graph, with the frame of the enclosing graph."""
 
-    __slots__ = ("around", "attributes", "values")
+    __slots__ = ("attributes", "parent", "values")
 
-    def __init__(self, around: Frame | None, attributes: Mapping[str, Any] | None = None) -> None:
-        self.around = around
+    def __init__(self, parent: Frame | None, attributes: Mapping[str, Any] | None = None) -> None:
+        self.parent = parent
         self.values: dict[ir.Value, Value | None] = {}
-        self.attributes: Mapping[str, Any] | None = around.attributes if attributes is None and around else attributes
+        self.attributes: Mapping[str, Any] | None = parent.attributes if attributes is None and parent else attributes
 
     def find(self, value: ir.Value) -> Value | None:
-        """The value here or around.
+        """Return a value of this frame or of an enclosing one.
 
         Raises:
-            InvalidModelError: Nothing computes it.
+            InvalidModelError: No node computes the value.
         """
         frame: Frame | None = self
         while frame is not None:
             if value in frame.values:
                 return frame.values[value]
-            frame = frame.around
-        raise InvalidModelError(f"the value {value.name!r} is read, and nothing computes it.")
+            frame = frame.parent
+        raise InvalidModelError(f"no node computes the value {value.name!r}, which is read here.")
 
 
 class Body:
-    """A graph attribute as a function, in the frame of its node: called with values for its inputs.
+    """A graph attribute as a function, called with values for its inputs in the frame of its node.
 
     Attributes:
-        input_count: How many values it takes.
-        output_count: How many it gives.
-        input_types: What its inputs are declared as; None where the file does not say.
-        output_types: The same of its outputs.
+        input_count: Number of inputs.
+        output_count: Number of outputs.
+        input_types: Declared types of the inputs; None where the file declares none.
+        output_types: Declared types of the outputs; None where the file declares none.
     """
 
     __slots__ = ("_call", "_frame", "_graph", "input_count", "input_types", "output_count", "output_types")
@@ -105,30 +105,30 @@ class Body:
         self.output_types = [declared_type(value) for value in graph.outputs]
 
     def __call__(self, *arguments: Value | None) -> tuple[Value, ...]:
-        """What the body gives for these inputs.
+        """Return the results of the body for these inputs.
 
         Raises:
-            InvalidModelError: It takes another number of them.
+            InvalidModelError: The number of arguments differs from the number of inputs.
         """
         if len(arguments) != self.input_count:
-            raise InvalidModelError(f"a body takes {self.input_count} inputs, and {len(arguments)} are given.")
+            raise InvalidModelError(f"a body expects {self.input_count} inputs, got {len(arguments)}.")
         return self._call(self._graph, arguments, self._frame)
 
 
 class Step:
-    """A node with all that can be looked up before a call.
+    """A node with the results of all look-ups that precede a call.
 
     Attributes:
         node: The node.
-        opset: The version of its domain that the graph imports.
-        operator: Its definition; None for a function of the model, and where there is none.
-        signature: What the standard lets it take; None where the standard does not know it.
-        function: The function of the model that it calls.
-        attributes: Its attributes but for bodies and references.
-        bodies: Its graphs.
-        references: Attributes that are those of the function around it, by name.
-        outputs: How many results are asked for.
-        between: The graph around it, for an operator that asks for it.
+        opset: The imported version of the node's domain.
+        operator: The definition; None for a function of the model and for an undefined operator.
+        signature: The allowed input types; None for operators unknown to the standard.
+        function: The called function of the model; None for an operator.
+        attributes: The attributes except bodies and references.
+        bodies: The graph attributes.
+        references: References to attributes of the enclosing function, by name.
+        outputs: Number of requested results.
+        between: Subgraphs of the enclosing graph as functions, for operators with this parameter.
     """
 
     __slots__ = (
@@ -162,53 +162,53 @@ class PreparedGraph:
         self.steps = steps
         self.defaults = defaults
         self._constants: dict[ir.Value, Value] | None = None
-        self._done_with: list[tuple[ir.Value, ...]] | None = None
+        self._last_read_values: list[tuple[ir.Value, ...]] | None = None
 
     @property
     def constants(self) -> dict[ir.Value, Value]:
-        """The initializers as known values, read when first asked for.
+        """The initializers as known values, read at first use.
 
         Raises:
             InvalidModelError: An initializer has no tensor.
         """
         if self._constants is None:
-            found = {}
+            constants = {}
             for value in self.initializers:
                 if value.const_value is None:
                     raise InvalidModelError("an initializer has no tensor.", where=value.name or "")
-                found[value] = tensor_constant(value.const_value)
-                found[value].origin = value.name or ""
-            self._constants = found
+                constants[value] = tensor_constant(value.const_value)
+                constants[value].origin = value.name or ""
+            self._constants = constants
         return self._constants
 
-    def giving(self, outputs: Sequence[ir.Value]) -> PreparedGraph:
-        """The same graph with other values of it for outputs, and of its nodes those alone that they need."""
+    def restricted_to(self, outputs: Sequence[ir.Value]) -> PreparedGraph:
+        """Return the graph with other outputs, reduced to the nodes that these outputs depend on."""
         needed, steps = set(outputs), []
         for step in reversed(self.steps):
             if not needed.isdisjoint(step.node.outputs):
-                needed.update(_read_by(step.node))
+                needed.update(_values_read_by(step.node))
                 steps.append(step)
-        made = copy.copy(self)
-        made._constants, made._done_with = self.constants, None
-        made.outputs, made.steps = list(outputs), steps[::-1]
-        return made
+        narrowed = copy.copy(self)
+        narrowed._constants, narrowed._last_read_values = self.constants, None
+        narrowed.outputs, narrowed.steps = list(outputs), steps[::-1]
+        return narrowed
 
-    def between(self, given: Sequence[str], wanted: str) -> Callable[..., Value]:
-        """The function that computes a value of the graph from others.
+    def between(self, sources: Sequence[str], target: str) -> Callable[..., Value]:
+        """Return a function from some values of the graph to another.
 
         Args:
-            given: Names of the values that it takes.
-            wanted: The name of the value that it gives.
+            sources: Names of the arguments.
+            target: Name of the result.
 
         Raises:
-            InvalidModelError: There is no value of a name, or the wanted one hangs on an input that is not given.
+            InvalidModelError: A name is unknown, or the target depends on a graph input that is not among the sources.
         """
-        makers = {output: step for step in self.steps for output in step.node.outputs}
-        by_name = {value.name: value for value in (*self.inputs, *self.initializers, *makers)}
-        for name in (*given, wanted):
+        producers = {output: step for step in self.steps for output in step.node.outputs}
+        by_name = {value.name: value for value in (*self.inputs, *self.initializers, *producers)}
+        for name in (*sources, target):
             if name not in by_name:
                 raise InvalidModelError(f"the graph has no value {name!r}.")
-        inputs, result = [by_name[name] for name in given], by_name[wanted]
+        inputs, result = [by_name[name] for name in sources], by_name[target]
         needed: set[Step] = set()
         waiting = [result]
         while waiting:
@@ -216,10 +216,12 @@ class PreparedGraph:
             if value in inputs or value in self.initializers:
                 continue
             if value in self.inputs:
-                raise InvalidModelError(f"{wanted!r} hangs on the input {value.name!r}, which is not given.")
-            if value in makers and makers[value] not in needed:  # Others are of bodies.
-                needed.add(makers[value])
-                waiting.extend(_read_by(makers[value].node))
+                raise InvalidModelError(f"{target!r} depends on the input {value.name!r}, which is not an argument.")
+            if (
+                value in producers and producers[value] not in needed
+            ):  # Values without a producer here belong to bodies.
+                needed.add(producers[value])
+                waiting.extend(_values_read_by(producers[value].node))
 
         def compute(*arguments: Value) -> Value:
             frame = Frame(None)
@@ -228,43 +230,43 @@ class PreparedGraph:
             for step in self.steps:
                 if step in needed:
                     call_step(step, frame)
-            found = frame.find(result)
-            assert found is not None
-            return found
+            computed = frame.find(result)
+            assert computed is not None
+            return computed
 
         return compute
 
     def call(
         self,
         arguments: Sequence[Value | None],
-        around: Frame | None = None,
+        parent: Frame | None = None,
         *,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[Value, ...]:
         """Compute the outputs.
 
         Args:
-            arguments: A value for each input; None for an optional one of a function.
-            around: The frame of the graph that this is a body in.
-            attributes: Of a function's caller, for those that refer to them.
+            arguments: A value for each input; None for an omitted input of a function.
+            parent: The frame of the enclosing graph, if this graph is a body.
+            attributes: The attributes of the calling node, for references to them in a function.
         """
-        frame = Frame(around, attributes)
+        frame = Frame(parent, attributes)
         frame.values.update(self.constants)
         frame.values.update(zip(self.inputs, arguments, strict=True))
-        if self._done_with is None:
-            self._done_with = _last_reads(self)
+        if self._last_read_values is None:
+            self._last_read_values = _last_reads(self)
         run = current_run()
         recorder = None if run is None else run.recorder
-        for step, done_with in zip(self.steps, self._done_with, strict=True):
+        for step, last_read in zip(self.steps, self._last_read_values, strict=True):
             with noted(recorder, step.node):
                 call_step(step, frame)
-            for value in done_with:
+            for value in last_read:
                 frame.values.pop(value, None)
         return tuple(frame.find(value) for value in self.outputs)  # type: ignore[misc]
 
 
 def call_step(step: Step, frame: Frame) -> None:
-    """Compute a node in a frame; errors name it."""
+    """Compute a node in a frame; errors name the node."""
     node = step.node
     inputs: list[Value | None] = []
     try:
@@ -276,7 +278,7 @@ def call_step(step: Step, frame: Frame) -> None:
             error.args = (" ".join(part for part in (f"{error.where}: {error.problem}", error.remedy) if part),)
         raise
     except MemoryError as error:
-        raise ResourceError("the machine has no memory left for it.", where=_call_label(node, inputs)) from error
+        raise ResourceError("the machine has no memory left.", where=_call_label(node, inputs)) from error
     except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise ExecutionError(
             f"{node.op_type} has no result for these inputs and attributes.", where=_call_label(node, inputs)
@@ -286,7 +288,7 @@ def call_step(step: Step, frame: Frame) -> None:
             frame.values[output] = result
             if result is not None and not result.origin:
                 result.origin = output.name
-                # A host function is called by the name of its first result.
+                # A host function is labelled by its first result.
                 if result.op == "get" and not result.operands[0].origin:
                     result.operands[0].origin = output.name
 
@@ -300,7 +302,7 @@ def _results(step: Step, inputs: list[Value | None], frame: Frame) -> Sequence[V
 
 
 def attributes_in(step: Step, frame: Frame, call: Caller | None = None) -> Mapping[str, Any]:
-    """The attributes of a node in a frame: its bodies as functions, its references to a function's attributes read."""
+    """Return a node's attributes in a frame: bodies as functions, references resolved."""
     if not step.bodies and not step.references:
         return step.attributes
     attributes = dict(step.attributes)
@@ -309,8 +311,8 @@ def attributes_in(step: Step, frame: Frame, call: Caller | None = None) -> Mappi
             attributes[name] = frame.attributes[source]
     for name, body in step.bodies.items():
         bodies = [body] if isinstance(body, PreparedGraph) else body
-        made = [Body(each, frame, call) for each in bodies]
-        attributes[name] = made[0] if isinstance(body, PreparedGraph) else made
+        functions = [Body(graph, frame, call) for graph in bodies]
+        attributes[name] = functions[0] if isinstance(body, PreparedGraph) else functions
     return attributes
 
 
@@ -322,7 +324,7 @@ def apply_operator(step: Step, inputs: list[Value | None], attributes: Mapping[s
         step.signature.check(inputs)
     assert step.operator is not None
     if step.references:
-        step.operator.bound(attributes)
+        step.operator.check_attributes(attributes)
     identity = step.node.name or str(step.node.outputs[0].name)
     apply = functools.partial(
         step.operator,
@@ -333,26 +335,26 @@ def apply_operator(step: Step, inputs: list[Value | None], attributes: Mapping[s
         between=step.between,
     )
     try:
-        found = apply(inputs)
+        results = apply(inputs)
     except SizeLimitError:
         named = [None if value is None else with_named_sizes(value) for value in inputs]
         if named == inputs:
             raise
-        found = apply(named)
-    return [with_named_sizes(value) if value is not None and has_long_forms(value) else value for value in found]
+        results = apply(named)
+    return [with_named_sizes(value) if value is not None and has_long_forms(value) else value for value in results]
 
 
 # Preparation.
 
 
 class Preparer:
-    """Prepares the graphs of one model.
+    """Preparation of the graphs of one model.
 
     Args:
-        functions: The model's functions; they are prepared as they are met.
+        functions: The model's functions; each is prepared at its first call.
 
     Attributes:
-        missing: Operators without a definition, and the nodes that need them.
+        missing: Operators without a definition, and labels of the nodes that use them.
     """
 
     def __init__(self, functions: Mapping[Any, ir.Function]) -> None:
@@ -363,18 +365,22 @@ class Preparer:
         self._definitions: dict[tuple[str, str, int], tuple[int, Operator | None, Signature | None]] = {}
 
     def graph(self, graph: ir.Graph | ir.Function, imports: Mapping[str, int]) -> PreparedGraph:
-        """Prepare a graph, and the bodies in it."""
+        """Prepare a graph and its bodies."""
         steps = [self.step(node, imports) for node in graph]
         declared = graph.attributes.items() if isinstance(graph, ir.Function) else ()
         defaults = {name: _attribute(attribute) for name, attribute in declared if attribute.value is not None}
         prepared = PreparedGraph(graph, steps, defaults)
         for step in steps:
-            if step.operator is not None and "between" in step.operator.given:
+            if step.operator is not None and "between" in step.operator.context_parameters:
                 step.between = prepared.between
         return prepared
 
     def step(self, node: ir.Node, imports: Mapping[str, int]) -> Step:
-        """Look up all that a node needs; ``imports`` are versions by domain, ``ai.onnx`` as the empty text.
+        """Look up everything that a node needs.
+
+        Args:
+            node: The node.
+            imports: Versions of operator sets by domain, ``ai.onnx`` as the empty string.
 
         Raises:
             InvalidModelError: An attribute is missing or unknown, or a function calls itself.
@@ -403,7 +409,7 @@ class Preparer:
             self.missing.setdefault(name, []).append(node_label(node))
         elif not step.references:
             try:
-                step.attributes = step.operator.bound(attributes, step.bodies)
+                step.attributes = step.operator.check_attributes(attributes, step.bodies)
             except SardonyxError as error:
                 raise type(error)(error.problem, where=node_label(node), remedy=error.remedy) from error
         return step
@@ -411,16 +417,16 @@ class Preparer:
     def _definition(
         self, domain: str, name: str, imports: Mapping[str, int]
     ) -> tuple[int, Operator | None, Signature | None]:
-        """The version of the domain, the operator there, and what it may be given."""
+        """Return the imported version of the domain, the operator and its signature."""
         domain = canonical(domain)
         opset = imports.get(domain, 1)
-        found = self._definitions.get((domain, name, opset))
-        if found is None:
+        definition = self._definitions.get((domain, name, opset))
+        if definition is None:
             operator = registry.find(domain, name, opset)
-            standard = operator is not None and not operator.user
-            found = (opset, operator, signature(domain, name, opset) if standard else None)
-            self._definitions[domain, name, opset] = found
-        return found
+            standard = operator is not None and not operator.is_user_defined
+            definition = (opset, operator, signature(domain, name, opset) if standard else None)
+            self._definitions[domain, name, opset] = definition
+        return definition
 
     def _function(self, node: ir.Node, function: ir.Function) -> PreparedGraph:
         key = function.identifier()
@@ -435,12 +441,12 @@ class Preparer:
 
 
 def prepare(model: ir.Model) -> PreparedGraph:
-    """Make a model's graph ready to be called.
+    """Prepare a model's graph for calls.
 
     Raises:
-        UnsupportedError: There are operators without a definition: all of them, and where.
+        UnsupportedError: Operators without a definition; the message lists all of them and their nodes.
         InvalidModelError: An attribute is missing or unknown, an initializer empty, a function recursive, or a value is
-            read that nothing computes before.
+            read before it is computed.
     """
     _require_values(model.graph, set())
     for function in model.functions.values():
@@ -462,14 +468,14 @@ def prepare(model: ir.Model) -> PreparedGraph:
 
 
 def _require_values(graph: ir.Graph | ir.Function, known: set[ir.Value]) -> None:
-    """Refuse a graph in which something is read that was not computed before; all that is known joins ``known``."""
+    """Refuse a graph that reads a value before its computation; add the graph's values to ``known``."""
     known.update(graph.inputs)
     if isinstance(graph, ir.Graph):
         known.update(graph.initializers.values())
     for node in graph:
         for value in node.inputs:
             if value is not None and value not in known:
-                problem = f"the value {value.name!r} is read, and nothing computes it before."
+                problem = f"the value {value.name!r} is read before any node computes it."
                 raise InvalidModelError(problem, where=node_label(node))
         for attribute in node.attributes.values():
             if attribute.is_ref():
@@ -481,31 +487,31 @@ def _require_values(graph: ir.Graph | ir.Function, known: set[ir.Value]) -> None
                     _require_values(body, known)
         known.update(node.outputs)
     if undefined := next((value for value in graph.outputs if value not in known), None):
-        raise InvalidModelError("nothing computes this output.", where=str(undefined.name))
+        raise InvalidModelError("no node computes this output.", where=str(undefined.name))
 
 
 def _last_reads(graph: PreparedGraph) -> list[tuple[ir.Value, ...]]:
-    """The values of the graph that are read for the last time at each step."""
+    """Return for each step the values of the graph that no later step reads."""
     last: dict[ir.Value, int] = {}
     for i, step in enumerate(graph.steps):
-        last.update(dict.fromkeys(_read_by(step.node), i))
+        last.update(dict.fromkeys(_values_read_by(step.node), i))
         last.update((output, i) for output in step.node.outputs if output not in last)
     own = {*graph.inputs, *(output for step in graph.steps for output in step.node.outputs)}
     own -= set(graph.outputs)
-    done: list[list[ir.Value]] = [[] for _ in graph.steps]
+    dead: list[list[ir.Value]] = [[] for _ in graph.steps]
     for value, i in last.items():
         if value in own:
-            done[i].append(value)
-    return [tuple(values) for values in done]
+            dead[i].append(value)
+    return [tuple(values) for values in dead]
 
 
-def _read_by(node: ir.Node) -> Iterator[ir.Value]:
-    """The values that a node reads, those of its bodies among them."""
+def _values_read_by(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node reads, including reads in its bodies."""
     waiting = [node]
     while waiting:
-        each = waiting.pop()
-        yield from (value for value in each.inputs if value is not None)
-        for attribute in each.attributes.values():
+        current = waiting.pop()
+        yield from (value for value in current.inputs if value is not None)
+        for attribute in current.attributes.values():
             if attribute.is_ref():
                 continue
             graphs = (
@@ -522,7 +528,7 @@ def _attribute(attribute: ir.Attr) -> Any:
     value, kind = attribute.value, attribute.type
     if isinstance(value, (int, float, str)):
         return value
-    if kind is _INTS:  # By far the most of the rest.
+    if kind is _INTS:  # The most frequent of the other kinds.
         return tuple(value)
     match kind:
         case kinds.TENSOR:
@@ -530,9 +536,9 @@ def _attribute(attribute: ir.Attr) -> Any:
         case kinds.TENSORS:
             return [tensor_constant(tensor) for tensor in value]
         case kinds.STRING if isinstance(value, bytes):
-            raise InvalidModelError(f"the attribute {attribute.name!r} is a text that is not UTF-8.")
+            raise InvalidModelError(f"the string attribute {attribute.name!r} is not valid UTF-8.")
         case kinds.STRINGS if bytes in set(map(type, value)):
-            raise InvalidModelError(f"the attribute {attribute.name!r} holds a text that is not UTF-8.")
+            raise InvalidModelError(f"the attribute {attribute.name!r} contains a string that is not valid UTF-8.")
         case kinds.FLOATS | kinds.STRINGS:
             return tuple(value)
         case kinds.TYPE_PROTO:
@@ -543,19 +549,19 @@ def _attribute(attribute: ir.Attr) -> Any:
 
 
 def tensor_constant(tensor: ir.TensorProtocol) -> Value:
-    """A tensor of the model as a known value.
+    """Return a tensor of the model as a known value.
 
     Raises:
-        InvalidModelError: A string in it is not UTF-8.
+        InvalidModelError: A string element is not UTF-8.
     """
     return array_constant(tensor.numpy(), tensor.dtype, tensor.name or "")
 
 
 def array_constant(array: np.ndarray, dtype: DType, where: str) -> Value:
-    """An array as a known value; strings may come as bytes.
+    """Return an array as a known value; strings may be bytes.
 
     Raises:
-        InvalidModelError: A string in it is not UTF-8.
+        InvalidModelError: A string element is not UTF-8.
     """
     if dtype == STRING:
         try:
@@ -567,17 +573,17 @@ def array_constant(array: np.ndarray, dtype: DType, where: str) -> Value:
 
 
 def is_unnamed(size: ir.SymbolicDim) -> bool:
-    """Whether an open size has no name: some exporters write ``?`` for each that they do not know."""
+    """Return True if an open size has no name; some exporters write ``?`` for every unknown size."""
     return size.value in (None, "", "?")
 
 
 def declared_type(value: ir.Value) -> Type | None:
-    """The type that the file declares for a value; None without one."""
+    """Return the type that the file declares for a value; None if undeclared."""
     return None if value.type is None else core_type(value.type, value.shape)
 
 
 def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
-    """A type of the model as a Core type; an open size is left to the shape as None is (rank unknown).
+    """Return a type of the model as a Core type; an open size becomes a symbol, a missing shape None.
 
     Raises:
         UnsupportedError: Core has no such type.
@@ -592,9 +598,9 @@ def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
         sizes = [
             size if isinstance(size, int) else -1 if is_unnamed(size) else as_dim(str(size.value)) for size in shape
         ]
-        # Some exporters write -1 for a size that is open.
+        # Some exporters write -1 for an open size.
         open_sizes = [unknown_size() if isinstance(size, int) and size < 0 else size for size in sizes]
         return TensorType(type.dtype, tuple(open_sizes))
     if isinstance(type, model_types.MapType):
         return MapType(type.key_type, core_type(type.value_type, ir.Shape(())))
-    raise UnsupportedError(f"values of type {type} cannot be computed with.")
+    raise UnsupportedError(f"values of type {type} are not supported.")

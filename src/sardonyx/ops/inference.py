@@ -1,12 +1,12 @@
-"""Types and sizes of every value of a model, by tracing its operators on types.
+"""Types and sizes of every value of a model, inferred by tracing its operators on types.
 
-A node is traced once for each combination of what is known of its inputs: their types, and the elements of small
-integer tensors (so that shape arithmetic stays an expression). What the file claims of a value is used where tracing
-cannot tell; where the two contradict each other, tracing is right and the conflict is kept.
+A node is traced once for each combination of facts about its inputs: their types, and the elements of small integer
+tensors (so that shape arithmetic stays symbolic). The file's declaration of a value is used where tracing yields
+nothing; if the two contradict each other, the traced type wins and the conflict is recorded.
 
-Core knows every rank and every axis, and a model may not: where the branches of an ``If`` give tensors of different
-rank, what comes after is traced at every rank, and where axes are computed from data at every choice of them; what
-holds in all cases that the operator takes is kept.
+Core needs every rank and every axis, and a model may leave them open: if the branches of an ``If`` differ in rank, the
+nodes after it are traced at every rank, and axes computed from data are traced at every choice. The result is the
+common part of all cases that the operator accepts.
 """
 
 from __future__ import annotations
@@ -50,58 +50,57 @@ from sardonyx.ops.graph import (
 from sardonyx.ops.registry import canonical
 
 UNNAMED = ("?", "unk__")
-"""How names begin that inference, here or elsewhere, gives to sizes that nothing tells."""
+"""Prefixes of names that inference, here or in other tools, gives to unknown sizes."""
 
 Known: TypeAlias = "Value | Type | None"
-"""What is known of a value: itself (a small constant, sizes), its type, or nothing."""
+"""Facts about a value: the value itself (a small constant, sizes), its type, or nothing."""
 
 _positions = itertools.count(1 << 16)
-"""Positions of traced operands: apart from those of a body's inputs, and one for each value of a model.
+"""Positions of traced operands: unique for each value, and disjoint from the inputs of bodies.
 
-What a definition reads off an operand at run time (a size) is thereby told apart from what it reads off another.
+Quantities that a definition reads from an operand at run time, such as a size, are thereby distinct for each operand.
 """
-_REMEMBERED = 1 << 15
+_MAX_CACHED = 1 << 15
 
-_FEW = 16
-"""Most floats that are looked at: eight scales of a ``Resize`` and as many again."""
+_MAX_FLOATS = 16
+"""Most elements of a float constant that is kept: eight scales of a ``Resize`` and as many again."""
 
 _RANKS = range(7)
-"""Ranks at which a node is traced where that of an input is open."""
-_MOST_CHOICES = 64
-"""Most choices of axes that are tried."""
+"""Ranks at which a node is traced if the rank of an input is open."""
+_MAX_AXIS_CHOICES = 64
+"""Most choices of axes to try."""
 
-_ASSUMED = tuple(tuple(Dim.symbol(f"{DEFINED}{mark}{axis}") for axis in _RANKS) for mark in "ab")
-"""Sizes of inputs of open rank: of as many inputs as are tried at all ranks."""
+_ASSUMED_SIZES = tuple(tuple(Dim.symbol(f"{DEFINED}{mark}{axis}") for axis in _RANKS) for mark in "ab")
+"""Symbolic sizes of inputs of open rank, for as many inputs as are traced at all ranks."""
 
-_traced: dict[tuple[Any, ...], tuple[tuple[Known, ...], frozenset[str]]] = {}
-"""Results of nodes, and the sizes in them that only the run tells, by operator, attributes and what was known of the
-inputs; shared by all models."""
+_trace_cache: dict[tuple[Any, ...], tuple[tuple[Known, ...], frozenset[str]]] = {}
+"""Results of nodes and their run-time sizes, by operator, attributes and input facts, for all models."""
 
 
 class Conflict(NamedTuple):
-    """A value whose type the file claims otherwise than its node gives it."""
+    """A value whose declared type contradicts the type that its node gives."""
 
     value: ir.Value
     inferred: Type
-    claimed: Type
+    declared: Type
 
     def error(self) -> ShapeError:
-        """The conflict as an error that names both places."""
+        """Return the conflict as an error that names the value and its producer."""
         producer = self.value.producer()
-        place = node_label(producer) if producer is not None else "the graph's inputs"
+        source = node_label(producer) if producer is not None else "the graph's inputs"
         return ShapeError(
-            f"{place} gives {self.inferred}, and the file declares {self.claimed}.",
+            f"{source} gives {self.inferred}, and the file declares {self.declared}.",
             where=f"value {self.value.name}",
             remedy="Correct the declaration, or leave it out.",
         )
 
 
 class Inference:
-    """What is known of values: made by :func:`infer`.
+    """Facts about the values of a model, as returned by :func:`infer`.
 
     Attributes:
-        known: What is known of each value, by the value.
-        conflicts: Claims of the file that are wrong.
+        known: The facts about each value.
+        conflicts: Wrong declarations of the file.
         refusals: Nodes that could not be traced, with the reason.
     """
 
@@ -110,29 +109,29 @@ class Inference:
         self.conflicts: list[Conflict] = []
         self.refusals: dict[ir.Node, SardonyxError] = {}
         self._operands: dict[ir.Value | None, int] = {}
-        self._opened = itertools.count()
+        self._symbol_numbers = itertools.count()
         self._names: dict[str, Size] = {}
         self._in_bodies = 0
 
     def type(self, value: ir.Value) -> Type | None:
-        """The type of a value; None where it is not known."""
-        found = self.known.get(value)
-        return found.type if isinstance(found, Value) else found
+        """Return the type of a value; None if unknown."""
+        known = self.known.get(value)
+        return known.type if isinstance(known, Value) else known
 
     def sizes(self, value: ir.Value) -> tuple[Size, ...] | None:
-        """The elements of a small integer tensor, where they are numbers or expressions; else None."""
-        found = self.known.get(value)
-        return sizes_of(found) if isinstance(found, Value) else None
+        """Return the elements of a small integer tensor if they are numbers or expressions; else None."""
+        known = self.known.get(value)
+        return sizes_of(known) if isinstance(known, Value) else None
 
     def require_consistency(self, graph: ir.Graph) -> None:
         """Refuse a model that contradicts itself.
 
         Args:
-            graph: The main graph. What a node in a body refuses is no fault: the body may be one that never runs.
+            graph: The main graph. Errors of nodes in bodies are ignored: a body may never run.
 
         Raises:
-            ShapeError: The file declares a value otherwise than its node gives it.
-            SardonyxError: A node of the main graph does not take its inputs.
+            ShapeError: A declared type contradicts the inferred one.
+            SardonyxError: A node of the main graph does not accept its inputs.
         """
         for conflict in self.conflicts:
             raise conflict.error()
@@ -144,55 +143,54 @@ class Inference:
         """Infer all values of a graph whose inputs are known, while tracing at ``level``."""
         for value in graph.initializers:
             if value not in self.known:
-                self.known[value] = initial(value)
+                self.known[value] = initializer_facts(value)
         for step in graph.steps:
             results = self.step(step, frame, level)
             for position, output in enumerate(step.node.outputs):
                 if output.name:
-                    found = results[position] if position < len(results) else None
-                    self.known[output] = self._merged(output, found)
+                    result = results[position] if position < len(results) else None
+                    self.known[output] = self._merge_declared(output, result)
 
     def step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
-        """What is known of a node's outputs; where it cannot be traced, what the standard says of their types."""
+        """Return the facts about a node's outputs; if tracing fails, the types that the signature determines."""
         if step.operator is None and step.function is None:
             return ()
-        given = step.node.inputs
-        known = self.known
-        inputs = [None if value is None else known.get(value) for value in given]
+        operands = step.node.inputs
+        inputs = [None if value is None else self.known.get(value) for value in operands]
         missing = None in inputs and any(
-            value is not None and found is None for value, found in zip(given, inputs, strict=True)
+            value is not None and known is None for value, known in zip(operands, inputs, strict=True)
         )
         try:
             if "then_branch" in step.bodies and not step.node.domain:
-                return self._named_alike(self._branches(step, inputs[0], frame))
+                return self._rename_generated(self._infer_branches(step, inputs[0], frame))
             if missing:
                 return _types_by_signature(step, inputs)
             if step.function is not None:
                 return self._call(step, step.function, inputs, frame)
             if step.bodies or step.references:
-                return self._named_alike(self._apply(step, inputs, frame, level))
-            return self._remembered(step, inputs, frame, level)
+                return self._rename_generated(self._apply(step, inputs, frame, level))
+            return self._trace_cached(step, inputs, frame, level)
         except SardonyxError as error:
             self.refusals[step.node] = error
             return _types_by_signature(step, inputs)
 
-    def _traced(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
-        cases = _ranks(inputs)
+    def _trace_cases(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
+        cases = _rank_cases(inputs)
         try:
             if cases is None:
                 return self._apply(step, inputs, frame, level)
-            return self._in_all(step, inputs, cases, frame, level)
+            return self._trace_all(step, inputs, cases, frame, level)
         except NeedsValueError:
-            cases = _axes(step, inputs)
+            cases = _axis_cases(step, inputs)
             if cases is None:
                 raise
-            return self._in_all(step, inputs, cases, frame, level)
+            return self._trace_all(step, inputs, cases, frame, level)
 
-    def _in_all(
+    def _trace_all(
         self, step: Step, inputs: Sequence[Known], cases: Iterable[Sequence[Known]], frame: Frame, level: int
     ) -> Sequence[Known]:
-        """What holds in every case that the operator takes; a case is what may be assumed of the inputs."""
-        found: Sequence[Known] | None = None
+        """Return the common facts of all accepted cases; a case is a list of assumed input facts."""
+        common: Sequence[Known] | None = None
         refusal: SardonyxError | None = None
         for assumed in cases:
             try:
@@ -202,44 +200,44 @@ class Inference:
             except SardonyxError as error:
                 refusal = error
                 continue
-            found = results if found is None else [self._joined(a, b) for a, b in zip(found, results, strict=False)]
-        if found is None:
+            common = results if common is None else [self._join(a, b) for a, b in zip(common, results, strict=False)]
+        if common is None:
             raise refusal or UnsupportedError("too many ranks or axes are open.", where=node_label(step.node))
-        return found
+        return common
 
-    def _branches(self, step: Step, condition: Known, frame: Frame) -> Sequence[Known]:
-        """What both branches of an ``If`` give, or the one that its condition chooses; they may differ in rank."""
-        found = []
+    def _infer_branches(self, step: Step, condition: Known, frame: Frame) -> Sequence[Known]:
+        """Return the facts of the selected branch of an ``If``, or the common facts of both branches."""
+        branches = []
         for name in ("then_branch", "else_branch"):
             graph = step.bodies[name]
             assert isinstance(graph, PreparedGraph)
             with nested() as deeper:
                 self.graph(graph, Frame(frame), deeper - 1)
-            found.append([self.known.get(value) for value in graph.outputs])
+            branches.append([self.known.get(value) for value in graph.outputs])
         if isinstance(condition, Value) and condition.is_constant:
-            return found[0 if condition.known.all() else 1]
-        return [self._joined(a, b) for a, b in zip(*found, strict=False)]
+            return branches[0 if condition.known.all() else 1]
+        return [self._join(a, b) for a, b in zip(*branches, strict=False)]
 
-    def _remembered(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
+    def _trace_cached(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         if not inputs and any(map(_is_large, step.attributes.values())):
-            return self._traced(step, inputs, frame, level)  # What remembers a weight holds it.
+            return self._trace_cases(step, inputs, frame, level)  # A cache entry would keep the weight alive.
         attributes = tuple(step.attributes.items())
         key = (step.operator, step.opset, step.outputs, attributes, *inputs)
         try:
-            found = _traced.get(key)
-        except TypeError:  # An attribute that has no hash, such as a list of tensors.
-            return self._named_alike(self._traced(step, inputs, frame, level))
-        if found is None:
-            results = tuple(self._traced(step, inputs, frame, level))
+            entry = _trace_cache.get(key)
+        except TypeError:  # An unhashable attribute, such as a list of tensors.
+            return self._rename_generated(self._trace_cases(step, inputs, frame, level))
+        if entry is None:
+            results = tuple(self._trace_cases(step, inputs, frame, level))
             new = _new_symbols(results, inputs)
-            # What is read off a value is the same whoever reads it: the next node is to find these very symbols.
-            if new and _ranks(inputs) is None:
-                return self._named_alike(results)
-            if len(_traced) >= _REMEMBERED:
-                _traced.clear()
-            found = _traced[key] = results, new
-        results, new = found
-        return _renamed(results, {symbol: self._open_size() for symbol in sorted(new)}) if new else results
+            # A quantity read from a value has one symbol for all readers: the next node must get these very symbols.
+            if new and _rank_cases(inputs) is None:
+                return self._rename_generated(results)
+            if len(_trace_cache) >= _MAX_CACHED:
+                _trace_cache.clear()
+            entry = _trace_cache[key] = results, new
+        results, new = entry
+        return _substitute(results, {symbol: self._open_size() for symbol in sorted(new)}) if new else results
 
     def _apply(self, step: Step, inputs: Sequence[Known], frame: Frame, level: int) -> Sequence[Known]:
         operands = [
@@ -250,40 +248,40 @@ class Inference:
         try:
             return [_abstract(result) for result in apply_operator(step, operands, attributes)]
         except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
-            # What a definition trips over in a model that is wrong is told of the node, as in a run.
+            # An exception of a definition on an invalid model is attributed to the node, as in a run.
             raise InvalidModelError(f"{error.__class__.__name__}: {error}", where=node_label(step.node)) from error
 
     def _operand(self, value: ir.Value | None, known: Type, level: int) -> Value:
-        """The value as a traced operand: of its type, and like no other."""
+        """Return the value as a traced operand of its type, distinct from every other operand."""
         if value not in self._operands:
             self._operands[value] = next(_positions)
         return function_input(level, self._operands[value], known)
 
-    def _body(self, graph: PreparedGraph, arguments: Sequence[Value | None], around: Frame) -> tuple[Value, ...]:
-        """Call a body: what it gives, as traced values of the function that is being traced."""
+    def _body(self, graph: PreparedGraph, arguments: Sequence[Value | None], parent: Frame) -> tuple[Value, ...]:
+        """Infer a body and return its results as traced values of the function being traced."""
         with nested() as deeper:
             level = deeper - 1
         for value, argument in zip(graph.inputs, arguments, strict=True):
             self.known[value] = _abstract(argument)
         self._in_bodies += 1
         try:
-            self.graph(graph, Frame(around), level)
+            self.graph(graph, Frame(parent), level)
         finally:
             self._in_bodies -= 1
         results = []
         for value in graph.outputs:
             known = self.known.get(value)
             if known is None:
-                raise UnsupportedError("the type of a body's output is not known.", where=value.name or "")
+                raise UnsupportedError("the type of a body's output is unknown.", where=value.name or "")
             results.append(known if isinstance(known, Value) else self._operand(value, known, level))
         return tuple(results)
 
     def _call(self, step: Step, function: PreparedGraph, inputs: Sequence[Known], frame: Frame) -> Sequence[Known]:
-        """Call a function of the model. Its values are told apart by call; what stays is what the last one gave."""
+        """Infer a call of a model function; facts about inner values that differ between calls are dropped."""
         attributes = {**function.defaults, **attributes_in(step, frame, self._body)}
-        before = {output: self.known.get(output) for each in function.steps for output in each.node.outputs}
+        before = {output: self.known.get(output) for inner in function.steps for output in inner.node.outputs}
         for value in (*function.inputs, *before):
-            self._operands.pop(value, None)  # In every call they are other values.
+            self._operands.pop(value, None)  # Each call computes different values.
         self.known.update(zip(function.inputs, [*inputs, *[None] * len(function.inputs)], strict=False))
         with nested() as deeper:
             level = deeper - 1
@@ -295,24 +293,25 @@ class Inference:
         return results
 
     def _open_size(self) -> Dim:
-        """A size that only the run tells; named alike each time that a model is inferred, so that it is remembered."""
-        return Dim.symbol(f"{DEFINED}n{next(self._opened)}")
+        """Return a symbol for a run-time size, numbered so that repeated inference of a model hits the cache."""
+        return Dim.symbol(f"{DEFINED}n{next(self._symbol_numbers)}")
 
-    def _named_alike(self, found: Sequence[Known]) -> Sequence[Known]:
-        """The same with such names for the symbols that Core made up, so that what comes after is remembered too.
+    def _rename_generated(self, results: Sequence[Known]) -> Sequence[Known]:
+        """Replace symbols made by Core by numbered ones, so that later nodes hit the cache.
 
-        What was read off a value before keeps its name. In a body, Core tells what is defined there by its own names.
+        Symbols renamed before keep their name. In a body the symbols stay: Core identifies the body's
+        definitions by these symbols.
         """
         if self._in_bodies:
-            return found
-        made_up = [symbol for symbol in _spoken(found) if symbol[len(DEFINED) :].isdigit()]
-        for symbol in sorted(made_up, key=lambda symbol: (len(symbol), symbol)):
+            return results
+        generated = [symbol for symbol in _runtime_symbols(results) if symbol[len(DEFINED) :].isdigit()]
+        for symbol in sorted(generated, key=lambda symbol: (len(symbol), symbol)):
             if symbol not in self._names:
                 self._names[symbol] = self._open_size()
-        return _renamed(found, self._names) if made_up else found
+        return _substitute(results, self._names) if generated else results
 
-    def _joined(self, a: Known, b: Known) -> Known:
-        """What is known of a value that is one of two."""
+    def _join(self, a: Known, b: Known) -> Known:
+        """Return the common facts of two alternatives for one value."""
         if a is b or a is None or b is None:
             return a if b is not None else None
         first, second = _type_of(a), _type_of(b)
@@ -329,110 +328,110 @@ class Inference:
             ),
         )
 
-    def _merged(self, value: ir.Value, found: Known) -> Known:
-        """What tracing found, completed by what the file claims."""
-        claimed = claimed_type(value) if value.type is not None else None
-        if found is None or claimed is None:
-            return found if found is not None else claimed
-        inferred = _type_of(found)
+    def _merge_declared(self, value: ir.Value, traced: Known) -> Known:
+        """Return the traced facts about a value, completed by the declared type."""
+        declared = symbolic_type(value) if value.type is not None else None
+        if traced is None or declared is None:
+            return traced if traced is not None else declared
+        inferred = _type_of(traced)
         assert inferred is not None
-        if not isinstance(claimed, TensorType) or not isinstance(inferred, TensorType):
-            return found
+        if not isinstance(declared, TensorType) or not isinstance(inferred, TensorType):
+            return traced
         if inferred.shape is None:
-            return claimed if claimed.dtype == inferred.dtype else found
-        if claimed.dtype != inferred.dtype or (claimed.shape is not None and _contradict(inferred, claimed)):
-            self.conflicts.append(Conflict(value, inferred, claimed))
-            return found
-        if claimed.shape is None or isinstance(found, Value):
-            return found
-        sizes = tuple(map(_more_telling, inferred.shape, claimed.shape))
-        return found if sizes == inferred.shape else TensorType(inferred.dtype, sizes)
+            return declared if declared.dtype == inferred.dtype else traced
+        if declared.dtype != inferred.dtype or (declared.shape is not None and _contradict(inferred, declared)):
+            self.conflicts.append(Conflict(value, inferred, declared))
+            return traced
+        if declared.shape is None or isinstance(traced, Value):
+            return traced
+        sizes = tuple(map(_choose_size, inferred.shape, declared.shape))
+        return traced if sizes == inferred.shape else TensorType(inferred.dtype, sizes)
 
 
 def infer(model: ir.Model, input_types: Mapping[str, Type] | None = None) -> Inference:
-    """Infer all values of a model, which is not changed.
+    """Infer all values of a model; the model is not changed.
 
     Args:
         model: The model.
-        input_types: Types to take for graph inputs in place of those declared, by name.
+        input_types: Types of graph inputs, by name, that replace the declared ones.
     """
-    given = dict(input_types or {})
+    overrides = dict(input_types or {})
     imports = {canonical(domain): version for domain, version in model.graph.opset_imports.items()}
     with collector_paused(), tracing(), nested() as level:
         prepared = Preparer(model.functions).graph(model.graph, imports)
         initializers = set(prepared.initializers)
         inputs = [value for value in prepared.inputs if value not in initializers]
-        found = Inference({value: given.get(value.name or "") or claimed_type(value) for value in inputs})
-        found.graph(prepared, Frame(None), level)
-    return found
+        inference = Inference({value: overrides.get(value.name or "") or symbolic_type(value) for value in inputs})
+        inference.graph(prepared, Frame(None), level)
+    return inference
 
 
-def _contradict(inferred: TensorType, claimed: TensorType) -> bool:
-    a, b = inferred.shape or (), claimed.shape or ()
+def _contradict(inferred: TensorType, declared: TensorType) -> bool:
+    a, b = inferred.shape or (), declared.shape or ()
     return len(a) != len(b) or any(
         isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
     )
 
 
-def _more_telling(inferred: Size, claimed: Size) -> Size:
-    """A claim is taken for a size that only the run tells."""
+def _choose_size(inferred: Size, declared: Size) -> Size:
+    """Return the declared size if compatible with an inferred run-time size; else the inferred size."""
     if not isinstance(inferred, Dim) or not any(name.startswith(DEFINED) for name in inferred.symbols()):
         return inferred
-    if isinstance(claimed, Dim) and any(name.startswith((DEFINED, *UNNAMED)) for name in claimed.symbols()):
+    if isinstance(declared, Dim) and any(name.startswith((DEFINED, *UNNAMED)) for name in declared.symbols()):
         return inferred
-    return inferred if equal(inferred, claimed) is False else claimed
+    return inferred if equal(inferred, declared) is False else declared
 
 
-def _new_symbols(found: Sequence[Known], inputs: Sequence[Known]) -> frozenset[str]:
-    """The symbols of sizes that only the run tells, and that none of the inputs has."""
-    spoken = _spoken(found)
-    return frozenset(spoken.difference(symbols_in(tuple(map(_type_and_sizes, inputs))))) if spoken else frozenset()
+def _new_symbols(results: Sequence[Known], inputs: Sequence[Known]) -> frozenset[str]:
+    """Return the symbols of run-time sizes that no input has."""
+    symbols = _runtime_symbols(results)
+    return frozenset(symbols.difference(symbols_in(tuple(map(_type_and_sizes, inputs))))) if symbols else frozenset()
 
 
-def _spoken(found: Sequence[Known]) -> set[str]:
-    """The symbols of sizes that only the run tells."""
-    return {symbol for symbol in symbols_in(tuple(map(_type_and_sizes, found))) if symbol.startswith(DEFINED)}
+def _runtime_symbols(results: Sequence[Known]) -> set[str]:
+    """Return the symbols of run-time sizes."""
+    return {symbol for symbol in symbols_in(tuple(map(_type_and_sizes, results))) if symbol.startswith(DEFINED)}
 
 
-def _renamed(found: Sequence[Known], names: Mapping[str, Size]) -> tuple[Known, ...]:
-    """The same with other symbols in place of these."""
+def _substitute(results: Sequence[Known], names: Mapping[str, Size]) -> tuple[Known, ...]:
+    """Substitute symbols in facts."""
 
     def sizes(shape: Iterable[Size]) -> tuple[Size, ...]:
         return tuple([size if isinstance(size, int) else size.substitute(names) for size in shape])
 
-    def renamed(type: Type) -> Type:
+    def rename_type(type: Type) -> Type:
         match type:
             case TensorType() if type.shape is not None:
                 return TensorType(type.dtype, sizes(type.shape))
             case SequenceType() | OptionalType():
-                return type._replace(element=renamed(type.element))
+                return type._replace(element=rename_type(type.element))
         return type
 
-    def each(known: Known) -> Known:
+    def rename(known: Known) -> Known:
         if isinstance(known, Value):
             if known.op != "dims":
                 return known
             return size_tensor(sizes(known.params["sizes"]), known.params["shape"], known.params["dtype"])
-        return None if known is None else renamed(known)
+        return None if known is None else rename_type(known)
 
-    return tuple(map(each, found))
+    return tuple(map(rename, results))
 
 
 def _type_and_sizes(known: Known) -> tuple[Any, ...]:
     return (known.type, sizes_of(known) if known.op == "dims" else ()) if isinstance(known, Value) else (known,)
 
 
-def _ranks(inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
-    """The inputs with every rank of those that leave it open; no cases where these are too many, None without any."""
+def _rank_cases(inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
+    """Return the inputs at every choice of open ranks; None without any, no cases for too many."""
     positions = [i for i, known in enumerate(inputs) if isinstance(known, TensorType) and known.shape is None]
     if not positions:
         return None
-    if len(positions) > len(_ASSUMED):
+    if len(positions) > len(_ASSUMED_SIZES):
         return ()
 
     def with_ranks(ranks: Sequence[int]) -> Sequence[Known]:
         assumed = list(inputs)
-        for position, rank, sizes in zip(positions, ranks, _ASSUMED, strict=False):
+        for position, rank, sizes in zip(positions, ranks, _ASSUMED_SIZES, strict=False):
             type = inputs[position]
             assert isinstance(type, TensorType)
             assumed[position] = TensorType(type.dtype, sizes[:rank])
@@ -441,8 +440,8 @@ def _ranks(inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
     return map(with_ranks, itertools.product(_RANKS, repeat=len(positions)))
 
 
-def _axes(step: Step, inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
-    """The inputs with every choice of axes that are computed from data; None where there are none, or too many."""
+def _axis_cases(step: Step, inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | None:
+    """Return the inputs at every choice of axes computed from data; None for no such axes or too many."""
     names = step.operator.inputs if step.operator is not None else ()
     position = next((i for i, name in enumerate(names[: len(inputs)]) if name in ("axis", "axes")), None)
     type = None if position is None else inputs[position]
@@ -452,7 +451,7 @@ def _axes(step: Step, inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | No
     count = math.prod(shape)
     rank = max(len(one.shape) for one in map(_type_of, inputs) if isinstance(one, TensorType) and one.shape is not None)
     rank += count if step.node.op_type == "Unsqueeze" else 0
-    if len(shape) < len(type.shape) or math.perm(rank, count) > _MOST_CHOICES:
+    if len(shape) < len(type.shape) or math.perm(rank, count) > _MAX_AXIS_CHOICES:
         return None
     return (
         [
@@ -465,7 +464,7 @@ def _axes(step: Step, inputs: Sequence[Known]) -> Iterable[Sequence[Known]] | No
 
 
 def _types_by_signature(step: Step, inputs: Sequence[Known]) -> Sequence[Known]:
-    """The element types that the standard gives the results, where tracing needs to know more than there is."""
+    """Return the result types determined by the operator's signature, for nodes not traced."""
     return () if step.signature is None else step.signature.results([_type_of(known) for known in inputs])
 
 
@@ -474,7 +473,7 @@ def _type_of(known: Known) -> Type | None:
 
 
 def _abstract(result: Value | None) -> Known:
-    """What to keep of a traced result: a small constant or sizes as they are, and of the rest the type."""
+    """Return the facts about a traced result: a small constant or sizes themselves, otherwise the type."""
     if result is None:
         return None
     if result.op == "dims":
@@ -482,15 +481,15 @@ def _abstract(result: Value | None) -> Known:
     if (
         result.op == "constant"
         and isinstance(result.type, TensorType)
-        and _may_tell(result.type.dtype, result.known.size)
+        and _may_affect_sizes(result.type.dtype, result.known.size)
     ):
         return result
     return result.type
 
 
-def _may_tell(dtype: DType, elements: int) -> bool:
-    """Whether a constant may matter to sizes: so do integers, and few floats, as the scales of a ``Resize``."""
-    return elements <= (_FEW if is_float(dtype) else FOLDED_ELEMENTS)
+def _may_affect_sizes(dtype: DType, elements: int) -> bool:
+    """Return True if a constant may affect sizes: integers, and few floats (scales of a ``Resize``)."""
+    return elements <= (_MAX_FLOATS if is_float(dtype) else FOLDED_ELEMENTS)
 
 
 _LAYERS = frozenset(
@@ -499,11 +498,11 @@ _LAYERS = frozenset(
         "LSTM", "LayerNormalization", "PRelu", "RMSNormalization", "RNN",
     }
 )  # fmt: skip
-"""Operators whose floats but for the first input are weights, be they as few as they may."""
+"""Operators whose float inputs after the first are weights, regardless of their number of elements."""
 
 
-def _is_of_layers(value: ir.Value) -> bool:
-    """Whether a value is read as a weight of layers alone."""
+def _is_layer_weight(value: ir.Value) -> bool:
+    """Return True if a value is only read as a weight of layers."""
     uses = value.uses()
     return bool(uses) and all(use.idx > 0 and use.node.op_type in _LAYERS for use in uses)
 
@@ -512,23 +511,23 @@ def _is_large(attribute: Any) -> bool:
     return isinstance(attribute, Value) and attribute.is_constant and attribute.known.size > FOLDED_ELEMENTS
 
 
-def initial(value: ir.Value) -> Known:
-    """What is known of an initializer: itself where it may matter to sizes, else its type; no weights are read."""
+def initializer_facts(value: ir.Value) -> Known:
+    """Return an initializer's value if sizes may depend on the value, else its type; reads no weights."""
     tensor = value.const_value
     if tensor is None:
-        return claimed_type(value)
+        return symbolic_type(value)
     shape = tuple(tensor.shape.numpy())
     dtype = tensor.dtype
-    if _may_tell(dtype, math.prod(shape)) and not (is_float(dtype) and _is_of_layers(value)):
+    if _may_affect_sizes(dtype, math.prod(shape)) and not (is_float(dtype) and _is_layer_weight(value)):
         try:
             return tensor_constant(tensor)
         except ModelFileError:
-            pass  # Its contents were taken out of the model, or lie in a file that is not here: the type is known.
+            pass  # The contents were stripped, or are in a missing file: the type is known.
     return TensorType(dtype, shape)
 
 
-def claimed_type(value: ir.Value) -> Type | None:
-    """The type that the file declares, with a name of its own for every size that is left open."""
+def symbolic_type(value: ir.Value) -> Type | None:
+    """Return the type that the file declares, with a symbol for every open size; None if undeclared."""
     if value.type is None:
         return None
     if not isinstance(value.type, ir.TensorType):
@@ -538,20 +537,20 @@ def claimed_type(value: ir.Value) -> Type | None:
     sizes: list[Size] = []
     for axis, size in enumerate(value.shape):
         known = size if isinstance(size, int) else as_dim(size.value) if size.value else -1
-        # Some exporters write -1 for a size that is open.
+        # Some exporters write -1 for an open size.
         sizes.append(Dim.symbol(f"?{value.name}.{axis}") if isinstance(known, int) and known < 0 else known)
     return TensorType(value.type.dtype, tuple(sizes))
 
 
 def infer_node(node: ir.Node, imports: Mapping[str, int], known: Callable[[ir.Value], Known]) -> Sequence[Type | None]:
-    """The types of one node's outputs; None for those that cannot be told.
+    """Return the types of one node's outputs; None for an unknown type.
 
     Args:
-        node: The node; its bodies may not read values from around them.
-        imports: Versions of operator sets by domain, ``ai.onnx`` as the empty text.
-        known: What is known of each of its inputs.
+        node: The node; its bodies may not read values of an outer scope.
+        imports: Versions of operator sets by domain, ``ai.onnx`` as the empty string.
+        known: Returns the facts about an input.
     """
-    found = Inference({value: known(value) for value in node.inputs if value is not None})
+    inference = Inference({value: known(value) for value in node.inputs if value is not None})
     step = Preparer({}).step(node, imports)
     with tracing(), nested() as level:
-        return [_type_of(each) for each in found.step(step, Frame(None), level)]
+        return [_type_of(result) for result in inference.step(step, Frame(None), level)]

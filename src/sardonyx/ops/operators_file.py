@@ -1,4 +1,4 @@
-"""Operators of a user's own, from a Python file."""
+"""User-defined operators loaded from a Python file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from sardonyx.ops.user_file import run_file
 
 
 def load_operators(path: Path) -> list[Operator]:
-    """Define the operators of a Python file (it is run: load only files that you trust).
+    """Run a Python file and return the operators defined there; load only trusted files.
 
     Raises:
-        OptionError: The file cannot be run, or defines no operator.
+        OptionError: Running the file fails, or the file defines no operator.
     """
-    before = {each for versions in registry.defined_by_users().values() for each in versions}
+    before = {operator for versions in registry.user_operators().values() for operator in versions}
     run_file(path, OptionError)
-    found = [each for versions in registry.defined_by_users().values() for each in versions if each not in before]
-    if not found:
+    operators = [
+        operator for versions in registry.user_operators().values() for operator in versions if operator not in before
+    ]
+    if not operators:
         remedy = 'Decorate a function with @sardonyx.operator("Name", domain="my.domain", since=1).'
         raise OptionError("defines no operator", where=str(path), remedy=remedy)
-    return found
+    return operators

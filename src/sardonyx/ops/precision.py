@@ -1,4 +1,4 @@
-"""The precision that definitions compute in."""
+"""Precision in which definitions compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 def rounded_once(definition: F) -> F:
-    """A definition that computes 16-bit floats in float32, and rounds its result once."""
+    """Decorate a definition to compute 16-bit floats in float32 and to round the result once."""
 
     @functools.wraps(definition)
     def widened(*inputs: Any, **attributes: Any) -> Tensor:

@@ -1,7 +1,7 @@
-"""Patterns in RE2's syntax, as the standard has them, for Python's ``re``.
+"""Translation of patterns from the RE2 syntax of the standard to Python's ``re``.
 
-Source: https://github.com/google/re2/wiki/Syntax. What ``re`` reads otherwise is rewritten; what RE2 does not have, and
-what ``re`` cannot say, is refused. Letters, digits and spaces of classes are those of ASCII, as RE2's are.
+Source: https://github.com/google/re2/wiki/Syntax. Constructs with another meaning in ``re`` are rewritten;
+constructs missing in RE2 or in ``re`` are refused. Letters, digits and spaces of classes are ASCII, as in RE2.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _POSIX = {
 
 
 @functools.lru_cache(maxsize=256)
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, ready to be matched.
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile an RE2 pattern.
 
     Raises:
-        InvalidModelError: It is no RE2 pattern.
-        UnsupportedError: It uses what Python's ``re`` does not have.
+        InvalidModelError: The pattern is not valid RE2.
+        UnsupportedError: Python's ``re`` cannot express the pattern.
     """
     parts: list[str] = []
     inside, first = False, False
@@ -47,21 +47,21 @@ def compiled(pattern: str) -> re.Pattern[str]:
         char = token["char"]
         opened = char == "[" and not inside
         closed = char == "]" and inside and not first
-        parts.append(_rewritten(token, inside))
+        parts.append(_rewrite_token(token, inside))
         first = opened or (first and char == "^" and parts[-2] == "[")
         inside = (inside or opened) and not closed
     try:
         return re.compile("".join(parts), re.ASCII)
     except re.error as error:
-        raise UnsupportedError(f"the pattern {pattern!r} cannot be used: {error}.") from error
+        raise UnsupportedError(f"the pattern {pattern!r} cannot be compiled: {error}.") from error
 
 
-def _rewritten(token: re.Match[str], inside: bool) -> str:
-    """One part of a pattern, in ``re``'s syntax; ``inside`` a class or not."""
+def _rewrite_token(token: re.Match[str], inside: bool) -> str:
+    """Return one token of a pattern in ``re``'s syntax; ``inside`` is True within a character class."""
     if token["back"]:
-        raise InvalidModelError(f"{token['back']!r} is no part of an RE2 pattern: it looks back or around.")
+        raise InvalidModelError(f"RE2 has no backreferences and no lookaround, got {token['back']!r} in a pattern.")
     if token["unicode"]:
-        raise UnsupportedError(f"{token['unicode']!r} in a pattern has no equal in Python's `re`.")
+        raise UnsupportedError(f"{token['unicode']!r} in a pattern has no equivalent in Python's `re`.")
     if token["quoted"] is not None:
         return re.escape(token["quoted"])
     if token["code"]:
@@ -72,10 +72,10 @@ def _rewritten(token: re.Match[str], inside: bool) -> str:
         flags = token["flags"].replace("U", "").removesuffix("-")  # Greed makes no difference to a full match.
         return "" if not flags and token["end"] == ")" else f"(?{flags}{token['end']}"
     if token["posix"]:
-        found = _POSIX.get(token["posix"])
-        if found is None or not inside:
-            raise UnsupportedError(f"the class [:{token['posix']}:] in a pattern cannot be used here.")
-        return found
+        members = _POSIX.get(token["posix"])
+        if members is None or not inside:
+            raise UnsupportedError(f"unknown or misplaced class [:{token['posix']}:] in a pattern.")
+        return members
     if token["escape"]:
         spaces = {"s": _SPACE, "S": r"\S\v"} if inside else {"s": f"[{_SPACE}]", "S": f"[^{_SPACE}]"}
         return {"z": r"\Z", **spaces}.get(token["escape"], token[0])

@@ -1,4 +1,4 @@
-"""The reference provider: a model on the numpy interpreter of Core, node by node."""
+"""Reference provider: executes a model on Core's numpy interpreter, node by node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import Type
 from sardonyx.errors import FeedError
-from sardonyx.ops.definitions import (  # noqa: F401  Nearly every model has operators of theirs: no session waits.
+from sardonyx.ops.definitions import (  # noqa: F401  Nearly every model uses these modules; importing them here keeps the cost out of the first session.
     activations,
     arithmetic,
     convolution,
@@ -26,27 +26,27 @@ from sardonyx.ops.definitions import (  # noqa: F401  Nearly every model has ope
     regions,
     sources,
 )
-from sardonyx.ops.feeds import as_value, returned
+from sardonyx.ops.feeds import as_value, to_python
 from sardonyx.ops.graph import PreparedGraph, declared_type, prepare
 
-_REMEMBERED = 16
-"""Sets of outputs that were asked for."""
+_MAX_CACHED_GRAPHS = 16
+"""Most sets of requested outputs for which a reduced graph is cached."""
 
 
 class ReferenceModel:
-    """A model ready to run on numpy, any number of times and from any thread.
+    """A model prepared for any number of runs on numpy, from any thread.
 
     Args:
-        model: The model; it must stay as it is.
+        model: The model, which must not change.
 
     Attributes:
-        input_types: The declared type of every input, None where the file does not say, by name.
-        optional: Inputs that need not be fed: initializers stand behind them.
+        input_types: The declared type of every input, by name; None if undeclared.
+        optional: Inputs that may be omitted: initializers provide their default values.
         output_names: The outputs, in order.
 
     Raises:
-        UnsupportedError: An operator has no definition: the message names all of them, and where.
-        InvalidModelError: The model breaks the standard.
+        UnsupportedError: An operator has no definition: the message lists all such operators and their nodes.
+        InvalidModelError: The model violates the standard.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -62,10 +62,10 @@ class ReferenceModel:
         self._by_name |= {value.name: value for value in (*graph.inputs, *graph.outputs)}
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
-        """Run once.
+        """Run the model once.
 
         Args:
-            output_names: What is asked for, any value of the main graph by name; None for all outputs.
+            output_names: Names of the requested values, any of the main graph; None for all outputs.
             feeds: Arrays (lists for sequences, dicts for maps, None for an empty optional) by input name.
             context: The limits of this run.
 
@@ -74,24 +74,24 @@ class ReferenceModel:
 
         Raises:
             FeedError: An input is missing, unknown, or of another type or rank; an output is unknown.
-            ShapeError: A size does not fit what is declared, or two inputs contradict each other.
+            ShapeError: A size contradicts its declaration, or two inputs contradict each other.
             ExecutionError: A node has no result for these values.
-            ResourceError: A limit is passed.
+            ResourceError: A limit is exceeded.
         """
-        graph = self._giving(tuple(self.output_names if output_names is None else output_names))
+        graph = self._graph_for(tuple(self.output_names if output_names is None else output_names))
         arguments = self._arguments(feeds)
         with running(context):
-            return [returned(value) for value in graph.call(arguments)]
+            return [to_python(value) for value in graph.call(arguments)]
 
-    def _giving(self, names: tuple[str, ...]) -> PreparedGraph:
-        """The graph as far as some values need it: what nobody asks for has no say in whether there is a result."""
-        found = self._narrowed.get(names)
-        if found is None:
-            found = self._graph.giving([self._value(name) for name in names])
-            if len(self._narrowed) >= _REMEMBERED:
+    def _graph_for(self, names: tuple[str, ...]) -> PreparedGraph:
+        """Return the graph reduced to the requested values: unrequested nodes neither run nor fail."""
+        graph = self._narrowed.get(names)
+        if graph is None:
+            graph = self._graph.restricted_to([self._value(name) for name in names])
+            if len(self._narrowed) >= _MAX_CACHED_GRAPHS:
                 self._narrowed.clear()
-            self._narrowed[names] = found
-        return found
+            self._narrowed[names] = graph
+        return graph
 
     def _value(self, name: str) -> ir.Value:
         if name not in self._by_name:

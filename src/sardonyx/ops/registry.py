@@ -1,11 +1,11 @@
-"""The registry: every operator by domain, name and version, as a function over Core.
+"""Registry of operators: each is a function over Core, found by domain, name and version.
 
-A definition's signature is the operator's: positional parameters are inputs (``Tensor | None = None`` where one may be
-left out, ``*xs`` where there may be any number), keyword-only parameters are attributes with the standard's defaults.
-Four keyword-only names are no attributes, and given by whoever calls: ``opset`` (the version of the operator's domain
-that the model imports), ``outputs`` (how many results are asked for), ``identity`` (the node, for random numbers) and
-``between`` (the graph around the node, as functions from some of its values to another).
-An attribute whose name is taken, by these, an input or Python, is written with an underscore after it.
+A definition's signature is the operator's: positional parameters are inputs (``Tensor | None = None`` for an optional
+input, ``*xs`` for a variadic one), keyword-only parameters are attributes with the standard's defaults. Four
+keyword-only names are not attributes, but supplied by the caller: ``opset`` (the version of the operator's domain that
+the model imports), ``outputs`` (the number of requested results), ``identity`` (the node, for random numbers) and
+``between`` (subgraphs of the graph around the node, as functions from some of its values to another).
+An attribute whose name collides with these, with an input or with Python is written with an underscore after it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Definition = Callable[..., Any]
 F = TypeVar("F", bound=Definition)
 
 Between = Callable[[Sequence[str], str], Callable[..., Value]]
-"""From names of values around a node, to the function that computes one (the last name) from others (the first)."""
+"""Function from names (sources, target) to the function from the sources' values to the target's."""
 
 REQUIRED = inspect.Parameter.empty
-"""Stands for the default of an attribute that must be given."""
+"""Default of an attribute that has none."""
 
-GIVEN = ("opset", "outputs", "identity", "between")
-"""Keyword-only parameters of a definition that are no attributes."""
+CONTEXT_PARAMETERS = ("opset", "outputs", "identity", "between")
+"""Keyword-only parameters of a definition that are not attributes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +49,20 @@ class Operator:
     """One definition of an operator.
 
     Attributes:
-        domain: Its domain; empty for ``ai.onnx``.
-        name: Its ONNX name.
-        since: The first version of the domain that it is right for.
+        domain: The domain; empty for ``ai.onnx``.
+        name: The ONNX name.
+        since: The first version of the domain that the definition implements.
         definition: The function over Core.
         inputs: Names of the inputs, without the variadic one.
-        required: Positions of those that must be given: without a default, and not annotated with ``| None``.
-        positional: How many have no default.
-        variadic: Whether any number may follow.
-        attributes: Attributes with their defaults; ``REQUIRED`` without.
-        given: Which of ``GIVEN`` the definition takes.
-        rounded: Defaults that are no float32, as all attributes are: the nearest ones.
-        renamed: Parameters of attributes whose name is taken, by that name: with an underscore after it.
-        host_reason: Why it is a host operator; empty for one over Core.
-        module: The module that defines it.
+        required: Positions of required inputs: without a default, and not annotated with ``| None``.
+        positional: Number of inputs without a default.
+        variadic: True if any number of inputs may follow.
+        attributes: Attributes with their defaults; ``REQUIRED`` for an attribute without one.
+        context_parameters: The names of ``CONTEXT_PARAMETERS`` that the definition declares.
+        rounded: Defaults of float attributes rounded to float32, the precision of all float attributes.
+        renamed: Parameters with a trailing underscore, by the name of the attribute.
+        host_reason: Reason for a host operator; empty for an operator over Core.
+        module: The module that defines the operator.
     """
 
     domain: str
@@ -75,20 +75,20 @@ class Operator:
     positional: int
     variadic: bool
     attributes: Mapping[str, Any]
-    given: frozenset[str]
+    context_parameters: frozenset[str]
     rounded: Mapping[str, float]
     renamed: Mapping[str, str]
     host_reason: str = ""
 
     @property
-    def user(self) -> bool:
-        """Whether it is defined outside of the library."""
+    def is_user_defined(self) -> bool:
+        """True if the operator is defined outside of the library."""
         return not self.module.startswith(_OWN)
 
     @property
-    def draws(self) -> bool:
-        """Whether it asks for the node's identity: results may differ from node to node and from run to run."""
-        return "identity" in self.given
+    def is_random(self) -> bool:
+        """True if the definition uses the node's identity: results may differ between nodes and between runs."""
+        return "identity" in self.context_parameters
 
     def __call__(
         self,
@@ -100,7 +100,7 @@ class Operator:
         identity: str = "",
         between: Between | None = None,
     ) -> tuple[Value | None, ...]:
-        """Apply the operator; see :meth:`bound` for what it checks.
+        """Apply the operator to inputs and checked attributes (see :meth:`check_attributes`).
 
         Returns:
             The results, at least ``outputs`` of them.
@@ -110,30 +110,30 @@ class Operator:
         if len(inputs) < len(self.inputs):
             inputs = [*inputs, *[None] * (self.positional - len(inputs))]
         if len(inputs) > len(self.inputs) and not self.variadic:
-            raise InvalidModelError(f"{self.name} takes {len(self.inputs)} inputs, and {len(inputs)} are given.")
+            raise InvalidModelError(f"{self.name} expects at most {len(self.inputs)} inputs, got {len(inputs)}.")
         options: dict[str, Any] = {**self.rounded, **attributes}
         for name, parameter in self.renamed.items():
             if name in options:
                 options[parameter] = options.pop(name)
-        offered = {"opset": opset, "outputs": outputs, "identity": identity, "between": between}
-        options.update((name, offered[name]) for name in self.given)
-        found = self.definition(*inputs, **options)
-        results = (found,) if isinstance(found, Value) else tuple(found)
+        context = {"opset": opset, "outputs": outputs, "identity": identity, "between": between}
+        options.update((name, context[name]) for name in self.context_parameters)
+        returned = self.definition(*inputs, **options)
+        results = (returned,) if isinstance(returned, Value) else tuple(returned)
         if len(results) < outputs:
-            raise InvalidModelError(f"{self.name} has {len(results)} results, and {outputs} are asked for.")
+            raise InvalidModelError(f"{self.name} has {len(results)} results, and the node requests {outputs}.")
         return results
 
-    def bound(
+    def check_attributes(
         self, attributes: Mapping[str, Any], bodies: Mapping[str, Any] = MappingProxyType({})
     ) -> Mapping[str, Any]:
-        """The attributes of a node, checked against the definition.
+        """Check the attributes of a node against the definition and return them.
 
         Args:
-            attributes: All of them but graphs.
-            bodies: Those that are graphs.
+            attributes: The attributes except graphs.
+            bodies: The graph attributes.
 
         Raises:
-            InvalidModelError: A required one is missing, or one is unknown.
+            InvalidModelError: A required attribute is missing, or an attribute is unknown.
         """
         if not attributes.keys() <= self.attributes.keys() or not bodies.keys() <= self.attributes.keys():
             attributes = {name: value for name, value in attributes.items() if name not in _IGNORED}
@@ -141,25 +141,25 @@ class Operator:
                 if name not in self.attributes:
                     allowed = ", ".join(self.attributes) or "none"
                     raise InvalidModelError(f"{self.name} has no attribute {name!r}.", remedy=f"It has: {allowed}.")
-        for name in self.needed:
+        for name in self.required_attributes:
             if name not in attributes and name not in bodies:
                 raise InvalidModelError(f"{self.name} needs its attribute {name!r}.")
         return attributes
 
     @functools.cached_property
-    def needed(self) -> tuple[str, ...]:
-        """The attributes that must be given."""
+    def required_attributes(self) -> tuple[str, ...]:
+        """Attributes without a default."""
         return tuple(name for name, default in self.attributes.items() if default is REQUIRED)
 
 
 _IGNORED = frozenset({"consumed_inputs"})
-"""Attributes of the first versions that never had a meaning for results."""
+"""Attributes of the first versions that never affected results."""
 
 _OWN = "sardonyx.ops."
-"""How the names of the modules begin that hold the library's own definitions."""
+"""Prefix of the names of modules that hold the library's own definitions."""
 
 _operators: dict[tuple[str, str], list[Operator]] = {}
-_of_users: dict[tuple[str, str], list[Operator]] = {}
+_user_operators: dict[tuple[str, str], list[Operator]] = {}
 _host_functions: dict[tuple[str, str, int], Callable[[tuple[bool, ...]], HostFunction]] = {}
 _imported: set[str] = set()
 _loading = threading.RLock()
@@ -170,9 +170,9 @@ def operator(name: str, *, since: int, domain: str = "") -> Callable[[F], F]:
     """Register a definition of an operator over Core.
 
     Args:
-        name: Its ONNX name.
-        since: The first version of the domain that the definition is right for; it holds up to the next one given.
-        domain: Its domain; ``ai.onnx`` by default.
+        name: The ONNX name.
+        since: The first version of the domain that the definition implements, up to the next registered version.
+        domain: The domain; ``ai.onnx`` by default.
 
     Example:
         >>> @operator("Cube", domain="my.domain", since=1)
@@ -181,7 +181,7 @@ def operator(name: str, *, since: int, domain: str = "") -> Callable[[F], F]:
     """
 
     def register(definition: F) -> F:
-        _add(_described(definition, name, since, domain))
+        _add(_describe(definition, name, since, domain))
         return definition
 
     return register
@@ -195,18 +195,18 @@ def host_operator(
     reason: str = "its author wrote it over numpy",
     domain: str = "",
 ) -> Callable[[F], F]:
-    """Register a definition over numpy, with a type rule: for strings, sequences, and results counted from data.
+    """Register a definition over numpy with a type rule.
 
-    The function takes arrays (lists for sequences, None or a value for optionals and inputs left out) and returns a
-    tuple of such.
+    Strings, sequences and results counted from data need one. The function receives arrays (lists for sequences, None
+    or a value for optionals, None for omitted inputs) and returns a tuple of such values.
 
     Args:
-        name: Its ONNX name.
-        since: The first version of the domain that the definition is right for.
-        types: From the types of the inputs (None for one left out) and the attributes to the types of the results;
+        name: The ONNX name.
+        since: The first version of the domain that the definition implements.
+        types: From the types of the inputs (None for an omitted input) and the attributes to the types of the results;
             a size that is counted from data is ``sardonyx.core.eval.host_function.unknown_size()``.
-        reason: Why it cannot be written over Core; stands in the support table.
-        domain: Its domain; ``ai.onnx`` by default.
+        reason: Reason for a host operator, shown in the support table.
+        domain: The domain; ``ai.onnx`` by default.
     """
 
     def register(definition: F) -> F:
@@ -217,12 +217,12 @@ def host_operator(
             if function is None:
                 function = functions[present] = HostFunction(
                     name,
-                    _restored(types, present),
-                    _restored(definition, present),
+                    _accept_present_inputs(types, present),
+                    _accept_present_inputs(definition, present),
                     domain=described.domain,
                     since=since,
                     present=present,
-                    given=described.given,
+                    given=described.context_parameters,
                     module=definition.__module__,
                 )
             return function
@@ -231,7 +231,7 @@ def host_operator(
             function = function_of(tuple(value is not None for value in inputs))
             return host(function, *[value for value in inputs if value is not None], **attributes)
 
-        described = _described(definition, name, since, domain)
+        described = _describe(definition, name, since, domain)
         _host_functions[described.domain, name, since] = function_of
         _add(Operator(**{**described.__dict__, "definition": over_values, "host_reason": reason}))
         return definition
@@ -239,8 +239,8 @@ def host_operator(
     return register
 
 
-def _restored(function: Callable[..., Any], present: tuple[bool, ...]) -> Callable[..., Any]:
-    """The function called with None for what was left out."""
+def _accept_present_inputs(function: Callable[..., Any], present: tuple[bool, ...]) -> Callable[..., Any]:
+    """Return a function of the present inputs alone, which passes None for the omitted ones."""
     if all(present):
         return function
 
@@ -251,26 +251,26 @@ def _restored(function: Callable[..., Any], present: tuple[bool, ...]) -> Callab
     return call
 
 
-def _described(definition: Definition, name: str, since: int, domain: str) -> Operator:
+def _describe(definition: Definition, name: str, since: int, domain: str) -> Operator:
     inputs: list[str] = []
     required: list[int] = []
     variadic, positional = False, 0
     attributes: dict[str, Any] = {}
     renamed: dict[str, str] = {}
-    given = set()
+    context_parameters = set()
     for parameter in parameters(definition):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             variadic = True
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            if parameter.name in GIVEN:
-                given.add(parameter.name)
+            if parameter.name in CONTEXT_PARAMETERS:
+                context_parameters.add(parameter.name)
             else:
                 attribute = parameter.name.removesuffix("_")
                 attributes[attribute] = parameter.default
                 if attribute != parameter.name:
                     renamed[attribute] = parameter.name
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            raise RuleError(f"the definition of {name} names its attributes one by one, not as **{parameter.name}.")
+            raise RuleError(f"the definition of {name} must declare its attributes one by one, got **{parameter.name}.")
         else:
             if parameter.default is inspect.Parameter.empty:
                 positional = len(inputs) + 1
@@ -288,50 +288,50 @@ def _described(definition: Definition, name: str, since: int, domain: str) -> Op
         positional=positional,
         variadic=variadic,
         attributes=attributes,
-        given=frozenset(given),
+        context_parameters=frozenset(context_parameters),
         rounded={name: float(np.float32(value)) for name, value in attributes.items() if isinstance(value, float)},
         renamed=renamed,
     )
 
 
 def canonical(domain: str) -> str:
-    """The domain, with ``ai.onnx`` as the empty text that the standard writes for it."""
+    """Return the domain as the standard writes it: ``ai.onnx`` is the empty string."""
     return "" if domain == "ai.onnx" else domain
 
 
 def _add(new: Operator) -> None:
     versions = _operators.setdefault((new.domain, new.name), [])
-    if not new.user and any(old.user and old.since == new.since for old in versions):
-        return  # Somebody's own definition stands, although the library's is imported after it.
+    if not new.is_user_defined and any(old.is_user_defined and old.since == new.since for old in versions):
+        return  # A user's definition overrides the library's, even if the library's is imported later.
     versions[:] = sorted([*(old for old in versions if old.since != new.since), new], key=lambda o: o.since)
-    if new.user:
-        _of_users[new.domain, new.name] = [each for each in versions if each.user]
+    if new.is_user_defined:
+        _user_operators[new.domain, new.name] = [version for version in versions if version.is_user_defined]
 
 
 def remove(name: str, *, domain: str = "") -> None:
-    """Forget all definitions of an operator."""
+    """Remove all definitions of an operator."""
     _operators.pop((canonical(domain), name), None)
-    _of_users.pop((canonical(domain), name), None)
+    _user_operators.pop((canonical(domain), name), None)
 
 
 def find(domain: str, name: str, opset: int) -> Operator | None:
-    """The definition that is right at a version of the domain; None without one.
+    """Return the definition for a version of the domain; None if undefined.
 
-    Only the modules are imported that define the operator: all of them take longer than small models to run.
+    Only the modules that define the operator are imported: importing all of them takes longer than a small model runs.
     """
     if not _loaded:
         _import(canonical(domain), name)
-    right = [found for found in _operators.get((canonical(domain), name), ()) if found.since <= opset]
-    return right[-1] if right else None
+    versions = [version for version in _operators.get((canonical(domain), name), ()) if version.since <= opset]
+    return versions[-1] if versions else None
 
 
-def defined_by_users() -> Mapping[tuple[str, str], Sequence[Operator]]:
-    """The definitions from outside of the library, by domain and name."""
-    return _of_users
+def user_operators() -> Mapping[tuple[str, str], Sequence[Operator]]:
+    """Return the definitions from outside of the library, by domain and name."""
+    return _user_operators
 
 
 def all_operators() -> Iterator[Operator]:
-    """Every definition, by domain, name and version."""
+    """Yield every definition, ordered by domain, name and version."""
     load()
     for _, versions in sorted(_operators.items()):
         yield from versions
@@ -344,29 +344,29 @@ def load() -> None:
 
 
 def host_function(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
-    """The host function of an operator, as a kept program names it.
+    """Return the host function of an operator, as named by a cached program.
 
-    Of the library's own definitions only the module that has it is imported: all of them take longer to import than
-    most programs take to load.
+    For the library's own definitions only the defining module is imported: importing all of them takes longer than
+    loading most programs.
 
     Args:
         domain: The operator's domain.
-        name: Its name.
+        name: The operator's name.
         since: The version of the domain.
-        present: Which inputs it is given; None where it is given all.
-        module: The module that defines it.
+        present: For each input True if the node has it; None if the node has all inputs.
+        module: The module that defines the operator.
 
     Raises:
-        UnsupportedError: There is none.
+        UnsupportedError: The host function is unknown.
     """
     if module.startswith(_OWN):
         with _loading, contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
     make = _host_functions.get((domain, name, since))
-    found = known_function(domain, name, since, present) if make is None or present is None else make(present)
-    if found is None:
-        raise UnsupportedError("there is no such host function.", where=f"{name} of {domain or 'ai.onnx'} {since}")
-    return found
+    function = known_function(domain, name, since, present) if make is None or present is None else make(present)
+    if function is None:
+        raise UnsupportedError("unknown host function.", where=f"{name} of {domain or 'ai.onnx'} {since}")
+    return function
 
 
 def _import(domain: str, name: str) -> None:
@@ -383,7 +383,7 @@ def _import(domain: str, name: str) -> None:
 def _load() -> None:
     global _loaded
     with _loading:
-        if _loaded:  # By another thread, while this one waited.
+        if _loaded:  # Another thread loaded them while this one waited.
             return
         for module in pkgutil.walk_packages(definitions.__path__, definitions.__name__ + "."):
             importlib.import_module(module.name)

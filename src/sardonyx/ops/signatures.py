@@ -1,4 +1,4 @@
-"""What an operator may be given: element types of inputs, checked before a definition is called."""
+"""Operator signatures: allowed element types of inputs, checked before a definition is called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.ops.registry import find
 
 
 def type_text(type: Type) -> str:
-    """A type as the standard's type strings write it: ``tensor(float)``, ``seq(tensor(int64))``."""
+    """Return a type in the notation of the standard: ``tensor(float)``, ``seq(tensor(int64))``."""
     match type:
         case TensorType():
             return f"tensor({type.dtype.name.lower()})"
@@ -25,21 +25,21 @@ def type_text(type: Type) -> str:
             return f"optional({type_text(type.element)})"
         case MapType():
             return f"map({type.key.name.lower()},{type_text(type.value)})"
-    raise TypeMismatchError(f"{type} is no type of the standard.")
+    raise TypeMismatchError(f"expected a type of the ONNX standard, got {type}.")
 
 
 class Signature:
-    """The inputs that one version of an operator takes.
+    """The inputs that one version of an operator accepts.
 
     Args:
         name: The operator.
-        inputs: Of each its name, its type variable, and the types that it may have.
-        variadic: Whether the last one may occur any number of times.
-        mixed: Whether these may have different types.
-        outputs: Of each result its type variable, and the types that it may have.
+        inputs: Name, type variable and allowed types of each input.
+        variadic: True if the last input may occur any number of times.
+        mixed: True if the variadic inputs may have different types.
+        outputs: Type variable and allowed types of each result.
 
     Attributes:
-        inputs: As given.
+        inputs: Name, type variable and allowed types of each input.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class Signature:
         """Check the types of a node's inputs.
 
         Raises:
-            TypeMismatchError: The operator does not take one of them, or two that must be of one type are not.
+            TypeMismatchError: An input has a type that the operator does not accept, or two inputs of one type variable
+                have different types.
         """
         key = tuple([None if value is None else _sizeless(value.type) for value in inputs])
         if key in self._accepted:
@@ -74,22 +75,22 @@ class Signature:
             text = type_text(type)
             if text not in allowed:
                 raise TypeMismatchError(
-                    f"{self.name} does not take {text} as its input {name!r}.",
-                    remedy=f"It takes {', '.join(sorted(allowed))}.",
+                    f"{self.name} does not accept {text} as its input {name!r}.",
+                    remedy=f"Use one of {', '.join(sorted(allowed))}.",
                 )
             free = self._mixed and position >= len(self.inputs) - 1
             first = bound.setdefault(variable, (name, text))
             if first[1] != text and not free:
                 raise TypeMismatchError(
-                    f"{self.name} takes its inputs {first[0]!r} and {name!r} of one type, not {first[1]} and {text}."
+                    f"{self.name} expects inputs {first[0]!r} and {name!r} of one type, got {first[1]} and {text}."
                 )
         self._accepted.add(key)
 
     def results(self, inputs: Sequence[Type | None]) -> list[Type | None]:
-        """The types of the results as far as the standard's type variables tell them: tensors of open shape.
+        """Return the result types that the type variables determine: tensors of unknown shape.
 
         Args:
-            inputs: The types of the inputs; None for what is left out or not known.
+            inputs: The types of the inputs; None for an omitted input or an unknown type.
         """
         bound: dict[str, Type] = {}
         if self.inputs and not self._mixed:
@@ -100,7 +101,7 @@ class Signature:
 
 
 def _only_tensor(allowed: Sequence[str]) -> Type | None:
-    """The one tensor type that is allowed; None where there are others."""
+    """Return the single allowed tensor type; None if several types are allowed."""
     return TensorType(_DTYPES[allowed[0]], None) if len(allowed) == 1 and allowed[0] in _DTYPES else None
 
 
@@ -113,7 +114,7 @@ def _sizeless(type: Type) -> Type:
 
 @functools.cache
 def signature(domain: str, name: str, opset: int) -> Signature | None:
-    """The signature of an operator at a version of its domain; None where neither it nor ONNX Runtime has one."""
+    """Return the signature of an operator at a version of its domain; None if no schema is known."""
     if name in CONTRIBUTED.get(domain, ()):
         return _contributed(domain, name)
     try:
@@ -132,7 +133,6 @@ def signature(domain: str, name: str, opset: int) -> Signature | None:
 
 
 def _contributed(domain: str, name: str) -> Signature:
-    """The signature of an operator of ONNX Runtime, from its line."""
     words, *variables = CONTRIBUTED[domain][name].split("; ")
     types = {variable: allowed.split() for variable, allowed in (text.split(": ") for text in variables)}
     kinds = words.removesuffix("...").split()
@@ -140,8 +140,8 @@ def _contributed(domain: str, name: str) -> Signature:
     assert definition is not None
     names = definition.inputs if len(kinds) == len(definition.inputs) else (*definition.inputs, "inputs")
     inputs = [
-        (given, kind, frozenset(f"tensor({each})" for each in types.get(kind, [kind])))
-        for given, kind in zip(names, kinds, strict=True)
+        (input_name, kind, frozenset(f"tensor({dtype})" for dtype in types.get(kind, [kind])))
+        for input_name, kind in zip(names, kinds, strict=True)
     ]
     variadic = words.endswith("...")
     return Signature(name, inputs, variadic=variadic, mixed=variadic)

@@ -1,4 +1,4 @@
-"""The support table: every operator of the registry, with its versions, element types, and how it is tested."""
+"""Support table: versions, element types and tests of every registered operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_SUITE_CASE = frozenset(
     {"ConcatFromSequence", "GlobalLpPool", "MaxRoiPool", "Multinomial", "RandomNormal", "RandomNormalLike",
      "RandomUniform", "SequenceErase", "SimplifiedLayerNormalization", "Gradient", *_LEFT_THE_STANDARD}
 )  # fmt: skip
-"""Operators of the standard's domains but ``ai.onnx.ml`` for which ONNX's backend suite has no node case."""
+"""Operators of the standard (without ``ai.onnx.ml``) that have no node case in ONNX's backend suite."""
 
 _COMPARED: dict[str, str] = {
     **dict.fromkeys(("CausalConvWithState", "LinearAttention", "SwiGLU"), "onnx.reference"),
@@ -31,12 +31,12 @@ _COMPARED: dict[str, str] = {
     **dict.fromkeys(_LEFT_THE_STANDARD, "the formula of its documentation"),
     "Gradient": "derivatives by hand",
 }
-"""What operators of ``ai.onnx`` are compared with beside the suite, where that is not both evaluators."""
+"""References of ``ai.onnx`` operators besides the suite, where they differ from both evaluators."""
 
 _NO_KERNEL = frozenset(
     {"BiasSoftmax", "BiasSplitGelu", "GroupNorm", "Irfft", "PackedMultiHeadAttention", "QLinearReduceMean", "Rfft"}
 )
-"""Operators of ``com.microsoft`` that ONNX Runtime does not run on a processor; a test looks whether that is so."""
+"""Operators of ``com.microsoft`` without a CPU kernel in ONNX Runtime; a test checks this list."""
 
 _TESTED = {
     "ai.onnx.ml": "scikit-learn, ONNX Runtime",
@@ -49,13 +49,13 @@ class Support:
     """A row of the table.
 
     Attributes:
-        domain: The operator's domain; ``ai.onnx`` written out.
-        name: Its name.
-        versions: Versions of the domain that changed it; of definitions here where the standard has none.
-        dtypes: Element types that its inputs may have at the newest version; empty where nobody says.
+        domain: The operator's domain, ``ai.onnx`` written out.
+        name: The operator's name.
+        versions: Versions of the domain with a change of the operator; for non-standard operators those defined here.
+        dtypes: Allowed element types of inputs at the newest version; empty if unknown.
         definition: ``core``, or ``host`` for Python over numpy.
-        reason: Why it is a host operator; empty otherwise.
-        tested: What it is compared with.
+        reason: Reason for a host operator; empty otherwise.
+        tested: The references of the operator's tests.
     """
 
     domain: str
@@ -67,18 +67,18 @@ class Support:
     tested: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as plain data."""
+        """Return the row as plain data."""
         return asdict(self)
 
 
 def support_table() -> list[Support]:
-    """Every operator of the registry, by domain and name."""
+    """Return a row for every registered operator, ordered by domain and name."""
     schemas: dict[tuple[str, str], list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         schemas.setdefault((schema.domain, schema.name), []).append(schema)
     definitions: dict[tuple[str, str], list[Operator]] = {}
-    for each in all_operators():
-        definitions.setdefault((each.domain, each.name), []).append(each)
+    for operator in all_operators():
+        definitions.setdefault((operator.domain, operator.name), []).append(operator)
     return [_row(versions, schemas.get(key, [])) for key, versions in definitions.items()]
 
 
@@ -98,7 +98,7 @@ def _row(definitions: list[Operator], schemas: list[onnx.defs.OpSchema]) -> Supp
 
 def _tested(operator: Operator) -> str:
     domain, name = operator.domain, operator.name
-    if operator.user:
+    if operator.is_user_defined:
         return "your own tests"
     if domain == "com.microsoft" and name in _NO_KERNEL:
         return "compositions of other operators"
@@ -110,6 +110,6 @@ def _tested(operator: Operator) -> str:
 
 
 def _dtypes(operator: Operator, version: int) -> tuple[str, ...]:
-    found = None if operator.user else signature(operator.domain, operator.name, version)
-    taken = () if found is None else [text for _, _, allowed in found.inputs for text in allowed]
-    return tuple(sorted({text[7:-1] for text in taken if text.startswith("tensor(")}))
+    declared = None if operator.is_user_defined else signature(operator.domain, operator.name, version)
+    texts = () if declared is None else [text for _, _, allowed in declared.inputs for text in allowed]
+    return tuple(sorted({text[7:-1] for text in texts if text.startswith("tensor(")}))

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.ops.registry import defined_by_users
+from sardonyx.ops.registry import user_operators
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
@@ -287,13 +287,13 @@ RANDOM = frozenset(
 
 def is_users(node: ir.Node) -> bool:
     """Whether a user defined the node's operator, in a domain that is not the standard's."""
-    return node.domain not in STANDARD and (node.domain, node.op_type) in defined_by_users()
+    return node.domain not in STANDARD and (node.domain, node.op_type) in user_operators()
 
 
 def is_pure(node: ir.Node) -> bool:
     """Whether two runs of the node on equal inputs give equal outputs: an operator that is known, and draws nothing."""
     if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in RANDOM:
-        return is_users(node) and not any(each.draws for each in defined_by_users()[node.domain, node.op_type])
+        return is_users(node) and not any(each.is_random for each in user_operators()[node.domain, node.op_type])
     if node.op_type == "Dropout":
         training = node.inputs[2] if len(node.inputs) > 2 else None
         return training is None or scalar(training) is False or scalar(training) == 0

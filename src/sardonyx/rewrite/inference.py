@@ -441,5 +441,5 @@ def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int)
 
 def _known(value: ir.Value) -> operator_inference.Known:
     if value.const_value is not None and value.is_initializer():
-        return operator_inference.initial(value)
-    return operator_inference.claimed_type(value)
+        return operator_inference.initializer_facts(value)
+    return operator_inference.symbolic_type(value)

@@ -1,1 +1,1 @@
-"""The definitions, one file a family."""
+"""Operator definitions, one module per family."""

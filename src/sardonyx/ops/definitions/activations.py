@@ -1,8 +1,8 @@
-"""Activations: elementwise, and the normalized exponentials along an axis.
+"""Activations: elementwise functions, and softmax functions along an axis.
 
 Source: ONNX Operators, *Relu* to *SwiGLU*, *Softmax*, *LogSoftmax*, *Hardmax*. Before version 13 the latter three
-took their operand as a matrix: the axes before ``axis``, and the others. What is elementwise is
-computed in float32 for 16-bit floats.
+flattened their operand to a matrix: the axes before ``axis``, and the others. Elementwise functions are computed in
+float32 for 16-bit floats.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parametric_relu(x: Tensor, slope: Tensor) -> Tensor:
 
 @operator("PRelu", since=1)
 def parametric_relu_by_channel(x: Tensor, slope: Tensor) -> Tensor:
-    """The slope is one number, or one for each channel: the second axis."""
+    """Accept a slope that is one number, or one for each channel (the second axis)."""
     if slope.rank == 1 and slope.shape[0] != 1 and x.rank > 2:
         slope = L.unsqueeze(slope, range(1, x.rank - 1))
     return parametric_relu(x, slope)
@@ -82,7 +82,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate == "tanh":
         return x * 0.5 * (1 + L.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)))
     if approximate != "none":
-        raise InvalidModelError(f"there is no approximation {approximate!r}.", remedy="There are none and tanh.")
+        raise InvalidModelError(f"unknown `approximate` value {approximate!r}.", remedy="Use 'none' or 'tanh'.")
     return x * 0.5 * (1 + L.erf(x / math.sqrt(2)))
 
 
@@ -119,7 +119,7 @@ def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
 @operator("Softplus", since=1)
 @rounded_once
 def softplus(x: Tensor) -> Tensor:
-    """``log(exp(x) + 1)``, without overflow."""
+    """Return ``log(exp(x) + 1)``, computed without overflow."""
     return L.maximum(x, 0) + L.log(L.exp(-L.abs_(x)) + 1)
 
 
@@ -139,12 +139,12 @@ def softsign(x: Tensor) -> Tensor:
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
-    """1 at the first of the greatest, 0 elsewhere."""
+    """Return 1 at the first maximum along the axis, 0 elsewhere."""
     greatest = L.equal(x, L.reduce_max(x, [axis], keepdims=True))
     return L.cast(greatest & L.equal(L.cumulative("add", L.cast(greatest, t.INT64), axis), 1), x.dtype)
 
 
-def _along_axis(name: str, compute: Callable[..., Tensor]) -> None:
+def _register_along_axis(name: str, compute: Callable[..., Tensor]) -> None:
     @operator(name, since=13)
     def definition(x: Tensor, *, axis: int = -1) -> Tensor:
         return compute(x, axis=axis)
@@ -157,6 +157,6 @@ def _along_axis(name: str, compute: Callable[..., Tensor]) -> None:
         return L.reshape(compute(matrix, axis=1), x.shape)
 
 
-_along_axis("Softmax", L.softmax)
-_along_axis("LogSoftmax", L.log_softmax)
-_along_axis("Hardmax", _hardmax)
+_register_along_axis("Softmax", L.softmax)
+_register_along_axis("LogSoftmax", L.log_softmax)
+_register_along_axis("Hardmax", _hardmax)

@@ -1,7 +1,7 @@
 """Arithmetic, comparison and logic: elementwise, with broadcasting.
 
-Source: ONNX Operators, *Add* to *Xor*. Before version 7 only the second operand was broadcast, only where
-``broadcast`` said so, and from ``axis`` on.
+Source: ONNX Operators, *Add* to *Xor*. Before version 7 only the second operand was broadcast, only if the attribute
+``broadcast`` was set, and from ``axis`` on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sardonyx.errors import ShapeError
 from sardonyx.ops.registry import operator
 
 
-def _aligned(a: Tensor, b: Tensor, broadcast: int, axis: int | None) -> Tensor:
-    """``b`` in the shape of ``a``, its axes lying at ``axis`` (before version 7)."""
+def _align(a: Tensor, b: Tensor, broadcast: int, axis: int | None) -> Tensor:
+    """Return ``b`` in the shape of ``a``, with the axes of ``b`` aligned at ``axis`` (before version 7)."""
     if not broadcast:
         if a.rank != b.rank or any(equal(m, n) is False for m, n in zip(a.shape, b.shape, strict=True)):
             raise ShapeError(f"{a.type} and {b.type} differ in shape.", remedy="Set the attribute `broadcast`.")
@@ -27,7 +27,7 @@ def _aligned(a: Tensor, b: Tensor, broadcast: int, axis: int | None) -> Tensor:
     return L.broadcast_to(b, a.shape)
 
 
-def _binary(name: str, compute: Callable[[Tensor, Tensor], Tensor], first: int = 1) -> None:
+def _register_binary(name: str, compute: Callable[[Tensor, Tensor], Tensor], first: int = 1) -> None:
     """Register an operator of two tensors that broadcast."""
 
     @operator(name, since=7)
@@ -36,19 +36,19 @@ def _binary(name: str, compute: Callable[[Tensor, Tensor], Tensor], first: int =
 
     @operator(name, since=first)
     def limited(a: Tensor, b: Tensor, *, broadcast: int = 0, axis: int | None = None) -> Tensor:
-        return compute(a, _aligned(a, b, broadcast, axis))
+        return compute(a, _align(a, b, broadcast, axis))
 
 
-_binary("Add", lambda a, b: a + b)
-_binary("Sub", lambda a, b: a - b)
-_binary("Mul", lambda a, b: a * b)
-_binary("Div", lambda a, b: a / b)
-_binary("And", lambda a, b: a & b)
-_binary("Or", lambda a, b: a | b)
-_binary("Xor", lambda a, b: a ^ b)
-_binary("Equal", L.equal)
-_binary("Less", lambda a, b: a < b)
-_binary("Greater", lambda a, b: a > b)
+_register_binary("Add", lambda a, b: a + b)
+_register_binary("Sub", lambda a, b: a - b)
+_register_binary("Mul", lambda a, b: a * b)
+_register_binary("Div", lambda a, b: a / b)
+_register_binary("And", lambda a, b: a & b)
+_register_binary("Or", lambda a, b: a | b)
+_register_binary("Xor", lambda a, b: a ^ b)
+_register_binary("Equal", L.equal)
+_register_binary("Less", lambda a, b: a < b)
+_register_binary("Greater", lambda a, b: a > b)
 
 
 @operator("LessOrEqual", since=12)
@@ -62,7 +62,7 @@ def greater_or_equal(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _power(x: Tensor, y: Tensor) -> Tensor:
-    """The result has the element type of the base; an exponent with more digits counts with all of them."""
+    """Return the power in the element type of the base, computed with the full precision of the exponent."""
     if x.dtype == y.dtype:
         return x**y
     if t.is_float(y.dtype):
@@ -70,7 +70,7 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
     return x ** L.cast(y, x.dtype)
 
 
-_binary("Pow", _power)
+_register_binary("Pow", _power)
 
 
 @operator("Not", since=1)

@@ -1,6 +1,6 @@
 """Control flow: ``If``, ``Loop``, ``Scan``.
 
-Source: ONNX Operators, *If*, *Loop*, *Scan*. Bodies see the values around them.
+Source: ONNX Operators, *If*, *Loop*, *Scan*. Bodies read values of the enclosing graph.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ def loop(count: Tensor | None = None, condition: Tensor | None = None, *state: V
     size = len(state)
     if body.input_count != 2 + size or body.output_count < 1 + size:
         raise InvalidModelError(
-            f"a body of {body.input_count} inputs and {body.output_count} outputs does not fit {size} carried values."
+            f"a body with {body.input_count} inputs and {body.output_count} outputs does not fit {size} carried values."
         )
 
-    def once(i: Tensor, *carried: Value) -> tuple[Tensor | None, list[Value], list[Value]]:
-        going, *rest = body(*map(_number, (i, L.constant(True)), body.input_types), *carried)
-        assert isinstance(going, Tensor)
+    def iterate(i: Tensor, *carried: Value) -> tuple[Tensor | None, list[Value], list[Value]]:
+        running, *rest = body(*map(_scalar_as_declared, (i, L.constant(True)), body.input_types), *carried)
+        assert isinstance(running, Tensor)
         return (
-            _again(condition, L.reshape(going, ()), i),
-            list(map(_as_declared, rest[:size], body.input_types[2:])),
+            _continue_condition(condition, L.reshape(running, ()), i),
+            list(map(_convert_optional, rest[:size], body.input_types[2:])),
             rest[size:],
         )
 
-    most = None if count is None else L.reshape(count, ())
-    going = None if condition is None else L.reshape(condition, ())
-    initial = list(map(_as_declared, state, body.input_types[2:]))
+    limit = None if count is None else L.reshape(count, ())
+    running = None if condition is None else L.reshape(condition, ())
+    initial = list(map(_convert_optional, state, body.input_types[2:]))
     declared = [type for type in body.output_types[1 + size :] if type is not None]
     rows = declared if len(declared) == body.output_count - 1 - size else None
-    final, collected = L.loop(most, going, initial, once, rows)
-    return *map(_as_declared, final, body.output_types[1:]), *collected
+    final, collected = L.loop(limit, running, initial, iterate, rows)
+    return *map(_convert_optional, final, body.output_types[1:]), *collected
 
 
-def _again(condition: Tensor | None, going: Tensor, i: Tensor) -> Tensor | None:
-    """Whether to go on. Without a condition to begin with, that of the body does not count.
+def _continue_condition(condition: Tensor | None, running: Tensor, i: Tensor) -> Tensor | None:
+    """Return the continue condition; a Loop without an initial condition ignores its body's condition.
 
-    Engines differ there: some stop. So the count is said to be the number of iterations only where the body never asks
-    for an end; elsewhere the answer, though always yes, is one that only the run gives.
+    Engines differ here: some stop. The iteration count is therefore static only if the condition of the body is always
+    true; otherwise the result, though always true, depends on the run, and so does the count.
     """
     if condition is not None:
-        return going
-    return None if going.is_constant and bool(going.known) else i >= 0
+        return running
+    return None if running.is_constant and bool(running.known) else i >= 0
 
 
-def _number(value: Tensor, declared: Type | None) -> Tensor:
-    """A scalar, with as many axes as a body declares of it."""
+def _scalar_as_declared(value: Tensor, declared: Type | None) -> Tensor:
+    """Return a scalar in the rank that a body declares for this input."""
     shape = declared.shape if isinstance(declared, TensorType) else None
     return L.reshape(value, (1,) * len(shape or ()))
 
 
-def _as_declared(value: Value, declared: Type | None) -> Value:
-    """A carried value with an optional around it, or without, as it is declared."""
+def _convert_optional(value: Value, declared: Type | None) -> Value:
+    """Wrap a carried value in an optional, or unwrap it, to match its declared type."""
     if isinstance(declared, OptionalType) and not isinstance(value.type, OptionalType):
         return as_optional(value)
     if isinstance(value.type, OptionalType) and declared is not None and not isinstance(declared, OptionalType):
@@ -88,13 +88,13 @@ def scan(
     state, scanned = _split(inputs, num_scan_inputs)
     outputs = body.output_count - len(state)
     if outputs < 0:
-        raise InvalidModelError(f"a body of {body.output_count} outputs does not fit {len(state)} carried values.")
-    axes, backward = _each(scan_input_axes, len(scanned)), _each(scan_input_directions, len(scanned))
-    rows = [_first(x, axis) for x, axis in zip(scanned, axes, strict=True)]
-    final, collected = _scanned(state, rows, backward, L.size_tensor([rows[0].shape[0]], ()), body)
-    axes, backward = _each(scan_output_axes, outputs), _each(scan_output_directions, outputs)
+        raise InvalidModelError(f"a body with {body.output_count} outputs does not fit {len(state)} carried values.")
+    axes, backward = _fill(scan_input_axes, len(scanned)), _fill(scan_input_directions, len(scanned))
+    rows = [_move_to_front(x, axis) for x, axis in zip(scanned, axes, strict=True)]
+    final, collected = _scan(state, rows, backward, L.size_tensor([rows[0].shape[0]], ()), body)
+    axes, backward = _fill(scan_output_axes, outputs), _fill(scan_output_directions, outputs)
     stacked = [
-        _first_to(L.reverse(y, [0] if back else []), axis)
+        _move_from_front(L.reverse(y, [0] if back else []), axis)
         for y, axis, back in zip(collected, axes, backward, strict=True)
     ]
     return *final, *stacked
@@ -108,16 +108,16 @@ def scan_batched(
     num_scan_inputs: int,
     directions: Sequence[int] = (),
 ) -> tuple[Value, ...]:
-    """The first version: every input has a batch axis first, and a sequence axis second."""
+    """Scan with a batch axis first and a sequence axis second in every input (the first version)."""
     state, scanned = _split(inputs, num_scan_inputs)
-    backward = _each(directions, len(scanned))
+    backward = _fill(directions, len(scanned))
     batch, longest = scanned[0].shape[:2]
 
     def image(i: Tensor) -> tuple[None, list[Value], list[Value]]:
         count = L.size_tensor([longest], ()) if lengths is None else L.take(lengths, i, 0)
-        initial, rows = ([L.take(x, i, 0) for x in each] for each in (state, scanned))
-        final, collected = _scanned(initial, rows, backward, count, body)
-        # The rest of a shorter sequence is left open by the standard: zeros here.
+        initial, rows = ([L.take(x, i, 0) for x in tensors] for tensors in (state, scanned))
+        final, collected = _scan(initial, rows, backward, count, body)
+        # The standard leaves the elements after the end of a shorter sequence undefined: zeros here.
         padded = [L.pad(y, (0,) * y.rank, (longest - y.shape[0], *(0,) * (y.rank - 1))) for y in collected]
         return None, [], [*final, *padded]
 
@@ -126,38 +126,38 @@ def scan_batched(
 
 def _split(inputs: Sequence[Tensor], scanned: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     if not 0 < scanned <= len(inputs):
-        raise InvalidModelError(f"{scanned} of {len(inputs)} inputs cannot be scanned.")
+        raise InvalidModelError(f"expected 1 to {len(inputs)} scanned inputs, got {scanned}.")
     return inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
 
 
-def _each(values: Sequence[int], count: int) -> Sequence[int]:
-    """One number for each input or output, 0 by default."""
+def _fill(values: Sequence[int], count: int) -> Sequence[int]:
+    """Return one number for each input or output, 0 by default."""
     if values and len(values) != count:
-        raise InvalidModelError(f"{len(values)} axes or directions are given for {count} values.")
+        raise InvalidModelError(f"expected one axis or direction for each of {count} values, got {len(values)}.")
     return values or (0,) * count
 
 
-def _scanned(
+def _scan(
     state: Sequence[Tensor], rows: Sequence[Tensor], backward: Sequence[int], count: Tensor, body: Body
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     for other in rows:
         if equal(other.shape[0], rows[0].shape[0]) is False:
-            raise ShapeError(f"sequences of {rows[0].shape[0]} and of {other.shape[0]} are scanned together.")
+            raise ShapeError(f"expected scanned sequences of one length, got {rows[0].shape[0]} and {other.shape[0]}.")
 
-    def once(i: Tensor, *carried: Tensor) -> tuple[None, Sequence[Value], Sequence[Value]]:
+    def iterate(i: Tensor, *carried: Tensor) -> tuple[None, Sequence[Value], Sequence[Value]]:
         items = [L.take(x, count - 1 - i if back else i, 0) for x, back in zip(rows, backward, strict=True)]
-        found = body(*carried, *items)
-        return None, found[: len(state)], found[len(state) :]
+        results = body(*carried, *items)
+        return None, results[: len(state)], results[len(state) :]
 
-    return L.loop(count, None, state, once)
+    return L.loop(count, None, state, iterate)
 
 
-def _first(x: Tensor, axis: int) -> Tensor:
+def _move_to_front(x: Tensor, axis: int) -> Tensor:
     at = L.normalized_axis(axis, x.rank)
     return L.permute(x, [at, *(a for a in range(x.rank) if a != at)])
 
 
-def _first_to(x: Tensor, axis: int) -> Tensor:
+def _move_from_front(x: Tensor, axis: int) -> Tensor:
     at = L.normalized_axis(axis, x.rank)
     order = list(range(1, x.rank))
     order.insert(at, 0)

@@ -1,4 +1,4 @@
-"""Convolutions: plain, transposed, of integers, deformable, causal with a state.
+"""Convolutions: plain, transposed, integer, deformable, and causal with a state.
 
 Source: ONNX Operators, *Conv*, *ConvTranspose*, *ConvInteger*, *QLinearConv*, *DeformConv*, *CausalConvWithState*;
 Dai et al., Deformable Convolutional Networks, 2017 (arXiv:1703.06211), and version 2 with a mask (arXiv:1811.11168).
@@ -13,9 +13,9 @@ from sardonyx.core.dim import Size, floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.ops.definitions.products import shifted
-from sardonyx.ops.definitions.quantization import requantized
-from sardonyx.ops.definitions.sampling import interpolated, pixels_or_zero
+from sardonyx.ops.definitions.products import subtract_zero_point
+from sardonyx.ops.definitions.quantization import requantize
+from sardonyx.ops.definitions.sampling import interpolate, pixels_or_zero
 from sardonyx.ops.definitions.windows import Padding, Windows, explicit_padding, per_axis, split_padding, windows
 from sardonyx.ops.registry import operator
 
@@ -37,28 +37,28 @@ def conv(
     y = L.convolve(
         x, w, strides=over.strides, padding=over.padding, kernel_dilation=over.dilations, groups=group, dtype=x.dtype
     )
-    return y if b is None else y + over_channels(b, y)
+    return y if b is None else y + align_to_channels(b, y)
 
 
 def _kernel(x: Tensor, w: Tensor, declared: Sequence[int] | None) -> Sequence[Size]:
     if x.rank < 3 or w.rank != x.rank:
-        raise ShapeError(
-            f"a convolution of {x.rank} axes with weights of {w.rank}: both have two, and as many spatial ones."
-        )
+        raise ShapeError(f"expected an input and weights of one rank, at least 3, got ranks {x.rank} and {w.rank}.")
     kernel = w.shape[2:]
-    if declared and (len(declared) != len(kernel) or any(map(_is_another, declared, kernel))):
-        raise ShapeError(f"kernel_shape is {list(declared)}, and the weights have {', '.join(map(str, kernel))}.")
+    if declared and (len(declared) != len(kernel) or any(map(_differs, declared, kernel))):
+        raise ShapeError(
+            f"kernel_shape is {list(declared)}, and the weights have the kernel [{', '.join(map(str, kernel))}]."
+        )
     return declared or kernel
 
 
-def _is_another(size: int, given: Size) -> bool:
-    return isinstance(given, int) and size != given
+def _differs(size: int, actual: Size) -> bool:
+    return isinstance(actual, int) and size != actual
 
 
-def over_channels(parameter: Tensor, x: Tensor) -> Tensor:
-    """A number for each channel, beside the channels of ``x`` (its second axis)."""
+def align_to_channels(parameter: Tensor, x: Tensor) -> Tensor:
+    """Reshape a per-channel parameter to broadcast over ``x`` (channels are the second axis)."""
     if parameter.rank != 1 or x.rank < 2:
-        raise ShapeError(f"{parameter.type} does not fit {x.type}: it has one axis, a number for each channel.")
+        raise ShapeError(f"expected a parameter with one number for each channel of {x.type}, got {parameter.type}.")
     return L.reshape(L.broadcast_to(parameter, (x.shape[1],)), (x.shape[1], *(1,) * (x.rank - 2)))
 
 
@@ -79,8 +79,8 @@ def conv_integer(
     if w_zero_point is not None and w_zero_point.rank == 1:
         w_zero_point = L.unsqueeze(w_zero_point, range(1, w.rank))
     return conv(
-        shifted(x, x_zero_point),
-        shifted(w, w_zero_point),
+        subtract_zero_point(x, x_zero_point),
+        subtract_zero_point(w, w_zero_point),
         auto_pad=auto_pad,
         dilations=dilations,
         group=group,
@@ -122,9 +122,9 @@ def quantized_conv(
         strides=strides,
     )
     if b is not None:
-        total = total + over_channels(b, total)
-    return requantized(
-        total, x_scale, over_channels(w_scale, total) if w_scale.rank else w_scale, y_scale, y_zero_point
+        total = total + align_to_channels(b, total)
+    return requantize(
+        total, x_scale, align_to_channels(w_scale, total) if w_scale.rank else w_scale, y_scale, y_zero_point
     )
 
 
@@ -143,7 +143,7 @@ def conv_transpose(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    """The gradient of a convolution by its input: elements ``strides`` apart, under the kernel turned around."""
+    """Compute a convolution's input gradient: dilate by ``strides``, convolve with the reversed kernel."""
     kernel, n = _kernel(x, w, kernel_shape), x.rank - 2
     strides, dilations = per_axis(strides, n, "strides"), per_axis(dilations, n, "dilations")
     extra = tuple(output_padding or (0,) * n)
@@ -151,21 +151,21 @@ def conv_transpose(
         raise InvalidModelError(f"output_padding of {list(extra)} does not fit {n} spatial axes.")
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     full = [(size - 1) * s + r for size, s, r in zip(x.shape[2:], strides, reach, strict=True)]
-    cut = _cut(x.shape[2:], [f + e for f, e in zip(full, extra, strict=True)], strides, output_shape, pads, auto_pad)
+    cut = _crop(x.shape[2:], [f + e for f, e in zip(full, extra, strict=True)], strides, output_shape, pads, auto_pad)
     padding = [(r - 1 - low, r - 1 - high + e) for (low, high), r, e in zip(cut, reach, extra, strict=True)]
     y = L.convolve(
         x,
-        _turned(w, group),
+        _transpose_weights(w, group),
         strides=(1,) * n,
         padding=padding,
         base_dilation=strides,
         kernel_dilation=dilations,
         groups=group,
     )
-    return y if b is None else y + over_channels(b, y)
+    return y if b is None else y + align_to_channels(b, y)
 
 
-def _cut(
+def _crop(
     sizes: Sequence[Size],
     full: Sequence[Size],
     strides: Sequence[int],
@@ -173,26 +173,26 @@ def _cut(
     pads: Sequence[int] | None,
     auto_pad: str,
 ) -> Padding:
-    """What is cut from both ends of the full result: ``pads``, or what leaves the sizes asked for."""
+    """Return the crop at both ends of the full result: ``pads``, or the crop to the requested sizes."""
     if output_shape:
-        wanted: Sequence[Size] = output_shape[-len(full) :]
+        target: Sequence[Size] = output_shape[-len(full) :]
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+        target = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     else:
         return explicit_padding(pads if auto_pad == "NOTSET" else None, len(full))
-    if len(wanted) != len(full):
+    if len(target) != len(full):
         raise InvalidModelError(f"output_shape of {list(output_shape or ())} does not fit {len(full)} spatial axes.")
-    return tuple(split_padding(f - size, auto_pad) for f, size in zip(full, wanted, strict=True))
+    return tuple(split_padding(f - size, auto_pad) for f, size in zip(full, target, strict=True))
 
 
-def _turned(w: Tensor, groups: int) -> Tensor:
-    """Weights [C, M/groups, *kernel] as those of the convolution: [M, C/groups, *kernel], back to front."""
+def _transpose_weights(w: Tensor, groups: int) -> Tensor:
+    """Return weights [C, M/groups, *kernel] as weights of a convolution: [M, C/groups, *kernel], reversed."""
     channels, features, *kernel = w.shape
     if groups < 1 or (isinstance(channels, int) and channels % groups):
-        raise ShapeError(f"{channels} channels are no multiple of {groups} groups.")
-    each = floor_div(channels, groups)
-    grouped = L.swap_axes(L.reshape(w, (groups, each, features, *kernel)), 1, 2)
-    return L.reverse(L.reshape(grouped, (groups * features, each, *kernel)), range(2, w.rank))
+        raise ShapeError(f"expected a number of channels that is a multiple of {groups} groups, got {channels}.")
+    group_size = floor_div(channels, groups)
+    grouped = L.swap_axes(L.reshape(w, (groups, group_size, features, *kernel)), 1, 2)
+    return L.reverse(L.reshape(grouped, (groups * features, group_size, *kernel)), range(2, w.rank))
 
 
 @operator("DeformConv", since=19)
@@ -210,29 +210,30 @@ def deformable_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    """Each element of a window is read at its place moved by an offset; the window's weights then sum what was read."""
+    """Read each element of a window at its position plus an offset, then sum with the window's weights."""
     over = windows(x.shape[2:], _kernel(x, w, kernel_shape), strides, dilations, pads, "NOTSET")
     if group < 1 or offset_group < 1:
-        raise InvalidModelError(f"there are {group} groups and {offset_group} groups of offsets.")
+        raise InvalidModelError(f"expected `group` and `offset_group` of at least 1, got {group} and {offset_group}.")
     (batch, channels), out, n = x.shape[:2], over.counts(x.shape[2:]), x.rank - 2
-    images, places = batch * offset_group, L.product(over.kernel)
-    offsets = L.reshape(offset, (images, places, n, *out))
-    where = [
-        L.take(offsets, L.constant(axis, t.INT64), 2) + L.cast(_regular(over, out, axis), x.dtype) for axis in range(n)
+    images, taps = batch * offset_group, L.product(over.kernel)
+    offsets = L.reshape(offset, (images, taps, n, *out))
+    coordinates = [
+        L.take(offsets, L.constant(axis, t.INT64), 2) + L.cast(_window_coordinates(over, out, axis), x.dtype)
+        for axis in range(n)
     ]
     grouped = L.reshape(x, (images, floor_div(channels, offset_group), *x.shape[2:]))
-    read = interpolated(pixels_or_zero(grouped), where)
+    read = interpolate(pixels_or_zero(grouped), coordinates)
     if mask is not None:
-        read = read * L.reshape(mask, (images, places, *out, 1))
-    each = L.permute(L.reshape(read, (*read.shape[:2], L.product(out), read.shape[-1])), [0, 3, 1, 2])
-    patches = L.reshape(each, (batch, group, w.shape[1], places, L.product(out)))
-    weights = L.reshape(w, (group, floor_div(w.shape[0], group), w.shape[1], places))
+        read = read * L.reshape(mask, (images, taps, *out, 1))
+    columns = L.permute(L.reshape(read, (*read.shape[:2], L.product(out), read.shape[-1])), [0, 3, 1, 2])
+    patches = L.reshape(columns, (batch, group, w.shape[1], taps, L.product(out)))
+    weights = L.reshape(w, (group, floor_div(w.shape[0], group), w.shape[1], taps))
     y = L.reshape(L.einsum("bgckp,gmck->bgmp", patches, weights), (batch, w.shape[0], *out))
-    return y if b is None else y + over_channels(b, y)
+    return y if b is None else y + align_to_channels(b, y)
 
 
-def _regular(over: Windows, out: Sequence[Size], axis: int) -> Tensor:
-    """Where the elements of the windows lie along an axis before they are moved: [places of the kernel, *out]."""
+def _window_coordinates(over: Windows, out: Sequence[Size], axis: int) -> Tensor:
+    """Return the undeformed coordinates of window elements along an axis, [kernel elements, *out]."""
     inside = L.reshape(L.iota(over.kernel, axis), (L.product(over.kernel), *(1,) * len(out)))
     before, _ = over.padding[axis]
     return inside * over.dilations[axis] + L.iota(out, axis) * over.strides[axis] - before  # type: ignore[operator]
@@ -243,13 +244,13 @@ def causal_conv_with_state(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, past_state: Tensor | None = None, *, activation: str = "none"
 ) -> tuple[Tensor, Tensor]:
     if activation not in ("none", "silu", "swish"):
-        raise InvalidModelError(f"there is no activation {activation!r}.", remedy="There are: none, silu, swish.")
+        raise InvalidModelError(f"unknown activation {activation!r}.", remedy="Use 'none', 'silu' or 'swish'.")
     before = L.of_rank(weight, 3, "the weight").shape[2] - 1
     shape = (*x.shape[:2], before)
     state = L.full(shape, 0, x.dtype) if past_state is None else L.reshape(past_state, shape)
     seen = L.concat([state, x], 2)
     y = L.convolve(seen, weight, strides=(1,), padding=((0, 0),), groups=weight.shape[0], dtype=x.dtype)
-    y = y if bias is None else y + over_channels(bias, y)
+    y = y if bias is None else y + align_to_channels(bias, y)
     wide = L.cast(y, t.FLOAT)
     return (
         y if activation == "none" else L.cast(wide * L.sigmoid(wide), y.dtype),

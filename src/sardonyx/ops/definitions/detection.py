@@ -1,7 +1,7 @@
 """Detection: ``NonMaxSuppression``.
 
-Source: ONNX Operators, *NonMaxSuppression*. As in ONNX's own evaluator and in ONNX Runtime, a score has to be above the
-threshold, and of equal scores the first box goes first.
+Source: ONNX Operators, *NonMaxSuppression*. As in ONNX's own evaluator and in ONNX Runtime, a score must be above the
+threshold, and among equal scores the box with the lower index comes first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sardonyx.ops.registry import host_operator
 Array = np.ndarray
 
 _BLOCK = 256
-"""Boxes that are compared with those chosen before at once."""
+"""Number of boxes that are compared with the chosen boxes at a time."""
 
 
 def _types(
@@ -35,11 +35,11 @@ def _types(
     a, b = boxes.shape or (), scores.shape or ()
     if len(a) != 3 or len(b) != 3 or not all(map(same_size, (a[0], a[1], a[2]), (b[0], b[2], 4))):
         raise ShapeError(
-            f"boxes [batch, boxes, 4] and scores [batch, classes, boxes] are needed, not {boxes}, {scores}."
+            f"expected boxes [batch, boxes, 4] and scores [batch, classes, boxes], got {boxes} and {scores}."
         )
     for one in (most, iou_threshold, score_threshold):
         if isinstance(one, TensorType) and not same_size(math.prod(one.shape or ()), 1):
-            raise ShapeError(f"the limit on boxes and the thresholds are one number each, and {one} was given.")
+            raise ShapeError(f"expected one number for the limit on boxes and for each threshold, got {one}.")
     return (TensorType(t.INT64, (unknown_size(), 3)),)
 
 
@@ -56,28 +56,28 @@ def non_max_suppression(
     limit = 0 if most is None else int(most.reshape(()))
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(()))
     if not 0 <= overlap <= 1:
-        raise ExecutionError(f"the threshold on overlaps is {overlap}.", remedy="Give one from 0 to 1.")
+        raise ExecutionError(f"the overlap threshold is {overlap}.", remedy="Use a threshold from 0 to 1.")
     low, high = _corners(boxes, center_point_box)
-    found = []
+    selected = []
     for image, category in np.ndindex(*scores.shape[:2]):
         of = scores[image, category]
         order = np.arange(len(of))
         if score_threshold is not None:
             order = np.flatnonzero(of > score_threshold.reshape(()))
         order = order[np.argsort(-of[order], kind="stable")]
-        chosen = _suppressed(low[image], high[image], order, limit, overlap)
-        found += [(image, category, box) for box in chosen]
-    return (np.array(found, np.int64).reshape(-1, 3),)
+        chosen = _suppress(low[image], high[image], order, limit, overlap)
+        selected += [(image, category, box) for box in chosen]
+    return (np.array(selected, np.int64).reshape(-1, 3),)
 
 
 def _corners(boxes: Array, centered: int) -> tuple[Array, Array]:
-    """The lower and the upper corner of every box."""
+    """Return the lower and the upper corner of every box."""
     a, b = boxes[..., :2], boxes[..., 2:]
     return (a - b / 2, a + b / 2) if centered else (np.minimum(a, b), np.maximum(a, b))
 
 
-def _suppressed(low: Array, high: Array, order: Array, limit: int, overlap: float) -> list[int]:
-    """The boxes that stay, in order, each taking away those after it that it overlaps."""
+def _suppress(low: Array, high: Array, order: Array, limit: int, overlap: float) -> list[int]:
+    """Return the remaining boxes in order; each chosen box suppresses later boxes that overlap."""
     area = (high - low).prod(-1)
 
     def overlap_each_other(one: Array, other: Array) -> Array:
@@ -88,15 +88,15 @@ def _suppressed(low: Array, high: Array, order: Array, limit: int, overlap: floa
         return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=solid) > overlap)
 
     chosen: list[int] = []
-    # Most of the boxes are never looked at where few are asked for.
+    # Blocks: with a low limit most boxes are never compared.
     for start in range(0, len(order), _BLOCK):
         if len(chosen) >= limit:
             break
-        left_over = order[start : start + _BLOCK]
-        taken = overlap_each_other(np.array(chosen, np.intp)[:, None], left_over)
-        left_over = left_over[~taken.any(0)]
-        while len(left_over) and len(chosen) < limit:
-            first, rest = left_over[0], left_over[1:]
+        remaining = order[start : start + _BLOCK]
+        overlapping = overlap_each_other(np.array(chosen, np.intp)[:, None], remaining)
+        remaining = remaining[~overlapping.any(0)]
+        while len(remaining) and len(chosen) < limit:
+            first, rest = remaining[0], remaining[1:]
             chosen.append(int(first))
-            left_over = rest[~overlap_each_other(first, rest)]
+            remaining = rest[~overlap_each_other(first, rest)]
     return chosen

@@ -1,6 +1,6 @@
-"""Elementwise mathematics: of one tensor, of any number, and of bits.
+"""Elementwise mathematics: unary, variadic and bitwise.
 
-Source: ONNX Operators, *Abs* to *Xor*; what broadcasts two tensors by arithmetic or comparison is in ``arithmetic``.
+Source: ONNX Operators, *Abs* to *Xor*; binary arithmetic and comparison with broadcasting are in ``arithmetic``.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from sardonyx.ops.registry import operator
 _FLOAT_MAX = 3.4028234663852886e38
 
 
-def _unary(name: str, since: int, compute: Callable[[Tensor], Tensor]) -> None:
+def _register_unary(name: str, since: int, compute: Callable[[Tensor], Tensor]) -> None:
     @operator(name, since=since)
     def definition(x: Tensor) -> Tensor:
         return compute(x)
 
 
-_unary("Abs", 1, L.abs_)
-_unary("Neg", 1, lambda x: -x)
-_unary("Sign", 9, L.sign)
-_unary("Floor", 1, L.floor)
-_unary("Ceil", 1, L.ceil)
-_unary("Round", 11, L.round_)
-_unary("Reciprocal", 1, L.reciprocal)
-_unary("Sqrt", 1, L.sqrt)
-_unary("Exp", 1, L.exp)
-_unary("Log", 1, L.log)
-_unary("Erf", 9, L.erf)
-_unary("Sin", 7, L.sin)
-_unary("Cos", 7, L.cos)
-_unary("Tan", 7, L.tan)
-_unary("Asin", 7, L.asin)
-_unary("Acos", 7, L.acos)
-_unary("Atan", 7, L.atan)
-_unary("Sinh", 9, L.sinh)
-_unary("Cosh", 9, L.cosh)
-_unary("Tanh", 1, L.tanh)
-_unary("Asinh", 9, L.asinh)
-_unary("Acosh", 9, L.acosh)
-_unary("Atanh", 9, L.atanh)
-_unary("IsNaN", 9, L.is_nan)
-_unary("BitwiseNot", 18, L.logical_not)
+_register_unary("Abs", 1, L.abs_)
+_register_unary("Neg", 1, lambda x: -x)
+_register_unary("Sign", 9, L.sign)
+_register_unary("Floor", 1, L.floor)
+_register_unary("Ceil", 1, L.ceil)
+_register_unary("Round", 11, L.round_)
+_register_unary("Reciprocal", 1, L.reciprocal)
+_register_unary("Sqrt", 1, L.sqrt)
+_register_unary("Exp", 1, L.exp)
+_register_unary("Log", 1, L.log)
+_register_unary("Erf", 9, L.erf)
+_register_unary("Sin", 7, L.sin)
+_register_unary("Cos", 7, L.cos)
+_register_unary("Tan", 7, L.tan)
+_register_unary("Asin", 7, L.asin)
+_register_unary("Acos", 7, L.acos)
+_register_unary("Atan", 7, L.atan)
+_register_unary("Sinh", 9, L.sinh)
+_register_unary("Cosh", 9, L.cosh)
+_register_unary("Tanh", 1, L.tanh)
+_register_unary("Asinh", 9, L.asinh)
+_register_unary("Acosh", 9, L.acosh)
+_register_unary("Atanh", 9, L.atanh)
+_register_unary("IsNaN", 9, L.is_nan)
+_register_unary("BitwiseNot", 18, L.logical_not)
 
 
 @operator("IsInf", since=10)
 def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
-    found = L.full(x.shape, False, t.BOOL)
+    infinite = L.full(x.shape, False, t.BOOL)
     if detect_positive:
-        found = found | L.equal(x, math.inf)
-    return found | L.equal(x, -math.inf) if detect_negative else found
+        infinite = infinite | L.equal(x, math.inf)
+    return infinite | L.equal(x, -math.inf) if detect_negative else infinite
 
 
 @operator("Clip", since=11)
@@ -69,7 +69,7 @@ def clip_by_attributes(x: Tensor, *, min: float = -_FLOAT_MAX, max: float = _FLO
     return L.clip(x, min, max)
 
 
-# Any number of tensors.
+# Variadic.
 
 
 @operator("Max", since=1)
@@ -97,24 +97,24 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return L.where(condition, x, y)
 
 
-# Division with a rest, and bits.
+# Remainder and bits.
 
 
 @operator("Mod", since=10)
 def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
-    """Floats without ``fmod`` are described since version 28 alone, and computed so before: as the first data were."""
+    """Return the remainder; floats without ``fmod`` (specified since 28) get the sign of the divisor."""
     if fmod:
         return L.remainder(a, b)
-    left = L.floor_mod(a, b)
+    remainder = L.floor_mod(a, b)
     if not t.is_float(a.dtype):
-        return left
-    return L.where(L.equal(left, 0), L.where(b < 0, -0.0, L.zero(b.dtype)), left)
+        return remainder
+    return L.where(L.equal(remainder, 0), L.where(b < 0, -0.0, L.zero(b.dtype)), remainder)
 
 
 @operator("BitShift", since=11)
 def bit_shift(x: Tensor, by: Tensor, *, direction: str) -> Tensor:
     if direction not in ("LEFT", "RIGHT"):
-        raise InvalidModelError(f"there is no direction {direction!r}.", remedy="There are LEFT and RIGHT.")
+        raise InvalidModelError(f"unknown direction {direction!r}.", remedy="Use 'LEFT' or 'RIGHT'.")
     return L.shift_left(x, by) if direction == "LEFT" else L.shift_right(x, by)
 
 

@@ -1,4 +1,4 @@
-"""Operators that ONNX 1.0 called experimental and dropped by 1.5; files of those days hold them, and engines run them.
+"""Experimental operators of ONNX 1.0, dropped by 1.5; old files contain them, and engines run them.
 
 Source: the documentation of ONNX 1.0 to 1.4, *Affine* to *ScaledTanh*.
 """
@@ -21,16 +21,18 @@ def affine(x: Tensor, *, alpha: float = 1.0, beta: float = 0.0) -> Tensor:
 
 @operator("ImageScaler", since=1)
 def image_scaler(x: Tensor, *, scale: float = 1.0, bias: Sequence[float] = ()) -> Tensor:
-    """Images [N, C, H, W] scaled, with a bias a channel."""
+    """Scale images [N, C, H, W] and add a bias for each channel."""
     scaled = x * scale
     return scaled + L.reshape(L.constant(list(bias), x.dtype), (len(bias), 1, 1)) if bias else scaled
 
 
 @operator("Crop", since=1)
 def crop(x: Tensor, *, border: Sequence[int], scale: Sequence[int] = ()) -> Tensor:
-    """Images without a border (left, top, right, bottom), or from left and top on of a size (height, width)."""
+    """Remove a border (left, top, right, bottom), or crop to a size (height, width) from left and top on."""
     if len(border) != 4 or len(scale) not in (0, 2):
-        raise InvalidModelError("Crop has four borders, and no scale or two.")
+        raise InvalidModelError(
+            f"expected 4 numbers in `border` and 0 or 2 in `scale`, got {len(border)} and {len(scale)}."
+        )
     left, top, right, bottom = border
     rows = top + scale[0] if scale else x.shape[2] - bottom
     columns = left + scale[1] if scale else x.shape[3] - right
@@ -56,8 +58,8 @@ def given_tensor_fill(
     input_as_shape: int = 0,
     extra_shape: Sequence[int] = (),
 ) -> Tensor:
-    """A tensor of these values; its shape is an attribute, that of the input, or what the input holds."""
-    found = L.constant(list(values), t.FLOAT)
+    """Return a tensor of these values in the shape of the attribute, the input or the input's elements."""
+    filler = L.constant(list(values), t.FLOAT)
     if shape is None:
-        return L.reshape(found, shape_)
-    return L.reshape(found, [*(L.sizes(shape) if input_as_shape else shape.shape), *extra_shape])
+        return L.reshape(filler, shape_)
+    return L.reshape(filler, [*(L.sizes(shape) if input_as_shape else shape.shape), *extra_shape])

@@ -20,16 +20,14 @@ from sardonyx.ops.registry import Between, operator
 
 @operator("Gradient", since=1, domain="ai.onnx.preview.training")
 def gradient(*inputs: Tensor, xs: Sequence[str], y: str, zs: Sequence[str] = (), between: Between) -> tuple[Value, ...]:
-    """The derivatives of the sum of ``y`` by each of ``xs``, at the values given for ``xs`` and ``zs``."""
+    """Return the derivatives of the sum of ``y`` by ``xs``; the inputs are values of ``xs`` and ``zs``."""
     if len(inputs) != len(xs) + len(zs):
-        raise InvalidModelError(
-            f"{len(xs)} values to differentiate by and {len(zs)} others are named, not {len(inputs)}."
-        )
+        raise InvalidModelError(f"expected {len(xs)} inputs for `xs` and {len(zs)} for `zs`, got {len(inputs)} in all.")
     compute = between([*xs, *zs], y)
     with tracing():
         traced = trace("Gradient", lambda *values: [compute(*values)], [x.type for x in inputs])
         derived = differentiation.gradient(traced, range(len(xs)))
     if current_run() is not None:
         return tuple(evaluate(derived, inputs)[1:])
-    found = apply_any("call", *inputs, function=derived)
-    return tuple(get(found, 1 + i) for i in range(len(xs)))
+    results = apply_any("call", *inputs, function=derived)
+    return tuple(get(results, 1 + i) for i in range(len(xs)))

@@ -1,4 +1,4 @@
-"""Sampling grids: images read where a grid says, and grids of affine maps.
+"""Sampling grids: images sampled at the points of a grid, and grids of affine maps.
 
 Source: ONNX Operators, *GridSample*, *AffineGrid*; Jaderberg et al., Spatial Transformer Networks, 2015
 (arXiv:1506.02025).
@@ -15,16 +15,16 @@ from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sampling import (
     Pixels,
-    between,
+    coordinate_dtype,
     cubic_weights,
-    interpolated,
+    interpolate,
     linear_weights,
     mirrors,
     pixels_or_border,
     pixels_or_zero,
     pixels_reflected,
-    precision,
-    reflected,
+    reflect,
+    to_interpolable,
 )
 from sardonyx.ops.registry import operator
 
@@ -37,21 +37,21 @@ _WEIGHTS = {
 def grid_sample(
     x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Tensor:
-    """The last axis of the grid names the spatial axes from the last to the first."""
+    """Sample ``x`` at grid points; the last grid axis lists the spatial axes from the last to the first."""
     if mode != "nearest" and mode not in _WEIGHTS:
-        raise InvalidModelError(f"there is no mode {mode!r}.", remedy=f"There are: nearest, {', '.join(_WEIGHTS)}.")
+        raise InvalidModelError(f"unknown mode {mode!r}.", remedy=f"Use one of: nearest, {', '.join(_WEIGHTS)}.")
     n = x.rank - 2
     grid = L.of_shape(grid, (x.shape[0], *L.of_rank(grid, x.rank, "a grid").shape[1:-1], n), "a grid")
-    at = L.cast(grid, precision(x))
-    where = [
+    at = L.cast(grid, coordinate_dtype(x))
+    coordinates = [
         _in_pixels(L.take(at, L.constant(n - 1 - axis, t.INT64), -1), size, mode, padding_mode, bool(align_corners))
         for axis, size in enumerate(x.shape[2:])
     ]
     if mode == "nearest":
-        y = _pixels(x, padding_mode, bool(align_corners))([L.cast(coordinate, t.INT64) for coordinate in where])
+        y = _pixels(x, padding_mode, bool(align_corners))([L.cast(coordinate, t.INT64) for coordinate in coordinates])
     else:
-        pixels = _pixels(between(x), padding_mode, bool(align_corners))
-        y = L.cast(interpolated(pixels, where, _WEIGHTS[mode]), x.dtype)
+        pixels = _pixels(to_interpolable(x), padding_mode, bool(align_corners))
+        y = L.cast(interpolate(pixels, coordinates, _WEIGHTS[mode]), x.dtype)
     return L.permute(y, [0, y.rank - 1, *range(1, y.rank - 1)])
 
 
@@ -61,24 +61,24 @@ def _pixels(x: Tensor, padding_mode: str, align_corners: bool) -> Pixels:
     kinds = {"zeros": pixels_or_zero, "border": pixels_or_border}
     if padding_mode not in kinds:
         raise InvalidModelError(
-            f"there is no padding_mode {padding_mode!r}.", remedy=f"There are: reflection, {', '.join(kinds)}."
+            f"unknown padding_mode {padding_mode!r}.", remedy=f"Use one of: reflection, {', '.join(kinds)}."
         )
     return kinds[padding_mode](x)
 
 
 def _in_pixels(x: Tensor, size: Size, mode: str, padding_mode: str, align_corners: bool) -> Tensor:
-    """Coordinates of -1 to 1 as those of pixels; what lies outside of the image is brought to or into it.
+    """Convert coordinates from [-1, 1] to pixels; outside of the image the padding mode applies.
 
-    ``cubic`` reads the pixels around a place outside of the border, each of which is the nearest inside.
+    In ``cubic`` mode with border padding the coordinates stay, and each pixel read outside is the nearest inside.
     """
     count = L.number(size, x.dtype)
-    place = (x + 1) / 2 * (count - 1) if align_corners else ((x + 1) * count - 1) / 2
-    place = L.round_(place) if mode == "nearest" else place
+    position = (x + 1) / 2 * (count - 1) if align_corners else ((x + 1) * count - 1) / 2
+    position = L.round_(position) if mode == "nearest" else position
     low, high = mirrors(size, align_corners, x.dtype)
-    outside = (place < low) | (place > high)
+    outside = (position < low) | (position > high)
     if padding_mode == "border" and "cubic" not in mode:
-        return L.where(outside, L.clip(place, 0, count - 1), place)
-    return L.where(outside, reflected(place, low, high), place) if padding_mode == "reflection" else place
+        return L.where(outside, L.clip(position, 0, count - 1), position)
+    return L.where(outside, reflect(position, low, high), position) if padding_mode == "reflection" else position
 
 
 @operator("AffineGrid", since=20)
@@ -86,17 +86,19 @@ def affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tenso
     shape = L.sizes(size, "a size of the images")
     image, n = shape[2:], len(shape) - 2
     if n < 1:
-        raise ShapeError(f"images have a batch, channels and spatial axes, and there are {len(shape)} in all.")
+        raise ShapeError(f"expected an image of rank 3 or more, got rank {len(shape)}.")
     wide = L.widened(L.of_shape(theta, (shape[0], n, n + 1), "affine maps"))
-    along = [_regular(image, axis, bool(align_corners), wide.dtype) for axis in reversed(range(len(image)))]
+    along = [_axis_coordinates(image, axis, bool(align_corners), wide.dtype) for axis in reversed(range(len(image)))]
     points = L.concat([L.unsqueeze(part, [-1]) for part in (*along, L.ones_like(along[0]))], -1)
-    places = L.reshape(points, (L.product(image), len(image) + 1))
-    return L.cast(L.reshape(L.einsum("nij,pj->npi", wide, places), (theta.shape[0], *image, len(image))), theta.dtype)
+    positions = L.reshape(points, (L.product(image), len(image) + 1))
+    return L.cast(
+        L.reshape(L.einsum("nij,pj->npi", wide, positions), (theta.shape[0], *image, len(image))), theta.dtype
+    )
 
 
-def _regular(image: Sequence[Size], axis: int, align_corners: bool, dtype: t.DType) -> Tensor:
-    """Coordinates of -1 to 1 along an axis: of its outer pixels' centres, or of their edges."""
-    place, count = L.iota(image, axis, dtype), L.number(image[axis], dtype)
+def _axis_coordinates(image: Sequence[Size], axis: int, align_corners: bool, dtype: t.DType) -> Tensor:
+    """Return pixel coordinates in [-1, 1]; the ends are the outer pixels' centres, or their edges."""
+    index, count = L.iota(image, axis, dtype), L.number(image[axis], dtype)
     return (
-        2 * place / L.maximum(count - 1, 1) - L.minimum(count - 1, 1) if align_corners else (2 * place + 1) / count - 1
+        2 * index / L.maximum(count - 1, 1) - L.minimum(count - 1, 1) if align_corners else (2 * index + 1) / count - 1
     )

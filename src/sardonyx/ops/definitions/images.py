@@ -1,6 +1,6 @@
 """Images: ``ImageDecoder``.
 
-Source: ONNX Operators, *ImageDecoder*. Decoding is Pillow's.
+Source: ONNX Operators, *ImageDecoder*. Pillow decodes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ _MODES = {"RGB": ("RGB", 3), "BGR": ("RGB", 3), "Grayscale": ("L", 1)}
 
 def _types(encoded: TensorType, *, pixel_format: str = "RGB") -> tuple[Type]:
     if pixel_format not in _MODES:
-        raise InvalidModelError(
-            f"there is no pixel format {pixel_format!r}.", remedy=f"There are: {', '.join(_MODES)}."
-        )
+        raise InvalidModelError(f"unknown pixel_format {pixel_format!r}.", remedy=f"Use one of: {', '.join(_MODES)}.")
     return (TensorType(t.UINT8, (unknown_size(), unknown_size(), _MODES[pixel_format][1])),)
 
 
 @host_operator("ImageDecoder", since=20, types=_types, reason="images are decoded by a library")
 def image_decoder(encoded: np.ndarray, *, pixel_format: str = "RGB") -> tuple[np.ndarray]:
-    """What cannot be decoded gives an image without pixels."""
+    """Decode an image; undecodable data gives an image without pixels."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:

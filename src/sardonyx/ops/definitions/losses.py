@@ -1,6 +1,6 @@
 """Losses: ``SoftmaxCrossEntropyLoss``, ``NegativeLogLikelihoodLoss``.
 
-Source: ONNX Operators, *SoftmaxCrossEntropyLoss*, *NegativeLogLikelihoodLoss*. Classes lie along the second axis.
+Source: ONNX Operators, *SoftmaxCrossEntropyLoss*, *NegativeLogLikelihoodLoss*. Classes are along the second axis.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def negative_log_likelihood_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The mean is weighted, and what is ignored has weight 0."""
+    """Return the loss; the mean is weighted, and ignored labels have weight 0."""
     axis = L.normalized_axis(1, x.rank)
     classes = x.shape[axis]
     target = L.of_shape(target, (x.shape[0], *x.shape[2:]), "the labels")
     ignored = None if ignore_index is None else L.equal(target, ignore_index)
     label = target if ignored is None else L.where(ignored, 0, target)
-    # A negative label is out of range, and not counted from the end.
+    # A negative label is out of range: labels do not count from the end.
     label = L.where(label < 0, L.size_tensor([classes], (), target.dtype), label)
     w = L.full(target.shape, 1, x.dtype)
     if weight is not None:
@@ -41,7 +41,7 @@ def negative_log_likelihood_loss(
             return L.reduce_sum(loss)
         case "mean":
             return L.reduce_sum(loss) / L.reduce_sum(w)
-    raise InvalidModelError(f"a loss is not reduced by {reduction!r}.", remedy="By none, sum or mean.")
+    raise InvalidModelError(f"unknown reduction {reduction!r}.", remedy="Use 'none', 'sum' or 'mean'.")
 
 
 @operator("SoftmaxCrossEntropyLoss", since=12)

@@ -1,4 +1,4 @@
-"""Movement: the same elements in other sizes, orders and places.
+"""Data movement: operators that copy elements into other shapes, orders and positions.
 
 Source: ONNX Operators, *Reshape*, *Transpose*, *Squeeze*, *Unsqueeze*, *Flatten*, *Concat*, *Split*, *Expand*, *Tile*,
 *DepthToSpace*, *SpaceToDepth*, *Trilu*, *ReverseSequence*, *Col2Im*, *Identity*.
@@ -23,49 +23,51 @@ def identity(x: Value) -> Value:
     return x
 
 
-# Reshape. 0 stands for the size that the operand has there, -1 for what is left.
+# Reshape: 0 copies the operand's size of this axis, -1 is inferred from the others.
 
 
 @operator("Reshape", since=5)
 def reshape(x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
-    wanted = L.elements(shape)
-    if wanted is None:
-        return L.reshape(x, L.sizes(_resolved(x, shape, allowzero), "a size of the new shape"))
-    return _reshaped(x, wanted, allowzero)
+    target = L.elements(shape)
+    if target is None:
+        return L.reshape(x, L.sizes(_resolve_shape(x, shape, allowzero), "a size of the new shape"))
+    return _reshape_to(x, target, allowzero)
 
 
 @operator("Reshape", since=1)
 def reshape_by_attribute(x: Tensor, *, shape: Sequence[int] = ()) -> Tensor:
-    return _reshaped(x, shape, 0)
+    return _reshape_to(x, shape, 0)
 
 
-def _reshaped(x: Tensor, wanted: Sequence[Size], allowzero: int) -> Tensor:
-    copied = [] if allowzero else [i for i, size in enumerate(wanted) if isinstance(size, int) and size == 0]
+def _reshape_to(x: Tensor, target: Sequence[Size], allowzero: int) -> Tensor:
+    copied = [] if allowzero else [i for i, size in enumerate(target) if isinstance(size, int) and size == 0]
     if copied and copied[-1] >= x.rank:
-        raise ShapeError(f"axis {copied[-1]} of the new shape is copied, and the operand has rank {x.rank}.")
-    shape = [x.shape[i] if i in copied else size for i, size in enumerate(wanted)]
-    if any(isinstance(size, int) and size < -1 for size in wanted):
-        raise ShapeError(f"the new shape {list(wanted)} has a negative size.", remedy="-1 stands for what is left.")
-    open_axes = [i for i, size in enumerate(wanted) if isinstance(size, int) and size == -1]
+        raise ShapeError(f"axis {copied[-1]} of the new shape is 0 (copied), and the operand has rank {x.rank}.")
+    shape = [x.shape[i] if i in copied else size for i, size in enumerate(target)]
+    if any(isinstance(size, int) and size < -1 for size in target):
+        raise ShapeError(f"the new shape {list(target)} has a negative size.", remedy="Use -1 for an inferred size.")
+    open_axes = [i for i, size in enumerate(target) if isinstance(size, int) and size == -1]
     if len(open_axes) > 1:
-        raise ShapeError(f"-1 occurs {len(open_axes)} times in the new shape {list(wanted)}.")
-    if open_axes and allowzero and 0 in wanted:
-        raise ShapeError(f"the new shape {list(wanted)} has 0 and -1, with `allowzero`: what is left has no answer.")
+        raise ShapeError(f"-1 occurs {len(open_axes)} times in the new shape {list(target)}.")
+    if open_axes and allowzero and 0 in target:
+        raise ShapeError(
+            f"the new shape {list(target)} has 0 and -1 with `allowzero`: the size for -1 cannot be inferred."
+        )
     for i in open_axes:
-        # Copied sizes cancel out, so that those of 0 leave no question.
+        # Copied sizes cancel; leaving them out keeps the quotient defined where one is 0.
         total = L.product([size for axis, size in enumerate(x.shape) if axis not in copied])
-        shape[i] = _quotient(total, L.product([s for j, s in enumerate(wanted) if j != i and j not in copied]))
+        shape[i] = _quotient(total, L.product([s for j, s in enumerate(target) if j != i and j not in copied]))
     return L.reshape(x, shape)
 
 
 def _quotient(total: Size, rest: Size) -> Size:
-    """What times ``rest`` is ``total``; a symbol in ``rest`` is taken not to be 0, for which there is no answer."""
-    found = floor_div(total, rest, POSITIVE)
-    return found if equal(found * rest, total) is True else floor_div(total, rest)
+    """Return the quotient of two sizes; a symbolic divisor is assumed nonzero, since 0 has no quotient."""
+    quotient = floor_div(total, rest, POSITIVE)
+    return quotient if equal(quotient * rest, total) is True else floor_div(total, rest)
 
 
-def _resolved(x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
-    """A shape computed from data, without 0 and -1."""
+def _resolve_shape(x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
+    """Return a shape computed from data with 0 and -1 resolved."""
     count = L.static_size(shape, 0, "the rank of the new shape")
     shape = L.reshape(shape, [count])
     if not allowzero:
@@ -90,7 +92,7 @@ def squeeze(x: Tensor, axes: Tensor | None = None) -> Tensor:
 @operator("Squeeze", since=1)
 def squeeze_axes(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
     if axes is None:
-        ones = L.is_one(x.shape, "Squeeze without axes needs all sizes: which of them are 1 is not known.")
+        ones = L.is_one(x.shape, "Squeeze without axes needs every size to be known to be 1 or not.")
         axes = [axis for axis, one in enumerate(ones) if one]
     return L.squeeze(x, axes)
 
@@ -110,7 +112,7 @@ def transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
     return L.permute(x, range(x.rank)[::-1] if perm is None else perm)
 
 
-# Joining and splitting.
+# Concatenation and splitting.
 
 
 @operator("Concat", since=4)
@@ -128,25 +130,25 @@ def split(
     x: Tensor, split: Tensor | None = None, *, axis: int = 0, num_outputs: int | None = None, outputs: int
 ) -> tuple[Tensor, ...]:
     if split is not None:
-        return _parts(x, L.sizes(split, "a size of Split"), axis)
+        return _split_parts(x, L.sizes(split, "a size of Split"), axis)
     count = outputs if num_outputs is None else num_outputs
     if count != outputs:
-        raise InvalidModelError(f"`num_outputs` of Split is {count}, and it has {outputs} outputs.")
+        raise InvalidModelError(f"`num_outputs` of Split is {count}, and the node has {outputs} outputs.")
     n = x.shape[L.normalized_axis(axis, x.rank)]
     part = ceil_div(n, count)
-    return _parts(x, [part] * (count - 1) + [n - part * (count - 1)], axis)
+    return _split_parts(x, [part] * (count - 1) + [n - part * (count - 1)], axis)
 
 
 @operator("Split", since=13)
 def split_evenly(x: Tensor, split: Tensor | None = None, *, axis: int = 0, outputs: int) -> tuple[Tensor, ...]:
-    return _parts(x, _even(x, axis, outputs) if split is None else L.sizes(split, "a size of Split"), axis)
+    return _split_parts(x, _even_sizes(x, axis, outputs) if split is None else L.sizes(split, "a size of Split"), axis)
 
 
 @operator("Split", since=2)
 def split_by_attribute(
     x: Tensor, *, split: Sequence[int] | None = None, axis: int = 0, outputs: int
 ) -> tuple[Tensor, ...]:
-    return _parts(x, split or _even(x, axis, outputs), axis)
+    return _split_parts(x, split or _even_sizes(x, axis, outputs), axis)
 
 
 @operator("Split", since=1)
@@ -154,21 +156,21 @@ def split_either_way(
     x: Tensor, sizes: Tensor | None = None, *, split: Sequence[int] | None = None, axis: int = 0, outputs: int
 ) -> tuple[Tensor, ...]:
     if sizes is not None:
-        return _parts(x, L.sizes(sizes, "a size of Split"), axis)
-    return _parts(x, split or _even(x, axis, outputs), axis)
+        return _split_parts(x, L.sizes(sizes, "a size of Split"), axis)
+    return _split_parts(x, split or _even_sizes(x, axis, outputs), axis)
 
 
-def _even(x: Tensor, axis: int, count: int) -> list[Size]:
+def _even_sizes(x: Tensor, axis: int, count: int) -> list[Size]:
     return [floor_div(x.shape[L.normalized_axis(axis, x.rank)], count)] * count
 
 
-def _parts(x: Tensor, sizes: Sequence[Size], axis: int) -> tuple[Tensor, ...]:
-    """Pieces of these sizes, which must be all there is."""
+def _split_parts(x: Tensor, sizes: Sequence[Size], axis: int) -> tuple[Tensor, ...]:
+    """Split an axis into pieces of these sizes, which must add up to the axis."""
     axis = L.normalized_axis(axis, x.rank)
     whole, total = x.shape[axis], sum(sizes)
     if equal(whole, total) is False or any(isinstance(size, int) and size < 0 for size in sizes):
         raise ShapeError(f"an axis of {whole} cannot be split into {', '.join(map(str, sizes))}.")
-    # Sizes that only the run tells are checked by it.
+    # The reshape makes the run check sizes that are unknown before it.
     x = L.reshape(x, [total if i == axis else size for i, size in enumerate(x.shape)])
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return tuple(L.slice_(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True))
@@ -186,7 +188,7 @@ def expand(x: Tensor, shape: Tensor) -> Tensor:
 def tile(x: Tensor, repeats: Tensor) -> Tensor:
     counts = L.sizes(repeats, "a number of repeats")
     if len(counts) != x.rank:
-        raise ShapeError(f"{len(counts)} numbers of repeats are given for rank {x.rank}.")
+        raise ShapeError(f"expected {x.rank} repeats, one for each axis, got {len(counts)}.")
     rows = L.reshape(x, [size for n in x.shape for size in (1, n)])
     rows = L.broadcast_to(rows, tuple([size for pair in zip(counts, x.shape, strict=True) for size in pair]))
     return L.reshape(rows, [count * n for count, n in zip(counts, x.shape, strict=True)])
@@ -199,7 +201,7 @@ def tile_axis(x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
     return tile(x, L.size_tensor([count if i in along else 1 for i in range(x.rank)]))
 
 
-# Blocks of an image and its depth.
+# Depth and space.
 
 
 @operator("DepthToSpace", since=1)
@@ -225,42 +227,44 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 
 def _image_shape(x: Tensor, blocksize: int) -> tuple[Size, Size, Size, Size]:
     if blocksize < 1:
-        raise InvalidModelError(f"`blocksize` is {blocksize}.", remedy="Blocks have one pixel or more.")
+        raise InvalidModelError(f"`blocksize` is {blocksize}.", remedy="Use a block size of at least 1.")
     if x.rank != 4:
-        raise ShapeError(f"a tensor [N, C, H, W] is needed, and rank {x.rank} was given.")
+        raise ShapeError(f"expected a tensor [N, C, H, W], got rank {x.rank}.")
     return x.shape  # type: ignore[return-value]
 
 
 def _is_depth_first(mode: str) -> bool:
     if mode not in ("DCR", "CRD"):
-        raise InvalidModelError(f"there is no mode {mode!r}.", remedy="The modes are DCR and CRD.")
+        raise InvalidModelError(f"unknown mode {mode!r}.", remedy="Use 'DCR' or 'CRD'.")
     return mode == "DCR"
 
 
-# Parts chosen by place.
+# Selection by position.
 
 
 @operator("Trilu", since=14)
 def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     if x.rank < 2:
-        raise ShapeError(f"Trilu is of matrices, and rank {x.rank} was given.")
+        raise ShapeError(f"expected matrices for Trilu, got rank {x.rank}.")
     shape, diagonal = x.shape[-2:], L.constant(0, t.INT64) if k is None else L.reshape(k, ())
     distance = L.iota(shape, 1) - L.iota(shape, 0)
-    kept = ~(distance < diagonal) if upper else ~(diagonal < distance)
-    return L.where(kept, x, L.zero(x.dtype))
+    mask = ~(distance < diagonal) if upper else ~(diagonal < distance)
+    return L.where(mask, x, L.zero(x.dtype))
 
 
 @operator("ReverseSequence", since=10)
 def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
     if sorted((batch_axis, time_axis)) != [0, 1] or x.rank < 2:
-        raise ShapeError(f"batch axis {batch_axis} and time axis {time_axis} are not the first two of rank {x.rank}.")
+        raise ShapeError(
+            f"expected batch and time axes 0 and 1 in either order, got {batch_axis} and {time_axis} of rank {x.rank}."
+        )
     time, batch = L.iota(x.shape[:2], time_axis), L.iota(x.shape[:2], batch_axis)
     lengths = L.unsqueeze(sequence_lens, [time_axis])
     mirrored = L.where(time < lengths, lengths - 1 - time, time)
-    # A negative length is an error, as one past the end is.
+    # A negative length becomes an index past the end, which is an error.
     mirrored = L.where(lengths < 0, L.number(x.shape[time_axis]), mirrored)
-    places = [mirrored, batch] if time_axis == 0 else [batch, mirrored]
-    return L.gather_nd(x, L.concat([L.unsqueeze(place, [-1]) for place in places], -1))
+    indices = [mirrored, batch] if time_axis == 0 else [batch, mirrored]
+    return L.gather_nd(x, L.concat([L.unsqueeze(index, [-1]) for index in indices], -1))
 
 
 @operator("Col2Im", since=18)
@@ -273,11 +277,11 @@ def col2im(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    """Every block is added to the padded image at its place; then the padding is cut off."""
+    """Add every block to the padded image at its position, then crop the padding."""
     image, block = L.sizes(image_shape, "a size of the image"), L.sizes(block_shape, "a size of the block")
     n = len(image)
     if len(block) != n or x.rank != 3:
-        raise ShapeError(f"blocks of {len(block)} axes and columns {x.type} make no image of {n} axes.")
+        raise ShapeError(f"blocks of {len(block)} axes and columns {x.type} do not fit an image of {n} axes.")
     step, spread = per_axis(strides, n, "strides"), per_axis(dilations, n, "dilations")
     around = [size for both in zip(*explicit_padding(pads, n), strict=True) for size in both]
     padded = [image[i] + around[i] + around[n + i] for i in range(n)]
@@ -285,9 +289,9 @@ def col2im(
     channels = floor_div(x.shape[1], L.product(block))
     columns = L.reshape(x, (x.shape[0], channels, *block, *counts))
     grid = (*block, *counts)
-    places = [L.iota(grid, i) * spread[i] + L.iota(grid, n + i) * step[i] for i in range(n)]
+    indices = [L.iota(grid, i) * spread[i] + L.iota(grid, n + i) * step[i] for i in range(n)]
     empty = L.full((*padded, *columns.shape[:2]), 0, x.dtype)
-    vectors = L.concat([L.unsqueeze(place, [-1]) for place in places], -1)
-    found = L.scatter_nd(empty, vectors, L.permute(columns, (*range(2, 2 + 2 * n), 0, 1)), "add")
-    found = L.permute(found, (n, n + 1, *range(n)))
-    return L.pad(found, (0, 0, *(-p for p in around[:n])), (0, 0, *(-p for p in around[n:])))
+    vectors = L.concat([L.unsqueeze(index, [-1]) for index in indices], -1)
+    summed = L.scatter_nd(empty, vectors, L.permute(columns, (*range(2, 2 + 2 * n), 0, 1)), "add")
+    summed = L.permute(summed, (n, n + 1, *range(n)))
+    return L.pad(summed, (0, 0, *(-p for p in around[:n])), (0, 0, *(-p for p in around[n:])))

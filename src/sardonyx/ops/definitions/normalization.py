@@ -1,9 +1,9 @@
-"""Normalizations: by the mean and variance, a norm, or the squares nearby.
+"""Normalizations: by mean and variance, by a norm, or over neighbouring channels.
 
 Source: ONNX Operators, *BatchNormalization* (arXiv:1502.03167), *InstanceNormalization* (arXiv:1607.08022),
 *LayerNormalization* (arXiv:1607.06450), *GroupNormalization* (arXiv:1803.08494), *RMSNormalization* (arXiv:1910.07467),
-*LRN*, *LpNormalization*, *MeanVarianceNormalization*. Where no precision is declared, floats of 16 bits are normalized
-in float32.
+*LRN*, *LpNormalization*, *MeanVarianceNormalization*. Unless the operator declares a precision, 16-bit floats are
+normalized in float32.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from sardonyx.core.dim import floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.ops.definitions.convolution import over_channels
+from sardonyx.ops.definitions.convolution import align_to_channels
 from sardonyx.ops.registry import operator
 
 
 def _moments(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The mean and the variance (of the population) over axes, which stay with size 1."""
+    """Return the mean and the population variance over axes, which are kept with size 1."""
     mean = L.reduce_mean(x, axes, keepdims=True)
     centred = x - mean
     return mean, L.reduce_mean(centred * centred, axes, keepdims=True)
 
 
-def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+def _standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
     mean, variance = _moments(x, axes)
     return (x - mean) / L.sqrt(variance + epsilon)
 
@@ -43,11 +43,11 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
-    y, *statistics = _batch_normalized(x, scale, b, input_mean, input_var, epsilon, momentum, bool(training_mode), 1)
+    y, *statistics = _batch_normalize(x, scale, b, input_mean, input_var, epsilon, momentum, bool(training_mode), 1)
     return y, *statistics[:2]
 
 
-def _batch_normalized(
+def _batch_normalize(
     x: Tensor,
     scale: Tensor,
     b: Tensor,
@@ -58,10 +58,10 @@ def _batch_normalized(
     training: bool,
     spatial: int,
 ) -> tuple[Tensor, ...]:
-    """The result; when training also the mean and variance that run along, and those of the batch."""
+    """Return the result; in training also the mean and variance, first the running ones, then the batch's."""
     if x.rank == 1:  # One channel.
         x = L.unsqueeze(x, [1])
-        y, *rest = _batch_normalized(x, scale, b, mean, variance, epsilon, momentum, training, spatial)
+        y, *rest = _batch_normalize(x, scale, b, mean, variance, epsilon, momentum, training, spatial)
         return L.squeeze(y, [1]), *rest
     wide = L.widened(x)
     scale, b, used_mean, used_variance = (L.cast(part, wide.dtype) for part in (scale, b, mean, variance))
@@ -70,11 +70,13 @@ def _batch_normalized(
         axes = [axis for axis in range(x.rank) if axis == 0 or (axis > 1 and spatial)]
         now = [L.reshape(moment, mean.shape) for moment in _moments(wide, axes)]
         old = (used_mean, used_variance)
-        running = [was * momentum + new * (1 - momentum) for was, new in zip(old, now, strict=True)]
+        running = [before * momentum + new * (1 - momentum) for before, new in zip(old, now, strict=True)]
         statistics = [L.cast(part, mean.dtype) for part in (*running, *now)]
         used_mean, used_variance = now
     if spatial:
-        scale, b, used_mean, used_variance = (over_channels(part, x) for part in (scale, b, used_mean, used_variance))
+        scale, b, used_mean, used_variance = (
+            align_to_channels(part, x) for part in (scale, b, used_mean, used_variance)
+        )
     y = (wide - used_mean) / L.sqrt(used_variance + epsilon) * scale + b
     return L.cast(y, x.dtype), *statistics
 
@@ -92,8 +94,8 @@ def batch_normalization_by_outputs(
     spatial: int = 1,
     outputs: int,
 ) -> tuple[Tensor, ...]:
-    """Versions 7 and 9 train where more than one result is asked for."""
-    return _batch_normalized(x, scale, b, mean, var, epsilon, momentum, outputs > 1, spatial)
+    """Train if more than one result is requested (versions 7 and 9)."""
+    return _batch_normalize(x, scale, b, mean, var, epsilon, momentum, outputs > 1, spatial)
 
 
 @operator("BatchNormalization", since=1)
@@ -109,14 +111,14 @@ def batch_normalization_by_test(
     momentum: float = 0.9,
     spatial: int = 1,
 ) -> tuple[Tensor, ...]:
-    return _batch_normalized(x, scale, b, mean, var, epsilon, momentum, not is_test, spatial)
+    return _batch_normalize(x, scale, b, mean, var, epsilon, momentum, not is_test, spatial)
 
 
 @operator("InstanceNormalization", since=1)
 def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     wide = L.widened(x)
-    scale, b = (over_channels(L.cast(part, wide.dtype), x) for part in (scale, b))
-    return L.cast(_standardized(wide, range(2, x.rank), epsilon) * scale + b, x.dtype)
+    scale, b = (align_to_channels(L.cast(part, wide.dtype), x) for part in (scale, b))
+    return L.cast(_standardize(wide, range(2, x.rank), epsilon) * scale + b, x.dtype)
 
 
 @operator("LayerNormalization", since=17)
@@ -145,26 +147,26 @@ def rms_normalization(
 def group_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Tensor:
-    groups = _grouped(L.cast(x, t.element_type(stash_type)), num_groups)
-    y = L.cast(L.reshape(_standardized(groups, [2], epsilon), x.shape), x.dtype)
-    return y * over_channels(scale, x) + over_channels(bias, x)
+    groups = _split_groups(L.cast(x, t.element_type(stash_type)), num_groups)
+    y = L.cast(L.reshape(_standardize(groups, [2], epsilon), x.shape), x.dtype)
+    return y * align_to_channels(scale, x) + align_to_channels(bias, x)
 
 
 @operator("GroupNormalization", since=18)
 def group_normalization_by_group(
     x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int
 ) -> Tensor:
-    """The first version has a scale and a bias for each group, not for each channel."""
-    groups = _grouped(L.widened(x), num_groups)
-    scale, bias = (over_channels(L.cast(part, groups.dtype), groups) for part in (scale, bias))
-    return L.cast(L.reshape(_standardized(groups, [2], epsilon) * scale + bias, x.shape), x.dtype)
+    """Normalize with a scale and a bias for each group, not for each channel (the first version)."""
+    groups = _split_groups(L.widened(x), num_groups)
+    scale, bias = (align_to_channels(L.cast(part, groups.dtype), groups) for part in (scale, bias))
+    return L.cast(L.reshape(_standardize(groups, [2], epsilon) * scale + bias, x.shape), x.dtype)
 
 
-def _grouped(x: Tensor, groups: int) -> Tensor:
-    """[N, groups, the elements of each]."""
+def _split_groups(x: Tensor, groups: int) -> Tensor:
+    """Return the elements of each group, [N, groups, elements]."""
     channels = x.shape[1]
     if groups < 1 or (isinstance(channels, int) and channels % groups):
-        raise ShapeError(f"{channels} channels are no multiple of {groups} groups.")
+        raise ShapeError(f"expected a number of channels that is a multiple of {groups} groups, got {channels}.")
     return L.reshape(x, (x.shape[0], groups, floor_div(channels, groups) * L.product(x.shape[2:])))
 
 
@@ -172,7 +174,7 @@ def _grouped(x: Tensor, groups: int) -> Tensor:
 def local_response_normalization(
     x: Tensor, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> Tensor:
-    """The region of a channel begins ``(size-1)/2`` before it, rounded down, and ends as far after it, rounded up."""
+    """Normalize over neighbouring channels, ``(size-1)/2`` before (rounded down) and after (rounded up)."""
     if size < 1 or x.rank < 2:
         raise InvalidModelError(f"a region of {size} channels does not fit {x.type}.")
     wide, n = L.widened(x), x.rank - 1
@@ -183,9 +185,9 @@ def local_response_normalization(
 
 @operator("LpNormalization", since=1)
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """Where the norm is 0, so is the result."""
+    """Divide by the norm; the result is 0 if the norm is 0."""
     if p not in (1, 2):
-        raise InvalidModelError(f"LpNormalization has p {p}.", remedy="p is 1 or 2.")
+        raise InvalidModelError(f"expected p of 1 or 2 for LpNormalization, got {p}.")
     wide = L.abs_(L.widened(x))
     norm = L.reduce_sum(wide, [axis], True) if p == 1 else L.sqrt(L.reduce_sum(wide * wide, [axis], True))
     return L.cast(L.where(L.equal(norm, 0), 0, L.widened(x) / norm), x.dtype)
@@ -193,7 +195,7 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
 
 @operator("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
-    """The deviation has 1e-9 added, as in ONNX's own expansion: where nothing varies, the result is 0."""
+    """Normalize with 1e-9 added to the deviation, as in ONNX's own expansion, so that constants give 0."""
     wide = L.widened(x)
     mean, variance = _moments(wide, axes)
     return L.cast((wide - mean) / (L.sqrt(variance) + 1e-9), x.dtype)

@@ -1,4 +1,4 @@
-"""Operators that the standard has on trial: ``FlexAttention``.
+"""Preview operators of the standard: ``FlexAttention``.
 
 Source: ONNX Operators, domain *ai.onnx.preview*.
 """
@@ -29,15 +29,15 @@ def flex_attention(
     default = t.DOUBLE if q.dtype == t.DOUBLE else t.FLOAT
     precision = default if softmax_precision is None else t.element_type(softmax_precision)
     scores = L.cast(scaled_scores(q, repeat_heads(k, q.shape[1]), scale), precision)
-    probabilities = L.softmax(_modified(scores, score_mod, "score_mod"))
-    probabilities = L.cast(_modified(probabilities, prob_mod, "prob_mod"), q.dtype)
+    probabilities = L.softmax(_modify(scores, score_mod, "score_mod"))
+    probabilities = L.cast(_modify(probabilities, prob_mod, "prob_mod"), q.dtype)
     return L.matmul(probabilities, repeat_heads(v, q.shape[1]))
 
 
-def _modified(x: Tensor, body: Body | None, name: str) -> Tensor:
+def _modify(x: Tensor, body: Body | None, name: str) -> Tensor:
     if body is None:
         return x
-    found = body(x)
-    if len(found) != 1 or not isinstance(found[0], Tensor):
-        raise ShapeError(f"`{name}` gives one tensor, not {len(found)} values.")
-    return L.cast(L.of_shape(found[0], x.shape, f"what `{name}` gives"), x.dtype)
+    results = body(x)
+    if len(results) != 1 or not isinstance(results[0], Tensor):
+        raise ShapeError(f"expected one tensor from `{name}`, got {len(results)} values.")
+    return L.cast(L.of_shape(results[0], x.shape, f"the result of `{name}`"), x.dtype)

@@ -1,4 +1,4 @@
-"""Quantization: real numbers as integers (or floats of few bits) with a scale and a zero point, and back.
+"""Quantization: real numbers as integers (or narrow floats) with a scale and a zero point, and back.
 
 Source: ONNX Operators, *QuantizeLinear*, *DequantizeLinear*, *DynamicQuantizeLinear*.
 """
@@ -30,11 +30,13 @@ def quantize_linear(
     if y_zero_point is not None and y_zero_point.dtype != dtype:
         raise InvalidModelError(f"output_dtype is {dtype.name}, and the zero point is {y_zero_point.dtype.name}.")
     if (not t.is_integer(dtype) and (not t.is_float(dtype) or dtype.bitwidth > 8)) or dtype.bitwidth > 16:
-        raise InvalidModelError(f"nothing is quantized to {dtype.name.lower()}.")
+        raise InvalidModelError(
+            f"expected a quantized type of at most 16 bits (8 for floats), got {dtype.name.lower()}."
+        )
     divided_as = t.element_type(precision) if precision else y_scale.dtype
-    scale = L.cast(spread_over(x, y_scale, axis, block_size), divided_as)
-    zero_point = None if y_zero_point is None else spread_over(x, y_zero_point, axis, block_size)
-    return rounded_to(L.cast(x, divided_as) / scale, zero_point, dtype, saturate=bool(saturate))
+    scale = L.cast(broadcast_parameter(x, y_scale, axis, block_size), divided_as)
+    zero_point = None if y_zero_point is None else broadcast_parameter(x, y_zero_point, axis, block_size)
+    return quantize_units(L.cast(x, divided_as) / scale, zero_point, dtype, saturate=bool(saturate))
 
 
 @operator("DequantizeLinear", since=10)
@@ -47,36 +49,38 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Tensor:
-    """The product is formed in at least float32, in which every difference of 16-bit integers is exact."""
+    """Dequantize in at least float32, in which every difference of 16-bit integers is exact."""
     difference = L.cast(x, t.FLOAT)
     if x_zero_point is not None:
-        difference = difference - L.cast(spread_over(x, x_zero_point, axis, block_size), t.FLOAT)
-    scale = L.cast(spread_over(x, x_scale, axis, block_size), t.FLOAT)
+        difference = difference - L.cast(broadcast_parameter(x, x_zero_point, axis, block_size), t.FLOAT)
+    scale = L.cast(broadcast_parameter(x, x_scale, axis, block_size), t.FLOAT)
     return L.cast(difference * scale, t.element_type(output_dtype) if output_dtype else x_scale.dtype)
 
 
-def spread_over(x: Tensor, parameter: Tensor, axis: int, block_size: int) -> Tensor:
-    """A scale or zero point beside the elements of ``x`` that it is for: all, those at a place of ``axis``, or blocks.
+def broadcast_parameter(x: Tensor, parameter: Tensor, axis: int, block_size: int) -> Tensor:
+    """Broadcast a scale or zero point over ``x``: per tensor, per index of ``axis``, or per block.
 
     Raises:
-        ShapeError: Its rank is none of these.
+        ShapeError: The rank or the number of blocks does not match.
     """
     if parameter.rank == 0 or x.rank == 0:
         return parameter if x.rank else L.reshape(parameter, ())
     if parameter.rank == x.rank and block_size > 0:
         axis = L.normalized_axis(axis, x.rank)
         if equal(ceil_div(x.shape[axis], block_size), parameter.shape[axis]) is False:
-            raise ShapeError(f"{x.type} has other blocks of {block_size} along axis {axis} than {parameter.type}.")
+            raise ShapeError(
+                f"{parameter.type} does not match the blocks of {block_size} along axis {axis} of {x.type}."
+            )
         return L.slice_(L.repeat(parameter, axis, block_size), axis, 0, x.shape[axis])
     if parameter.rank != 1:
-        raise ShapeError(f"scales of {parameter.type} with blocks of {block_size} do not fit {x.type}.")
+        raise ShapeError(f"scales {parameter.type} with blocks of {block_size} do not fit {x.type}.")
     if x.rank == 1:
         return parameter
     return L.unsqueeze(parameter, [a for a in range(x.rank) if a != L.normalized_axis(axis, x.rank)])
 
 
-def rounded_to(x: Tensor, zero_point: Tensor | None, dtype: DType, *, saturate: bool = True) -> Tensor:
-    """Numbers in units of the scale as a quantized type: rounded to even, moved by the zero point, saturated."""
+def quantize_units(x: Tensor, zero_point: Tensor | None, dtype: DType, *, saturate: bool = True) -> Tensor:
+    """Quantize numbers in units of the scale: round to even, add the zero point, saturate."""
     if not t.is_integer(dtype):
         return L.cast(x if zero_point is None else x + L.cast(zero_point, x.dtype), dtype, saturate=saturate)
     units = L.round_(L.cast(x, t.FLOAT))
@@ -85,16 +89,16 @@ def rounded_to(x: Tensor, zero_point: Tensor | None, dtype: DType, *, saturate: 
     return L.cast(L.clip(moved, low, low + (1 << dtype.bitwidth) - 1), dtype)
 
 
-def requantized(total: Tensor, a_scale: Tensor, b_scale: Tensor, y_scale: Tensor, y_zero_point: Tensor) -> Tensor:
-    """An integer sum of products, in the units of two scales, as a quantized type in units of a third."""
+def requantize(total: Tensor, a_scale: Tensor, b_scale: Tensor, y_scale: Tensor, y_zero_point: Tensor) -> Tensor:
+    """Requantize an integer sum of products with two scales to the units of a third scale."""
     a, b, y = (L.cast(scale, t.FLOAT) for scale in (a_scale, b_scale, y_scale))
-    return rounded_to(L.cast(total, t.FLOAT) * (a * b / y), y_zero_point, y_zero_point.dtype)
+    return quantize_units(L.cast(total, t.FLOAT) * (a * b / y), y_zero_point, y_zero_point.dtype)
 
 
 @operator("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where all elements are 0, so is the range, and the scale is 1."""
+    """Quantize to the range of the elements and 0; if all elements are 0, the scale is 1."""
     least, greatest = L.minimum(L.reduce_min(x), 0), L.maximum(L.reduce_max(x), 0)
     scale = L.where(L.equal(least, greatest), 1, (greatest - least) / 255)
-    zero_point = rounded_to(-least / scale, None, t.UINT8)
-    return rounded_to(x / scale, zero_point, t.UINT8), scale, zero_point
+    zero_point = quantize_units(-least / scale, None, t.UINT8)
+    return quantize_units(x / scale, zero_point, t.UINT8), scale, zero_point

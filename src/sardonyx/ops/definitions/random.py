@@ -1,7 +1,7 @@
 """Random numbers: ``Random*``, ``Bernoulli``, ``Multinomial``, ``Dropout``.
 
 Source: ONNX Operators, *RandomNormal*, *RandomNormalLike*, *RandomUniform*, *RandomUniformLike*, *Bernoulli*,
-*Multinomial*, *Dropout*; Srivastava et al. (2014). Drawn in double precision, then rounded once.
+*Multinomial*, *Dropout*; Srivastava et al. (2014). Numbers are drawn in double precision, then rounded once.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from sardonyx.errors import ExecutionError, InvalidModelError
 from sardonyx.ops.registry import operator
 
 
-def _normal(
+def _draw_normal(
     shape: Sequence[Size], dtype: DType, mean: float, scale: float, seed: float | None, identity: str
 ) -> Tensor:
     return L.cast(mean + scale * L.normal(shape, t.DOUBLE, seed=seed, identity=identity), dtype)
 
 
-def _uniform(shape: Sequence[Size], dtype: DType, low: float, high: float, seed: float | None, identity: str) -> Tensor:
+def _draw_uniform(
+    shape: Sequence[Size], dtype: DType, low: float, high: float, seed: float | None, identity: str
+) -> Tensor:
     return L.cast(low + (high - low) * L.uniform(shape, t.DOUBLE, seed=seed, identity=identity), dtype)
 
 
-def _like(x: Tensor, dtype: int | None) -> DType:
-    found = x.dtype if dtype is None else t.element_type(dtype)
-    if not t.is_float(found):
+def _float_dtype(x: Tensor, dtype: int | None) -> DType:
+    result = x.dtype if dtype is None else t.element_type(dtype)
+    if not t.is_float(result):
         raise InvalidModelError(
-            f"random numbers of {found.name.lower()} are asked for.", remedy="Give a float `dtype`."
+            f"expected a float type for random numbers, got {result.name.lower()}.", remedy="Set a float `dtype`."
         )
-    return found
+    return result
 
 
 @operator("RandomNormal", since=1)
@@ -45,7 +47,7 @@ def random_normal(
     shape: Sequence[int],
     identity: str,
 ) -> Tensor:
-    return _normal(shape, t.element_type(dtype), mean, scale, seed, identity)
+    return _draw_normal(shape, t.element_type(dtype), mean, scale, seed, identity)
 
 
 @operator("RandomNormalLike", since=1)
@@ -58,7 +60,7 @@ def random_normal_like(
     seed: float | None = None,
     identity: str,
 ) -> Tensor:
-    return _normal(x.shape, _like(x, dtype), mean, scale, seed, identity)
+    return _draw_normal(x.shape, _float_dtype(x, dtype), mean, scale, seed, identity)
 
 
 @operator("RandomUniform", since=1)
@@ -71,7 +73,7 @@ def random_uniform(
     shape: Sequence[int],
     identity: str,
 ) -> Tensor:
-    return _uniform(shape, t.element_type(dtype), low, high, seed, identity)
+    return _draw_uniform(shape, t.element_type(dtype), low, high, seed, identity)
 
 
 @operator("RandomUniformLike", since=1)
@@ -84,7 +86,7 @@ def random_uniform_like(
     seed: float | None = None,
     identity: str,
 ) -> Tensor:
-    return _uniform(x.shape, _like(x, dtype), low, high, seed, identity)
+    return _draw_uniform(x.shape, _float_dtype(x, dtype), low, high, seed, identity)
 
 
 @operator("Bernoulli", since=15)
@@ -97,7 +99,7 @@ def bernoulli(x: Tensor, *, dtype: int | None = None, seed: float | None = None,
 def multinomial(
     x: Tensor, *, dtype: int = int(t.INT32), sample_size: int = 1, seed: float | None = None, identity: str
 ) -> Tensor:
-    """The class whose part of the cumulative probability a uniform number falls into."""
+    """Draw classes: each is the interval of the cumulative probability that contains a uniform number."""
     logits = L.cast(x, t.DOUBLE)
     ends = L.cumulative("add", L.exp(logits - L.reduce_max(logits, [1], keepdims=True)), 1)
     total = L.slice_(ends, 1, x.shape[1] - 1, x.shape[1])
@@ -106,12 +108,12 @@ def multinomial(
     return L.cast(L.reduce_sum(L.cast(passed, t.INT64), [2]), t.element_type(dtype))
 
 
-def _dropped(x: Tensor, ratio: Tensor, seed: float | None, identity: str) -> tuple[Tensor, Tensor]:
-    """What is kept of ``x``, scaled to keep the mean, and which elements are."""
+def _drop(x: Tensor, ratio: Tensor, seed: float | None, identity: str) -> tuple[Tensor, Tensor]:
+    """Return ``x`` after dropout, scaled to preserve the mean, and the mask of surviving elements."""
     if ratio.is_constant and not 0 <= float(L.static_scalar(ratio)) < 1:
-        raise ExecutionError(f"the ratio of Dropout is {L.static_scalar(ratio)}.", remedy="Give one in [0, 1).")
-    kept = L.uniform(x.shape, t.DOUBLE, seed=seed, identity=identity) >= ratio
-    return L.where(kept, x * L.cast(1 / (1 - ratio), x.dtype), 0), kept
+        raise ExecutionError(f"the ratio of Dropout is {L.static_scalar(ratio)}.", remedy="Use a ratio in [0, 1).")
+    mask = L.uniform(x.shape, t.DOUBLE, seed=seed, identity=identity) >= ratio
+    return L.where(mask, x * L.cast(1 / (1 - ratio), x.dtype), 0), mask
 
 
 @operator("Dropout", since=12)
@@ -127,8 +129,8 @@ def dropout(
     if training_mode is None:
         return x, whole
     rate = L.constant(0.5) if ratio is None else L.reshape(L.cast(ratio, t.DOUBLE), ())
-    kept, mask = L.cond(L.reshape(training_mode, ()), lambda: _dropped(x, rate, seed, identity), lambda: (x, whole))
-    return kept, mask  # type: ignore[return-value]
+    y, mask = L.cond(L.reshape(training_mode, ()), lambda: _drop(x, rate, seed, identity), lambda: (x, whole))
+    return y, mask  # type: ignore[return-value]
 
 
 @operator("Dropout", since=7)
@@ -140,5 +142,5 @@ def dropout_in_inference(x: Tensor, *, ratio: float = 0.5, opset: int) -> tuple[
 def dropout_by_attribute(x: Tensor, *, is_test: int = 0, ratio: float = 0.5, identity: str) -> tuple[Tensor, Tensor]:
     if is_test:
         return x, L.ones_like(x)
-    kept, mask = _dropped(x, L.constant(ratio, t.DOUBLE), None, identity)
-    return kept, L.cast(mask, x.dtype)
+    y, mask = _drop(x, L.constant(ratio, t.DOUBLE), None, identity)
+    return y, L.cast(mask, x.dtype)

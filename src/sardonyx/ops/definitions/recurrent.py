@@ -1,7 +1,8 @@
 """Recurrent layers: ``RNN``, ``GRU``, ``LSTM``.
 
-Source: ONNX Operators, *RNN*, *GRU*, *LSTM*. What the standard leaves open is decided as ONNX Runtime does: a sequence
-shorter than the longest gives zeros after its end, its last state is the one at its end, and backwards it begins there.
+Source: ONNX Operators, *RNN*, *GRU*, *LSTM*. Cases that the standard leaves open follow ONNX Runtime: a sequence
+shorter than the longest has zeros after its end, its last state is the state at its end, and the backward direction
+begins there.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from sardonyx.ops.registry import operator
 
 State = Sequence[Tensor]
 Cell = Callable[[Tensor, State], State]
-"""One step: from what the input adds to the gates, [batch, gates * hidden], and the states to the new states, of which
-the first is the hidden one."""
+"""One step: from gate inputs [batch, gates * hidden] and states to new states, the hidden state first."""
 
 
 class _Form(NamedTuple):
-    """An activation of ``x`` and its scaling values, with their defaults (None where one has to be given)."""
+    """An activation of ``x`` and the defaults of its scaling values (None for a required value)."""
 
     compute: Callable[..., Tensor]
     defaults: tuple[float | None, ...] = ()
@@ -44,44 +44,44 @@ _FORMS: dict[str, _Form] = {
 }
 
 
-def _activated(form: _Form, scales: Sequence[float], clip: float | None, x: Tensor) -> Tensor:
+def _activate(form: _Form, scales: Sequence[float], clip: float | None, x: Tensor) -> Tensor:
     return form.compute(x if clip is None else L.clip(x, -clip, clip), *scales)
 
 
 def activation_functions(
     names: Sequence[str], alpha: Sequence[float], beta: Sequence[float], clip: float | None
 ) -> Iterator[Callable[[Tensor], Tensor]]:
-    """The activations by name; each takes the next scaling values if it has such.
+    """Yield the activations by name; each consumes the next scaling values if it has any.
 
     Raises:
-        InvalidModelError: There is no such activation, or one lacks a scaling value.
+        InvalidModelError: An activation is unknown or lacks a scaling value.
     """
     alphas, betas = iter(alpha), iter(beta)
     for name in names:
         form = _FORMS.get(name.lower())
         if form is None:
-            raise InvalidModelError(f"there is no activation {name!r}.", remedy=f"There are: {', '.join(_FORMS)}.")
-        given = [next(values, default) for values, default in zip((alphas, betas), form.defaults, strict=False)]
-        scales = [scale for scale in given if scale is not None]
-        if len(scales) < len(given):
+            raise InvalidModelError(f"unknown activation {name!r}.", remedy=f"Use one of: {', '.join(_FORMS)}.")
+        values = [next(scale, default) for scale, default in zip((alphas, betas), form.defaults, strict=False)]
+        scales = [scale for scale in values if scale is not None]
+        if len(scales) < len(values):
             raise InvalidModelError(f"the activation {name} needs `activation_alpha` and `activation_beta`.")
-        yield functools.partial(_activated, form, scales, clip)
+        yield functools.partial(_activate, form, scales, clip)
 
 
 class Layer:
-    """What the layers share: weights by direction, and the way through time.
+    """The common part of recurrent layers: weights by direction, and the loop over time steps.
 
     Args:
         x: [sequence, batch, input], or [batch, sequence, input] by ``layout``.
         w: [directions, gates * hidden, input].
         r: [directions, gates * hidden, hidden].
         b: [directions, 2 * gates * hidden]: of the input, then of the hidden state.
-        lengths: [batch], of the sequences.
-        states: Initial ones; each [directions, batch, hidden].
-        gates: How many the cell has.
-        direction: Where the layer goes.
-        layout: 1 for the batch first.
-        hidden_size: As declared.
+        lengths: Sequence lengths, [batch].
+        states: Initial states, each [directions, batch, hidden].
+        gates: Number of gates of the cell.
+        direction: ``forward``, ``reverse`` or ``bidirectional``.
+        layout: 1 for batch first.
+        hidden_size: The declared hidden size.
     """
 
     def __init__(
@@ -99,12 +99,14 @@ class Layer:
         hidden_size: int | None,
     ) -> None:
         if direction not in ("forward", "reverse", "bidirectional"):
-            raise InvalidModelError(f"there is no direction {direction!r}.")
+            raise InvalidModelError(
+                f"unknown direction {direction!r}.", remedy="Use 'forward', 'reverse' or 'bidirectional'."
+            )
         self.backward = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
         self.gates, self.layout, self.dtype = gates, layout, x.dtype
         w, r, b = L.widened(w), L.widened(r), None if b is None else L.widened(b)
         wide = (None if v is None else L.widened(v) for v in (x, *states))
-        x, *given = (v if v is None or not layout else L.swap_axes(v, 0, 1) for v in wide)  # type: ignore[assignment]
+        x, *initial = (v if v is None or not layout else L.swap_axes(v, 0, 1) for v in wide)  # type: ignore[assignment]
         sequence, batch, inputs = L.of_rank(x, 3, "X").shape
         hidden, directions = L.of_rank(r, 3, "R").shape[-1], len(self.backward)
         self.x, self.hidden = x, hidden if hidden_size is None else hidden_size
@@ -116,10 +118,10 @@ class Layer:
         if lengths is not None:
             _require_lengths(lengths, sequence)
         zero = L.full((directions, batch, self.hidden), 0, x.dtype)
-        self.states = [zero if v is None else L.of_shape(v, zero.shape, "an initial state") for v in given]
+        self.states = [zero if v is None else L.of_shape(v, zero.shape, "an initial state") for v in initial]
 
     def recurrence(self, direction: int, first: int = 0, limit: int | None = None) -> Callable[[Tensor], Tensor]:
-        """What the hidden state adds to a range of gates: from [batch, hidden] to [batch, gates * hidden]."""
+        """Return the function from the hidden state [batch, hidden] to its contribution to a range of gates."""
         r, b = L.entry(self.r, direction), L.entry(self.b, direction)
         begin, end = first * self.hidden, (self.gates if limit is None else limit) * self.hidden
         after = self.gates * self.hidden
@@ -127,26 +129,26 @@ class Layer:
         return lambda h: self.hidden_product(h, r, direction) + b
 
     def input_product(self, x: Tensor, w: Tensor, direction: int) -> Tensor:
-        """What the input adds to the gates."""
+        """Return the contribution of the input to the gates."""
         return L.matmul(x, L.swap_axes(w, 0, 1))
 
     def hidden_product(self, h: Tensor, r: Tensor, direction: int) -> Tensor:
-        """What the hidden state adds to the gates of ``r``."""
+        """Return the contribution of the hidden state to the gates of ``r``."""
         return L.matmul(h, L.swap_axes(r, 0, 1))
 
     def run(self, cell: Callable[[int], Cell]) -> tuple[Tensor, ...]:
-        """The hidden states at every step, and the last states, in the layout asked for."""
-        found = [self._through_time(d, cell(d)) for d in range(len(self.backward))]
-        # Each direction is written where it is wanted: [sequence, directions, batch, hidden], or the batch first.
-        axis, ways = (2, [L.swap_axes(y, 0, 1) for y, _ in found]) if self.layout else (1, [y for y, _ in found])
-        y = L.cast(L.concat([L.unsqueeze(way, [axis]) for way in ways], axis), self.dtype)
-        states = zip(*(states for _, states in found), strict=True)
+        """Return the hidden states at every step, and the last states, in the requested layout."""
+        results = [self._iterate(d, cell(d)) for d in range(len(self.backward))]
+        # The directions are stacked in the result's layout: [sequence, directions, batch, hidden], or batch first.
+        axis, parts = (2, [L.swap_axes(y, 0, 1) for y, _ in results]) if self.layout else (1, [y for y, _ in results])
+        y = L.cast(L.concat([L.unsqueeze(part, [axis]) for part in parts], axis), self.dtype)
+        states = zip(*(states for _, states in results), strict=True)
         last = [L.cast(L.stack(state), self.dtype) for state in states]
         return y, *(L.swap_axes(state, 0, 1) if self.layout else state for state in last)
 
-    def _through_time(self, direction: int, cell: Cell) -> tuple[Tensor, State]:
+    def _iterate(self, direction: int, cell: Cell) -> tuple[Tensor, State]:
         w, b = L.entry(self.w, direction), L.entry(self.b, direction)
-        x = _reversed(self.x, self.lengths) if self.backward[direction] else self.x
+        x = _reverse(self.x, self.lengths) if self.backward[direction] else self.x
         inputs = self.input_product(x, w, direction) + L.slice_(b, 0, 0, self.gates * self.hidden)
 
         def step(i: Tensor, *state: Tensor) -> tuple[None, State, State]:
@@ -154,22 +156,22 @@ class Layer:
             if self.lengths is None:
                 return None, new, new[:1]
             inside = L.unsqueeze(L.cast(i, self.lengths.dtype) < self.lengths, [-1])
-            kept = [L.where(inside, after, before) for after, before in zip(new, state, strict=True)]
-            return None, kept, [L.where(inside, new[0], 0)]
+            state_after = [L.where(inside, after, before) for after, before in zip(new, state, strict=True)]
+            return None, state_after, [L.where(inside, new[0], 0)]
 
         count = L.size_tensor([x.shape[0]], ())
         last, (hidden,) = L.loop(count, None, [L.entry(state, direction) for state in self.states], step)
-        return (_reversed(hidden, self.lengths) if self.backward[direction] else hidden), last
+        return (_reverse(hidden, self.lengths) if self.backward[direction] else hidden), last
 
 
 def _require_lengths(lengths: Tensor, longest: L.Size) -> None:
     for length in L.elements(lengths) or ():
         if isinstance(longest, int) and isinstance(length, int) and not 0 <= length <= longest:
-            raise ExecutionError(f"a sequence has length {length}, and there are {longest} steps.")
+            raise ExecutionError(f"expected sequence lengths from 0 to {longest}, got {length}.")
 
 
-def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """The steps of [sequence, batch, …] back to front, those after a sequence's end in their place."""
+def _reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Reverse the steps of [sequence, batch, …] within each sequence; steps after its end stay."""
     if lengths is None:
         return L.reverse(x, [0])
     step = L.iota((*x.shape[:2], 1), 0, lengths.dtype)
@@ -177,8 +179,8 @@ def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
     return L.gather_elements(x, L.broadcast_to(L.where(step < ends, ends - 1 - step, step), x.shape), 0)
 
 
-def _parts(x: Tensor, count: int) -> list[Tensor]:
-    """The last axis in parts of one size."""
+def _split_gates(x: Tensor, count: int) -> list[Tensor]:
+    """Split the last axis into parts of equal size."""
     size = floor_div(x.shape[-1], count)
     return [L.slice_(x, -1, i * size, (i + 1) * size) for i in range(count)]
 
@@ -241,8 +243,8 @@ def gru(
 
         def step(xt: Tensor, state: State) -> State:
             (h,) = state
-            xz, xr, xh = _parts(xt, 3)
-            hz, hr = _parts(of_gates(h), 2)
+            xz, xr, xh = _split_gates(xt, 3)
+            hz, hr = _split_gates(of_gates(h), 2)
             z, reset = f(xz + hz), f(xr + hr)
             new = g(xh + (reset * of_hidden(h) if linear_before_reset else of_hidden(reset * h)))
             return [(1 - z) * new + z * h]
@@ -276,32 +278,32 @@ def lstm(
     layer = Layer(x, w, r, b, sequence_lens, [initial_h, initial_c], gates=4, direction=direction, layout=layout,
                   hidden_size=hidden_size)  # fmt: skip
     functions = activation_functions(activations, activation_alpha, activation_beta, clip)
-    return lstm_of(layer, list(functions), p, input_forget)
+    return run_lstm(layer, list(functions), p, input_forget)
 
 
-def lstm_of(
+def run_lstm(
     layer: Layer, functions: Sequence[Callable[[Tensor], Tensor]], p: Tensor | None, input_forget: int
 ) -> tuple[Tensor, ...]:
-    """The results of an LSTM: three activations a direction, and the peepholes."""
+    """Return the results of an LSTM with three activations per direction and optional peepholes."""
     peepholes = None if p is None else L.of_shape(L.widened(p), (len(layer.backward), 3 * layer.hidden), "P")
 
     def cell(d: int) -> Cell:
         (f, g, h), recurrence = functions[3 * d : 3 * d + 3], layer.recurrence(d)
-        pi, po, pf = (None,) * 3 if peepholes is None else _parts(L.entry(peepholes, d), 3)
+        pi, po, pf = (None,) * 3 if peepholes is None else _split_gates(L.entry(peepholes, d), 3)
 
         def step(xt: Tensor, state: State) -> State:
             hidden, c = state
-            i, o, forget, new = _parts(xt + recurrence(hidden), 4)
-            i = f(_peeping(i, pi, c))
-            forget = 1 - i if input_forget else f(_peeping(forget, pf, c))
+            i, o, forget, new = _split_gates(xt + recurrence(hidden), 4)
+            i = f(_add_peephole(i, pi, c))
+            forget = 1 - i if input_forget else f(_add_peephole(forget, pf, c))
             c = forget * c + i * g(new)
-            return [f(_peeping(o, po, c)) * h(c), c]
+            return [f(_add_peephole(o, po, c)) * h(c), c]
 
         return step
 
     return layer.run(cell)
 
 
-def _peeping(gate: Tensor, weights: Tensor | None, c: Tensor) -> Tensor:
-    """A gate that sees the cell through a peephole, if there is one."""
+def _add_peephole(gate: Tensor, weights: Tensor | None, c: Tensor) -> Tensor:
+    """Add the peephole term of the cell state to a gate."""
     return gate if weights is None else gate + weights * c

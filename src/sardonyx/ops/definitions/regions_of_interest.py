@@ -1,4 +1,4 @@
-"""Regions of interest: each region of an image as a small grid of its own.
+"""Regions of interest: each region of an image is pooled to a small grid.
 
 Source: ONNX Operators, *MaxRoiPool* (Girshick, Fast R-CNN, 2015, arXiv:1504.08083) and *RoiAlign* (He et al., Mask
 R-CNN, 2017, arXiv:1703.06870).
@@ -16,7 +16,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError
-from sardonyx.ops.definitions.sampling import interpolated, pixels_or_border, weighted
+from sardonyx.ops.definitions.sampling import interpolate, pixels_or_border, weighted_pixels
 from sardonyx.ops.registry import operator
 
 
@@ -24,23 +24,23 @@ from sardonyx.ops.registry import operator
 def max_roi_pool(
     x: Tensor, rois: Tensor, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
 ) -> tuple[Value, ...]:
-    """Regions are rows (image, x1, y1, x2, y2); a bin outside of the image gives 0."""
+    """Pool the maximum of regions, rows (image, x1, y1, x2, y2); a bin outside of the image gives 0."""
     if len(pooled_shape) != 2:
-        raise InvalidModelError(f"`pooled_shape` is a height and a width, not {list(pooled_shape)}.")
+        raise InvalidModelError(f"expected a height and a width as `pooled_shape`, got {list(pooled_shape)}.")
     x, rois = L.of_rank(x, 4, "the images"), _rows(rois, 5)
     height, width = x.shape[2:]
 
-    def pooled(i: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+    def pool_region(i: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
         image, x1, y1, x2, y2 = (L.take(L.take(rois, i, 0), L.constant(c, t.INT64), 0) for c in range(5))
         pixels = L.take(x, L.cast(image, t.INT64), 0)
         rows = _bins(y1 * spatial_scale, y2 * spatial_scale, pooled_shape[0], height)
         columns = _bins(x1 * spatial_scale, x2 * spatial_scale, pooled_shape[1], width)
         by_column = L.reduce_max(L.where(columns, L.unsqueeze(pixels, [2]), -math.inf), [3])
-        found = L.reduce_max(L.where(L.unsqueeze(rows, [2]), L.unsqueeze(by_column, [1]), -math.inf), [2])
-        some = L.any_of(rows, [1], keepdims=True) & L.any_of(columns, [1])
-        return None, [], [L.where(some, found, 0)]
+        greatest = L.reduce_max(L.where(L.unsqueeze(rows, [2]), L.unsqueeze(by_column, [1]), -math.inf), [2])
+        nonempty = L.any_of(rows, [1], keepdims=True) & L.any_of(columns, [1])
+        return None, [], [L.where(nonempty, greatest, 0)]
 
-    return L.loop(L.number(rois.shape[0]), None, [], pooled)[1]
+    return L.loop(L.number(rois.shape[0]), None, [], pool_region)[1]
 
 
 def _rows(rois: Tensor, size: int) -> Tensor:
@@ -48,15 +48,15 @@ def _rows(rois: Tensor, size: int) -> Tensor:
 
 
 def _bins(start: Tensor, end: Tensor, count: int, size: Size) -> Tensor:
-    """Which places of an axis belong to which of the bins between two ends: [count, size]."""
-    first, last = _half_away(start), _half_away(end)
+    """Return the membership of positions of an axis in the bins between two ends, [count, size]."""
+    first, last = _round_half_away(start), _round_half_away(end)
     extent = L.maximum(last - first + 1, 1) / count
-    bins, place = L.iota((count, 1), 0, start.dtype), L.arange(size, start.dtype)
-    return (place >= L.floor(bins * extent) + first) & (place < L.ceil((bins + 1) * extent) + first)
+    bins, position = L.iota((count, 1), 0, start.dtype), L.arange(size, start.dtype)
+    return (position >= L.floor(bins * extent) + first) & (position < L.ceil((bins + 1) * extent) + first)
 
 
-def _half_away(x: Tensor) -> Tensor:
-    """Rounded to the nearest integer, halves away from zero."""
+def _round_half_away(x: Tensor) -> Tensor:
+    """Round to the nearest integer, halves away from zero."""
     return L.sign(x) * L.floor(L.abs_(x) + 0.5)
 
 
@@ -73,19 +73,19 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Tensor:
-    """``max`` is over the corners of each sample's cell, times their weights: so the first implementation had it."""
+    """Sample regions; as in the first implementation, mode ``max`` is over weighted cell corners."""
     if mode.lower() not in ("avg", "max"):
-        raise InvalidModelError(f"there is no mode {mode!r}.", remedy="There are: avg, max.")
+        raise InvalidModelError(f"unknown mode {mode!r}.", remedy="Use 'avg' or 'max'.")
     x, rois = L.of_rank(x, 4, "the images"), _rows(rois, 4)
     half_pixel = coordinate_transformation_mode.lower() == "half_pixel"
     wide = L.widened(x)
     ends = L.cast(rois, wide.dtype) * spatial_scale - (0.5 if half_pixel else 0)
     x1, y1, x2, y2 = (L.take(ends, L.constant(c, t.INT64), 1) for c in range(4))
-    rows = _samples(y1, y2, output_height, sampling_ratio, x.shape[2], half_pixel).at([3, 4])
-    columns = _samples(x1, x2, output_width, sampling_ratio, x.shape[3], half_pixel).at([1, 2])
+    rows = _samples(y1, y2, output_height, sampling_ratio, x.shape[2], half_pixel).unsqueezed([3, 4])
+    columns = _samples(x1, x2, output_width, sampling_ratio, x.shape[3], half_pixel).unsqueezed([1, 2])
     image = L.reshape(L.cast(batch_indices, t.INT64), (rois.shape[0], *(1,) * 4))
-    pixels, place = pixels_or_border(wide, image), [rows.place, columns.place]
-    value = interpolated(pixels, place) if mode.lower() == "avg" else L.maximum(*weighted(pixels, place))
+    pixels, positions = pixels_or_border(wide, image), [rows.position, columns.position]
+    value = interpolate(pixels, positions) if mode.lower() == "avg" else L.maximum(*weighted_pixels(pixels, positions))
     value = L.where(L.unsqueeze(rows.inside & columns.inside, [-1]), value, 0)
     counted = L.unsqueeze(rows.counted & columns.counted, [-1])
     count = L.cast(L.reshape(rows.number * columns.number, (rois.shape[0], 1, 1, 1)), wide.dtype)
@@ -97,37 +97,39 @@ def roi_align(
 
 
 class _Samples(NamedTuple):
-    """Where along an axis the bins of every region are sampled: [regions, bins, samples].
+    """Sample positions of the bins of every region along an axis, [regions, bins, samples].
 
     Attributes:
-        place: Coordinates, within the image.
-        inside: Whether that is where the sample was, or beside it.
-        counted: Whether the region has that many samples a bin.
-        number: Samples a bin, of each region.
+        position: Coordinates, clamped to the image.
+        inside: True if the unclamped sample is in the image or at most one pixel outside.
+        counted: True if the sample is below the region's number of samples per bin.
+        number: Samples per bin, of each region.
     """
 
-    place: Tensor
+    position: Tensor
     inside: Tensor
     counted: Tensor
     number: Tensor
 
-    def at(self, axes: Sequence[int]) -> _Samples:
-        """With new axes of size 1."""
-        place, inside, counted = (L.unsqueeze(part, axes) for part in self[:3])
-        return _Samples(place, inside, counted, self.number)
+    def unsqueezed(self, axes: Sequence[int]) -> _Samples:
+        """Return the samples with new axes of size 1."""
+        position, inside, counted = (L.unsqueeze(part, axes) for part in self[:3])
+        return _Samples(position, inside, counted, self.number)
 
 
 def _samples(start: Tensor, end: Tensor, bins: int, ratio: int, size: Size, half_pixel: bool) -> _Samples:
     extent = end - start if half_pixel else L.maximum(end - start, 1)
-    each = L.unsqueeze(extent / bins, [1, 2])
-    grid = L.full_like(each, ratio) if ratio > 0 else L.maximum(L.ceil(each), 0)
-    most = ratio if ratio > 0 else L.sizes(L.cast(L.maximum(L.reduce_max(grid), 0), t.INT64), "samples")[0]
-    sample = L.iota((1, 1, most), 2, start.dtype)
-    place = L.unsqueeze(start, [1, 2]) + each * L.iota((1, bins, 1), 1, start.dtype) + (sample + 0.5) * each / grid
+    bin_size = L.unsqueeze(extent / bins, [1, 2])
+    grid = L.full_like(bin_size, ratio) if ratio > 0 else L.maximum(L.ceil(bin_size), 0)
+    longest = ratio if ratio > 0 else L.sizes(L.cast(L.maximum(L.reduce_max(grid), 0), t.INT64), "samples")[0]
+    sample = L.iota((1, 1, longest), 2, start.dtype)
+    position = (
+        L.unsqueeze(start, [1, 2]) + bin_size * L.iota((1, bins, 1), 1, start.dtype) + (sample + 0.5) * bin_size / grid
+    )
     limit = L.number(size, start.dtype)
     return _Samples(
-        place=L.clip(place, 0, limit - 1),
-        inside=(place >= -1) & (place <= limit),
+        position=L.clip(position, 0, limit - 1),
+        inside=(position >= -1) & (position <= limit),
         counted=sample < grid,
         number=L.reshape(grid, grid.shape[:1]),
     )
@@ -145,7 +147,7 @@ def roi_align_unaligned(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Tensor:
-    """The first version did not shift by half a pixel."""
+    """Sample regions without the shift by half a pixel (the first version)."""
     return roi_align(
         x,
         rois,

@@ -1,8 +1,8 @@
-"""Resizing: every value a weighted sum of the input's values near it, one axis after the other.
+"""Resampling: each value is a weighted sum of nearby input values, computed one axis at a time.
 
-Source: ONNX Operators, *Resize*, *Upsample*. Coordinates are computed in float32 (float64 for float64), in which the
-scales are given. Where a scale is given, ``align_corners`` takes the length that it stands for, which may be a
-fraction, as ONNX's own cases do; and a region does not change the sizes of the result, as in ONNX's shape inference.
+Source: ONNX Operators, *Resize*, *Upsample*. Coordinates are computed in float32 (float64 for float64), the type of
+the scales. With scales, ``align_corners`` uses the unrounded length (size times scale), as in ONNX's own test cases;
+and a region does not change the sizes of the result, as in ONNX's shape inference.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sardonyx.core.dim import Dim, Size, at_least, floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
-from sardonyx.ops.definitions.sampling import between, cubic, precision
+from sardonyx.ops.definitions.sampling import coordinate_dtype, cubic, to_interpolable
 from sardonyx.ops.registry import operator
 
 
 class _Line(NamedTuple):
-    """An axis that is resized.
+    """An axis to be resampled.
 
     Attributes:
-        axis: Which.
-        before: Its size.
-        after: Its size in the result.
-        scale: One by the other, as it is given or follows from sizes.
-        length: What the scale makes of the size, before it is rounded.
-        region: The first and the last place, of 0 to 1, of what is read.
+        axis: The index of the axis.
+        before: The input size.
+        after: The output size.
+        scale: Output size over input size, as given or as derived from the sizes.
+        length: Input size times scale, before rounding.
+        region: First and last position of the region to read, as fractions from 0 to 1.
     """
 
     axis: int
@@ -41,7 +41,7 @@ class _Line(NamedTuple):
 
 
 class _Method(NamedTuple):
-    """How values are read: the attributes of *Resize*."""
+    """Attributes of *Resize* that define the values."""
 
     mode: str
     nearest: str = "round_prefer_floor"
@@ -82,25 +82,25 @@ def resize(
     regions: Sequence[tuple[Tensor, Tensor] | None] = [None] * len(at)
     if coordinate_transformation_mode == "tf_crop_and_resize":
         regions = _regions(x, roi, len(at))
-    scales, sizes = (None if given is None or given.shape == (0,) else given for given in (scales, sizes))
+    scales, sizes = (None if x is None or x.shape == (0,) else x for x in (scales, sizes))
     if (scales is None) == (sizes is None):
-        raise InvalidModelError("Resize needs either scales or sizes.", remedy="Give one of them.")
+        raise InvalidModelError("Resize needs exactly one of `scales` and `sizes`.")
     if sizes is None:
         lines = _by_scales(x, at, scales, regions)  # type: ignore[arg-type]
     else:
         lines = _by_sizes(x, at, sizes, regions, keep_aspect_ratio_policy)
-    return _resampled(x, lines, method)
+    return _resample(x, lines, method)
 
 
 @operator("Resize", since=10)
 def resize_by_scales(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
-    """The first version: coordinates are divided by the scale, and rounded up where that makes an axis smaller."""
-    return _resampled(x, _by_scales(x, range(x.rank), scales), _Method(mode, "by_scale", "asymmetric"))
+    """Resize by scales (the first version); nearest coordinates are rounded up in a shrinking axis."""
+    return _resample(x, _by_scales(x, range(x.rank), scales), _Method(mode, "by_scale", "asymmetric"))
 
 
 @operator("Upsample", since=9)
 def upsample(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
-    return _resampled(x, _by_scales(x, range(x.rank), scales), _Method(mode, "floor", "asymmetric"))
+    return _resample(x, _by_scales(x, range(x.rank), scales), _Method(mode, "floor", "asymmetric"))
 
 
 @operator("Upsample", since=7)
@@ -120,15 +120,15 @@ def _element(x: Tensor, i: int) -> Tensor:
     return L.take(x, L.constant(i, t.INT64), 0)
 
 
-def _per_axis(given: Tensor, count: int, what: str) -> list[Tensor]:
-    given = L.of_shape(given, (count,), what)
-    return [_element(given, i) for i in range(count)]
+def _per_axis(parameter: Tensor, count: int, what: str) -> list[Tensor]:
+    parameter = L.of_shape(parameter, (count,), what)
+    return [_element(parameter, i) for i in range(count)]
 
 
 def _regions(x: Tensor, roi: Tensor | None, count: int) -> list[tuple[Tensor, Tensor]]:
     if roi is None:
-        raise InvalidModelError("tf_crop_and_resize needs a region.", remedy="Give the input roi.")
-    ends = _per_axis(L.cast(roi, precision(x)), 2 * count, "the ends of a region")
+        raise InvalidModelError("tf_crop_and_resize needs a region.", remedy="Add the input `roi`.")
+    ends = _per_axis(L.cast(roi, coordinate_dtype(x)), 2 * count, "the ends of a region")
     return list(zip(ends[:count], ends[count:], strict=True))
 
 
@@ -139,10 +139,10 @@ def _by_scales(
     for i, (axis, scale) in enumerate(zip(at, _per_axis(scales, len(at), "scales"), strict=True)):
         before, region = x.shape[axis], regions[i] if regions else None
         if scale.is_constant and not L.static_scalar(scale) > 0:  # type: ignore[operator]
-            raise ShapeError(f"the scale of axis {axis} is {L.static_scalar(scale)}.", remedy="Scales are above 0.")
+            raise ShapeError(f"expected a positive scale for axis {axis}, got {L.static_scalar(scale)}.")
         length = L.number(before, t.FLOAT) * scale
         if isinstance(before, Dim) and scale.is_constant:
-            after = _scaled(before, float(L.static_scalar(scale)))
+            after = _scale_size(before, float(L.static_scalar(scale)))
         else:
             after = _rounded_down(length)
         lines.append(_Line(axis, before, after, scale, length, region))
@@ -153,8 +153,11 @@ def _rounded_down(length: Tensor) -> Size:
     return L.sizes(L.cast(L.floor(length), t.INT64), "a resized axis")[0]
 
 
-def _scaled(size: Size, scale: float) -> Size:
-    """The size times a float32, rounded down: the simplest fraction stands for all numbers that round to the same."""
+def _scale_size(size: Size, scale: float) -> Size:
+    """Return the size times a float32 scale, rounded down.
+
+    The scale is replaced by the simplest fraction that rounds to the same float32.
+    """
     exact = Fraction(scale)
     simple = exact.limit_denominator(1 << 10)
     factor = simple if abs(simple - exact) <= exact / (1 << 24) else exact
@@ -169,17 +172,19 @@ def _by_sizes(
     policy: str,
 ) -> list[_Line]:
     _per_axis(sizes, len(at), "sizes")
-    wanted, lines = L.sizes(sizes, "sizes"), []
+    targets, lines = L.sizes(sizes, "sizes"), []
     if policy == "stretch":
-        for axis, after, region in zip(at, wanted, regions, strict=True):
-            length, before = L.number(after, precision(x)), L.number(x.shape[axis], precision(x))
+        for axis, after, region in zip(at, targets, regions, strict=True):
+            length, before = L.number(after, coordinate_dtype(x)), L.number(x.shape[axis], coordinate_dtype(x))
             lines.append(_Line(axis, x.shape[axis], after, length / before, length, region))
         return lines
     ratios = [
-        L.number(after, t.DOUBLE) / L.number(x.shape[axis], t.DOUBLE) for axis, after in zip(at, wanted, strict=True)
+        L.number(after, t.DOUBLE) / L.number(x.shape[axis], t.DOUBLE) for axis, after in zip(at, targets, strict=True)
     ]
     if policy not in ("not_larger", "not_smaller"):
-        raise InvalidModelError(f"there is no keep_aspect_ratio_policy {policy!r}.")
+        raise InvalidModelError(
+            f"unknown keep_aspect_ratio_policy {policy!r}.", remedy="Use 'stretch', 'not_larger' or 'not_smaller'."
+        )
     scale = L.minimum(*ratios) if policy == "not_larger" else L.maximum(*ratios)
     for axis, region in zip(at, regions, strict=True):
         length = L.number(x.shape[axis], t.DOUBLE) * scale
@@ -190,57 +195,66 @@ def _by_sizes(
 # Values.
 
 
-def _resampled(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
+def _resample(x: Tensor, lines: Sequence[_Line], method: _Method) -> Tensor:
     if method.mode == "nearest" and method.antialias:
-        raise InvalidModelError("antialias is for the modes linear and cubic.")
-    y = x if method.mode == "nearest" else between(x)
+        raise InvalidModelError("`antialias` needs the mode linear or cubic, got nearest.")
+    y = x if method.mode == "nearest" else to_interpolable(x)
     for line in lines:
         if line.before == line.after and line.region is None and _is_one(line):
             continue
-        times = _times(line, method) if method.mode == "nearest" else None
-        if times is not None:
-            y = L.repeat(y, line.axis, times)
+        repeats = _repeats(line, method) if method.mode == "nearest" else None
+        if repeats is not None:
+            y = L.repeat(y, line.axis, repeats)
             continue
-        if method.mode == "nearest" and (step := _step(line, method)) is not None:
+        if method.mode == "nearest" and (step := _stride(line, method)) is not None:
             y = L.slice_(y, line.axis, 0, line.after * step, step)
             continue
-        place = _places(line, method.coordinates, precision(x))
-        y = _nearest(y, line, place, method) if method.mode == "nearest" else _interpolated(y, line, place, method)
+        positions = _input_positions(line, method.coordinates, coordinate_dtype(x))
+        y = (
+            _take_nearest(y, line, positions, method)
+            if method.mode == "nearest"
+            else _interpolate(y, line, positions, method)
+        )
         if line.region is not None:
-            outside = (place < 0) | (place > L.number(line.before, place.dtype) - 1)
-            y = L.where(_along(outside, y, line.axis), method.extrapolation, y)
+            outside = (positions < 0) | (positions > L.number(line.before, positions.dtype) - 1)
+            y = L.where(_align(outside, y, line.axis), method.extrapolation, y)
     return L.cast(y, x.dtype)
 
 
 def _is_one(line: _Line) -> bool:
-    """Whether the scale is 1: it is known to be, or follows from equal sizes."""
+    """Return True if the scale is 1, as a constant or because it is derived from equal sizes."""
     return not line.scale.is_constant or L.static_scalar(line.scale) == 1
 
 
-_NEXT_TO = {
+_UNIFORM_ROUNDING = {
     ("asymmetric", "floor"), ("asymmetric", "by_scale"), ("tf_half_pixel_for_nn", "floor"),
     *((mode, f"round_prefer_{side}") for mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
       for side in ("floor", "ceil")),
 }  # fmt: skip
-"""Coordinates and roundings by which a whole scale takes every value as often, one after the other.
+"""Coordinates and roundings for which an integer scale repeats every value equally often.
 
-The distance to the next value is half a place of the result at least, more than float32 is wrong for a million places.
+The distance to the next value is at least half a position of the result, more than the float32 error for a million
+positions.
 """
 
 
-def _times(line: _Line, method: _Method) -> int | None:
-    """How often every value of an axis is taken; None where not all are alike."""
-    if line.region is not None or (method.coordinates, method.nearest) not in _NEXT_TO or not line.scale.is_constant:
+def _repeats(line: _Line, method: _Method) -> int | None:
+    """Return the number of repetitions of every value of an axis; None if not uniform."""
+    if (
+        line.region is not None
+        or (method.coordinates, method.nearest) not in _UNIFORM_ROUNDING
+        or not line.scale.is_constant
+    ):
         return None
     scale = float(L.static_scalar(line.scale))
-    times = round(scale)
-    return times if times == scale > 0 and line.after == line.before * times else None
+    repeats = round(scale)
+    return repeats if repeats == scale > 0 and line.after == line.before * repeats else None
 
 
-def _step(line: _Line, method: _Method) -> int | None:
-    """The distance of the values that are taken of an axis, from the first one on; None where it is not even.
+def _stride(line: _Line, method: _Method) -> int | None:
+    """Return the stride of the values read from an axis, starting at the first; None if not uniform.
 
-    Numbers by which a scale divides places without rounding are powers of two.
+    Scales that divide positions without rounding are powers of two.
     """
     if line.region is not None or method.coordinates != "asymmetric" or not line.scale.is_constant:
         return None
@@ -249,13 +263,13 @@ def _step(line: _Line, method: _Method) -> int | None:
     return step if step * scale == 1 and at_least(line.before, line.after * step) else None
 
 
-def _along(x: Tensor, y: Tensor, axis: int) -> Tensor:
-    """What belongs to places of an axis, beside all of ``y``."""
+def _align(x: Tensor, y: Tensor, axis: int) -> Tensor:
+    """Reshape a vector over an axis to broadcast over ``y``."""
     return L.unsqueeze(x, [a for a in range(y.rank) if a != axis])
 
 
-def _places(line: _Line, mode: str, dtype: t.DType) -> Tensor:
-    """Where in the input each place of the resized axis lies."""
+def _input_positions(line: _Line, mode: str, dtype: t.DType) -> Tensor:
+    """Return the input coordinate of each position of the resampled axis."""
     x = L.arange(line.after, dtype)
     before, after = L.number(line.before, dtype), L.number(line.after, dtype)
     scale, length = L.cast(line.scale, dtype), L.cast(line.length, dtype)
@@ -277,50 +291,48 @@ def _places(line: _Line, mode: str, dtype: t.DType) -> Tensor:
             start, end = line.region
             inner = start * (before - 1) + x * (end - start) * (before - 1) / (after - 1)
             return L.where(after > 1, inner, (start + end) * (before - 1) / 2)
-    raise InvalidModelError(f"there is no coordinate_transformation_mode {mode!r}.")
+    raise InvalidModelError(f"unknown coordinate_transformation_mode {mode!r}.")
 
 
-def _nearest(y: Tensor, line: _Line, place: Tensor, method: _Method) -> Tensor:
+def _take_nearest(y: Tensor, line: _Line, positions: Tensor, method: _Method) -> Tensor:
     match method.nearest:
         case "round_prefer_floor":
-            index = L.ceil(place - 0.5)
+            index = L.ceil(positions - 0.5)
         case "round_prefer_ceil":
-            index = L.floor(place + 0.5)
+            index = L.floor(positions + 0.5)
         case "floor":
-            index = L.floor(place)
+            index = L.floor(positions)
         case "ceil":
-            index = L.ceil(place)
+            index = L.ceil(positions)
         case "by_scale":
-            index = L.where(line.scale < 1, L.ceil(place), L.floor(place))
+            index = L.where(line.scale < 1, L.ceil(positions), L.floor(positions))
         case _:
-            raise InvalidModelError(f"there is no nearest_mode {method.nearest!r}.")
+            raise InvalidModelError(f"unknown nearest_mode {method.nearest!r}.")
     return L.take(y, L.clip(L.cast(index, t.INT64), 0, L.number(line.before) - 1), line.axis)
 
 
 _REACH = {"linear": 1, "bilinear": 1, "trilinear": 1, "cubic": 2}
-"""Pixels on each side of a coordinate that count, by mode."""
+"""Kernel radius in pixels, by mode."""
 
 
-def _interpolated(y: Tensor, line: _Line, place: Tensor, method: _Method) -> Tensor:
-    """Sums along an axis, by a kernel that antialiasing widens; beyond the ends the outer values repeat."""
+def _interpolate(y: Tensor, line: _Line, positions: Tensor, method: _Method) -> Tensor:
+    """Interpolate along an axis by a kernel, which antialiasing widens; the outer values repeat."""
     if method.mode not in _REACH:
-        raise InvalidModelError(
-            f"there is no mode {method.mode!r}.", remedy=f"There are: nearest, {', '.join(_REACH)}."
-        )
-    kernel, shrink = _REACH[method.mode], L.constant(1, place.dtype)
+        raise InvalidModelError(f"unknown mode {method.mode!r}.", remedy=f"Use one of: nearest, {', '.join(_REACH)}.")
+    kernel, shrink = _REACH[method.mode], L.constant(1, positions.dtype)
     reach: Size = kernel
     if method.antialias:
-        shrink = L.minimum(L.cast(line.scale, place.dtype), 1)
+        shrink = L.minimum(L.cast(line.scale, positions.dtype), 1)
         reach = L.sizes(L.cast(L.ceil(kernel / shrink), t.INT64), "the reach of a kernel")[0]
-    first = L.unsqueeze(L.floor(place), [1]) + 1 - L.number(reach, place.dtype)
-    taps = first + L.iota((1, 2 * reach), 1, place.dtype)
-    distance = L.abs_(taps - L.unsqueeze(place, [1])) * shrink
+    first = L.unsqueeze(L.floor(positions), [1]) + 1 - L.number(reach, positions.dtype)
+    taps = first + L.iota((1, 2 * reach), 1, positions.dtype)
+    distance = L.abs_(taps - L.unsqueeze(positions, [1])) * shrink
     weights = cubic(distance, method.cubic_a) if method.mode == "cubic" else L.maximum(1 - distance, 0)
-    last = L.number(line.before, place.dtype) - 1
+    last = L.number(line.before, positions.dtype) - 1
     if method.exclude_outside:
         weights = L.where((taps < 0) | (taps > last), 0, weights)
     if method.exclude_outside or method.antialias:
         weights = weights / L.reduce_sum(weights, [1], keepdims=True)
     read = L.take(y, L.cast(L.clip(taps, 0, last), t.INT64), line.axis)
-    beside = L.unsqueeze(weights, [a for a in range(read.rank) if a not in (line.axis, line.axis + 1)])
-    return L.reduce_sum(read * L.cast(beside, read.dtype), [line.axis + 1])
+    aligned = L.unsqueeze(weights, [a for a in range(read.rank) if a not in (line.axis, line.axis + 1)])
+    return L.reduce_sum(read * L.cast(aligned, read.dtype), [line.axis + 1])

@@ -22,40 +22,40 @@ from sardonyx.errors import ExecutionError, InvalidModelError, TypeMismatchError
 from sardonyx.ops.graph import Body
 from sardonyx.ops.registry import host_operator, operator
 
-_SEQUENCE = "a sequence is no tensor"
-_OPTIONAL = "an optional is no tensor"
+_SEQUENCE = "sequences are not tensors"
+_OPTIONAL = "optionals are not tensors"
 
 Array = np.ndarray
 Arrays = Sequence[np.ndarray]
 
 
-def _common(types: Sequence[TensorType]) -> TensorType:
-    """The type of every element: of open shape where their shapes differ."""
+def _common_type(types: Sequence[TensorType]) -> TensorType:
+    """Return the type of every element: of open shape if the shapes differ."""
     first = types[0]
     for other in types:
         if other.dtype != first.dtype:
-            raise TypeMismatchError(f"a sequence holds one element type, not {first} and {other}.")
+            raise TypeMismatchError(f"expected one element type in a sequence, got {first} and {other}.")
     return first if all(other.shape == first.shape for other in types) else TensorType(first.dtype, None)
 
 
-def _element(sequence: SequenceType) -> TensorType:
+def _element_type(sequence: SequenceType) -> TensorType:
     if not isinstance(sequence.element, TensorType):
-        raise TypeMismatchError(f"a sequence of tensors is needed, not {sequence}.")
+        raise TypeMismatchError(f"expected a sequence of tensors, got {sequence}.")
     return sequence.element
 
 
-def _place(position: Array | None, default: int, least: int, limit: int) -> int:
-    """A position that may be left out, counted from the front."""
-    place = default if position is None else int(position.reshape(()))
-    if not least <= place < limit:
+def _index(position: Array | None, default: int, least: int, limit: int) -> int:
+    """Return a checked position, or the default for an omitted one."""
+    index = default if position is None else int(position.reshape(()))
+    if not least <= index < limit:
         raise ExecutionError(
-            f"position {place} is out of range for a sequence.", remedy=f"Positions are {least} to {limit - 1}."
+            f"position {index} is out of range for a sequence.", remedy=f"Use a position from {least} to {limit - 1}."
         )
-    return place
+    return index
 
 
 def _construct_types(*inputs: TensorType) -> tuple[Type]:
-    return (SequenceType(_common(inputs)),)
+    return (SequenceType(_common_type(inputs)),)
 
 
 @host_operator("SequenceConstruct", since=11, types=_construct_types, reason=_SEQUENCE)
@@ -73,15 +73,15 @@ def sequence_empty(*, dtype: int = int(t.FLOAT)) -> tuple[list[Array]]:
 
 
 def _insert_types(sequence: SequenceType, tensor: TensorType, position: Type | None = None) -> tuple[Type]:
-    return (SequenceType(_common([_element(sequence), tensor])),)
+    return (SequenceType(_common_type([_element_type(sequence), tensor])),)
 
 
 @host_operator("SequenceInsert", since=11, types=_insert_types, reason=_SEQUENCE)
 def sequence_insert(sequence: Arrays, tensor: Array, position: Array | None = None) -> tuple[list[Array]]:
     count = len(sequence)
-    found = list(sequence)
-    found.insert(_place(position, count, -count, count + 1), tensor)
-    return (found,)
+    elements = list(sequence)
+    elements.insert(_index(position, count, -count, count + 1), tensor)
+    return (elements,)
 
 
 def _erase_types(sequence: SequenceType, position: Type | None = None) -> tuple[Type]:
@@ -90,14 +90,14 @@ def _erase_types(sequence: SequenceType, position: Type | None = None) -> tuple[
 
 @host_operator("SequenceErase", since=11, types=_erase_types, reason=_SEQUENCE)
 def sequence_erase(sequence: Arrays, position: Array | None = None) -> tuple[list[Array]]:
-    found = list(sequence)
-    del found[_place(position, -1, -len(found), len(found))]
-    return (found,)
+    elements = list(sequence)
+    del elements[_index(position, -1, -len(elements), len(elements))]
+    return (elements,)
 
 
 def _at_types(sequence: SequenceType, position: Type) -> tuple[Type]:
-    element = _element(sequence)
-    # Where nothing but the run tells sizes of elements, these may differ: those of the one taken are its own.
+    element = _element_type(sequence)
+    # Sizes that are unknown before the run may differ between elements: the selected element has sizes of its own.
     sizes = [
         unknown_size() if any(name.startswith(DEFINED) for name in symbols(size)) else size
         for size in element.shape or ()
@@ -107,7 +107,7 @@ def _at_types(sequence: SequenceType, position: Type) -> tuple[Type]:
 
 @host_operator("SequenceAt", since=11, types=_at_types, reason=_SEQUENCE)
 def sequence_at(sequence: Arrays, position: Array) -> tuple[Array]:
-    return (sequence[_place(position, 0, -len(sequence), len(sequence))],)
+    return (sequence[_index(position, 0, -len(sequence), len(sequence))],)
 
 
 def _length_types(sequence: SequenceType) -> tuple[Type]:
@@ -145,7 +145,7 @@ _split = HostFunction("SplitToSequence", _split_types, _split_arrays)
 
 @operator("SplitToSequence", since=11)
 def split_to_sequence(x: Tensor, split: Tensor | None = None, *, axis: int = 0, keepdims: int = 1) -> Value:
-    """The number of parts is no part of a sequence's type: where it is open, the host counts them."""
+    """Split into a sequence; a host function splits if the number of parts is open."""
     axis = L.normalized_axis(axis, x.rank)
     size = x.shape[axis]
     if isinstance(size, Dim) or (split is not None and not split.is_constant):
@@ -153,10 +153,10 @@ def split_to_sequence(x: Tensor, split: Tensor | None = None, *, axis: int = 0, 
     sizes = [1] if split is None else L.static(split, "the sizes of parts")
     if split is None or split.rank == 0:
         if sizes[0] < 1:
-            raise ExecutionError(f"an axis is split into parts of {sizes[0]}.", remedy="Give a size of at least 1.")
+            raise ExecutionError(f"an axis is split into parts of {sizes[0]}.", remedy="Use a size of at least 1.")
         sizes = [min(sizes[0], size - start) for start in range(0, size, sizes[0])]
     if sum(sizes) != size or min(sizes, default=0) < 0:
-        raise ExecutionError(f"parts of {sizes} do not make up an axis of {size}.")
+        raise ExecutionError(f"parts of {sizes} do not add up to an axis of {size}.")
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     parts = [L.slice_(x, axis, end - part, end) for part, end in zip(sizes, ends, strict=True)]
     if split is None and not keepdims:
@@ -165,7 +165,7 @@ def split_to_sequence(x: Tensor, split: Tensor | None = None, *, axis: int = 0, 
 
 
 def _concat_types(sequence: SequenceType, *, axis: int, new_axis: int = 0) -> tuple[Type]:
-    element = _element(sequence)
+    element = _element_type(sequence)
     if element.shape is None:
         return (element,)
     rank = len(element.shape)
@@ -176,12 +176,14 @@ def _concat_types(sequence: SequenceType, *, axis: int, new_axis: int = 0) -> tu
 @host_operator("ConcatFromSequence", since=11, types=_concat_types, reason=_SEQUENCE)
 def concat_from_sequence(sequence: Arrays, *, axis: int, new_axis: int = 0) -> tuple[Array]:
     if not sequence:
-        raise ExecutionError("an empty sequence cannot be joined: the shape of its elements is not known.")
+        raise ExecutionError("an empty sequence cannot be concatenated: the shape of its elements is unknown.")
     rank = sequence[0].ndim + (1 if new_axis else 0)
     at = L.normalized_axis(axis, rank)
     shapes = {a.shape if new_axis else (*a.shape[:at], *a.shape[at + 1 :]) for a in sequence}
     if len({a.ndim for a in sequence}) > 1 or len(shapes) > 1:
-        raise ExecutionError(f"elements of shapes {[list(a.shape) for a in sequence]} cannot be joined at axis {at}.")
+        raise ExecutionError(
+            f"elements of shapes {[list(a.shape) for a in sequence]} cannot be concatenated along axis {at}."
+        )
     return (np.stack(sequence, at) if new_axis else np.concatenate(sequence, at),)
 
 
@@ -189,18 +191,22 @@ def concat_from_sequence(sequence: Arrays, *, axis: int, new_axis: int = 0) -> t
 def sequence_map(*inputs: Value, body: Body) -> tuple[Value, ...]:
     count = L.reshape(host(_length, inputs[0])[0], ())  # type: ignore[arg-type]
 
-    def once(i: Tensor, *collected: Value) -> tuple[None, list[Value], list[Value]]:
+    def iterate(i: Tensor, *collected: Value) -> tuple[None, list[Value], list[Value]]:
         items = [host(_at, x, i)[0] if isinstance(x.type, SequenceType) else x for x in inputs]
-        found = body(*items)
-        return None, [host(_insert, so_far, one)[0] for so_far, one in zip(collected, found, strict=True)], []
+        results = body(*items)
+        return (
+            None,
+            [host(_insert, sequence, result)[0] for sequence, result in zip(collected, results, strict=True)],
+            [],
+        )
 
     types = [_result_dtype(type) for type in body.output_types]
-    return L.loop(count, None, [host(_empty, dtype=int(dtype))[0] for dtype in types], once, ())[0]
+    return L.loop(count, None, [host(_empty, dtype=int(dtype))[0] for dtype in types], iterate, ())[0]
 
 
 def _result_dtype(type: Type | None) -> t.DType:
     if not isinstance(type, TensorType):
-        raise InvalidModelError("SequenceMap needs to know the element types of what its body gives.")
+        raise InvalidModelError("SequenceMap needs the declared element types of its body's outputs.")
     return type.dtype
 
 
@@ -220,7 +226,7 @@ _optional = HostFunction("Optional", _optional_types, optional)
 
 
 def as_optional(value: Value) -> Value:
-    """The optional that holds a value."""
+    """Wrap a value in an optional."""
     return host(_optional, value)[0]
 
 
@@ -231,7 +237,7 @@ def _get_element_types(x: Type) -> tuple[Type]:
 @host_operator("OptionalGetElement", since=15, types=_get_element_types, reason=_OPTIONAL)
 def optional_get_element(x: Any) -> tuple[Any]:
     if x is None:
-        raise ExecutionError("an optional is empty, and its element is asked for.")
+        raise ExecutionError("the optional is empty and has no element to get.")
     return (x,)
 
 
@@ -239,7 +245,7 @@ _get_element = HostFunction("OptionalGetElement", _get_element_types, optional_g
 
 
 def optional_element(value: Value) -> Value:
-    """What an optional holds."""
+    """Return the element of an optional."""
     return host(_get_element, value)[0]
 
 

@@ -38,42 +38,43 @@ def _size(x: Tensor | None) -> Size | None:
 def _transform(x: Tensor, length: Size | None, axis: int, inverse: int, onesided: int) -> Tensor:
     axis = L.normalized_axis(axis, x.rank)
     if not isinstance(x.shape[-1], int):
-        raise NeedsValueError("whether a signal is real or complex is only known at run time.", value=x)
+        raise NeedsValueError("the last size of the signal (1: real, 2: complex) is unknown before the run.", value=x)
     if axis == x.rank - 1 or x.shape[-1] not in (1, 2):
-        raise ShapeError(f"{x.type} holds no pairs along its last axis to transform axis {axis} of.")
+        raise ShapeError(f"expected a last axis of size 1 or 2 other than the transformed axis {axis}, got {x.type}.")
     if onesided and (x.shape[-1] == 2) != bool(inverse):
-        raise InvalidModelError(f"a one-sided {'inverse' if inverse else 'transform'} takes no {x.type}.")
+        kind, parts = ("inverse", "complex") if inverse else ("transform", "real")
+        raise InvalidModelError(f"a one-sided {kind} expects {parts} numbers, got {x.type}.")
     pairs = L.cast(x, x.dtype if x.dtype == t.DOUBLE else t.FLOAT)
     if x.shape[-1] == 1:
         pairs = L.concat([pairs, L.zeros_like(pairs)], -1)
     if onesided and inverse:
         length = dim_max(2 * (x.shape[axis] - 1), 0) if length is None else length
-        pairs = _mirrored(_fitted(pairs, axis, floor_div(length, 2) + 1), axis, length)
+        pairs = _complete_spectrum(_resize(pairs, axis, floor_div(length, 2) + 1), axis, length)
     length = x.shape[axis] if length is None else length
-    found = _fourier(_fitted(pairs, axis, length), axis, bool(inverse))
+    spectrum = _fft(_resize(pairs, axis, length), axis, bool(inverse))
     if inverse:
-        found = found / L.cast(L.size_tensor([length], ()), found.dtype)
+        spectrum = spectrum / L.cast(L.size_tensor([length], ()), spectrum.dtype)
     if onesided:
-        found = L.slice_(found, -1, 0, 1) if inverse else L.slice_(found, axis, 0, floor_div(length, 2) + 1)
-    return L.cast(found, x.dtype)
+        spectrum = L.slice_(spectrum, -1, 0, 1) if inverse else L.slice_(spectrum, axis, 0, floor_div(length, 2) + 1)
+    return L.cast(spectrum, x.dtype)
 
 
-def _fitted(x: Tensor, axis: int, size: Size) -> Tensor:
-    """Cut, or extended by zeros, to a size along an axis."""
+def _resize(x: Tensor, axis: int, size: Size) -> Tensor:
+    """Crop or zero-pad an axis to a size."""
     return L.pad(x, (0,) * x.rank, [size - x.shape[a] if a == axis else 0 for a in range(x.rank)])
 
 
-def _mirrored(x: Tensor, axis: int, length: Size) -> Tensor:
-    """One half of the spectrum of a real signal, completed by the conjugate of what lies between its ends."""
+def _complete_spectrum(x: Tensor, axis: int, length: Size) -> Tensor:
+    """Complete the one-sided spectrum of a real signal by the conjugates of its inner elements."""
     between = L.slice_(x, axis, 1, dim_max(length - floor_div(length, 2), 1))
     return L.concat([x, L.reverse(between, [axis]) * L.constant([1, -1], x.dtype)], axis)
 
 
-def _fourier(pairs: Tensor, axis: int, inverse: bool) -> Tensor:
-    """The unscaled transform of pairs along an axis."""
+def _fft(pairs: Tensor, axis: int, inverse: bool) -> Tensor:
+    """Return the unscaled transform of pairs along an axis."""
     z = L.bitcast(pairs, t.COMPLEX128 if pairs.dtype == t.DOUBLE else t.COMPLEX64)
-    found = L.swap_axes(L.fft(L.swap_axes(z, axis, z.rank - 1), inverse), axis, z.rank - 1)
-    return L.bitcast(found, pairs.dtype)
+    transformed = L.swap_axes(L.fft(L.swap_axes(z, axis, z.rank - 1), inverse), axis, z.rank - 1)
+    return L.bitcast(transformed, pairs.dtype)
 
 
 @operator("STFT", since=17)
@@ -81,24 +82,24 @@ def stft(
     signal: Tensor, frame_step: Tensor, window: Tensor | None = None, frame_length: Tensor | None = None, *,
     onesided: int = 1,
 ) -> Tensor:  # fmt: skip
-    given, step = _size(frame_length), _size(frame_step)
+    declared, step = _size(frame_length), _size(frame_step)
     assert step is not None
     window = None if window is None else L.of_rank(window, 1, "the window")
-    length = given if given is not None else window.shape[0] if window is not None else signal.shape[1]
+    length = declared if declared is not None else window.shape[0] if window is not None else signal.shape[1]
     if step == 0:
-        raise ExecutionError("frames step by 0.", remedy="Give a step of at least 1.")
+        raise ExecutionError("the frame step is 0.", remedy="Use a step of at least 1.")
     frames = floor_div(signal.shape[1] - length, step) + 1
     if isinstance(frames, int) and frames < 1:
         raise ShapeError(f"a frame of {length} is longer than a signal of {signal.shape[1]}.")
-    places = L.iota((frames, length), 0) * L.size_tensor([step], ()) + L.iota((frames, length), 1)
-    framed = L.take(signal, places, 1)
+    positions = L.iota((frames, length), 0) * L.size_tensor([step], ()) + L.iota((frames, length), 1)
+    framed = L.take(signal, positions, 1)
     if window is not None:
         framed = framed * L.unsqueeze(L.of_shape(window, (length,), "the window"), [1])
     return _transform(framed, length, 2, 0, onesided)
 
 
-def _window(name: str, *amplitudes: float) -> None:
-    """Register a window that is a sum of cosines: the i-th amplitude goes with i periods."""
+def _register_window(name: str, *amplitudes: float) -> None:
+    """Register a window that is a sum of cosines: the i-th amplitude belongs to i periods."""
 
     @operator(name, since=17)
     def window(size: Tensor, *, output_datatype: int = int(t.FLOAT), periodic: int = 1) -> Tensor:
@@ -110,9 +111,9 @@ def _window(name: str, *amplitudes: float) -> None:
         return L.cast(sum(terms[1:], terms[0]), t.element_type(output_datatype))
 
 
-_window("HannWindow", 0.5, -0.5)
-_window("HammingWindow", 25 / 46, -21 / 46)
-_window("BlackmanWindow", 0.42, -0.5, 0.08)
+_register_window("HannWindow", 0.5, -0.5)
+_register_window("HammingWindow", 25 / 46, -21 / 46)
+_register_window("BlackmanWindow", 0.42, -0.5, 0.08)
 
 
 @operator("MelWeightMatrix", since=17)
@@ -125,7 +126,7 @@ def mel_weight_matrix(
     *,
     output_datatype: int = int(t.FLOAT),
 ) -> Tensor:
-    """Triangles over spectrogram bins, whose corners are bands of equal width in mel."""
+    """Return triangular filters over spectrogram bins; the corners are equidistant in mel."""
     bands, length = _size(num_mel_bins), _size(dft_length)
     assert bands is not None and length is not None
     low, high, rate = (L.reshape(L.cast(x, t.DOUBLE), ()) for x in (lower_edge_hertz, upper_edge_hertz, sample_rate))

@@ -1,4 +1,4 @@
-"""Sources: tensors made from attributes, sizes and element types, and conversion between the latter.
+"""Sources: tensors from attributes, sizes and element types, and type conversion.
 
 Source: ONNX Operators, *Constant*, *ConstantOfShape*, *Shape*, *Size*, *Range*, *EyeLike*, *OneHot*, *Cast*,
 *CastLike*, *BitCast*.
@@ -35,11 +35,11 @@ def constant(
         (value_float, t.FLOAT), (value_floats, t.FLOAT), (value_int, t.INT64), (value_ints, t.INT64),
         (value_string, t.STRING), (value_strings, t.STRING),
     )  # fmt: skip
-    given = [tensor for tensor in tensors if tensor is not None]
-    given += [L.constant(number, dtype) for number, dtype in numbers if number is not None]
-    if len(given) != 1:
-        raise InvalidModelError(f"Constant has {len(given)} values.", remedy="Give it one of its attributes.")
-    return given[0]
+    values = [tensor for tensor in tensors if tensor is not None]
+    values += [L.constant(number, dtype) for number, dtype in numbers if number is not None]
+    if len(values) != 1:
+        raise InvalidModelError(f"Constant has {len(values)} values.", remedy="Set exactly one of its attributes.")
+    return values[0]
 
 
 @operator("ConstantOfShape", since=9)
@@ -58,12 +58,12 @@ def size(x: Tensor) -> Tensor:
     return L.number(L.product(x.shape))
 
 
-# Numbers in a row.
+# Ranges.
 
 
 @operator("Range", since=11)
 def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
-    """``start + i*delta`` as long as it does not pass the limit; 16-bit floats are computed as ``stash_type``."""
+    """Return ``start + i*delta`` up to the limit; 16-bit floats are computed as ``stash_type``."""
     dtype = start.dtype
     if dtype in (t.FLOAT16, t.BFLOAT16):
         start, limit, delta = (L.cast(x, t.element_type(stash_type)) for x in (start, limit, delta))
@@ -75,11 +75,11 @@ def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
 
 
 def _range_count(start: Tensor, limit: Tensor, delta: Tensor) -> Size:
-    """``max(ceil((limit - start) / delta), 0)``."""
+    """Return ``max(ceil((limit - start) / delta), 0)``."""
     first, last, step = (L.elements(x) for x in (start, limit, delta))
     if first is not None and last is not None and step is not None and isinstance(step[0], int):
-        way = last[0] - first[0] if step[0] > 0 else first[0] - last[0]
-        return dim_max(ceil_div(way, abs(step[0])), 0)
+        span = last[0] - first[0] if step[0] > 0 else first[0] - last[0]
+        return dim_max(ceil_div(span, abs(step[0])), 0)
     if t.is_integer(start.dtype):
         start, limit, delta = (L.cast(x, t.INT64) for x in (start, limit, delta))
         distance, by = L.where(delta < 0, start - limit, limit - start), L.abs_(delta)
@@ -93,22 +93,22 @@ def _range_count(start: Tensor, limit: Tensor, delta: Tensor) -> Size:
 @operator("EyeLike", since=9)
 def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     if x.rank != 2:
-        raise ShapeError(f"EyeLike is of a matrix, and rank {x.rank} was given.")
+        raise ShapeError(f"expected a matrix for EyeLike, got rank {x.rank}.")
     on_diagonal = L.equal(L.iota(x.shape, 1) - L.iota(x.shape, 0), k)
     return L.cast(on_diagonal, x.dtype if dtype is None else t.element_type(dtype))
 
 
 @operator("OneHot", since=9)
 def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1, opset: int) -> Tensor:
-    values = L.of_shape(values, (2,), "what is off and on")
+    values = L.of_shape(values, (2,), "the input `values` of OneHot")
     count = L.one_size(L.cast(depth, t.INT64), "the depth of OneHot")
     at = L.normalized_axis(axis, indices.rank + 1)
     chosen = L.unsqueeze(L.cast(indices, t.INT64), [at])
     if opset >= 11:
         chosen = L.where(chosen < 0, chosen + L.number(count), chosen)
-    places = L.reshape(L.arange(count), [count if i == at else 1 for i in range(indices.rank + 1)])
+    classes = L.reshape(L.arange(count), [count if i == at else 1 for i in range(indices.rank + 1)])
     off, on = (L.reshape(L.slice_(values, 0, i, i + 1), ()) for i in range(2))
-    return L.where(L.equal(chosen, places), on, off)
+    return L.where(L.equal(chosen, classes), on, off)
 
 
 # Conversion.
@@ -116,7 +116,7 @@ def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1, o
 
 @operator("Cast", since=6)
 def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up", opset: int) -> Tensor:
-    return _converted(x, t.element_type(to), bool(saturate), round_mode, opset)
+    return _convert(x, t.element_type(to), bool(saturate), round_mode, opset)
 
 
 @operator("Cast", since=1)
@@ -124,8 +124,8 @@ def cast_to_name(x: Tensor, *, to: str) -> Tensor:
     return L.cast(x, t.element_type(to))
 
 
-def _saturated(x: Tensor, dtype: DType) -> Tensor:
-    """What 4 bits cannot hold is left open by the standard: its own data saturate up to version 23, and wrap since."""
+def _saturate(x: Tensor, dtype: DType) -> Tensor:
+    """Saturate to a 4-bit type; ONNX's test data saturate up to version 23 and wrap since."""
     match dtype:
         case DType.INT4:
             return L.clip(x, -8, 7)
@@ -138,14 +138,14 @@ def _saturated(x: Tensor, dtype: DType) -> Tensor:
 
 @operator("CastLike", since=15)
 def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "up", opset: int) -> Tensor:
-    return _converted(x, like.dtype, bool(saturate), round_mode, opset)
+    return _convert(x, like.dtype, bool(saturate), round_mode, opset)
 
 
-def _converted(x: Tensor, dtype: DType, saturate: bool, rounding: str, opset: int) -> Tensor:
+def _convert(x: Tensor, dtype: DType, saturate: bool, rounding: str, opset: int) -> Tensor:
     if rounding not in ("up", "down", "nearest"):
-        raise InvalidModelError(f"there is no round_mode {rounding!r}.", remedy="There are up, down and nearest.")
+        raise InvalidModelError(f"unknown round_mode {rounding!r}.", remedy="Use 'up', 'down' or 'nearest'.")
     if opset < 24 and t.is_float(x.dtype):
-        x = _saturated(x, dtype)
+        x = _saturate(x, dtype)
     return L.cast(x, dtype, saturate=saturate, rounding=rounding)
 
 
@@ -155,6 +155,6 @@ def bit_cast(x: Tensor, *, to: int) -> Tensor:
     if dtype.bitwidth != x.dtype.bitwidth:
         raise TypeMismatchError(
             f"{x.dtype.name.lower()} has {x.dtype.bitwidth} bits, and {dtype.name.lower()} {dtype.bitwidth}.",
-            remedy="BitCast keeps the width.",
+            remedy="Use a type of equal width.",
         )
     return L.bitcast(x, dtype)

@@ -1,7 +1,7 @@
-"""Steps of optimizers: ``Adagrad``, ``Adam``, ``Momentum``.
+"""Optimizer steps: ``Adagrad``, ``Adam``, ``Momentum``.
 
 Source: ONNX Operators, domain *ai.onnx.preview.training*; Duchi et al. (2011), Kingma and Ba (2015), Sutskever et al.
-(2013). The tensors come by kind: all optimized ones, all gradients, then all of each kind of state.
+(2013). The tensors are ordered by kind: all optimized tensors, all gradients, then all of each kind of state.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from sardonyx.ops.registry import operator
 _DOMAIN = "ai.onnx.preview.training"
 
 
-def _each(tensors: Sequence[Tensor], kinds: int, step: Callable[..., Sequence[Tensor]]) -> tuple[Tensor, ...]:
-    """The step for every optimized tensor with its gradient and states; results by kind."""
+def _step_tensors(tensors: Sequence[Tensor], kinds: int, step: Callable[..., Sequence[Tensor]]) -> tuple[Tensor, ...]:
+    """Apply the step to every optimized tensor with its gradient and states; results are ordered by kind."""
     if len(tensors) % kinds:
-        raise InvalidModelError(f"{len(tensors)} tensors are no multiple of the {kinds} that each optimized one needs.")
+        raise InvalidModelError(
+            f"expected a multiple of {kinds} tensors, {kinds} for each optimized one, got {len(tensors)}."
+        )
     count = len(tensors) // kinds
     groups = [tensors[i * count : (i + 1) * count] for i in range(kinds)]
-    found = [step(*group) for group in zip(*groups, strict=True)]
-    return tuple(tensor for kind in zip(*found, strict=True) for tensor in kind)
+    results = [step(*group) for group in zip(*groups, strict=True)]
+    return tuple(tensor for kind in zip(*results, strict=True) for tensor in kind)
 
 
 @operator("Adagrad", since=1, domain=_DOMAIN)
@@ -41,7 +43,7 @@ def adagrad(
         h = h + g * g
         return x - r * g / (L.sqrt(h) + epsilon), h
 
-    return _each(tensors, 3, step)
+    return _step_tensors(tensors, 3, step)
 
 
 @operator("Adam", since=1, domain=_DOMAIN)
@@ -64,7 +66,7 @@ def adam(
         h = beta * h + (1 - beta) * g * g
         return (1 - norm_coefficient_post) * (x - r * v / (L.sqrt(h) + epsilon)), v, h
 
-    return _each(tensors, 4, step)
+    return _step_tensors(tensors, 4, step)
 
 
 @operator("Momentum", since=1, domain=_DOMAIN)
@@ -78,7 +80,7 @@ def momentum(
     norm_coefficient: float,
 ) -> tuple[Tensor, ...]:
     if mode not in ("standard", "nesterov"):
-        raise InvalidModelError(f"there is no mode {mode!r} of Momentum.", remedy="There are: standard, nesterov.")
+        raise InvalidModelError(f"unknown mode {mode!r} of Momentum.", remedy="Use 'standard' or 'nesterov'.")
 
     def step(x: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         r = L.cast(rate, x.dtype)
@@ -86,4 +88,4 @@ def momentum(
         v = alpha * v + L.where(count > 0, L.constant(beta, x.dtype), 1) * g
         return x - r * (g + alpha * v if mode == "nesterov" else v), v
 
-    return _each(tensors, 3, step)
+    return _step_tensors(tensors, 3, step)

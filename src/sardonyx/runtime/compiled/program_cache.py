@@ -32,7 +32,7 @@ from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import host
 from sardonyx.errors import ModelFileError, UnsupportedError
 from sardonyx.model import Loadable, load
-from sardonyx.ops.registry import defined_by_users, host_function
+from sardonyx.ops.registry import host_function, user_operators
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
 from sardonyx.runtime.compiled.compiled_file import is_compiled_file
@@ -158,7 +158,7 @@ def _is_standard() -> bool:
     """Whether operators and rewriting are the package's alone, so that a digest of it names them."""
     modules = {rule.module for rules in REGISTRY.values() for rule in rules}
     modules.update(sweep.rule.module for sweep in SWEEPS.values())
-    return not defined_by_users() and all(module.startswith(_PACKAGE) for module in modules)
+    return not user_operators() and all(module.startswith(_PACKAGE) for module in modules)
 
 
 def restored(source: ModelSource, threads: int | None, denormals: Denormals) -> tuple[Program, dict[str, Any]] | None:

@@ -59,11 +59,11 @@ def structure(model: ir.Model) -> Structure | None:
         if kind not in operators:
             operators[kind] = registry.find(registry.canonical(node.domain), node.op_type, opsets.get(node.domain, 1))
         operator = operators[kind]
-        if operator is None or "between" in operator.given or facts.bodies(node):
+        if operator is None or "between" in operator.context_parameters or facts.bodies(node):
             return None
         attributes = _attributes(node, weights)
         # Of operators that draw numbers the name says which.
-        name = (node.name or node.outputs[0].name) if operator.draws else None
+        name = (node.name or node.outputs[0].name) if operator.is_random else None
         reads = tuple([numbers[value] for value in node.inputs])
         form.append((node.domain, node.op_type, name, reads, attributes, tuple([bool(o.name) for o in node.outputs])))
         for output in node.outputs:

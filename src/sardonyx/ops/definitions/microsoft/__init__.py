@@ -1,1 +1,1 @@
-"""Operators of ``com.microsoft`` that real files hold."""
+"""Operators of ``com.microsoft`` that occur in practice."""

@@ -1,4 +1,4 @@
-"""Attention as ONNX Runtime's optimizer and exporters write it: with projections, masks of several forms, and caches.
+"""Attention of ONNX Runtime's optimizer and exporters: projections, several mask forms, and caches.
 
 Source: ONNX Runtime's contrib operators, *Attention*, *QAttention*, *MultiHeadAttention*, *PackedMultiHeadAttention*,
 *DecoderMaskedMultiHeadAttention*, *RotaryEmbedding*.
@@ -21,43 +21,43 @@ from sardonyx.ops.registry import operator
 
 DOMAIN = "com.microsoft"
 FILTER = -10000.0
-"""What a mask adds to the scores of keys that take no part."""
+"""Additive score of masked keys."""
 
 
 def lowest(dtype: t.DType) -> float:
-    """The least finite number of a float type."""
+    """Return the lowest finite number of a float type."""
     return -65504.0 if dtype == t.FLOAT16 else -3.3895313892515355e38 if dtype == t.BFLOAT16 else -3.4028234663852886e38
 
 
 def mask_bias(mask: Tensor, batch: Size, past: Size, queries: Size, keys: Size, low: float, dtype: t.DType) -> Tensor:
-    """What a mask adds to scores, broadcasting to [batch, heads, queries, keys].
+    """Return the additive bias of a mask, broadcasting to [batch, heads, queries, keys].
 
     Args:
-        mask: 1 for keys that take part, as [batch, keys], [batch, queries, keys] or [batch, 1, all, all]; or where
-            they end in each sequence, [batch], with where they begin after it, [2 * batch].
-        batch: How many sequences.
-        past: Keys before those of the first query.
-        queries: Of a sequence.
-        keys: Of a sequence.
-        low: What is added where the mask says no.
+        mask: 1 for unmasked keys, as [batch, keys], [batch, queries, keys] or [batch, 1, all, all]; or the end of the
+            keys of each sequence, [batch], optionally followed by the start, [2 * batch].
+        batch: Number of sequences.
+        past: Number of keys before the first query.
+        queries: Number of queries of a sequence.
+        keys: Number of keys of a sequence.
+        low: Additive score of masked keys.
         dtype: The element type of scores.
     """
     if mask.rank == 1:
-        places = L.iota((1, keys), 1, mask.dtype)
-        kept = places < L.unsqueeze(L.slice_(mask, 0, 0, batch), [1])
+        positions = L.iota((1, keys), 1, mask.dtype)
+        unmasked = positions < L.unsqueeze(L.slice_(mask, 0, 0, batch), [1])
         if same(mask.shape[0], batch * 2) is True:
-            kept = kept & (places >= L.unsqueeze(L.slice_(mask, 0, batch, batch * 2), [1]))
+            unmasked = unmasked & (positions >= L.unsqueeze(L.slice_(mask, 0, batch, batch * 2), [1]))
     else:
-        kept = mask > 0
-    if kept.rank == 4:
-        kept = L.slice_(L.slice_(kept, 2, past, past + queries), 3, 0, keys)
-    elif kept.rank in (2, 3):
-        kept = L.unsqueeze(kept, [1, 2] if kept.rank == 2 else [1])
-    return L.where(kept, L.constant(0, dtype), low)
+        unmasked = mask > 0
+    if unmasked.rank == 4:
+        unmasked = L.slice_(L.slice_(unmasked, 2, past, past + queries), 3, 0, keys)
+    elif unmasked.rank in (2, 3):
+        unmasked = L.unsqueeze(unmasked, [1, 2] if unmasked.rank == 2 else [1])
+    return L.where(unmasked, L.constant(0, dtype), low)
 
 
 def causal_bias(past: Size, queries: Size, keys: Size, dtype: t.DType) -> Tensor:
-    """What keeps queries from the keys after them, [queries, keys]."""
+    """Return the additive bias that masks the keys after each query, [queries, keys]."""
     after = L.iota((queries, keys), 1) - L.iota((queries, keys), 0) - L.number(past)
     return L.where(after > 0, L.constant(lowest(dtype), dtype), 0)
 
@@ -65,7 +65,7 @@ def causal_bias(past: Size, queries: Size, keys: Size, dtype: t.DType) -> Tensor
 def attend(
     q: Tensor, k: Tensor, v: Tensor, biases: Sequence[Tensor | None], scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Attention over heads, [batch, heads, sequence, size]; and its scores with what is added to them."""
+    """Return attention over heads, [batch, heads, sequence, size], and the biased scores."""
     scores = scaled_scores(q, k, scale or None)
     for bias in biases:
         scores = scores if bias is None else scores + bias
@@ -73,19 +73,19 @@ def attend(
     return L.matmul(weights, v), scores
 
 
-def _cached(
+def _append_to_cache(
     cache: Tensor | None, new: Tensor, length: Tensor | None, indirection: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Size]:
-    """Keys or values [batch, heads, sequence, size] after those of earlier steps.
+    """Append keys or values [batch, heads, sequence, size] to the cache of earlier steps.
 
     Args:
-        cache: The earlier ones; with ``length``, a buffer of which as many are filled.
-        new: Those of this step.
-        length: How many are filled.
-        indirection: From which beam each of the earlier ones is, [batch, beams, all].
+        cache: Earlier keys or values; with ``length``, a buffer that is filled up to this length.
+        new: Keys or values of this step.
+        length: The filled length of the buffer.
+        indirection: The beam of each earlier token, [batch, beams, all].
 
     Returns:
-        All of them; what is kept for the next step; and how many there were before.
+        All keys or values, the cache for the next step, and the number of earlier tokens.
     """
     if cache is None:
         return new, new, 0
@@ -94,8 +94,12 @@ def _cached(
         return joined, joined, cache.shape[2]
     before = L.one_size(length, "past_sequence_length")
     earlier = L.slice_(cache, 2, 0, before)
-    kept = L.concat([earlier, new, L.slice_(cache, 2, before + new.shape[2], cache.shape[2])], 2)
-    return L.concat([earlier if indirection is None else _by_beam(earlier, indirection), new], 2), kept, before
+    updated = L.concat([earlier, new, L.slice_(cache, 2, before + new.shape[2], cache.shape[2])], 2)
+    return (
+        L.concat([earlier if indirection is None else _reorder_by_beam(earlier, indirection), new], 2),
+        updated,
+        before,
+    )
 
 
 def _self_attention(
@@ -112,18 +116,18 @@ def _self_attention(
     scale: float | None,
     outputs: int,
 ) -> tuple[Tensor, ...]:
-    """Attention of queries, keys and values that lie side by side; and the keys and values for the next step."""
+    """Return attention of concatenated queries, keys and values, and the cache for the next step."""
     ends = [sizes[0], sizes[0] + sizes[1], sizes[0] + sizes[1] + sizes[2]]
     q, k, v = (
         split_heads(L.slice_(projected, -1, end - size, end), heads) for end, size in zip(ends, sizes, strict=True)
     )
-    k, kept_keys, before = _cached(None if past is None else L.entry(past, 0), k, past_length)
-    v, kept_values, _ = _cached(None if past is None else L.entry(past, 1), v, past_length)
-    y, _ = _masked(q, k, v, mask, attention_bias, before, unidirectional=unidirectional, low=low, scale=scale)
-    return (y,) if outputs < 2 else (y, L.stack([kept_keys, kept_values]))
+    k, new_keys, before = _append_to_cache(None if past is None else L.entry(past, 0), k, past_length)
+    v, new_values, _ = _append_to_cache(None if past is None else L.entry(past, 1), v, past_length)
+    y, _ = _attend_masked(q, k, v, mask, attention_bias, before, unidirectional=unidirectional, low=low, scale=scale)
+    return (y,) if outputs < 2 else (y, L.stack([new_keys, new_values]))
 
 
-def _masked(
+def _attend_masked(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -135,7 +139,7 @@ def _masked(
     low: float,
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention with a mask and in one direction, joined; and its scores."""
+    """Return masked, optionally causal attention with joined heads, and its scores."""
     (batch, _, queries, _), keys = q.shape, k.shape[2]
     padding = None if mask is None else mask_bias(mask, batch, before, queries, keys, low, q.dtype)
     causal = causal_bias(before, queries, keys, q.dtype) if unidirectional else None
@@ -145,7 +149,7 @@ def _masked(
 
 def _third(size: Size) -> Size:
     if isinstance(size, int) and size % 3:
-        raise ShapeError(f"queries, keys and values of one size do not fill an axis of {size}.")
+        raise ShapeError(f"expected an axis divisible by 3 for queries, keys and values, got {size}.")
     return floor_div(size, 3)
 
 
@@ -170,7 +174,7 @@ def attention(
     outputs: int,
 ) -> tuple[Tensor, ...]:
     if do_rotary:
-        raise UnsupportedError("Attention with rotary positions is not defined.", remedy="Use RotaryEmbedding.")
+        raise UnsupportedError("Attention with `do_rotary` is not supported.", remedy="Use RotaryEmbedding.")
     projected = L.matmul(x, weights)
     return _self_attention(
         projected if bias is None else projected + bias, mask_index, past, attention_bias,
@@ -200,9 +204,9 @@ def quantized_attention(
     unidirectional: int = 0,
     outputs: int,
 ) -> tuple[Tensor, ...]:
-    """The projection is a product of integers; what follows is real."""
+    """Project with an integer matrix product; the rest is computed in floating point."""
     if do_rotary or past_present_share_buffer:
-        raise UnsupportedError("QAttention with rotary positions or a shared buffer is not defined.")
+        raise UnsupportedError("QAttention with `do_rotary` or `past_present_share_buffer` is not supported.")
     projected = integer_matmul_to_float(x, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
     return _self_attention(
         projected, mask_index, past, None, None, (_third(projected.shape[-1]),) * 3, num_heads,
@@ -210,23 +214,23 @@ def quantized_attention(
     )  # fmt: skip
 
 
-def _separated(
+def _split_inputs(
     query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values by head, from tensors of their own or from packed ones, with their biases.
+    """Return queries, keys and values by head, with biases, from separate or packed tensors.
 
-    Packed are [batch, sequence, heads, 3, size], or 2 of keys and values; [batch, heads, sequence, size] are keys and
-    values as they are.
+    Packed tensors are [batch, sequence, heads, 3, size], or 2 in place of 3 for keys and values. Keys and values
+    [batch, heads, sequence, size] are used unchanged.
     """
     if query.rank == 5:
-        query, key, value = (_of_packed(query, i) for i in range(3))
+        query, key, value = (_unpack(query, i) for i in range(3))
     elif key is None:
         size = _third(query.shape[-1])
         query, key, value = (L.slice_(query, -1, i * size, (i + 1) * size) for i in range(3))
     elif key.rank == 5:
-        key, value = _of_packed(key, 0), _of_packed(key, 1)
+        key, value = _unpack(key, 0), _unpack(key, 1)
     if value is None:
-        raise InvalidModelError("keys are given without values.")
+        raise InvalidModelError("MultiHeadAttention has keys and no values.")
     if key.rank == 4:
         q = query if bias is None else query + L.slice_(bias, 0, 0, query.shape[-1])
         return split_heads(q, heads), key, value
@@ -239,8 +243,8 @@ def _separated(
     return parts[0], parts[1], parts[2]
 
 
-def _of_packed(x: Tensor, which: int) -> Tensor:
-    """[batch, sequence, heads, parts, size] to one part, [batch, sequence, heads * size]."""
+def _unpack(x: Tensor, which: int) -> Tensor:
+    """Return one part of [batch, sequence, heads, parts, size] as [batch, sequence, heads * size]."""
     part = L.entry(x, which, 3)
     return L.reshape(part, (*part.shape[:2], part.shape[2] * part.shape[3]))
 
@@ -263,24 +267,24 @@ def multi_head_attention(
     scale: float | None = None,
     unidirectional: int = 0,
 ) -> tuple[Tensor, ...]:
-    q, k, v = _separated(query, key, value, bias, num_heads)
-    k, kept_keys, before = _cached(past_key, k, past_sequence_length, cache_indirection)
-    v, kept_values, _ = _cached(past_value, v, past_sequence_length, cache_indirection)
-    y, scores = _masked(
+    q, k, v = _split_inputs(query, key, value, bias, num_heads)
+    k, new_keys, before = _append_to_cache(past_key, k, past_sequence_length, cache_indirection)
+    v, new_values, _ = _append_to_cache(past_value, v, past_sequence_length, cache_indirection)
+    y, scores = _attend_masked(
         q, k, v, key_padding_mask, attention_bias, before, unidirectional=unidirectional, low=mask_filter_value,
         scale=scale,
     )  # fmt: skip
-    return y, kept_keys, kept_values, scores
+    return y, new_keys, new_values, scores
 
 
-def _by_beam(cache: Tensor, indirection: Tensor) -> Tensor:
-    """A cache of which every token is read from the beam that ``indirection`` tells for it."""
+def _reorder_by_beam(cache: Tensor, indirection: Tensor) -> Tensor:
+    """Return a cache whose tokens are read from the beams that ``indirection`` lists."""
     rows, _, tokens, _ = cache.shape
     first = L.arange(rows) / L.number(indirection.shape[1]) * L.number(indirection.shape[1])
     beam = L.reshape(L.slice_(indirection, 2, 0, tokens), (rows, tokens))
     row = L.cast(beam, t.INT64) + L.unsqueeze(first, [1])
-    places = L.concat([L.unsqueeze(row, [-1]), L.iota((rows, tokens, 1), 1)], -1)
-    return L.swap_axes(L.gather_nd(L.swap_axes(cache, 1, 2), places), 1, 2)
+    indices = L.concat([L.unsqueeze(row, [-1]), L.iota((rows, tokens, 1), 1)], -1)
+    return L.swap_axes(L.gather_nd(L.swap_axes(cache, 1, 2), indices), 1, 2)
 
 
 @operator("DecoderMaskedMultiHeadAttention", since=1, domain=DOMAIN)
@@ -303,7 +307,7 @@ def decoder_masked_multi_head_attention(
     past_present_share_buffer: int = 0,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """``MultiHeadAttention`` of one token; keys of four axes are those of another sequence."""
+    """Compute ``MultiHeadAttention`` of one token; keys of rank 4 mean cross attention."""
     return multi_head_attention(
         query, key, value, bias, mask_index, attention_bias, past_key, past_value,
         past_sequence_length if past_present_share_buffer else None, cache_indirection,
@@ -325,21 +329,21 @@ def packed_multi_head_attention(
     num_heads: int,
     scale: float | None = None,
 ) -> Tensor:
-    """``MultiHeadAttention`` of sequences without the padding between them: put in, and taken out again."""
+    """Compute ``MultiHeadAttention`` of unpadded sequences: pad, compute, and remove the padding."""
     (batch, longest), tokens = token_offset.shape, query.shape[0]
     offsets = L.slice_(L.reshape(token_offset, (batch * longest,)), 0, 0, tokens)
 
-    def padded(x: Tensor | None) -> Tensor | None:
+    def pad(x: Tensor | None) -> Tensor | None:
         if x is None:
             return None
         rows = L.full((batch * longest, *x.shape[1:]), 0, x.dtype)
-        put = L.scatter_nd(rows, L.unsqueeze(offsets, [1]), x)
-        return L.reshape(put, (batch, longest, *x.shape[1:]))
+        padded = L.scatter_nd(rows, L.unsqueeze(offsets, [1]), x)
+        return L.reshape(padded, (batch, longest, *x.shape[1:]))
 
     ends = L.slice_(cumulative_sequence_length, 0, 1, batch + 1)
     lengths = ends - L.slice_(cumulative_sequence_length, 0, 0, batch)
     y, *_ = multi_head_attention(
-        padded(query), padded(key), padded(value), bias, lengths, attention_bias,  # type: ignore[arg-type]
+        pad(query), pad(key), pad(value), bias, lengths, attention_bias,  # type: ignore[arg-type]
         mask_filter_value=mask_filter_value, num_heads=num_heads, scale=scale,
     )  # fmt: skip
     return L.take(L.reshape(y, (batch * longest, y.shape[-1])), offsets, 0)
@@ -358,12 +362,12 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Tensor:
-    """One position is that of the first token of every sequence."""
-    turned = rotary_embedding_dim or cos_cache.shape[1] * 2
+    """Apply rotary embedding; a single position is the position of the first token of every sequence."""
+    rotated_size = rotary_embedding_dim or cos_cache.shape[1] * 2
     sequence = x.shape[-2]
     if position_ids.rank == 1:
         position_ids = L.broadcast_to(position_ids + L.iota((1, sequence), 1), (x.shape[0], sequence))
     return standard.rotary_embedding(
         x, cos_cache, sin_cache, position_ids, interleaved=interleaved,
-        num_heads=num_heads or floor_div(x.shape[-1], turned), rotary_embedding_dim=turned,  # type: ignore[arg-type]
+        num_heads=num_heads or floor_div(x.shape[-1], rotated_size), rotary_embedding_dim=rotated_size,  # type: ignore[arg-type]
     )  # fmt: skip

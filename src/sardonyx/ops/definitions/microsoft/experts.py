@@ -1,4 +1,4 @@
-"""Mixtures of experts: every token goes through those that its router prefers.
+"""Mixtures of experts: a router selects experts for every token.
 
 Source: ONNX Runtime's contrib operators, *MoE*; Fedus et al. (2021, arXiv:2101.03961), Du et al. (2021,
 arXiv:2112.06905).
@@ -36,31 +36,31 @@ def mixture_of_experts(
     swiglu_limit: float | None = None,
     use_sparse_mixer: int = 0,
 ) -> Tensor:
-    """All experts are computed here, and those not chosen weigh 0; ``router_probs`` are logits."""
+    """Compute all experts and give unselected experts weight 0; ``router_probs`` are logits."""
     if use_sparse_mixer:
-        raise UnsupportedError("MoE with a sparse mixer is not defined.")
+        raise UnsupportedError("MoE with `use_sparse_mixer` is not supported.")
     tokens = L.reshape(x, (L.product(x.shape[:-1]), x.shape[-1]))
-    hidden = _each(tokens, fc1_experts_weights, fc1_experts_bias)
-    gate = None if fc3_experts_weights is None else _each(tokens, fc3_experts_weights, fc3_experts_bias)
+    hidden = _apply_experts(tokens, fc1_experts_weights, fc1_experts_bias)
+    gate = None if fc3_experts_weights is None else _apply_experts(tokens, fc3_experts_weights, fc3_experts_bias)
     if activation_type == "swiglu":
         hidden = _swiglu(hidden, gate, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
     else:
-        hidden = _activated(hidden, activation_type)
+        hidden = _activate(hidden, activation_type)
         hidden = hidden if gate is None else hidden * gate
-    found = L.einsum("etj,ehj->teh", hidden, fc2_experts_weights)
-    found = found if fc2_experts_bias is None else found + fc2_experts_bias
+    results = L.einsum("etj,ehj->teh", hidden, fc2_experts_weights)
+    results = results if fc2_experts_bias is None else results + fc2_experts_bias
     weights = _weights(router_probs, k, bool(normalize_routing_weights))
-    return L.reshape(L.einsum("te,teh->th", weights, found), x.shape)
+    return L.reshape(L.einsum("te,teh->th", weights, results), x.shape)
 
 
-def _each(tokens: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """The tokens through a layer of every expert, [experts, tokens, size]."""
-    found = L.einsum("th,ejh->etj", tokens, weights)
-    return found if bias is None else found + L.unsqueeze(bias, [1])
+def _apply_experts(tokens: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply a layer of every expert to the tokens, [experts, tokens, size]."""
+    y = L.einsum("th,ejh->etj", tokens, weights)
+    return y if bias is None else y + L.unsqueeze(bias, [1])
 
 
 def _weights(logits: Tensor, k: int, normalized: bool) -> Tensor:
-    """The probabilities of the ``k`` likeliest experts, [tokens, experts]; 0 for the others."""
+    """Return the probabilities of the ``k`` most probable experts, [tokens, experts]; 0 for the others."""
     likely = L.softmax(L.widened(logits))
     chosen = L.top_k(likely, -1, k)
     best = L.gather_elements(likely, chosen, -1)
@@ -68,7 +68,7 @@ def _weights(logits: Tensor, k: int, normalized: bool) -> Tensor:
     return L.cast(L.scatter_elements(L.zeros_like(likely), chosen, best, -1), logits.dtype)
 
 
-def _activated(x: Tensor, name: str) -> Tensor:
+def _activate(x: Tensor, name: str) -> Tensor:
     match name:
         case "relu":
             return activations.relu(x)
@@ -78,11 +78,13 @@ def _activated(x: Tensor, name: str) -> Tensor:
             return x * L.sigmoid(x)
         case "identity":
             return x
-    raise InvalidModelError(f"there is no activation {name!r} of experts.")
+    raise InvalidModelError(
+        f"unknown activation_type {name!r} of MoE.", remedy="Use 'relu', 'gelu', 'silu', 'identity' or 'swiglu'."
+    )
 
 
 def _swiglu(x: Tensor, linear: Tensor | None, fusion: int, alpha: float, beta: float, limit: float | None) -> Tensor:
-    """``G sigmoid(alpha G) (L + beta)``; both may lie in one axis, alternating (1) or one after the other (2)."""
+    """Return ``G sigmoid(alpha G) (L + beta)``; G and L may be interleaved (1) or concatenated (2)."""
     if fusion:
         half = floor_div(x.shape[-1], 2)
         parts = L.reshape(x, (*x.shape[:-1], half, 2) if fusion == 1 else (*x.shape[:-1], 2, half))

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimizer joins: a product or convolution with what follows it, activations with their bias.
+"""Fused operators of ONNX Runtime's optimizer: products, convolutions and biases with an activation.
 
 Source: ONNX Runtime's contrib operators, *FusedConv*, *FusedMatMul*, *FusedGemm*, *BiasGelu*, *FastGelu*, *QuickGelu*,
 *BiasSoftmax*, *BiasSplitGelu*.
@@ -17,11 +17,11 @@ from sardonyx.ops.registry import operator
 DOMAIN = "com.microsoft"
 
 
-def activated(x: Tensor, name: str, params: Sequence[float]) -> Tensor:
-    """An activation by its ONNX name, with its numbers in order.
+def apply_activation(x: Tensor, name: str, params: Sequence[float]) -> Tensor:
+    """Apply an activation by its ONNX name, with its parameters in order.
 
     Raises:
-        InvalidModelError: There is no such activation.
+        InvalidModelError: The activation is unknown.
     """
     first, second = [*params, None, None][:2]
     match name:
@@ -43,7 +43,7 @@ def activated(x: Tensor, name: str, params: Sequence[float]) -> Tensor:
             )
         case "Elu":
             return activations.elu(x, alpha=1.0 if first is None else first)
-    raise InvalidModelError(f"there is no activation {name!r} to join.")
+    raise InvalidModelError(f"unknown fused activation {name!r}.")
 
 
 @operator("FusedConv", since=1, domain=DOMAIN)
@@ -66,7 +66,7 @@ def fused_conv(
         x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
         strides=strides,
     )  # fmt: skip
-    return activated(y if z is None else y + z, activation, activation_params)
+    return apply_activation(y if z is None else y + z, activation, activation_params)
 
 
 @operator("FusedMatMul", since=1, domain=DOMAIN)
@@ -80,12 +80,12 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    product = L.matmul(_oriented(a, transA, transBatchA), _oriented(b, transB, transBatchB))
+    product = L.matmul(_transpose(a, transA, transBatchA), _transpose(b, transB, transBatchB))
     return product if alpha == 1 else product * alpha
 
 
-def _oriented(x: Tensor, transposed: int, batched: int) -> Tensor:
-    """The operand with its last two axes exchanged, and its first one brought before the last where it is no batch."""
+def _transpose(x: Tensor, transposed: int, batched: int) -> Tensor:
+    """Swap the last two axes of an operand; with ``batched`` first move axis 0 before the last axis."""
     if batched:
         x = L.permute(x, [*range(1, x.rank - 1), 0, x.rank - 1])
     return L.swap_axes(x, -1, -2) if transposed and x.rank > 1 else x
@@ -107,8 +107,8 @@ def fused_gemm(
     transB: int = 0,
 ) -> Tensor:
     y = products.gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    params = [each for each in (activation_alpha, activation_beta, activation_gamma) if each is not None]
-    return activated(y, activation, params)
+    parameters = [value for value in (activation_alpha, activation_beta, activation_gamma) if value is not None]
+    return apply_activation(y, activation, parameters)
 
 
 @operator("Gelu", since=1, domain=DOMAIN)
@@ -133,7 +133,10 @@ def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Tensor:
 
 @operator("BiasSoftmax", since=1, domain=DOMAIN)
 def bias_softmax(data: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcast: int) -> Tensor:
-    """A softmax over all axes from ``axis`` on, of data with a bias that lacks outer axes, or those before ``axis``."""
+    """Return the softmax of ``data + bias`` over all axes from ``axis`` on.
+
+    The bias lacks outer axes (``is_inner_broadcast``), or the axes before ``axis`` after the first.
+    """
     at = L.normalized_axis(axis, data.rank)
     if not is_inner_broadcast and bias.rank < data.rank:
         bias = L.reshape(bias, (bias.shape[0], *(1,) * (data.rank - bias.rank), *bias.shape[1:]))
@@ -143,7 +146,7 @@ def bias_softmax(data: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcas
 
 @operator("BiasSplitGelu", since=1, domain=DOMAIN)
 def bias_split_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """The first half of the last axis times the Gelu of the second."""
+    """Return the first half of the last axis times the Gelu of the second."""
     summed = x + bias
     half = summed.shape[-1] // 2
     left, right = L.slice_(summed, -1, 0, half), L.slice_(summed, -1, half, 2 * half)

@@ -1,4 +1,4 @@
-"""Attention of grouped queries with a cache, as exporters of language models write it.
+"""Grouped-query attention with a cache, as exporters of language models emit it.
 
 Source: ONNX Runtime's contrib operators, *GroupQueryAttention*; Ainslie et al. (2023, grouped queries), Su et al.
 (2021, rotary positions).
@@ -55,12 +55,13 @@ def group_query_attention(
     softcap: float = 0.0,
     v_quant_type: str = "NONE",
 ) -> tuple[Tensor, ...]:
-    """Every sequence ends at ``seqlens_k`` + 1; where the queries are all there is, nothing was before them.
+    """Attend with a cache; the keys of a sequence end at ``seqlens_k`` + 1.
 
-    ``query_seqlens`` says how many queries of each sequence there are; those after them are padding.
+    If the number of queries equals the total length, the step is the first and the cache is empty. ``query_seqlens`` is
+    the number of queries of each sequence; queries after them are padding.
     """
     if {k_quant_type, v_quant_type} != {"NONE"} or sliding_window_cache:
-        raise UnsupportedError("GroupQueryAttention with a quantized or sliding cache is not defined.")
+        raise UnsupportedError("GroupQueryAttention with a quantized or sliding cache is not supported.")
     q, k, v = _by_head(query, key, value, num_heads, kv_num_heads)
     if q_norm_weight is not None and k_norm_weight is not None:
         q, _ = simplified_layer_normalization(q, q_norm_weight, epsilon=qk_norm_epsilon)
@@ -76,10 +77,10 @@ def group_query_attention(
         past, first = ends - L.squeeze(valid, [1]), L.full((), False, t.BOOL)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
-            raise InvalidModelError("GroupQueryAttention with rotary positions needs `cos_cache` and `sin_cache`.")
-        places = _positions(position_ids, past, count, first)
-        q, k = (_turned(x, cos_cache, sin_cache, places, rotary_interleaved) for x in (q, k))
-    keys, values = (_cached(cache, new, past, valid, total) for cache, new in ((past_key, k), (past_value, v)))
+            raise InvalidModelError("GroupQueryAttention with `do_rotary` needs `cos_cache` and `sin_cache`.")
+        positions = _positions(position_ids, past, count, first)
+        q, k = (_rotate(x, cos_cache, sin_cache, positions, rotary_interleaved) for x in (q, k))
+    keys, values = (_append_to_cache(cache, new, past, valid, total) for cache, new in ((past_key, k), (past_value, v)))
     allowed = _allowed(past, ends, count, total, causal, local_window_size)
     scores = scaled_scores(q, repeat_heads(L.slice_(keys, 2, 0, total), num_heads), scale or None)
     scores = softcap * L.tanh(scores / softcap) if softcap else scores
@@ -94,7 +95,7 @@ def group_query_attention(
 def _by_head(
     query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, [batch, heads, sequence, size]; they may lie side by side in one tensor."""
+    """Return [batch, heads, sequence, size] of queries, keys and values, separate or concatenated."""
     if key is None or value is None:
         size = floor_div(query.shape[-1], heads + 2 * kv_heads)
         a, b, c = (size * count for count in (heads, heads + kv_heads, heads + 2 * kv_heads))
@@ -102,44 +103,44 @@ def _by_head(
     return split_heads(query, heads), split_heads(key, kv_heads), split_heads(value, kv_heads)
 
 
-def _positions(given: Tensor | None, past: Tensor, count: L.Size, first: Tensor) -> Tensor:
-    """The position of every query, [batch, queries]; of those given, a first step reads the first one alone."""
+def _positions(position_ids: Tensor | None, past: Tensor, count: L.Size, first: Tensor) -> Tensor:
+    """Return the positions [batch, queries]; a first step reads only the first of ``position_ids``."""
     steps = L.iota((1, count), 1)
-    if given is None:
+    if position_ids is None:
         return L.unsqueeze(past, [1]) + steps
-    start = L.slice_(L.slice_(given, 0, 0, 1), 1, 0, 1)
-    return L.where(first, start + steps, given)
+    start = L.slice_(L.slice_(position_ids, 0, 0, 1), 1, 0, 1)
+    return L.where(first, start + steps, position_ids)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: int) -> Tensor:
-    places = L.broadcast_to(places, (x.shape[0], x.shape[2]))
-    return rotary_embedding(x, cos, sin, places, interleaved=interleaved, rotary_embedding_dim=2 * cos.shape[1])  # type: ignore[arg-type]
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: int) -> Tensor:
+    positions = L.broadcast_to(positions, (x.shape[0], x.shape[2]))
+    return rotary_embedding(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=2 * cos.shape[1])  # type: ignore[arg-type]
 
 
-def _cached(cache: Tensor | None, new: Tensor, past: Tensor, valid: Tensor, total: L.Size) -> Tensor:
-    """The first ``valid`` entries of ``new`` after the ``past`` ones of each sequence; 0 where there are none."""
+def _append_to_cache(cache: Tensor | None, new: Tensor, past: Tensor, valid: Tensor, total: L.Size) -> Tensor:
+    """Append ``valid`` entries of ``new`` to the ``past`` entries of each sequence; 0 after both."""
     joined = new if cache is None else L.concat([cache, new], 2)
     before: L.Size = 0 if cache is None else cache.shape[2]
-    places = L.iota((1, dim_max(before, total)), 1)
+    positions = L.iota((1, dim_max(before, total)), 1)
     past = L.unsqueeze(past, [1])
-    from_ = L.where(places < past, places, places - past + L.number(before))
-    there = places < past + valid
-    picked = L.gather_nd(L.swap_axes(joined, 1, 2), L.unsqueeze(L.where(there, from_, 0), [-1]), batch=1)
-    return L.where(L.unsqueeze(there, [1, 3]), L.swap_axes(picked, 1, 2), 0)
+    sources = L.where(positions < past, positions, positions - past + L.number(before))
+    is_valid = positions < past + valid
+    picked = L.gather_nd(L.swap_axes(joined, 1, 2), L.unsqueeze(L.where(is_valid, sources, 0), [-1]), batch=1)
+    return L.where(L.unsqueeze(is_valid, [1, 3]), L.swap_axes(picked, 1, 2), 0)
 
 
 def _allowed(past: Tensor, ends: Tensor, count: L.Size, total: L.Size, causal: int, window: int) -> Tensor:
-    """Which keys each query may attend, [batch, 1, queries, keys]."""
+    """Return the mask of keys that each query attends, [batch, 1, queries, keys]."""
     keys = L.iota((1, 1, 1, total), 3)
     allowed = keys < L.unsqueeze(ends, [1, 2, 3])
-    place = L.unsqueeze(past, [1, 2, 3]) + L.iota((1, 1, count, 1), 2)
+    position = L.unsqueeze(past, [1, 2, 3]) + L.iota((1, 1, count, 1), 2)
     if causal:
-        allowed = allowed & (keys <= place)
-    return allowed & (keys > place - window) if window > 0 else allowed
+        allowed = allowed & (keys <= position)
+    return allowed & (keys > position - window) if window > 0 else allowed
 
 
 def _softmax(scores: Tensor, sink: Tensor | None) -> Tensor:
-    """The softmax over keys; a sink is a score of each head that takes a part and gives nothing."""
+    """Return the softmax over keys; a sink is a score for each head without a value."""
     if sink is None:
         return L.softmax(scores)
     column = L.broadcast_to(L.reshape(L.cast(sink, scores.dtype), (sink.shape[0], 1, 1)), (*scores.shape[:-1], 1))

@@ -1,7 +1,7 @@
-"""Normalizations with what ONNX Runtime joins to them: a residual, embeddings, an activation.
+"""Normalizations fused by ONNX Runtime with a residual, embeddings or an activation.
 
 Source: ONNX Runtime's contrib operators, *SkipLayerNormalization*, *SkipSimplifiedLayerNormalization*,
-*EmbedLayerNormalization*, *GroupNorm*; *SimplifiedLayerNormalization*, which it puts into the default domain.
+*EmbedLayerNormalization*, *GroupNorm*; *SimplifiedLayerNormalization*, which is in the default domain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DOMAIN = "com.microsoft"
 def simplified_layer_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Over the root of the mean square of the axes from ``axis`` on."""
+    """Divide by the root of the mean square over the axes from ``axis`` on."""
     wide = L.cast(x, t.element_type(stash_type))
     over = range(L.normalized_axis(axis, x.rank), x.rank)
     inverse = 1 / L.sqrt(L.reduce_mean(wide * wide, over, keepdims=True) + epsilon)
@@ -51,9 +51,9 @@ def skip_simplified_layer_normalization(
 
 
 def _residual(x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
-    """Their sum; a skip without a batch, or with one of 1, is for every image."""
+    """Return the sum; a skip without a batch axis, or with batch size 1, is broadcast over the batch."""
     if skip.rank not in (x.rank, x.rank - 1):
-        raise ShapeError(f"a skip of {skip.rank} axes does not fit an input of {x.rank}.")
+        raise ShapeError(f"expected a skip of rank {x.rank} or {x.rank - 1}, got rank {skip.rank}.")
     summed = x + skip
     return summed if bias is None else summed + bias
 
@@ -73,14 +73,14 @@ def embed_layer_normalization(
     epsilon: float = 1e-12,
     mask_index_type: int = 1,
 ) -> tuple[Tensor, ...]:
-    """Embeddings of word, place and segment summed and normalized; how many tokens of each row the mask keeps."""
-    places = L.arange(input_ids.shape[1], t.INT32) if position_ids is None else position_ids
-    summed = L.take(word_embedding, input_ids, 0) + L.take(position_embedding, places, 0)
+    """Normalize the sum of word, position and segment embeddings; also count each row's unmasked tokens."""
+    positions = L.arange(input_ids.shape[1], t.INT32) if position_ids is None else position_ids
+    summed = L.take(word_embedding, input_ids, 0) + L.take(position_embedding, positions, 0)
     if segment_ids is not None and segment_embedding is not None:
         summed = summed + L.take(segment_embedding, segment_ids, 0)
     y = layer_normalization(summed, gamma, beta, axis=-1, epsilon=epsilon)[0]
-    kept = L.full((input_ids.shape[0],), 0, t.INT32) if mask is None else L.reduce_sum(L.cast(mask, t.INT32), [1])
-    return y, kept, summed
+    unmasked = L.full((input_ids.shape[0],), 0, t.INT32) if mask is None else L.reduce_sum(L.cast(mask, t.INT32), [1])
+    return y, unmasked, summed
 
 
 @operator("GroupNorm", since=1, domain=DOMAIN)
@@ -94,7 +94,7 @@ def group_norm(
     epsilon: float = 1e-5,
     groups: int,
 ) -> Tensor:
-    """Channels normalized in groups, scaled, and with ``activation`` 1 through SiLU; in float32."""
+    """Normalize channels in groups in float32 and scale; ``activation`` 1 applies SiLU."""
     wide = L.cast(x if channels_last else L.permute(x, [0, 2, 3, 1]), t.FLOAT)
     n, h, w, c = wide.shape
     grouped = L.reshape(wide, (n, h, w, groups, c // groups))

@@ -1,7 +1,7 @@
-"""Operators on tensors of 8-bit integers that each have a scale and a zero point: ONNX Runtime's *QLinear* operators.
+"""Operators on 8-bit tensors with a scale and a zero point each: ONNX Runtime's *QLinear* operators.
 
-Source: ONNX Runtime's contrib operators, *QuantizeLinear* to *QLinearSoftmax*, *NhwcMaxPool*. Each is its operator on
-the real numbers that the integers stand for, in float32, rounded to even in the units of the result's scale.
+Source: ONNX Runtime's contrib operators, *QuantizeLinear* to *QLinearSoftmax*, *NhwcMaxPool*. Each dequantizes to
+float32, computes its operator, and rounds to even in units of the result's scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions import activations, pooling, quantization
-from sardonyx.ops.definitions.products import shifted
+from sardonyx.ops.definitions.products import subtract_zero_point
 from sardonyx.ops.registry import find, operator
 
 DOMAIN = "com.microsoft"
@@ -30,30 +30,30 @@ def dequantize_linear(x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None = 
     return quantization.dequantize_linear(x, x_scale, x_zero_point, axis=axis)
 
 
-def one_number(parameter: Tensor, what: str) -> Tensor:
-    """A scale or zero point that is for a whole tensor, as a scalar.
+def per_tensor(parameter: Tensor, what: str) -> Tensor:
+    """Return a per-tensor scale or zero point as a scalar.
 
     Raises:
-        ShapeError: There are more of them.
+        ShapeError: The parameter has several elements.
     """
     if any(isinstance(size, int) and size != 1 for size in parameter.shape):
-        raise ShapeError(f"{what} is one number for the whole tensor, not {parameter.type}.")
+        raise ShapeError(f"expected {what} with one number for the whole tensor, got {parameter.type}.")
     return L.reshape(parameter, ())
 
 
-def _real(x: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
-    """The real numbers that the integers stand for."""
-    zero_point = None if zero_point is None else one_number(zero_point, "a zero point")
-    return quantization.dequantize_linear(x, one_number(scale, "a scale"), zero_point)
+def _dequantize(x: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    """Dequantize with a per-tensor scale and zero point."""
+    zero_point = None if zero_point is None else per_tensor(zero_point, "a zero point")
+    return quantization.dequantize_linear(x, per_tensor(scale, "a scale"), zero_point)
 
 
-def _quantized(x: Tensor, scale: Tensor, zero_point: Tensor | None, like: Tensor) -> Tensor:
-    """The integers that stand for real numbers, of the element type of ``like``."""
-    zero_point = L.zero(like.dtype) if zero_point is None else one_number(zero_point, "a zero point")
-    return quantization.rounded_to(x / one_number(scale, "a scale"), zero_point, like.dtype)
+def _quantize(x: Tensor, scale: Tensor, zero_point: Tensor | None, like: Tensor) -> Tensor:
+    """Quantize to the element type of ``like``."""
+    zero_point = L.zero(like.dtype) if zero_point is None else per_tensor(zero_point, "a zero point")
+    return quantization.quantize_units(x / per_tensor(scale, "a scale"), zero_point, like.dtype)
 
 
-def _through(
+def _compute_dequantized(
     compute: Callable[[Tensor], Tensor],
     x: Tensor,
     x_scale: Tensor,
@@ -61,14 +61,14 @@ def _through(
     y_scale: Tensor,
     y_zero_point: Tensor | None,
 ) -> Tensor:
-    """A function of the real numbers."""
-    return _quantized(compute(_real(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+    """Dequantize, compute, and quantize."""
+    return _quantize(compute(_dequantize(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
 
 
-def _rounded_last(units: Tensor, zero_point: Tensor | None, dtype: DType) -> Tensor:
-    """Numbers in units of the scale moved by the zero point, then rounded: an odd one decides halves the other way."""
-    moved = units if zero_point is None else units + L.cast(one_number(zero_point, "a zero point"), t.FLOAT)
-    return quantization.rounded_to(moved, None, dtype)
+def _add_zero_point_and_round(units: Tensor, zero_point: Tensor | None, dtype: DType) -> Tensor:
+    """Add the zero point, then round: an odd zero point rounds halves the other way than rounding first."""
+    moved = units if zero_point is None else units + L.cast(per_tensor(zero_point, "a zero point"), t.FLOAT)
+    return quantization.quantize_units(moved, None, dtype)
 
 
 @operator("QLinearAdd", since=1, domain=DOMAIN)
@@ -82,8 +82,8 @@ def quantized_add(
     c_scale: Tensor,
     c_zero_point: Tensor | None = None,
 ) -> Tensor:
-    total = _real(a, a_scale, a_zero_point) + _real(b, b_scale, b_zero_point)
-    return _rounded_last(total / one_number(c_scale, "a scale"), c_zero_point, a.dtype)
+    total = _dequantize(a, a_scale, a_zero_point) + _dequantize(b, b_scale, b_zero_point)
+    return _add_zero_point_and_round(total / per_tensor(c_scale, "a scale"), c_zero_point, a.dtype)
 
 
 @operator("QLinearMul", since=1, domain=DOMAIN)
@@ -97,16 +97,16 @@ def quantized_mul(
     c_scale: Tensor,
     c_zero_point: Tensor | None = None,
 ) -> Tensor:
-    x, y = L.cast(shifted(a, a_zero_point), t.FLOAT), L.cast(shifted(b, b_zero_point), t.FLOAT)
-    ratio = one_number(a_scale, "a scale") * one_number(b_scale, "a scale") / one_number(c_scale, "a scale")
-    return _rounded_last(x * y * ratio, c_zero_point, a.dtype)
+    x, y = L.cast(subtract_zero_point(a, a_zero_point), t.FLOAT), L.cast(subtract_zero_point(b, b_zero_point), t.FLOAT)
+    ratio = per_tensor(a_scale, "a scale") * per_tensor(b_scale, "a scale") / per_tensor(c_scale, "a scale")
+    return _add_zero_point_and_round(x * y * ratio, c_zero_point, a.dtype)
 
 
 @operator("QLinearSigmoid", since=1, domain=DOMAIN)
 def quantized_sigmoid(
     x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor, y_zero_point: Tensor | None = None
 ) -> Tensor:
-    return _through(activations.sigmoid, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    return _compute_dequantized(activations.sigmoid, x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
 @operator("QLinearLeakyRelu", since=1, domain=DOMAIN)
@@ -119,7 +119,7 @@ def quantized_leaky_relu(
     *,
     alpha: float = 0.01,
 ) -> Tensor:
-    return _through(
+    return _compute_dequantized(
         lambda real: activations.leaky_relu(real, alpha=alpha), x, x_scale, x_zero_point, y_scale, y_zero_point
     )
 
@@ -135,11 +135,13 @@ def quantized_softmax(
     axis: int = -1,
     opset_: int,
 ) -> Tensor:
-    """The softmax of a version of ``ai.onnx``: before 13, over all axes from ``axis`` on."""
+    """Compute the softmax of version ``opset`` of ``ai.onnx``: before 13, over all axes from ``axis`` on."""
     softmax = find("", "Softmax", opset_)
     if softmax is None:
-        raise InvalidModelError(f"there is no Softmax in version {opset_} of ai.onnx.")
-    return _through(lambda real: softmax.definition(real, axis=axis), x, x_scale, x_zero_point, y_scale, y_zero_point)
+        raise InvalidModelError(f"unknown version {opset_} of ai.onnx in `opset`.")
+    return _compute_dequantized(
+        lambda real: softmax.definition(real, axis=axis), x, x_scale, x_zero_point, y_scale, y_zero_point
+    )
 
 
 @operator("QLinearReduceMean", since=1, domain=DOMAIN)
@@ -153,7 +155,7 @@ def quantized_mean(
     axes: Sequence[int],
     keepdims: int,
 ) -> Tensor:
-    return _through(
+    return _compute_dequantized(
         lambda real: L.reduce_mean(real, axes or None, bool(keepdims)),
         data, data_scale, data_zero_point, reduced_scale, reduced_zero_point,
     )  # fmt: skip
@@ -171,31 +173,31 @@ def quantized_where(
     z_scale: Tensor,
     z_zero_point: Tensor,
 ) -> Tensor:
-    chosen = L.where(condition, _real(x, x_scale, x_zero_point), _real(y, y_scale, y_zero_point))
-    return _quantized(chosen, z_scale, z_zero_point, x)
+    chosen = L.where(condition, _dequantize(x, x_scale, x_zero_point), _dequantize(y, y_scale, y_zero_point))
+    return _quantize(chosen, z_scale, z_zero_point, x)
 
 
 @operator("QLinearConcat", since=1, domain=DOMAIN)
 def quantized_concat(y_scale: Tensor, y_zero_point: Tensor, *inputs: Tensor, axis: int) -> Tensor:
-    """Each of the tensors to join is followed by its scale and its zero point."""
+    """Concatenate tensors, each followed by its scale and its zero point."""
     if not inputs or len(inputs) % 3:
-        raise InvalidModelError(f"QLinearConcat joins tensors of three inputs each, and {len(inputs)} are given.")
-    parts = [_real(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
-    return _quantized(L.concat(parts, axis), y_scale, y_zero_point, y_zero_point)
+        raise InvalidModelError(f"expected three inputs for each tensor of QLinearConcat, got {len(inputs)} in all.")
+    parts = [_dequantize(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
+    return _quantize(L.concat(parts, axis), y_scale, y_zero_point, y_zero_point)
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """[batch, *spatial, channels] to [batch, channels, *spatial]."""
+    """Permute [batch, *spatial, channels] to [batch, channels, *spatial]."""
     return L.permute(x, [0, x.rank - 1, *range(1, x.rank - 1)])
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """[batch, channels, *spatial] to [batch, *spatial, channels]."""
+    """Permute [batch, channels, *spatial] to [batch, *spatial, channels]."""
     return L.permute(x, [0, *range(2, x.rank), 1])
 
 
-def over_images(compute: Callable[[Tensor], Tensor], x: Tensor, last: int) -> Tensor:
-    """A function of images with their channels first, of such whose channels may come ``last``."""
+def apply_channels_first(compute: Callable[[Tensor], Tensor], x: Tensor, last: int) -> Tensor:
+    """Apply a channels-first function; with ``last`` the channels of ``x`` are last."""
     return channels_last(compute(channels_first(x))) if last else compute(x)
 
 
@@ -221,8 +223,8 @@ def quantized_average_pool(
             kernel_shape=kernel_shape, pads=pads, strides=strides,
         )  # fmt: skip
 
-    mean = over_images(pool, _real(x, x_scale, x_zero_point), channels_last)
-    return _rounded_last(mean / one_number(y_scale, "a scale"), y_zero_point, x.dtype)
+    mean = apply_channels_first(pool, _dequantize(x, x_scale, x_zero_point), channels_last)
+    return _add_zero_point_and_round(mean / per_tensor(y_scale, "a scale"), y_zero_point, x.dtype)
 
 
 @operator("QLinearGlobalAveragePool", since=1, domain=DOMAIN)
@@ -235,12 +237,14 @@ def quantized_global_average_pool(
     *,
     channels_last: int = 0,
 ) -> Tensor:
-    """The sum is formed of integers."""
+    """Average with an integer sum."""
     spatial = range(1, x.rank - 1) if channels_last else range(2, x.rank)
-    total = L.reduce_sum(shifted(x, one_number(x_zero_point, "a zero point")), spatial, keepdims=True)
+    total = L.reduce_sum(subtract_zero_point(x, per_tensor(x_zero_point, "a zero point")), spatial, keepdims=True)
     count = L.number(L.product([x.shape[axis] for axis in spatial]), t.FLOAT)
-    factor = one_number(x_scale, "a scale") / (one_number(y_scale, "a scale") * count)
-    return quantization.rounded_to(L.cast(total, t.FLOAT) * factor, one_number(y_zero_point, "a zero point"), x.dtype)
+    factor = per_tensor(x_scale, "a scale") / (per_tensor(y_scale, "a scale") * count)
+    return quantization.quantize_units(
+        L.cast(total, t.FLOAT) * factor, per_tensor(y_zero_point, "a zero point"), x.dtype
+    )
 
 
 @operator("NhwcMaxPool", since=1, domain=DOMAIN)

@@ -1,4 +1,4 @@
-"""Products and convolutions of quantized tensors, and what reads weights that are quantized in blocks.
+"""Products and convolutions of quantized tensors, and operators on block-quantized weights.
 
 Source: ONNX Runtime's contrib operators, *QLinearConv*, *QGemm*, *MatMulIntegerToFloat*, *DynamicQuantizeMatMul*,
 *DynamicQuantizeLSTM*, *MatMulNBits*, *GatherBlockQuantized*.
@@ -14,7 +14,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import UnsupportedError
 from sardonyx.ops.definitions import convolution, products, quantization, recurrent
-from sardonyx.ops.definitions.microsoft.quantization import over_images
+from sardonyx.ops.definitions.microsoft.quantization import apply_channels_first
 from sardonyx.ops.registry import operator
 
 DOMAIN = "com.microsoft"
@@ -46,7 +46,7 @@ def quantized_conv(
             dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
         )  # fmt: skip
 
-    return over_images(convolved, x, channels_last)
+    return apply_channels_first(convolved, x, channels_last)
 
 
 @operator("QGemm", since=1, domain=DOMAIN)
@@ -65,15 +65,17 @@ def quantized_gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Tensor:
-    """With a scale for the result it is quantized, and real without one; ``c`` is in the units of the products."""
-    left = products.shifted(a, a_zero_point)
-    right = products.shifted(b, L.unsqueeze(b_zero_point, [-1]) if transB and b_zero_point.rank else b_zero_point)
+    """Quantize the result if it has a scale, else return floats; ``c`` is in units of the products."""
+    left = products.subtract_zero_point(a, a_zero_point)
+    right = products.subtract_zero_point(
+        b, L.unsqueeze(b_zero_point, [-1]) if transB and b_zero_point.rank else b_zero_point
+    )
     total = products.gemm(left, right, c, transA=transA, transB=transB)
     scale = a_scale * b_scale * alpha
     if y_scale is None:
         return L.cast(total, t.FLOAT) * scale
     zero_point = L.zero(a.dtype) if y_zero_point is None else y_zero_point
-    return quantization.rounded_to(L.cast(total, t.FLOAT) * (scale / y_scale), zero_point, zero_point.dtype)
+    return quantization.quantize_units(L.cast(total, t.FLOAT) * (scale / y_scale), zero_point, zero_point.dtype)
 
 
 @operator("MatMulIntegerToFloat", since=1, domain=DOMAIN)
@@ -86,8 +88,8 @@ def integer_matmul_to_float(
     b_zero_point: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    left = products.shifted(a, a_zero_point)
-    right = products.shifted(b, None if b_zero_point is None else _over_rows(b, b_zero_point))
+    left = products.subtract_zero_point(a, a_zero_point)
+    right = products.subtract_zero_point(b, None if b_zero_point is None else _over_rows(b, b_zero_point))
     if a_scale.rank == 0 or a_scale.shape == (1,):
         scale = L.cast(a_scale, t.FLOAT) * L.cast(_over_rows(b, b_scale), t.FLOAT)
         y = L.cast(L.matmul(left, right), t.FLOAT) * scale
@@ -99,7 +101,7 @@ def integer_matmul_to_float(
 
 
 def _over_rows(b: Tensor, parameter: Tensor) -> Tensor:
-    """Scales or zero points of the columns of several matrices, [..., columns], beside their elements."""
+    """Reshape scales or zero points of columns, [..., columns], to broadcast over matrices."""
     return L.unsqueeze(parameter, [-2]) if 1 < parameter.rank < b.rank else parameter
 
 
@@ -107,13 +109,13 @@ def _over_rows(b: Tensor, parameter: Tensor) -> Tensor:
 def dynamically_quantized_matmul(
     a: Tensor, b: Tensor, b_scale: Tensor, b_zero_point: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """The real operand is quantized to the range that it has."""
+    """Quantize the floating-point operand to its own range, then multiply."""
     units, a_scale, a_zero_point = quantization.dynamic_quantize_linear(a)
     return integer_matmul_to_float(units, b, a_scale, b_scale, a_zero_point, b_zero_point, bias)
 
 
 class _QuantizedLayer(recurrent.Layer):
-    """A recurrent layer whose weights are integers; what they are multiplied with is quantized at every step."""
+    """A recurrent layer with integer weights; the other factors are quantized at every step."""
 
     w_quantization: tuple[Tensor, Tensor]
     r_quantization: tuple[Tensor, Tensor]
@@ -150,28 +152,28 @@ def dynamically_quantized_lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
 ) -> tuple[Tensor, ...]:
-    """``W`` and ``R`` are [directions, input or hidden, 4 * hidden]: turned, compared with those of ``LSTM``."""
+    """Compute an LSTM; ``W`` and ``R`` are transposed: [directions, input or hidden, 4 * hidden]."""
     layer = _QuantizedLayer(
         x, L.swap_axes(w, 1, 2), L.swap_axes(r, 1, 2), b, sequence_lens, [initial_h, initial_c], gates=4,
         direction=direction, layout=0, hidden_size=hidden_size,
     )  # fmt: skip
     layer.w_quantization, layer.r_quantization = (w_scale, w_zero_point), (r_scale, r_zero_point)
     functions = recurrent.activation_functions(activations, activation_alpha, activation_beta, clip)
-    return recurrent.lstm_of(layer, list(functions), p, input_forget)
+    return recurrent.run_lstm(layer, list(functions), p, input_forget)
 
 
-def unpacked(x: Tensor, bits: int) -> Tensor:
-    """Bytes [..., n] as the numbers of few bits in them, [..., n * 8 // bits]: the lowest bits first.
+def unpack_bits(x: Tensor, bits: int) -> Tensor:
+    """Unpack bytes [..., n] to numbers of few bits, [..., n * 8 // bits], the lowest bits first.
 
     Raises:
-        UnsupportedError: Bytes do not divide into as many bits.
+        UnsupportedError: The width is not 2, 4 or 8 bits.
     """
     if bits not in (2, 4, 8):
-        raise UnsupportedError(f"numbers of {bits} bits are not defined.", remedy="There are those of 2, 4 and 8.")
+        raise UnsupportedError(f"numbers of {bits} bits are not supported.", remedy="Use 2, 4 or 8 bits.")
     if bits == 8:
         return x
-    places = L.constant(list(range(0, 8, bits)), t.UINT8)
-    parts = L.shift_right(L.unsqueeze(x, [-1]), places) & L.constant((1 << bits) - 1, t.UINT8)
+    shifts = L.constant(list(range(0, 8, bits)), t.UINT8)
+    parts = L.shift_right(L.unsqueeze(x, [-1]), shifts) & L.constant((1 << bits) - 1, t.UINT8)
     return L.reshape(parts, (*x.shape[:-1], x.shape[-1] * (8 // bits)))
 
 
@@ -191,11 +193,14 @@ def matmul_n_bits(
     block_size: int,
     weight_prepacked: int = 0,
 ) -> Tensor:
-    """Weights [N, K] in blocks along K, in ``g_idx`` the block of each; ``accuracy_level`` bounds what others round."""
+    """Multiply by weights [N, K] that are quantized in blocks along K.
+
+    ``g_idx`` is the block of each row of K; ``accuracy_level``, which permits other engines to round, has no effect.
+    """
     if weight_prepacked:
-        raise UnsupportedError("weights in the layout of one device are not defined.")
+        raise UnsupportedError("`weight_prepacked` weights, in the layout of one device, are not supported.")
     blocks = ceil_div(K, block_size)
-    units = L.slice_(L.reshape(unpacked(b, bits), (N, blocks * block_size)), 1, 0, K)
+    units = L.slice_(L.reshape(unpack_bits(b, bits), (N, blocks * block_size)), 1, 0, K)
     block = L.arange(K) / block_size if g_idx is None else g_idx
     scale = L.take(L.widened(L.reshape(scales, (N, blocks))), block, 1)
     if zero_points is None:
@@ -203,7 +208,7 @@ def matmul_n_bits(
     else:
         packed = zero_points.dtype == t.UINT8
         rows = L.reshape(zero_points, (N, floor_div(L.product(zero_points.shape), N)))
-        middle = L.take(L.cast(unpacked(rows, bits) if packed else rows, scale.dtype), block, 1)
+        middle = L.take(L.cast(unpack_bits(rows, bits) if packed else rows, scale.dtype), block, 1)
     weights = (L.cast(units, scale.dtype) - middle) * scale
     y = L.cast(L.matmul(L.widened(a), L.swap_axes(weights, 0, 1)), a.dtype)
     return y if bias is None else y + bias
@@ -221,12 +226,12 @@ def gather_block_quantized(
     gather_axis: int = 0,
     quantize_axis: int = 1,
 ) -> Tensor:
-    """Entries of a table that is quantized in blocks along an axis, as real numbers; 0 for indices out of range."""
+    """Gather dequantized entries of a block-quantized table; 0 for indices out of range."""
     axis, by_block = L.normalized_axis(gather_axis, data.rank), L.normalized_axis(quantize_axis, data.rank)
     if data.dtype == t.UINT8:
-        data, middle = unpacked(data, bits), 1 << (bits - 1)
+        data, middle = unpack_bits(data, bits), 1 << (bits - 1)
         if zero_points is not None:
-            zero_points = L.slice_(unpacked(zero_points, bits), -1, 0, scales.shape[-1])
+            zero_points = L.slice_(unpack_bits(zero_points, bits), -1, 0, scales.shape[-1])
     else:
         middle = 0
     size = data.shape[axis]
@@ -235,15 +240,17 @@ def gather_block_quantized(
     inside = (at >= 0) & (at < L.number(size))
     at = L.where(inside, at, 0)
 
-    def beside(parameter: Tensor) -> Tensor:
+    def expand_parameter(parameter: Tensor) -> Tensor:
         block = at / block_size if axis == by_block and block_size else at
-        found = L.take(parameter, L.zeros_like(at) if parameter.shape[axis] == 1 else block, axis)
+        entries = L.take(parameter, L.zeros_like(at) if parameter.shape[axis] == 1 else block, axis)
         if axis == by_block or not block_size:
-            return found
+            return entries
         along = by_block + indices.rank - 1 if by_block > axis else by_block
-        return L.slice_(L.repeat(found, along, block_size), along, 0, data.shape[by_block])
+        return L.slice_(L.repeat(entries, along, block_size), along, 0, data.shape[by_block])
 
-    wide = L.cast(L.take(data, at, axis), t.FLOAT)
-    wide = wide - (middle if zero_points is None else L.cast(beside(zero_points), t.FLOAT))
-    found = L.cast(wide * L.cast(beside(scales), t.FLOAT), scales.dtype)
-    return L.where(L.unsqueeze(inside, [a for a in range(found.rank) if not axis <= a < axis + indices.rank]), found, 0)
+    units = L.cast(L.take(data, at, axis), t.FLOAT)
+    units = units - (middle if zero_points is None else L.cast(expand_parameter(zero_points), t.FLOAT))
+    entries = L.cast(units * L.cast(expand_parameter(scales), t.FLOAT), scales.dtype)
+    return L.where(
+        L.unsqueeze(inside, [a for a in range(entries.rank) if not axis <= a < axis + indices.rank]), entries, 0
+    )

@@ -1,4 +1,4 @@
-"""Words of texts, as the text pipelines of scikit-learn's converter cut them.
+"""Tokenization of strings, as in the text pipelines of scikit-learn's converter.
 
 Source: ONNX Runtime's contrib operators, *Tokenizer*.
 """
@@ -33,7 +33,7 @@ def _types(
     return (TensorType(t.STRING, (*x.shape, unknown_size())),)
 
 
-@host_operator("Tokenizer", since=1, domain="com.microsoft", types=_types, reason="takes and gives strings")
+@host_operator("Tokenizer", since=1, domain="com.microsoft", types=_types, reason="strings are not numbers")
 def tokenizer(
     x: np.ndarray,
     *,
@@ -44,9 +44,9 @@ def tokenizer(
     tokenexp: str = "",
     stopwords: Sequence[str] = (),
 ) -> tuple[np.ndarray]:
-    """Every text cut by separators, or into what an expression finds; rows are filled up with ``pad_value``."""
+    """Split every string by separators or into regex matches; rows are padded with ``pad_value``."""
     if bool(separators) == bool(tokenexp):
-        raise InvalidModelError("Tokenizer needs either separators or tokenexp.")
+        raise InvalidModelError("Tokenizer needs exactly one of `separators` and `tokenexp`.")
     rows = [
         [
             word
@@ -57,10 +57,10 @@ def tokenizer(
     ]
     rows = [[START, *row, END] if mark else row for row in rows]
     longest = max(map(len, rows), default=0)
-    found = np.full((len(rows), longest), pad_value, object)
+    tokens = np.full((len(rows), longest), pad_value, object)
     for i, row in enumerate(rows):
-        found[i, : len(row)] = row
-    return (found.reshape(*x.shape, longest),)
+        tokens[i, : len(row)] = row
+    return (tokens.reshape(*x.shape, longest),)
 
 
 def _words(text: str, separators: Sequence[str], expression: str) -> list[str]:

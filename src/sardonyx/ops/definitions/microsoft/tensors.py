@@ -1,4 +1,4 @@
-"""Forms of standard operators that ONNX Runtime had first or has besides, and a few of its own on tensors.
+"""Tensor operators of ONNX Runtime: early or additional forms of standard ones, and others.
 
 Source: ONNX Runtime's contrib operators, *Pad* to *NGramRepeatBlock*.
 """
@@ -45,18 +45,18 @@ def grid_sample(
 
 @operator("Unique", since=1, domain=DOMAIN)
 def unique(x: Tensor) -> tuple[Tensor, ...]:
-    """Elements in the order of their first occurrence, where each went, and how often it occurs."""
+    """Return elements in the order of their first occurrence, the index of each input in them, and counts."""
     standard = find("", "Unique", 11)
     assert standard is not None
-    values, _, places, counts = standard([x], {"sorted": 0}, opset=11, outputs=4)
-    return values, places, counts  # type: ignore[return-value]
+    values, _, indices, counts = standard([x], {"sorted": 0}, opset=11, outputs=4)
+    return values, indices, counts  # type: ignore[return-value]
 
 
 @operator("Inverse", since=1, domain=DOMAIN)
 def inverse(x: Tensor) -> Tensor:
-    """The inverse of the matrices in the last two axes, by Gauss and Jordan with pivots."""
+    """Return the inverses of the matrices in the last two axes, by Gauss-Jordan elimination with pivots."""
     size = x.shape[-1]
-    L.of_shape(x, (*x.shape[:-2], size, size), "what is inverted")
+    L.of_shape(x, (*x.shape[:-2], size, size), "the input of Inverse")
     wide = L.cast(x, t.FLOAT) if x.dtype in (t.FLOAT16, t.BFLOAT16) else x
     identity = L.cast(L.equal(L.iota(x.shape, x.rank - 1), L.iota(x.shape, x.rank - 2)), wide.dtype)
     rows = L.iota((*x.shape[:-1], 1), x.rank - 2)
@@ -77,22 +77,22 @@ def inverse(x: Tensor) -> Tensor:
 
 
 def _row(x: Tensor, at: Tensor) -> Tensor:
-    """The row of every matrix that ``at`` [..., 1, 1] names, kept as one row."""
+    """Return the row of every matrix that ``at`` [..., 1, 1] selects, kept as one row."""
     return L.gather_elements(x, L.broadcast_to(at, (*at.shape[:-1], x.shape[-1])), -2)
 
 
 @operator("Rfft", since=1, domain=DOMAIN)
 def rfft(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> Tensor:
-    """The onesided transform of real numbers along the last axis, as pairs of real and imaginary part."""
-    _only_what_runs(normalized, onesided, signal_ndim)
+    """Return the one-sided transform of real numbers along the last axis, as (real, imaginary) pairs."""
+    _require_supported(normalized, onesided, signal_ndim)
     pairs = L.fft(_complex(L.concat([L.unsqueeze(x, [-1]), L.unsqueeze(L.zeros_like(x), [-1])], -1)))
     return _pairs(L.slice_(pairs, -1, 0, x.shape[-1] // 2 + 1), x)
 
 
 @operator("Irfft", since=1, domain=DOMAIN)
 def irfft(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> Tensor:
-    """The inverse of ``Rfft``, of an even number of results."""
-    _only_what_runs(normalized, onesided, signal_ndim)
+    """Return the inverse of ``Rfft`` for an even number of results."""
+    _require_supported(normalized, onesided, signal_ndim)
     count = 2 * (x.shape[-2] - 1)
     mirrored = L.reverse(L.slice_(x, -2, 1, x.shape[-2] - 1), [-2]) * L.constant([1.0, -1.0], x.dtype)
     whole = _pairs(L.fft(_complex(L.concat([x, mirrored], -2)), inverse=True), x)
@@ -100,9 +100,11 @@ def irfft(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_ndim: int
     return L.squeeze(L.slice_(whole, -1, 0, 1), [-1]) / scale
 
 
-def _only_what_runs(normalized: int, onesided: int, dimensions: int) -> None:
+def _require_supported(normalized: int, onesided: int, dimensions: int) -> None:
     if normalized or not onesided or dimensions != 1:
-        raise UnsupportedError("only onesided transforms of one axis, not normalized, are defined by ONNX Runtime.")
+        raise UnsupportedError(
+            "expected a one-sided, unnormalized transform of one axis: ONNX Runtime defines no other."
+        )
 
 
 def _complex(pairs: Tensor) -> Tensor:
@@ -124,28 +126,28 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Tensor:
-    """Boxes (y1, x1, y2, x2 as parts of the image) of images, each resized to one size."""
+    """Crop boxes (y1, x1, y2, x2 as fractions of the image) and resize each to one size."""
     if mode not in ("bilinear", "nearest"):
-        raise InvalidModelError(f"there is no mode {mode!r}.", remedy="There are bilinear and nearest.")
+        raise InvalidModelError(f"unknown mode {mode!r}.", remedy="Use 'bilinear' or 'nearest'.")
     rois = L.of_shape(rois, (L.of_rank(rois, 2, "boxes").shape[0], 4), "boxes")
     height, width = L.sizes(crop_size, "the crop size")
     images = L.take(x, batch_indices, 0)
-    ys, rows_inside = _sampled_at(rois, 0, height, x.shape[2], x)
-    xs, columns_inside = _sampled_at(rois, 1, width, x.shape[3], x)
+    ys, rows_inside = _sample_positions(rois, 0, height, x.shape[2], x)
+    xs, columns_inside = _sample_positions(rois, 1, width, x.shape[3], x)
     if mode == "nearest":
-        found = _pixels(images, L.floor(ys + 0.5), L.floor(xs + 0.5))
+        pixels = _pixels(images, L.floor(ys + 0.5), L.floor(xs + 0.5))
     else:
         top, left = L.floor(ys), L.floor(xs)
         down, right = L.unsqueeze(ys - top, [1, 3]), L.unsqueeze(xs - left, [1, 2])
         above = _pixels(images, top, left) * (1 - right) + _pixels(images, top, L.ceil(xs)) * right
         below = _pixels(images, L.ceil(ys), left) * (1 - right) + _pixels(images, L.ceil(ys), L.ceil(xs)) * right
-        found = above * (1 - down) + below * down
+        pixels = above * (1 - down) + below * down
     inside = L.unsqueeze(rows_inside, [1, 3]) & L.unsqueeze(columns_inside, [1, 2])
-    return L.where(inside, found, extrapolation_value)
+    return L.where(inside, pixels, extrapolation_value)
 
 
-def _sampled_at(rois: Tensor, axis: int, count: Size, size: Size, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a box is sampled along an axis, [boxes, count], and whether that is inside of the image."""
+def _sample_positions(rois: Tensor, axis: int, count: Size, size: Size, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sample positions of boxes along an axis, [boxes, count], and which are in the image."""
     low, high = L.slice_(rois, 1, axis, axis + 1), L.slice_(rois, 1, axis + 2, axis + 3)
     last = L.cast(L.size_tensor([size], ()), x.dtype) - 1
     steps = L.cast(L.size_tensor([count], ()), x.dtype) - 1
@@ -155,21 +157,21 @@ def _sampled_at(rois: Tensor, axis: int, count: Size, size: Size, x: Tensor) -> 
 
 
 def _pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The pixels of each image at its rows and columns, [boxes, channels, rows, columns]; the nearest for outside."""
+    """Return each image's pixels at clamped rows and columns, [boxes, channels, rows, columns]."""
     n, c, h, w = images.shape
-    by_row = L.unsqueeze(_within(rows, h), [1, 3])
+    by_row = L.unsqueeze(_clamp(rows, h), [1, 3])
     picked = L.gather_elements(images, L.broadcast_to(by_row, (n, c, rows.shape[1], w)), 2)
-    by_column = L.unsqueeze(_within(columns, w), [1, 2])
+    by_column = L.unsqueeze(_clamp(columns, w), [1, 2])
     return L.gather_elements(picked, L.broadcast_to(by_column, (n, c, rows.shape[1], columns.shape[1])), 3)
 
 
-def _within(at: Tensor, size: Size) -> Tensor:
+def _clamp(at: Tensor, size: Size) -> Tensor:
     return L.clip(L.cast(at, t.INT64), 0, L.size_tensor([size], ()) - 1)
 
 
 @operator("NGramRepeatBlock", since=1, domain=DOMAIN)
 def ngram_repeat_block(input_ids: Tensor, scores: Tensor, *, ngram_size: int) -> Tensor:
-    """Scores of -inf for tokens that would repeat a run of ``ngram_size`` tokens."""
+    """Set the scores of tokens that would repeat a run of ``ngram_size`` tokens to -inf."""
     length = input_ids.shape[1]
     starts = length - ngram_size + 1
     if isinstance(starts, int) and starts <= 0:

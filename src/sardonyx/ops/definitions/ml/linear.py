@@ -1,6 +1,6 @@
 """Linear models.
 
-Source: ONNX-ML, *LinearRegressor*, *LinearClassifier*; the second score of two classes as ONNX Runtime has it.
+Source: ONNX-ML, *LinearRegressor*, *LinearClassifier*; the second score of two classes follows ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.definitions.ml.labels import class_labels
-from sardonyx.ops.definitions.ml.post_transforms import both_classes, transformed
+from sardonyx.ops.definitions.ml.post_transforms import apply_post_transform, expand_binary_score
 from sardonyx.ops.registry import operator
 
 DOMAIN = "ai.onnx.ml"
 
 
 def _scores(x: Tensor, coefficients: Sequence[float], intercepts: Sequence[float], count: int) -> Tensor:
-    """``x`` times the transposed coefficients, [N, count]."""
+    """Return ``x`` times the transposed coefficients, [N, count]."""
     rows = L.cast(x if x.rank > 1 else L.unsqueeze(x, [0]), t.FLOAT)
     if len(coefficients) % count:
-        raise InvalidModelError(f"{len(coefficients)} coefficients are no rows for {count} results.")
+        raise InvalidModelError(
+            f"expected a number of coefficients that is a multiple of {count}, got {len(coefficients)}."
+        )
     weights = L.reshape(L.constant(list(coefficients), t.FLOAT), (count, len(coefficients) // count))
     scores = L.matmul(rows, L.permute(weights, [1, 0]))
     return scores + L.constant(list(intercepts), t.FLOAT) if intercepts else scores
@@ -37,7 +39,7 @@ def linear_regressor(
     targets: int = 1,
     post_transform: str = "NONE",
 ) -> Tensor:
-    return transformed(_scores(x, coefficients, intercepts, targets), post_transform)
+    return apply_post_transform(_scores(x, coefficients, intercepts, targets), post_transform)
 
 
 @operator("LinearClassifier", since=1, domain=DOMAIN)
@@ -56,5 +58,5 @@ def linear_classifier(
     scores = _scores(x, coefficients, intercepts, count)
     if count == 1 and labels.shape[0] == 2:
         chosen = L.cast(L.squeeze(scores, [1]) > 0, t.INT64)
-        return L.take(labels, chosen, 0), both_classes(scores, post_transform, probability=False)
-    return L.take(labels, L.argmax(scores, -1), 0), transformed(scores, post_transform)
+        return L.take(labels, chosen, 0), expand_binary_score(scores, post_transform, probability=False)
+    return L.take(labels, L.argmax(scores, -1), 0), apply_post_transform(scores, post_transform)

@@ -1,7 +1,7 @@
-"""What scores become before they leave a classifier or regressor, and how one score of two classes becomes two.
+"""Post-transforms of classifier and regressor scores, and the expansion of a binary score to two.
 
-Source: ``post_transform`` of the ONNX-ML operators. Two things it leaves open are as ONNX Runtime has them: the second
-score of a binary classifier, and the inverse of the error function in ``PROBIT`` (Winitzki's approximation).
+Source: ``post_transform`` of the ONNX-ML operators. Two cases that the standard leaves open follow ONNX Runtime: the
+second score of a binary classifier, and the inverse error function in ``PROBIT`` (Winitzki's approximation).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sardonyx.errors import InvalidModelError
 NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-def transformed(scores: Tensor, kind: str) -> Tensor:
-    """Scores [N, classes] after the transform.
+def apply_post_transform(scores: Tensor, kind: str) -> Tensor:
+    """Apply a post-transform to scores [N, classes].
 
     Raises:
-        InvalidModelError: There is no such transform.
+        InvalidModelError: The transform is unknown.
     """
     match kind:
         case "NONE":
@@ -32,14 +32,14 @@ def transformed(scores: Tensor, kind: str) -> Tensor:
             return _softmax_of_nonzero(scores)
         case "PROBIT":
             return _probit(scores)
-    raise InvalidModelError(f"there is no post_transform {kind!r}.", remedy=f"There are {', '.join(NAMES)}.")
+    raise InvalidModelError(f"unknown post_transform {kind!r}.", remedy=f"Use one of {', '.join(NAMES)}.")
 
 
 def _softmax_of_nonzero(x: Tensor) -> Tensor:
-    """The softmax in which a score of 0 stays 0."""
-    there = L.not_equal(x, 0)
+    """Return the softmax over nonzero scores; a score of 0 stays 0."""
+    nonzero = L.not_equal(x, 0)
     largest = L.reduce_max(x, [-1], keepdims=True)
-    e = L.where(there, L.exp(x - largest), 0)
+    e = L.where(nonzero, L.exp(x - largest), 0)
     total = L.reduce_sum(e, [-1], keepdims=True)
     return e / L.where(L.equal(total, 0), 1, total)
 
@@ -51,13 +51,14 @@ def _probit(x: Tensor) -> Tensor:
     return math.sqrt(2) * L.sign(y) * L.sqrt(L.sqrt(v * v - log / 0.147) - v)
 
 
-def both_classes(score: Tensor, kind: str, *, probability: bool) -> Tensor:
-    """Scores [N, 2] of a classifier of two classes that computes one, [N, 1], for the second class.
+def expand_binary_score(score: Tensor, kind: str, *, probability: bool) -> Tensor:
+    """Return the scores [N, 2] of a binary classifier from the score [N, 1] of its second class.
 
     Args:
         score: The score of the second class.
         kind: The transform.
-        probability: Whether the score is one, so that the first class has what is left of 1; else it has the negative.
+        probability: True if the score is a probability, so that the first class gets one minus the score; otherwise
+            the first class gets the negated score.
     """
     if kind == "PROBIT":
         return _probit(score)

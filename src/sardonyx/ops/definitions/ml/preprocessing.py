@@ -1,4 +1,4 @@
-"""Features made ready: scaled, normalized, imputed, compared, selected, joined.
+"""Feature preprocessing: scale, normalize, impute, binarize, select, concatenate.
 
 Source: ONNX-ML, *Scaler*, *Normalizer*, *Imputer*, *Binarizer*, *ArrayFeatureExtractor*, *FeatureVectorizer*.
 """
@@ -25,7 +25,7 @@ def scaler(x: Tensor, *, offset: Sequence[float] = (0.0,), scale: Sequence[float
 
 @operator("Normalizer", since=1, domain=DOMAIN)
 def normalizer(x: Tensor, *, norm: str = "MAX") -> Tensor:
-    """Rows over their norm; a row of norm 0 stays as it is."""
+    """Divide rows by their norm; a row of norm 0 is unchanged."""
     rows = L.cast(x, t.FLOAT)
     match norm:
         case "MAX":
@@ -35,7 +35,7 @@ def normalizer(x: Tensor, *, norm: str = "MAX") -> Tensor:
         case "L2":
             size = L.sqrt(L.reduce_sum(rows * rows, [-1], keepdims=True))
         case _:
-            raise InvalidModelError(f"there is no norm {norm!r}.", remedy="There are MAX, L1 and L2.")
+            raise InvalidModelError(f"unknown norm {norm!r}.", remedy="Use 'MAX', 'L1' or 'L2'.")
     return rows / L.where(L.equal(size, 0), 1, size)
 
 
@@ -61,21 +61,21 @@ def binarizer(x: Tensor, *, threshold: float = 0.0) -> Tensor:
 
 @operator("ArrayFeatureExtractor", since=1, domain=DOMAIN)
 def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
-    """Entries of the last axis; one row stays a row."""
-    found = L.take(x, L.reshape(indices, (L.product(indices.shape),)), -1)
-    return L.unsqueeze(found, [0]) if x.rank == 1 else found
+    """Select entries of the last axis; one row stays a row."""
+    entries = L.take(x, L.reshape(indices, (L.product(indices.shape),)), -1)
+    return L.unsqueeze(entries, [0]) if x.rank == 1 else entries
 
 
 @operator("FeatureVectorizer", since=1, domain=DOMAIN)
 def feature_vectorizer(*xs: Tensor, inputdimensions: Sequence[int] = ()) -> Tensor:
-    """Rows of all inputs end to end; of each, as many entries as ``inputdimensions`` says."""
+    """Concatenate the rows of all inputs, cropped or zero-padded to ``inputdimensions`` entries."""
     rows = [L.cast(L.flatten_to(x, 1) if x.rank > 1 else L.unsqueeze(x, [0]), t.FLOAT) for x in xs]
     widths: Sequence[int | None] = inputdimensions or [None] * len(rows)
-    return L.concat([_wide(row, width) for row, width in zip(rows, widths, strict=True)], -1)
+    return L.concat([_resize_row(row, width) for row, width in zip(rows, widths, strict=True)], -1)
 
 
-def _wide(row: Tensor, width: int | None) -> Tensor:
-    """The first entries of every row, filled up with zeros."""
+def _resize_row(row: Tensor, width: int | None) -> Tensor:
+    """Crop or zero-pad rows to a width."""
     if width is None or row.shape[1] == width:
         return row
     return L.pad(row, [0, 0], [0, width - row.shape[1]])

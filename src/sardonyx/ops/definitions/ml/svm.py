@@ -1,7 +1,7 @@
 """Support vector machines.
 
 Source: ONNX-ML, *SVMRegressor*, *SVMClassifier*; LIBSVM's voting of class pairs and coupling of their probabilities
-(Wu, Lin and Weng, 2004, second method), as ONNX Runtime has them.
+(Wu, Lin and Weng, 2004, second method), as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.definitions.ml.labels import class_labels
-from sardonyx.ops.definitions.ml.post_transforms import both_classes, transformed
+from sardonyx.ops.definitions.ml.post_transforms import apply_post_transform, expand_binary_score
 from sardonyx.ops.registry import operator
 
 DOMAIN = "ai.onnx.ml"
-ROUNDS = 100
-"""Most rounds of the coupling of probabilities, as LIBSVM has it."""
-LEAST = 1e-7
-"""The least probability of a pair."""
+MAX_ITERATIONS = 100
+"""Most iterations of the probability coupling, as in LIBSVM."""
+MIN_PROBABILITY = 1e-7
+"""Lower bound of the probability of a pair."""
 
 
 def _kernel(x: Tensor, vectors: Tensor, kind: str, params: Sequence[float]) -> Tensor:
-    """The kernel of every row with every vector: [N, V]."""
+    """Return the kernel of every row with every vector, [N, V]."""
     gamma, coef0, degree = [*params, *(0.0,) * 3][:3]
     if kind == "RBF":
-        apart = L.unsqueeze(x, [1]) - L.unsqueeze(vectors, [0])
-        return L.exp(-gamma * L.reduce_sum(apart * apart, [-1]))
+        difference = L.unsqueeze(x, [1]) - L.unsqueeze(vectors, [0])
+        return L.exp(-gamma * L.reduce_sum(difference * difference, [-1]))
     dot = L.matmul(x, L.permute(vectors, [1, 0]))
     match kind:
         case "LINEAR":
@@ -37,12 +37,12 @@ def _kernel(x: Tensor, vectors: Tensor, kind: str, params: Sequence[float]) -> T
             return (gamma * dot + coef0) ** degree
         case "SIGMOID":
             return L.tanh(gamma * dot + coef0)
-    raise InvalidModelError(f"there is no kernel {kind!r}.", remedy="There are LINEAR, POLY, RBF and SIGMOID.")
+    raise InvalidModelError(f"unknown kernel_type {kind!r}.", remedy="Use 'LINEAR', 'POLY', 'RBF' or 'SIGMOID'.")
 
 
 def _rows(values: Sequence[float], count: int, what: str) -> Tensor:
     if count <= 0 or len(values) % count:
-        raise InvalidModelError(f"{len(values)} {what} are no {count} rows.")
+        raise InvalidModelError(f"expected {count} rows of {what}, got {len(values)} numbers.")
     return L.reshape(L.constant(list(values), t.FLOAT), (count, len(values) // count))
 
 
@@ -70,7 +70,7 @@ def svm_regressor(
     total = L.matmul(kernel, L.unsqueeze(weights, [-1])) + rho[0]
     if one_class:
         return L.where(total > 0, L.constant(1.0, t.FLOAT), -1.0)
-    return transformed(total, post_transform)
+    return apply_post_transform(total, post_transform)
 
 
 @operator("SVMClassifier", since=1, domain=DOMAIN)
@@ -94,22 +94,24 @@ def svm_classifier(
     if not vectors_per_class:
         weights = _rows(coefficients, classes, "coefficients")
         scores = _kernel(rows, weights, "LINEAR", ()) + (rho[0] if rho else 0.0)
-        return L.take(labels, L.argmax(scores, -1), 0), transformed(scores, post_transform)
+        return L.take(labels, L.argmax(scores, -1), 0), apply_post_transform(scores, post_transform)
     count = sum(vectors_per_class)
     kernel = _kernel(rows, _rows(support_vectors, count, "support vectors"), kernel_type, kernel_params)
     pairs = _decisions(kernel, _rows(coefficients, max(classes - 1, 1), "coefficients"), vectors_per_class, rho)
     votes = L.argmax(_votes(pairs, classes), -1)
     if prob_a:
-        chances = _coupled(_pair_chances(pairs, prob_a, prob_b, classes), classes)
-        return L.take(labels, votes, 0), transformed(chances, post_transform)
+        chances = _couple(_pair_probabilities(pairs, prob_a, prob_b, classes), classes)
+        return L.take(labels, votes, 0), apply_post_transform(chances, post_transform)
     if classes == 2:
-        both = both_classes(L.unsqueeze(pairs[0], [-1]), post_transform, probability=post_transform != "NONE")
+        both = expand_binary_score(L.unsqueeze(pairs[0], [-1]), post_transform, probability=post_transform != "NONE")
         return L.take(labels, votes, 0), both
-    return L.take(labels, votes, 0), transformed(L.concat([L.unsqueeze(d, [-1]) for d in pairs], -1), post_transform)
+    return L.take(labels, votes, 0), apply_post_transform(
+        L.concat([L.unsqueeze(d, [-1]) for d in pairs], -1), post_transform
+    )
 
 
 def _decisions(kernel: Tensor, coefficients: Tensor, per_class: Sequence[int], rho: Sequence[float]) -> list[Tensor]:
-    """The decision [N] of every pair of classes i < j, in order."""
+    """Return the decision value [N] of every pair of classes i < j, in order."""
     starts = [sum(per_class[:i]) for i in range(len(per_class))]
 
     def part(row: int, of: int) -> Tensor:
@@ -119,36 +121,38 @@ def _decisions(kernel: Tensor, coefficients: Tensor, per_class: Sequence[int], r
 
     pairs = [(i, j) for i in range(len(per_class)) for j in range(i + 1, len(per_class))]
     if len(rho) != len(pairs):
-        raise InvalidModelError(f"there are {len(pairs)} pairs of classes, and {len(rho)} values of rho.")
+        raise InvalidModelError(f"expected {len(pairs)} values in `rho`, one for each pair of classes, got {len(rho)}.")
     return [part(j - 1, i) + part(i, j) + rho[at] for at, (i, j) in enumerate(pairs)]
 
 
 def _votes(pairs: Sequence[Tensor], classes: int) -> Tensor:
-    """How many pairs each class wins, [N, classes]."""
+    """Return the number of pairs that each class wins, [N, classes]."""
     won = [L.full_like(L.cast(pairs[0], t.INT64), 0)] * classes
     at = iter(pairs)
     for i in range(classes):
         for j in range(i + 1, classes):
             first = L.cast(next(at) > 0, t.INT64)
             won[i], won[j] = won[i] + first, won[j] + (1 - first)
-    return L.concat([L.unsqueeze(each, [-1]) for each in won], -1)
+    return L.concat([L.unsqueeze(count, [-1]) for count in won], -1)
 
 
-def _pair_chances(pairs: Sequence[Tensor], a: Sequence[float], b: Sequence[float], classes: int) -> list[list[Tensor]]:
-    """The probability of class i in the pair with class j."""
+def _pair_probabilities(
+    pairs: Sequence[Tensor], a: Sequence[float], b: Sequence[float], classes: int
+) -> list[list[Tensor]]:
+    """Return the probability of class i in the pair with class j."""
     half = L.full_like(pairs[0], 0.5)
     table = [[half] * classes for _ in range(classes)]
     at = 0
     for i in range(classes):
         for j in range(i + 1, classes):
-            chance = L.clip(1 - L.sigmoid(pairs[at] * a[at] + b[at]), LEAST, 1 - LEAST)
+            chance = L.clip(1 - L.sigmoid(pairs[at] * a[at] + b[at]), MIN_PROBABILITY, 1 - MIN_PROBABILITY)
             table[i][j], table[j][i] = chance, 1 - chance
             at += 1
     return table
 
 
-def _coupled(r: list[list[Tensor]], classes: int) -> Tensor:
-    """One probability a class, [N, classes], from those of the pairs."""
+def _couple(r: list[list[Tensor]], classes: int) -> Tensor:
+    """Couple pairwise probabilities to one probability for each class, [N, classes]."""
     q = [[-r[j][i] * r[i][j] for j in range(classes)] for i in range(classes)]
     for i in range(classes):
         others = [r[j][i] * r[j][i] for j in range(classes) if j != i]
@@ -158,20 +162,20 @@ def _coupled(r: list[list[Tensor]], classes: int) -> Tensor:
     def improved(i: Tensor, *p: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         qp = [_dot(row, p) for row in q]
         total = _dot(qp, p)
-        worst = L.maximum(*[L.abs_(each - total) for each in qp])
-        going = worst >= 0.005 / classes
+        worst = L.maximum(*[L.abs_(value - total) for value in qp])
+        running = worst >= 0.005 / classes
         chances = list(p)
         for k in range(classes):
             change = (total - qp[k]) / q[k][k]
             chances[k] = chances[k] + change
             scale = 1 + change
             total = (total + change * (change * q[k][k] + 2 * qp[k])) / scale / scale
-            qp = [(each + change * q[k][j]) / scale for j, each in enumerate(qp)]
+            qp = [(value + change * q[k][j]) / scale for j, value in enumerate(qp)]
             chances = [chance / scale for chance in chances]
-        return L.any_of(going), [L.where(going, new, old) for new, old in zip(chances, p, strict=True)], []
+        return L.any_of(running), [L.where(running, new, old) for new, old in zip(chances, p, strict=True)], []
 
-    final, _ = L.loop(L.constant(ROUNDS, t.INT64), None, start, improved)
-    return L.concat([L.unsqueeze(each, [-1]) for each in final], -1)
+    final, _ = L.loop(L.constant(MAX_ITERATIONS, t.INT64), None, start, improved)
+    return L.concat([L.unsqueeze(chance, [-1]) for chance in final], -1)
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:

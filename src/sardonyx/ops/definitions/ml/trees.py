@@ -1,9 +1,9 @@
 """Tree ensembles: all trees step down together, then the weights of the leaves reached are summed.
 
-What is told of nodes are arrays (:mod:`.tree_tables`), and nothing goes node by node.
+Facts about nodes are arrays (:mod:`.tree_tables`), and no Python loop visits each node.
 
-Source: ONNX-ML, *TreeEnsemble*, *TreeEnsembleRegressor*, *TreeEnsembleClassifier*. How one score of two classes becomes
-a label and two scores is as ONNX Runtime has it: the standard leaves it open.
+Source: ONNX-ML, *TreeEnsemble*, *TreeEnsembleRegressor*, *TreeEnsembleClassifier*. The label and the two scores of a
+binary classifier with one score follow ONNX Runtime: the standard leaves them open.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError
 from sardonyx.ops.definitions.ml.labels import class_labels
-from sardonyx.ops.definitions.ml.post_transforms import NAMES, both_classes, transformed
+from sardonyx.ops.definitions.ml.post_transforms import NAMES, apply_post_transform, expand_binary_score
 from sardonyx.ops.definitions.ml.tree_tables import (
     MEMBER,
     MODES,
     Trees,
     codes,
     columns_of,
+    count_table,
     depth_of,
-    given_table,
     ids,
     leaf_table,
     numbers,
@@ -34,7 +34,7 @@ from sardonyx.ops.definitions.ml.tree_tables import (
     require_targets,
     set_tables,
     trees_by_id,
-    trees_by_place,
+    trees_by_position,
 )
 from sardonyx.ops.registry import operator
 
@@ -43,10 +43,12 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 class Tables(NamedTuple):
-    """The tables of an ensemble as tensors: one entry a node, but for ``roots`` and ``members``; see :class:`Trees`.
+    """Tables of an ensemble as tensors, one entry per node but for ``roots`` and ``members``.
 
-    ``members`` has a row for every ``BRANCH_MEMBER`` node, filled up with NaN; ``sets`` is the row of a node, and has
-    one entry where there are no such nodes.
+    The fields are those of :class:`Trees`.
+
+    ``members`` has a row for every ``BRANCH_MEMBER`` node, padded with NaN; ``sets`` is the row of a node, and has one
+    entry if no such node exists.
     """
 
     roots: Tensor
@@ -62,12 +64,12 @@ class Tables(NamedTuple):
 
 
 def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) -> Tensor:
-    """The aggregated weights [N, targets].
+    """Return the aggregated weights [N, targets].
 
-    A sum is a function by the name of ``tree_sum``, of the rows and :class:`Tables`.
+    A sum is a call of a function named ``tree_sum`` of the rows and :class:`Tables`, which the compiler recognizes.
 
     Raises:
-        InvalidModelError: The trees are none: a child or a target that does not exist, a cycle.
+        InvalidModelError: The trees are invalid: a missing child or target, or a cycle.
     """
     steps = depth_of(trees)
     table = L.constant(leaf_table(trees, targets), dtype)
@@ -88,34 +90,34 @@ def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) 
         return _extreme(
             _leaves(x, trees, tables, steps),
             table,
-            L.constant(given_table(trees, targets), t.INT32),
+            L.constant(count_table(trees, targets), t.INT32),
             aggregate == "MIN",
         )
 
-    def summed(x: Tensor, *tables: Tensor) -> list[Tensor]:
+    def sum_trees(x: Tensor, *tables: Tensor) -> list[Tensor]:
         columns = Tables(*tables)
-        at = _leaves(x, trees, columns, steps)
+        leaves = _leaves(x, trees, columns, steps)
 
         def tree(i: Tensor, total: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
-            return None, [total + L.take(columns.weights, L.take(at, i, 1), 0)], []
+            return None, [total + L.take(columns.weights, L.take(leaves, i, 1), 0)], []
 
         start = L.full((x.shape[0], targets), 0, dtype)
         (total,), _ = L.loop(L.constant(len(trees.roots), t.INT64), None, [start], tree)
         return [total]
 
-    (total,) = L.call("tree_sum", summed, [x, *tables])
+    (total,) = L.call("tree_sum", sum_trees, [x, *tables])
     assert isinstance(total, Tensor)
     return total / len(trees.roots) if aggregate == "AVERAGE" else total
 
 
-def _extreme(at: Tensor, table: Tensor, given: Tensor, least: bool) -> Tensor:
-    """The least or the greatest of the weights given to each target; 0 where none is."""
+def _extreme(at: Tensor, table: Tensor, counts: Tensor, least: bool) -> Tensor:
+    """Return the minimum or maximum of the weights of each target; 0 for a target without weights."""
 
     def tree(i: Tensor, best: Tensor, count: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
         leaf = L.take(at, i, 1)
-        weight, there = L.take(table, leaf, 0), L.take(given, leaf, 0)
-        joined = (L.minimum if least else L.maximum)(best, weight)
-        return None, [L.where(there > 0, joined, best), count + there], []
+        weight, present = L.take(table, leaf, 0), L.take(counts, leaf, 0)
+        extreme = (L.minimum if least else L.maximum)(best, weight)
+        return None, [L.where(present > 0, extreme, best), count + present], []
 
     shape = (at.shape[0], table.shape[1])
     start = L.full(shape, L.constant(math.inf if least else -math.inf, table.dtype), table.dtype)
@@ -124,24 +126,24 @@ def _extreme(at: Tensor, table: Tensor, given: Tensor, least: bool) -> Tensor:
 
 
 def _leaves(x: Tensor, trees: Trees, tables: Tables, steps: int) -> Tensor:
-    """The leaf that every row reaches in every tree, [N, trees]."""
+    """Return the leaf that every row reaches in every tree, [N, trees]."""
 
     def step(i: Tensor, node: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
         value = L.gather_elements(x, L.take(tables.features, node, 0), 1)
         split, mode = L.take(tables.splits, node, 0), L.take(tables.modes, node, 0)
-        holds = L.is_nan(value) & L.take(tables.missing, node, 0)
+        goes_yes = L.is_nan(value) & L.take(tables.missing, node, 0)
         for code in codes(trees):
-            found = _member(value, node, tables) if code == MEMBER else _compared(code, value, split)
-            holds = holds | (L.equal(mode, code) & found)
-        return None, [L.where(holds, L.take(tables.yes, node, 0), L.take(tables.no, node, 0))], []
+            is_true = _is_member(value, node, tables) if code == MEMBER else _compare(code, value, split)
+            goes_yes = goes_yes | (L.equal(mode, code) & is_true)
+        return None, [L.where(goes_yes, L.take(tables.yes, node, 0), L.take(tables.no, node, 0))], []
 
     start = L.broadcast_to(tables.roots, (x.shape[0], len(trees.roots)))
     final, _ = L.loop(L.constant(steps, t.INT64), None, [start], step)
-    at: Tensor = final[0]
-    return at
+    leaves: Tensor = final[0]
+    return leaves
 
 
-def _compared(code: int, value: Tensor, split: Tensor) -> Tensor:
+def _compare(code: int, value: Tensor, split: Tensor) -> Tensor:
     match MODES[code]:
         case "BRANCH_LEQ":
             return value <= split
@@ -156,7 +158,7 @@ def _compared(code: int, value: Tensor, split: Tensor) -> Tensor:
     return L.not_equal(value, split)
 
 
-def _member(value: Tensor, node: Tensor, tables: Tables) -> Tensor:
+def _is_member(value: Tensor, node: Tensor, tables: Tables) -> Tensor:
     members = L.take(tables.members, L.take(tables.sets, node, 0), 0)
     return L.any_of(L.equal(L.unsqueeze(value, [-1]), members), [-1])
 
@@ -165,7 +167,7 @@ def _member(value: Tensor, node: Tensor, tables: Tables) -> Tensor:
 
 
 def _features(x: Tensor) -> Tensor:
-    """Rows of features, as floating-point numbers."""
+    """Return rows of features as floating-point numbers."""
     rows = x if x.rank > 1 else L.unsqueeze(x, [0])
     return rows if t.is_float(rows.dtype) else L.cast(rows, t.FLOAT)
 
@@ -197,11 +199,11 @@ def tree_ensemble_regressor(
     target_weights_as_tensor: Tensor | None = None,
 ) -> Tensor:
     rows = _features(x)
-    given = numbers(target_weights, target_weights_as_tensor)
+    values = numbers(target_weights, target_weights_as_tensor)
     require_one_length(
-        target_treeids=target_treeids, target_nodeids=target_nodeids, target_ids=target_ids, target_weights=given
+        target_treeids=target_treeids, target_nodeids=target_nodeids, target_ids=target_ids, target_weights=values
     )
-    weights = ids(target_treeids), ids(target_nodeids), ids(target_ids), given
+    weights = ids(target_treeids), ids(target_nodeids), ids(target_ids), values
     require_targets(weights[2], n_targets)
     columns = columns_of(
         nodes_treeids, nodes_nodeids, nodes_featureids, numbers(nodes_values, nodes_values_as_tensor), nodes_modes,
@@ -210,14 +212,12 @@ def tree_ensemble_regressor(
     total = scores(rows, trees_by_id(columns), n_targets, _aggregate(aggregate_function), rows.dtype)
     base = numbers(base_values, base_values_as_tensor)
     total = total + L.constant(base, rows.dtype) if base.size else total
-    return transformed(L.cast(total, t.FLOAT), post_transform)
+    return apply_post_transform(L.cast(total, t.FLOAT), post_transform)
 
 
 def _aggregate(name: str) -> str:
     if name not in AGGREGATES:
-        raise InvalidModelError(
-            f"there is no aggregate_function {name!r}.", remedy=f"There are {', '.join(AGGREGATES)}."
-        )
+        raise InvalidModelError(f"unknown aggregate_function {name!r}.", remedy=f"Use one of {', '.join(AGGREGATES)}.")
     return name
 
 
@@ -249,11 +249,11 @@ def tree_ensemble_classifier(
 ) -> tuple[Tensor, Tensor]:
     rows, labels = _features(x), class_labels(classlabels_int64s, classlabels_strings)
     classes = len(classlabels_int64s) or len(classlabels_strings)
-    given = numbers(class_weights, class_weights_as_tensor)
+    values = numbers(class_weights, class_weights_as_tensor)
     require_one_length(
-        class_treeids=class_treeids, class_nodeids=class_nodeids, class_ids=class_ids, class_weights=given
+        class_treeids=class_treeids, class_nodeids=class_nodeids, class_ids=class_ids, class_weights=values
     )
-    weights = ids(class_treeids), ids(class_nodeids), ids(class_ids), given
+    weights = ids(class_treeids), ids(class_nodeids), ids(class_ids), values
     require_targets(weights[2], classes)
     columns = columns_of(
         nodes_treeids, nodes_nodeids, nodes_featureids, numbers(nodes_values, nodes_values_as_tensor), nodes_modes,
@@ -265,12 +265,12 @@ def tree_ensemble_classifier(
     if classes == 2 and len(used) == 1:
         one = L.slice_(total, 1, used[0], used[0] + 1)
         one = one + L.constant(base[-1], rows.dtype) if base.size else one
-        positive = bool((given >= 0).all() and (base >= 0).all())
+        positive = bool((values >= 0).all() and (base >= 0).all())
         chosen = L.cast(L.squeeze(one, [1]) > (0.5 if positive else 0), t.INT64)
-        both = both_classes(L.cast(one, t.FLOAT), post_transform, probability=positive)
+        both = expand_binary_score(L.cast(one, t.FLOAT), post_transform, probability=positive)
         return L.take(labels, chosen, 0), both
     total = total + L.constant(base, rows.dtype) if base.size else total
-    return L.take(labels, L.argmax(total, -1), 0), transformed(L.cast(total, t.FLOAT), post_transform)
+    return L.take(labels, L.argmax(total, -1), 0), apply_post_transform(L.cast(total, t.FLOAT), post_transform)
 
 
 # The encoding of version 5.
@@ -298,12 +298,12 @@ def tree_ensemble(
     post_transform: int = 0,
 ) -> Tensor:
     if not 0 <= aggregate_function < len(AGGREGATES) or not 0 <= post_transform < len(NAMES):
-        raise InvalidModelError(f"there is no aggregate {aggregate_function} or post_transform {post_transform}.")
-    trees = trees_by_place(
+        raise InvalidModelError(f"unknown aggregate_function {aggregate_function} or post_transform {post_transform}.")
+    trees = trees_by_position(
         tree_roots, nodes_modes.known.ravel(), nodes_splits.known.ravel(), nodes_featureids, nodes_truenodeids,
         nodes_trueleafs, nodes_falsenodeids, nodes_falseleafs, nodes_missing_value_tracks_true, leaf_targetids,
         leaf_weights.known.ravel(), () if membership_values is None else membership_values.known.ravel().tolist(),
         n_targets,
     )  # fmt: skip
     total = scores(x, trees, n_targets, AGGREGATES[aggregate_function], x.dtype)
-    return transformed(total, ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[post_transform])
+    return apply_post_transform(total, ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[post_transform])
