@@ -246,7 +246,8 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(function: str, *arguments: object) -> subprocess.Popen[bytes]:
-    script = f"import sys; sys.path.insert(0, sys.argv[1]); import test_artifact_store; test_artifact_store.{function}(*sys.argv[2:])"
+    imports = "import sys; sys.path.insert(0, sys.argv[1]); import test_artifact_store"
+    script = f"{imports}; test_artifact_store.{function}(*sys.argv[2:])"
     return subprocess.Popen([sys.executable, "-c", script, str(Path(__file__).parent), *map(str, arguments)])
 
 

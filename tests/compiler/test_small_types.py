@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.core.programs import computed
 
-from sardonyx.compiler.codegen.load_store import SMALL_DTYPES
+from sardonyx.compiler.analysis.element_types import SMALL_DTYPES
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core.eval.trace import trace

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.signals import INTERRUPTS
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Context
 from sardonyx.compiler.call.host_epilogue import Tailed, tail_of
 from sardonyx.compiler.call.native_entry import Entry, Input, Word, again_entry, call_entry, output
-from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.plan.segments import Segment
 from sardonyx.compiler.program import Program

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
-from sardonyx.compiler.codegen.element_reader import ELEMENTWISE
 from sardonyx.compiler.lower.launch import Launch, Prepared, Relaid, Stage, every
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.schedule.convolution_choice import choice
-from sardonyx.compiler.schedule.fusion import Group
+from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.dim import Size, ceil_div, evaluate
 from sardonyx.core.ir.graph import CLOSED, Value
 from sardonyx.core.ir.types import TensorType

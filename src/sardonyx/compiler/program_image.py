@@ -22,7 +22,7 @@ from sardonyx.compiler.analysis.shape_stable_loops import Settling
 from sardonyx.compiler.llvm.elf_loader import Code
 from sardonyx.compiler.lower.launch import FAULT, Body, Buffer, Count, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.plan.segments import Outline, Segment, Step
-from sardonyx.compiler.schedule.fusion import Group
+from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.alignment import ALIGNMENT
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.dim.record import from_record, record

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.compiler.elementwise import TARGETS, Elementwise
 
+from sardonyx.compiler.analysis.element_types import DTYPES, SMALL_DTYPES
 from sardonyx.compiler.codegen import elementwise, load_store, minifloats
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.core.ir import types as t
@@ -43,7 +44,7 @@ BYTES = tuple(minifloats.FORMATS)
 CASES = [
     (name, dtype)
     for name in sorted(ELEMENTWISE - {"convert", "bitcast"})
-    for dtype in load_store.DTYPES
+    for dtype in DTYPES
     if dtype != DType.FLOAT8E8M0 and accepted(name, dtype) and (dtype not in BYTES or name in FEW)
 ]
 
@@ -209,12 +210,9 @@ def test_without_a_status_what_can_fail_is_refused() -> None:
 ENDS = {t.FLOAT, t.DOUBLE, t.FLOAT16, t.INT32, t.UINT8}
 PAIRS = [
     (a, b)
-    for a in load_store.DTYPES
-    for b in load_store.DTYPES
-    if a == b
-    or not {a, b} & load_store.SMALL_DTYPES
-    or (a in load_store.SMALL_DTYPES and b in ENDS)
-    or (a in ENDS and b in load_store.SMALL_DTYPES)
+    for a in DTYPES
+    for b in DTYPES
+    if a == b or not {a, b} & SMALL_DTYPES or (a in SMALL_DTYPES and b in ENDS) or (a in ENDS and b in SMALL_DTYPES)
 ]
 """Every conversion among the common element types; the small ones to and from some of those."""
 
@@ -274,7 +272,7 @@ def test_a_conversion_to_a_short_float_rounds_in_registers_too() -> None:
     np.testing.assert_array_equal(Elementwise(body, [t.FLOAT], t.FLOAT)(x), [1.0, np.inf])
 
 
-SAME_WIDTH = [(a, b) for a, b in PAIRS if a.bitwidth == b.bitwidth and (a != b or a in load_store.SMALL_DTYPES)]
+SAME_WIDTH = [(a, b) for a, b in PAIRS if a.bitwidth == b.bitwidth and (a != b or a in SMALL_DTYPES)]
 
 
 @pytest.mark.parametrize("source, result", SAME_WIDTH, ids=[f"{a.name}-{b.name}" for a, b in SAME_WIDTH])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.compiler.elementwise import TARGETS, Elementwise
 
+from sardonyx.compiler.analysis.element_types import DTYPES
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.llvm.object_code import LoadedCode, compiled, module_text
@@ -54,7 +55,7 @@ STEPS = [(1, 1), (1, -1), (-1, 1), (2, 1), (1, 2), (3, -2), (-2, 3), (0, 1)]
 
 CASES = [
     (dtype, target)
-    for dtype in load_store.DTYPES
+    for dtype in DTYPES
     for target in TARGETS[: 1 if load_store.memory_type(dtype) == "i8" and dtype not in (t.BOOL, t.INT8) else None]
 ]
 """All element types; those that are bytes in memory are much alike there."""
@@ -71,7 +72,7 @@ def test_every_step_both_ways(dtype: DType, target: str, masked: bool) -> None:
         np.testing.assert_array_equal(found, wanted, err_msg=f"steps {into}, {out}")
 
 
-@pytest.mark.parametrize("dtype", load_store.DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_one_lane_is_a_scalar(dtype: DType) -> None:
     (found,) = moved(dtype, TARGETS[0], [(1, 1)], False, lanes=1)
     wanted = np.full(ROOM, 1, numpy_dtype(dtype))

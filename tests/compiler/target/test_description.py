@@ -17,6 +17,7 @@ from tests.compiler.elementwise import TARGETS as HERE
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
+from sardonyx.compiler.analysis.element_types import DTYPES
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.llvm.object_code import assembly, module_text
@@ -123,7 +124,7 @@ def test_code_for_lesser_machines_computes_what_the_interpreter_does(target: str
 def test_loads_and_stores_of_every_type_call_nothing(target: str, lanes: str) -> None:
     kernel = Kernel(NAMED[target])
     e = kernel.emitter
-    for dtype in load_store.DTYPES:
+    for dtype in DTYPES:
         width = 1 if lanes == "one" else NAMED[target].lanes(32)
         source, result = kernel.buffer(), kernel.buffer()
         value = load_store.load(e, dtype, source, Index("%first", 1), width)

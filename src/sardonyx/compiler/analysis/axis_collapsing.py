@@ -9,8 +9,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Iterator
 
-from sardonyx.compiler.analysis.strided_views import common_factors, factor_groups, may_repeat, repeats_one, shape_of
-from sardonyx.compiler.codegen.element_reader import Memory, is_elementwise
+from sardonyx.compiler.analysis.primitive_traits import is_elementwise
+from sardonyx.compiler.analysis.strided_views import (
+    Memory,
+    common_factors,
+    factor_groups,
+    may_repeat,
+    repeats_one,
+    shape_of,
+)
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.graph import Value
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sardonyx.compiler.analysis.element_types import DTYPES
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen import load_store
 from sardonyx.core.dim import Size, dim_min
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -68,7 +68,7 @@ def _most_chosen(value: Value) -> Size:
 
 def _is_known_array(value: Value) -> bool:
     (source,) = value.operands
-    return _dtype(source) in load_store.DTYPES and len(shape_of(source)) > 0
+    return _dtype(source) in DTYPES and len(shape_of(source)) > 0
 
 
 def _dtype(value: Value) -> t.DType | None:

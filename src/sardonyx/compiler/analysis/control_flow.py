@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sardonyx.compiler.analysis.element_types import DTYPES
 from sardonyx.compiler.analysis.shape_stable_loops import settling
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen import load_store
 from sardonyx.core.dim import Dim, equal
 from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.eval.tensor import get
@@ -73,7 +73,7 @@ def refusal(value: Value) -> str | None:
 
 
 def _is_tensor(type: object) -> bool:
-    return isinstance(type, TensorType) and type.dtype in load_store.DTYPES
+    return isinstance(type, TensorType) and type.dtype in DTYPES
 
 
 def _same_type(a: Value, b: Value) -> bool:

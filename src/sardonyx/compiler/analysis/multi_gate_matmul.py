@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen.element_reader import dtype_of, is_elementwise
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 

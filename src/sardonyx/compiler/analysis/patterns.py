@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen.element_reader import dtype_of, is_elementwise
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.core.dim import Dim, Size, divides, equal, floor_div
+from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
 
@@ -33,6 +34,23 @@ class View:
     offset: Size
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
+
+
+@dataclass
+class Memory:
+    """Where a value is in memory.
+
+    Attributes:
+        pointer: Its first element.
+        dtype: Its element type.
+        shape: Its sizes.
+        block: Channels in a block, of an image in blocked layout; 0 for plain row-major order.
+    """
+
+    pointer: str
+    dtype: t.DType
+    shape: tuple[Size, ...]
+    block: int = 0
 
 
 def shape_of(value: Value) -> tuple[Size, ...]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sardonyx.base.span_recorder import Recorder
-from sardonyx.compiler.codegen.element_reader import dtype_of
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.executor import arena
 from sardonyx.compiler.executor.fork_join import Field
 from sardonyx.compiler.executor.profiling_player import play_timed

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.analysis.element_types import MOVED_DTYPES
 from sardonyx.core.eval.interpreter import Sizes, called, compute, match_type
 from sardonyx.core.eval.tensor import constant, known
 from sardonyx.core.ir.graph import Value
@@ -129,4 +129,4 @@ def sizes_in(inputs: Sequence[Value], arrays: Sequence[Any], around: Mapping[str
 
 def is_tensor(value: Value) -> bool:
     """Whether kernels can read and write the value."""
-    return isinstance(value.type, TensorType) and value.type.dtype in load_store.MOVED_DTYPES
+    return isinstance(value.type, TensorType) and value.type.dtype in MOVED_DTYPES

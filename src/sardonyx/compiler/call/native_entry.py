@@ -19,8 +19,8 @@ from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from sardonyx.base.artifact_store import store
 from sardonyx.base.call_once import once
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.call.call_context import Context
-from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.executor.tape_planner import FAULT, PlanWord, release
 from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, loaded
 from sardonyx.compiler.llvm.ir_builder import Emitter

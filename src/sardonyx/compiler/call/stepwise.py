@@ -17,11 +17,11 @@ import numpy as np
 from sardonyx.base.signals import INTERRUPTS
 from sardonyx.base.span_recorder import noted
 from sardonyx.compiler.analysis.control_flow import CONTROL
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.shape_stable_loops import Settling
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Context, Fault, Linked
 from sardonyx.compiler.call.native_entry import connect_entry
-from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.executor.tape_player import Ended
 from sardonyx.compiler.executor.thread_pool import Pool
 from sardonyx.compiler.lower.launch import Launch

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import (
+    Memory,
     common_factors,
     contiguous,
     factor_groups,
@@ -31,43 +33,10 @@ from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
-from sardonyx.core.ir.primitives import PRIMITIVES
-from sardonyx.core.ir.types import TensorType
 
 Place = tuple[Index, ...]
 
 ORIGIN = Index(0)
-ELEMENTWISE = frozenset(
-    name for name, row in PRIMITIVES.items() if row.kind in ("unary", "binary", "ternary")
-) | {"convert", "bitcast"}  # fmt: skip
-"""Primitives whose element is computed from the operands' elements at the same place; but for some of ``bitcast``."""
-
-
-def is_elementwise(value: Value) -> bool:
-    """Whether an element is computed from the operands' elements at the same place."""
-    return value.op in ELEMENTWISE and not changes_width(value)
-
-
-def changes_width(value: Value) -> bool:
-    """Whether elements are put together, or taken apart, along a last axis."""
-    return value.op == "bitcast" and len(shape_of(value)) != len(shape_of(value.operands[0]))
-
-
-@dataclass
-class Memory:
-    """Where a value is in memory.
-
-    Attributes:
-        pointer: Its first element.
-        dtype: Its element type.
-        shape: Its sizes.
-        block: Channels in a block, of an image in blocked layout; 0 for plain row-major order.
-    """
-
-    pointer: str
-    dtype: t.DType
-    shape: tuple[Size, ...]
-    block: int = 0
 
 
 @dataclass(frozen=True)
@@ -497,21 +466,6 @@ class Reader:
 def _multiple(index: Index) -> int:
     """What the base is a multiple of; 0, which everything divides, for the number 0."""
     return abs(index.base) if isinstance(index.base, int) else index.multiple
-
-
-def dtype_of(value: Value) -> t.DType:
-    """The element type of a tensor value."""
-    assert isinstance(value.type, TensorType)
-    return value.type.dtype
-
-
-def is_splat(value: Value) -> bool:
-    """Whether a constant is one number everywhere."""
-    return value.is_constant and value.known.size >= 1 and (value.known.size == 1 or _all_same(value.known))
-
-
-def _all_same(array: np.ndarray) -> bool:
-    return array.size <= 4096 and bool((array.ravel()[:1].view(np.uint8) == array.reshape(-1, 1).view(np.uint8)).all())
 
 
 # The moves: a row for each primitive that only chooses elements, or makes them from the place.

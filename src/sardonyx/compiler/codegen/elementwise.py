@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sardonyx.compiler.analysis.element_types import DTYPES
 from sardonyx.compiler.codegen import load_store, minifloats, vector_math
 from sardonyx.compiler.codegen.integer_arithmetic import Faults, divided, power, remainder
 from sardonyx.compiler.llvm.ir_builder import Emitter
@@ -67,7 +68,7 @@ def supported(primitive: str, dtypes: Sequence[DType], params: Mapping[str, Any]
     if primitive not in ARITHMETIC:
         return False
     involved = [*dtypes, *([params["dtype"]] if params and "dtype" in params else [])]
-    if not all(dtype in load_store.DTYPES for dtype in involved):
+    if not all(dtype in DTYPES for dtype in involved):
         return False
     if DType.FLOAT8E8M0 in involved and primitive not in ("convert", "bitcast", "select"):
         return False  # It has no zero: hardly any result is one of its numbers.

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from sardonyx.compiler.analysis.element_types import MINIFLOATS, PACKED_BITS
 from sardonyx.compiler.codegen import minifloats
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.llvm.ir_builder import Emitter, float_literal, splat, suffix, vector
@@ -19,25 +20,16 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType
 from sardonyx.errors import UnsupportedError
 
-_NARROW = {DType.INT4: 4, DType.INT2: 2, DType.UINT4: 4, DType.UINT2: 2}
-"""Bits of the integers that fill only part of a byte."""
 _REGISTER = {
     t.FLOAT: "float", t.DOUBLE: "double", t.FLOAT16: "float", t.BFLOAT16: "float", t.BOOL: "i1",
     t.INT8: "i8", t.INT16: "i16", t.INT32: "i32", t.INT64: "i64",
     t.UINT8: "i8", t.UINT16: "i16", t.UINT32: "i32", t.UINT64: "i64",
-    **dict.fromkeys(_NARROW, "i8"), **dict.fromkeys((*minifloats.FORMATS, DType.FLOAT8E8M0), "float"),
+    **dict.fromkeys(PACKED_BITS, "i8"), **dict.fromkeys(MINIFLOATS, "float"),
 }  # fmt: skip
 _MEMORY = {
     **_REGISTER, t.FLOAT16: "i16", t.BFLOAT16: "i16", t.BOOL: "i8",
-    **dict.fromkeys((*minifloats.FORMATS, DType.FLOAT8E8M0), "i8"),
+    **dict.fromkeys(MINIFLOATS, "i8"),
 }  # fmt: skip
-
-DTYPES = tuple(_REGISTER)
-"""The element types that kernels compute in."""
-MOVED_DTYPES = (*DTYPES, t.COMPLEX64)
-"""Those that kernels hold; a ``complex64`` is 64 bits, moved and nothing else."""
-SMALL_DTYPES = frozenset((*_NARROW, *minifloats.FORMATS, DType.FLOAT8E8M0))
-"""Those of 8 bits and less that processors do not have: kernels move and convert them, and hardly compute in them."""
 
 
 def register_type(dtype: DType) -> str:
@@ -194,16 +186,16 @@ def to_memory(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
         return minifloats.encoded(minifloats.FORMATS[dtype], Vector(emitter, value, "float", lanes)).name
     if dtype == DType.FLOAT8E8M0:
         return minifloats.exponent_code(Vector(emitter, value, "float", lanes)).name
-    if dtype in _NARROW:
-        return (Vector(emitter, value, "i8", lanes) & ((1 << _NARROW[dtype]) - 1)).name
+    if dtype in PACKED_BITS:
+        return (Vector(emitter, value, "i8", lanes) & ((1 << PACKED_BITS[dtype]) - 1)).name
     return value
 
 
 def wrapped(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
     """Integers of 4 and 2 bits in registers without what they have above those bits; others as they are."""
-    if dtype not in _NARROW:
+    if dtype not in PACKED_BITS:
         return value
-    bits, x = _NARROW[dtype], Vector(emitter, value, "i8", lanes)
+    bits, x = PACKED_BITS[dtype], Vector(emitter, value, "i8", lanes)
     if t.kind(dtype) == "uint":
         return (x & ((1 << bits) - 1)).name
     return ((x << (8 - bits)) >> (8 - bits)).name

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sardonyx.compiler.analysis.primitive_traits import EXTREMA, Rows, dtype_of
+from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import elementwise, load_store
 from sardonyx.compiler.codegen.arg_reduction import Extremum
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Memory, Place, Reader, dtype_of
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Place, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.llvm.ir_builder import vector
-from sardonyx.compiler.schedule.fusion import EXTREMA, Rows
 from sardonyx.core.dim import Size, ceil_div, dim_max, floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
+from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import Element, Memory, Place, Reader, dtype_of, is_elementwise
+from sardonyx.compiler.codegen.element_reader import Element, Place, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sardonyx.compiler.codegen.element_reader import dtype_of, is_splat
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.target.description import Target

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.analysis.axis_collapsing import fused
+from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Memory, Reader
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import CHUNK, Axis, over_vectors, put
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector

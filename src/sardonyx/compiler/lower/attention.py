@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sardonyx.compiler.analysis.patterns import Attention
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import View, shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import Element, dtype_of
+from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
 from sardonyx.compiler.kernels.attention import Heads, attention, scratch_bytes

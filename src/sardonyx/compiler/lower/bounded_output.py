@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from sardonyx.compiler.analysis.bounded_output import chosen_of_category, suppression
 from sardonyx.compiler.analysis.control_flow import results_of
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.kernels.nms import Boxes, heap_bytes, scratch_bytes, write_suppression
 from sardonyx.compiler.llvm.ir_builder import float_literal

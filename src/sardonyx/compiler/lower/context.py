@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sardonyx.compiler.analysis.strided_views import View, shape_of, view
-from sardonyx.compiler.codegen.element_reader import Memory, Reader, dtype_of, is_splat
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
+from sardonyx.compiler.analysis.strided_views import Memory, View, shape_of, view
+from sardonyx.compiler.codegen.element_reader import Reader
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.codegen.loop_nest import Unfusable
 from sardonyx.compiler.lower.launch import FAULT, NAME, Buffer, Launch, Relaid
-from sardonyx.compiler.schedule.fusion import Group, Schedule
+from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t

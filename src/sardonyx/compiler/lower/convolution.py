@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sardonyx.compiler.analysis.patterns import Convolution
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen import requantize
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, dtype_of
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index
 from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
 from sardonyx.compiler.kernels.conv import winograd

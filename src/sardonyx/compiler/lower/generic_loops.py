@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from sardonyx.compiler.analysis.primitive_traits import EXTREMA, dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.arg_reduction import Extremum
-from sardonyx.compiler.codegen.element_reader import Element, Reader, dtype_of
+from sardonyx.compiler.codegen.element_reader import Element, Reader
 from sardonyx.compiler.codegen.elementwise import combining, identity
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import masked
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.compiler.lower.context import Writing
-from sardonyx.compiler.schedule.fusion import EXTREMA
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value

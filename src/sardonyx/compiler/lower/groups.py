@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from sardonyx.base.cancellation import require_somebody
 from sardonyx.compiler.analysis.axis_collapsing import fused, walked_alike
 from sardonyx.compiler.analysis.control_flow import CONTROL, results_of
+from sardonyx.compiler.analysis.primitive_traits import EXTREMA, ORDERED, Rows, dtype_of
 from sardonyx.compiler.analysis.slice_scatter import box
-from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.analysis.tree_ensembles import TABLES, tree_sum
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import Element, Memory, Place, Reader, dtype_of
+from sardonyx.compiler.codegen.element_reader import Element, Place, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import (
     Axis,
@@ -41,7 +42,7 @@ from sardonyx.compiler.lower.row_algorithms import fourier_tables, lanes_for, or
 from sardonyx.compiler.lower.row_passes import RowPasses
 from sardonyx.compiler.lower.scatter import updated
 from sardonyx.compiler.schedule.convolution_choice import choice
-from sardonyx.compiler.schedule.fusion import EXTREMA, ORDERED, Group, Rows, operations
+from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.schedule.layout_assignment import row_channels
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.ir.graph import Function, Value, bodies_of

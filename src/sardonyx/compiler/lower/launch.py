@@ -11,7 +11,7 @@ import numpy as np
 
 from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.schedule.fusion import Group
+from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value

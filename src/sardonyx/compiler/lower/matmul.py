@@ -10,9 +10,10 @@ import numpy as np
 from sardonyx.compiler.analysis.axis_collapsing import walked_alike
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.multi_gate_matmul import Gates
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import View, contiguous, merged, shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader, dtype_of
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader
 from sardonyx.compiler.codegen.element_reader import Place as Position
 from sardonyx.compiler.codegen.integer_dot import entries, parted
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index
@@ -22,7 +23,7 @@ from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, Turned, g
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import Writing
 from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
-from sardonyx.compiler.schedule.fusion import operations
+from sardonyx.compiler.schedule.groups import operations
 from sardonyx.compiler.tiling.gemm import gated_tile, is_narrow, tile_for
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size, equal, floor_div

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Memory, Place, dtype_of, is_elementwise
+from sardonyx.compiler.analysis.primitive_traits import Rows, dtype_of, is_elementwise
+from sardonyx.compiler.analysis.strided_views import Memory, shape_of
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Place
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import RowNest
 from sardonyx.compiler.lower.context import Writing
 from sardonyx.compiler.lower.launch import Scratch
-from sardonyx.compiler.schedule.fusion import Rows, operations
+from sardonyx.compiler.schedule.groups import operations
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen.element_reader import Element, dtype_of
+from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.elementwise import combining
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import masked, nest_axes, work_items

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.tree_ensembles import tree_sum
-from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.passes.int8_matmul import image_operands, product
 from sardonyx.compiler.passes.loop_slices import without_moving_slices
 from sardonyx.compiler.passes.merge_matmuls import joined

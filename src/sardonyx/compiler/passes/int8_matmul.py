@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import computed, is_closed
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.gemm import is_narrow, tile_for

@@ -19,8 +19,8 @@ import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import computed, is_closed
 from sardonyx.compiler.analysis.multi_gate_matmul import MOST_GATES
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
-from sardonyx.compiler.codegen.element_reader import dtype_of, is_elementwise
 from sardonyx.core.eval.substitution import Substitution
 from sardonyx.core.eval.tensor import apply, constant
 from sardonyx.core.ir import types as t

@@ -12,7 +12,7 @@ import numpy as np
 
 from sardonyx.base.cancellation import require_somebody
 from sardonyx.compiler.analysis.constant_values import computed, is_closed
-from sardonyx.compiler.codegen.element_reader import is_splat
+from sardonyx.compiler.analysis.primitive_traits import is_splat
 from sardonyx.compiler.lower.launch import Prepared
 from sardonyx.core.eval.interpreter import compute
 from sardonyx.core.eval.run_context import RunContext, running

@@ -9,8 +9,8 @@ from typing import Any
 
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.patterns import Convolution
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen.element_reader import dtype_of
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import winograd as tiles
 from sardonyx.compiler.tiling.convolution import MOST_ADVANCE

@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from sardonyx.compiler.analysis.axis_collapsing import joined_axes
 from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.control_flow import CONTROL, refusal
+from sardonyx.compiler.analysis.element_types import MOVED_DTYPES, SMALL_DTYPES
 from sardonyx.compiler.analysis.multi_gate_matmul import Gates, gates
 from sardonyx.compiler.analysis.patterns import Attention, Convolution, attention, convolution
+from sardonyx.compiler.analysis.primitive_traits import (
+    ELEMENTWISE,
+    ORDERED,
+    REGIONS,
+    WHOLE,
+    Rows,
+    changes_width,
+    dtype_of,
+    is_elementwise,
+)
 from sardonyx.compiler.analysis.slice_scatter import box
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.analysis.tree_ensembles import tree_sum
-from sardonyx.compiler.codegen import elementwise, load_store
-from sardonyx.compiler.codegen.element_reader import ELEMENTWISE, changes_width, dtype_of, is_elementwise
+from sardonyx.compiler.codegen import elementwise
+from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.gemm import holds_gates
 from sardonyx.core.dim import Size, equal
@@ -31,83 +41,12 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import SizeLimitError
 
 _SOURCES = frozenset({"iota", "constant", "dims"})
-ORDERED = frozenset({"scan", "sort", "top_k", "determinant", "fft"})
-"""Primitives that go along a row in order, and read each element once."""
-
 _ANCHORS = frozenset({"contract", "convolve", "reduce_window"}) | ORDERED
-EXTREMA = frozenset({"argmax", "argmin"})
-"""Reductions that give indices."""
-
-_REGIONS = frozenset({"concat", "pad", "scatter"})
-"""Written part by part."""
 _COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scatter"}) | ORDERED - {"fft"}
-_MOVED_ONLY = load_store.SMALL_DTYPES | {t.COMPLEX64}
+_MOVED_ONLY = SMALL_DTYPES | {t.COMPLEX64}
 
-WHOLE = CONTROL | {"call", "host"}
-"""With several results: one kernel, or several, that nothing is fused with."""
-
-_COSTLY = "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow"
-_COSTS = {**dict.fromkeys(("div", "sqrt", "rem"), 4), **dict.fromkeys(_COSTLY.split(), 12)}
 _CHEAP = 6
 """Operations that a value may take to be computed again for each element that it is broadcast to."""
-
-
-def operations(values: Iterable[Value]) -> int:
-    """What an element of elementwise values costs together, in additions."""
-    return sum(_COSTS.get(value.op, 1) for value in values if value.op in ELEMENTWISE)
-
-
-@dataclass
-class Rows:
-    """What the reductions of a group share.
-
-    Attributes:
-        shape: The sizes of what is reduced.
-        axes: The axes that go away.
-    """
-
-    shape: tuple[Size, ...]
-    axes: tuple[int, ...]
-
-    @property
-    def kept(self) -> tuple[Size, ...]:
-        """The sizes of the result."""
-        return tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)
-
-
-@dataclass(eq=False)
-class Group:
-    """Values that one kernel computes.
-
-    Attributes:
-        root: What it writes to memory, the last of all that it does.
-        others: What else it writes.
-        members: All that it computes, the root among them; movements and sources are not listed.
-        rows: What its reductions share; None without any.
-        anchor: The contraction that it is built around; None without one.
-        reason: Why it ended at the root.
-    """
-
-    root: Value
-    reason: str
-    members: set[Value] = field(default_factory=set)
-    rows: Rows | None = None
-    anchor: Value | None = None
-    others: tuple[Value, ...] = ()
-
-    @property
-    def roots(self) -> tuple[Value, ...]:
-        """All that it writes to memory."""
-        return (*self.others, self.root)
-
-    @property
-    def kind(self) -> str:
-        """What it is built around, in a word."""
-        if self.anchor is not None:
-            return self.anchor.op
-        if self.root.op in _REGIONS | WHOLE:
-            return self.root.op
-        return "map" if self.rows is None else "rows"
 
 
 class Schedule:
@@ -243,19 +182,19 @@ class Schedule:
         if not isinstance(value.type, TensorType):
             return f"{value.op} gives {type(value.type).__name__}"
         for part in (value, *value.operands):
-            if not isinstance(part.type, TensorType) or part.type.dtype not in load_store.MOVED_DTYPES:
+            if not isinstance(part.type, TensorType) or part.type.dtype not in MOVED_DTYPES:
                 return f"{value.op} of {part.type}"
             if part.type.dtype in _MOVED_ONLY and value.op in _COMPUTING:
                 return f"{value.op} of {part.type}"
         if value.op == "fft" and isinstance(points := shape_of(value)[-1], int) and points & (points - 1):
             return f"numpy's transform of {points} points is faster than one by a convolution"
         if changes_width(value):
-            small = load_store.SMALL_DTYPES & {dtype_of(value), dtype_of(value.operands[0])}
+            small = SMALL_DTYPES & {dtype_of(value), dtype_of(value.operands[0])}
             return f"bitcast of {value.operands[0].type} to {value.type}" if small else None
         if value.op in ELEMENTWISE:
             dtypes = [dtype_of(operand) for operand in value.operands]
             return None if elementwise.supported(value.op, dtypes, value.params) else f"{value.op} of {value.type}"
-        if value.op in MOVEMENTS | _SOURCES | _REGIONS | _ANCHORS or value.op in ("reduce", "gather"):
+        if value.op in MOVEMENTS | _SOURCES | REGIONS | _ANCHORS or value.op in ("reduce", "gather"):
             return None
         return f"{value.op} has no kernel"
 
@@ -342,7 +281,7 @@ class Schedule:
             return False
         if self._transparent(users[0]):
             return _same_count(shape_of(value), shape_of(users[0])) and self._is_part(users[0], group)
-        regions = [member for member in group.members if member.op in _REGIONS]
+        regions = [member for member in group.members if member.op in REGIONS]
         return any(_same_count(shape_of(value), shape_of(part)) for region in regions for part in region.operands)
 
     def _assign(self, value: Value) -> None:
@@ -401,11 +340,11 @@ class Schedule:
 
     def _refusal(self, value: Value, group: Group) -> str | None:
         """Why a value cannot be computed in the group that reads it; None where it can."""
-        if group.root.op in _REGIONS and (value.op in _ANCHORS or value.op == "reduce" or value in self.convolutions):
+        if group.root.op in REGIONS and (value.op in _ANCHORS or value.op == "reduce" or value in self.convolutions):
             return f"{group.root.op} is written part by part"
         if value.op == "scatter" and self._is_written_over(value, group):
             return None
-        if value.op in _REGIONS:
+        if value.op in REGIONS:
             return f"{value.op} is written part by part"
         domain = shape_of(group.root)
         if value.op in _ANCHORS or value in self.convolutions:
@@ -422,13 +361,13 @@ class Schedule:
                 return "reductions are no part of a contraction"
             if group.rows is not None:
                 return None if group.rows == rows else "it is reduced over other axes"
-            if group.root.op in _REGIONS or not (_same_shape(domain, rows.shape) or _same_count(domain, rows.kept)):
+            if group.root.op in REGIONS or not (_same_shape(domain, rows.shape) or _same_count(domain, rows.kept)):
                 return "it is reduced over other sizes"
             return None
         if self._is_divided(value):
             return "its place would be divided for each element"
         full = group.rows.shape if group.rows is not None else domain
-        if self._weight(value) <= _CHEAP or (group.root.op in _REGIONS and self._is_part(value, group)):
+        if self._weight(value) <= _CHEAP or (group.root.op in REGIONS and self._is_part(value, group)):
             return None
         if _fewer(shape_of(value), full):
             return "it would be computed again for each element that reads it"
@@ -457,7 +396,7 @@ class Schedule:
         if found is None:
             found = 0
             if value.op in ELEMENTWISE:
-                found = _COSTS.get(value.op, 1)
+                found = operations((value,))
             elif value.op == "gather":
                 found = 2
             if value.op not in _ANCHORS and value.op not in ("reduce", "get"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sardonyx.compiler.analysis.primitive_traits import WHOLE, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, factor_groups, shape_of
-from sardonyx.compiler.codegen.element_reader import dtype_of, is_elementwise
 from sardonyx.compiler.schedule.convolution_choice import choice
-from sardonyx.compiler.schedule.fusion import WHOLE, Group, Schedule
+from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t

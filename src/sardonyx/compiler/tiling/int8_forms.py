@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sardonyx.compiler.codegen.element_reader import dtype_of
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
