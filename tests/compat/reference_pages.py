@@ -1,4 +1,4 @@
-"""The generated reference pages in ``docs/reference``; ``python -m tests.compat.reference_pages`` writes them."""
+"""Generator of pages in ``docs/reference``; ``python -m tests.compat.reference_pages`` writes all pages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PASSES_HEAD = """# Passes
 
 <!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
 
-`sardonyx passes` prints this list. A pass is a group of rewrites with one name; `passes=[...]` runs just those named,
-`skip=[...]` leaves some out.
+`sardonyx passes` prints this list. A pass is a named group of rewrites; `passes=[...]` runs only the listed passes,
+`skip=[...]` omits passes.
 
 **Exactness** is the weakest promise of the pass's rewrites: *exact* is equal bits, *reassociates* another order of
-sums, *approximates* a stated tolerance. **Runs** says when: *by default*; *when named*; or *partly*, where some of its
-rewrites wait to be named. **From** is the lowest operator set at which a rewrite of the pass can fire.
+sums, *approximates* a stated tolerance. **Runs** is *by default*, *when named*, or *partly* if some rewrites run only
+when named. **From** is the lowest operator set at which a rewrite of the pass can fire.
 """
 
 _COMPAT_HEAD = """# Drop-in modules
@@ -47,14 +47,14 @@ from sardonyx.compat.onnxslim import slim
 from sardonyx.compat import float16_converter   # convert_float_to_float16, convert_np_to_float16, …
 ```
 
-Every parameter works, or raises an error that names it when it is given a value other than its default. As in those
-packages, a result is not proved: `sardonyx.optimize` does that, and reports what each pass did.
+Every parameter works, or raises an error that names the parameter for any value but the default. As in the original
+packages, results are not proved: `sardonyx.optimize` proves results, and reports the effect of each pass.
 """
 
 
 def _promise(rules: Iterable[Rule]) -> str:
-    found = {str(rule.exactness.value) for rule in rules}
-    return next(promise for promise in _LEAST_EXACT_FIRST if promise in found)
+    promises = {str(rule.exactness.value) for rule in rules}
+    return next(promise for promise in _LEAST_EXACT_FIRST if promise in promises)
 
 
 def _runs(rules: list[Rule]) -> str:
@@ -81,55 +81,55 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def passes_page() -> str:
-    """The page of passes."""
+    """Return the page of passes."""
     theirs = set(onnxoptimizer.ORIGINAL_PASSES)
     rows = []
     for name in available_passes():
         rules = _rules(name)
-        what = " ".join(dict.fromkeys(rule.description for rule in rules))
+        effect = " ".join(dict.fromkeys(rule.description for rule in rules))
         opset = min(rule.opset for rule in rules)
         peer = "yes" if name in theirs else ""
-        rows.append((f"`{name}`", what, _promise(rules), _runs(rules), str(opset) if opset > 1 else "", peer))
+        rows.append((f"`{name}`", effect, _promise(rules), _runs(rules), str(opset) if opset > 1 else "", peer))
     differences = [(f"`{name}`", text) for name, text in sorted(onnxoptimizer.DIFFERENCES.items())]
     return (
         f"{_PASSES_HEAD}\n"
         + _table(("pass", "what it does", "exactness", "runs", "from", "in onnxoptimizer"), rows)
         + "\n## Differences from onnxoptimizer 0.4.2\n\n"
-        "Passes of the same name mean the same, with these differences. In general: nodes that a rewrite leaves "
-        "without readers go with it; a pass runs to its own fixed point, in bodies and model-local "
-        "functions too; shapes are "
-        "inferred, and not only read.\n\n" + _table(("pass", "difference"), differences)
+        "Passes of the same name have the same meaning, with these differences. In general: a rewrite also removes "
+        "nodes without remaining readers; a pass runs to its own fixed point, in bodies and model-local functions "
+        "too; shapes are inferred, not only read.\n\n" + _table(("pass", "difference"), differences)
     )
 
 
 def _parameters(function: Any, parameters: Parameters) -> str:
     signature = inspect.signature(function).parameters
     rows = []
-    for name, about in parameters.items():
+    for name, support in parameters.items():
         default = signature[name].default if name in signature else None
         shown = "" if default is inspect.Parameter.empty else f"`{default!r}`"
-        if isinstance(about, Refused):
-            also = "".join(f", `{value!r}`" for value in about.taken)
-            rows.append((f"`{name}`", shown, f"only {shown}{also}", about.reason))
+        if isinstance(support, Refused):
+            also = "".join(f", `{value!r}`" for value in support.accepted)
+            rows.append((f"`{name}`", shown, f"only {shown}{also}", support.reason))
         else:
-            rows.append((f"`{name}`", shown, "works", about.note))
+            rows.append((f"`{name}`", shown, "works", support.note))
     return _table(("parameter", "default", "here", "note"), rows)
 
 
 def compat_page() -> str:
-    """The page of drop-in modules."""
+    """Return the page of drop-in modules."""
     return (
         f"{_COMPAT_HEAD}\n"
         "## onnxoptimizer 0.4.2\n\n" + _parameters(onnxoptimizer.optimize, onnxoptimizer.PARAMETERS) + "\n"
-        "Errors keep the classes known there: `ValueError` for what is no `ModelProto`, `TypeError` for passes that "
-        "are no list of names, `RuntimeError` for an unknown pass, `IndexError` for a node that reads what nothing "
-        "defines. All are `SardonyxError` too. [Passes](passes.md) lists the passes and how they differ.\n\n"
+        "Errors have the classes of the original: `ValueError` for a model that is not a `ModelProto`, `TypeError` "
+        "for passes that are not a list of names, `RuntimeError` for an unknown pass, `IndexError` for a node that "
+        "reads an undefined tensor. All are `SardonyxError` too. [Passes](passes.md) lists the passes and their "
+        "differences.\n\n"
         "## onnxsim 0.8.1\n\n" + _parameters(onnxsim.simplify, onnxsim.PARAMETERS) + "\n"
         "## onnxslim 0.1.98\n\n" + _parameters(onnxslim.slim, onnxslim.PARAMETERS) + "\n"
-        "Fusion patterns that are left out by name (`skip_fusion_patterns`) are these passes:\n\n"
+        "Fusion patterns (`skip_fusion_patterns`) correspond to these passes:\n\n"
         + _table(
             ("pattern", "passes"),
-            ((f"`{name}`", ", ".join(f"`{each}`" for each in passes)) for name, passes in onnxslim.PATTERNS.items()),
+            ((f"`{name}`", ", ".join(f"`{label}`" for label in passes)) for name, passes in onnxslim.PATTERNS.items()),
         )
     )
 
@@ -138,22 +138,22 @@ _OPERATORS_HEAD = """# Operators
 
 <!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
 
-`sardonyx ops` prints this list: what a session runs, shape inference knows, and folding computes. A *core* operator is
-written over the primitives of Core; a *host* operator is Python over numpy, for the reason given. **Versions** are
-those of the domain that changed the operator; every one of them is right. **Element types** are those of its inputs at
-the newest version.
+`sardonyx ops` prints this list of operators, which sessions run, shape inference supports, and folding computes. A
+*core* operator is written over the primitives of Core; a *host* operator is Python over numpy, for the stated reason.
+**Versions** are the versions of the domain that changed the operator; all are implemented. **Element types** are the
+types of the inputs at the newest version.
 """
 
 
 def operators_page() -> str:
-    """The support table, a section a domain."""
+    """Return the support table, a section per domain."""
     rows = [row for row in support_table() if row.tested != "your own tests"]
     sections = [_OPERATORS_HEAD]
     for domain in sorted({row.domain for row in rows}):
-        found = [row for row in rows if row.domain == domain]
-        hosts = sum(row.definition == "host" for row in found)
+        members = [row for row in rows if row.domain == domain]
+        hosts = sum(row.definition == "host" for row in members)
         sections.append(
-            f"## {domain}\n\n{len(found)} operators, {hosts} of them host operators.\n\n"
+            f"## {domain}\n\n{len(members)} operators, {hosts} of them host operators.\n\n"
             + _table(
                 ("operator", "versions", "element types", "definition", "tested with"),
                 (
@@ -164,7 +164,7 @@ def operators_page() -> str:
                         f"host: {row.reason}" if row.reason else row.definition,
                         row.tested,
                     )
-                    for row in found
+                    for row in members
                 ),
             )
         )
@@ -175,24 +175,23 @@ _DIFFERENCES_HEAD = """# Differences
 
 <!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
 
-What public suites hold that is left out or judged otherwise, and where other evaluators give something else than
-Sardonyx: each with the reason.
+Cases of public suites that are skipped or judged differently, and disagreements with other evaluators, with reasons.
 """
 
 
 def differences_page() -> str:
-    """Cases left out, and disagreements with other evaluators."""
+    """Return the page of skipped cases, and of disagreements with other evaluators."""
     wheels = [(f"`{RANDOM}`", "all", "its values are random: types and shapes are compared")]
     wheels += [(f"`{flaw.cases}`", ", ".join(flaw.versions), flaw.reason) for flaw in FLAWS]
-    others = [(_listed(found.operators), found.evaluator, found.reason) for found in DISAGREEMENTS]
+    others = [(_listed(entry.operators), entry.evaluator, entry.reason) for entry in DISAGREEMENTS]
     sections = (
-        ("ONNX backend suite", ("cases", "left out because"), _reasons(left_out.BACKEND)),
-        ("Node data of older wheels of onnx", ("cases", "wheels", "what is wrong with the data"), wheels),
-        ("Node cases traced at open sizes", ("cases", "left out because"), _reasons(left_out.TRACED)),
-        ("Node cases exported from Core", ("cases", "left out because"), _reasons(left_out.EXPORTED)),
-        ("Trained models", ("model", "judged otherwise because"), _reasons(left_out.JUDGED_APART)),
-        ("Random models", ("operator", "not drawn because"), _reasons(WITHOUT_GENERATOR)),
-        ("Other evaluators", ("operators", "evaluator", "where it differs"), others),
+        ("ONNX backend suite", ("cases", "skipped because"), _reasons(left_out.BACKEND)),
+        ("Node data of older wheels of onnx", ("cases", "wheels", "error in the data"), wheels),
+        ("Node cases traced at open sizes", ("cases", "skipped because"), _reasons(left_out.TRACED)),
+        ("Node cases exported from Core", ("cases", "skipped because"), _reasons(left_out.EXPORTED)),
+        ("Trained models", ("model", "judged differently because"), _reasons(left_out.JUDGED_APART)),
+        ("Random models", ("operator", "not generated because"), _reasons(WITHOUT_GENERATOR)),
+        ("Other evaluators", ("operators", "evaluator", "difference"), others),
     )
     return "\n".join(
         [_DIFFERENCES_HEAD, *(f"## {title}\n\n{_table(columns, rows)}" for title, columns, rows in sections)]

@@ -1,4 +1,4 @@
-"""The drop-in modules and the packages whose names they bear: signatures, result types, error classes."""
+"""The drop-in modules have the originals' signatures, result types and error classes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def operators(proto: onnx.ModelProto) -> list[str]:
 
 def same(a: onnx.ModelProto, b: onnx.ModelProto, *, rtol: float = 1e-4) -> bool:
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)}
-    want, got = evaluate(a, feeds), evaluate(b, feeds)
-    return all(np.allclose(want[name], got[name], rtol=rtol, atol=1e-4) for name in want)
+    expected, actual = evaluate(a, feeds), evaluate(b, feeds)
+    return all(np.allclose(expected[name], actual[name], rtol=rtol, atol=1e-4) for name in expected)
 
 
 def shape_of(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
@@ -50,12 +50,12 @@ def shape_of(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
         ("onnxslim", "slim", onnxslim.slim),
     ],
 )
-def test_signatures_are_the_peers(package: str, name: str, ours: Callable[..., Any]) -> None:
+def test_signatures_equal_the_originals(package: str, name: str, ours: Callable[..., Any]) -> None:
     theirs = getattr(pytest.importorskip(package), name)
     assert shape_of(ours) == shape_of(theirs)
 
 
-def test_onnxslim_takes_the_same_options() -> None:
+def test_onnxslim_accepts_the_same_options() -> None:
     pytest.importorskip("onnxslim")
     from onnxslim.argparser import OnnxSlimKwargs
 
@@ -68,20 +68,20 @@ def test_onnxslim_takes_the_same_options() -> None:
     assert set(onnxslim.PATTERNS) == set(DEFAULT_FUSION_PATTERNS)
 
 
-def test_every_parameter_of_onnxsim_is_accounted_for() -> None:
+def test_every_parameter_of_onnxsim_is_described() -> None:
     assert list(onnxsim.PARAMETERS) == list(inspect.signature(onnxsim.simplify).parameters)
 
 
 # -- onnxoptimizer
 
 
-def test_passes_run_in_the_order_asked_for(model: onnx.ModelProto) -> None:
+def test_passes_run_in_the_listed_order(model: onnx.ModelProto) -> None:
     once = onnxoptimizer.optimize(model, ["fuse_add_bias_into_conv", "eliminate_identity"])
     assert operators(once) == ["Add", "Conv", "Mul", "Relu"]
     assert isinstance(once, onnx.ModelProto) and same(model, once)
 
 
-def test_a_fixed_point_begins_again() -> None:
+def test_a_fixed_point_repeats_all_passes() -> None:
     proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 3] y)
     { a = Transpose <perm = [1, 0]> (x)  i = Identity (a)  b = Transpose <perm = [1, 0]> (i)  y = Relu (b) }""")
     passes = ["fuse_consecutive_transposes", "eliminate_identity"]
@@ -99,16 +99,16 @@ def test_a_fixed_point_begins_again() -> None:
         (("MODEL", ["nosuch"]), RuntimeError),
     ],
 )
-def test_errors_are_of_the_classes_known_there(
+def test_errors_have_the_classes_of_the_original(
     model: onnx.ModelProto, arguments: tuple[Any, ...], kind: type[Exception]
 ) -> None:
-    given = [model if argument == "MODEL" else argument for argument in arguments]
-    with pytest.raises(kind) as found:
-        onnxoptimizer.optimize(*given)
-    assert isinstance(found.value, SardonyxError)
+    resolved = [model if argument == "MODEL" else argument for argument in arguments]
+    with pytest.raises(kind) as caught:
+        onnxoptimizer.optimize(*resolved)
+    assert isinstance(caught.value, SardonyxError)
     theirs = pytest.importorskip("onnxoptimizer")
     with pytest.raises(kind):
-        theirs.optimize(*given)
+        theirs.optimize(*resolved)
 
 
 def test_an_undefined_input_is_an_index_error(model: onnx.ModelProto) -> None:
@@ -134,7 +134,7 @@ def test_the_command_line_writes_the_model(
 # -- onnxsim
 
 
-def test_simplify_gives_a_model_and_a_verdict(model: onnx.ModelProto) -> None:
+def test_simplify_returns_a_model_and_a_verdict(model: onnx.ModelProto) -> None:
     before = model.SerializeToString()
     result, ok = onnxsim.simplify(model, check_n=2)
     assert ok is True and same(model, result)
@@ -142,7 +142,7 @@ def test_simplify_gives_a_model_and_a_verdict(model: onnx.ModelProto) -> None:
     assert model.SerializeToString() == before
 
 
-def test_simplify_without_folding_or_optimization(model: onnx.ModelProto) -> None:
+def test_simplify_can_disable_folding_or_optimization(model: onnx.ModelProto) -> None:
     folded, _ = onnxsim.simplify(model, perform_optimization=False)
     assert operators(folded) == ["Add", "Conv", "Identity", "Mul", "Relu"]
     unfolded, _ = onnxsim.simplify(model, skip_constant_folding=True)
@@ -170,17 +170,17 @@ def test_simplify_drops_outputs_and_skips_passes(model: onnx.ModelProto) -> None
         onnxsim.simplify(model, unused_output=["nosuch"])
 
 
-def test_weights_that_are_no_constants_stay(model: onnx.ModelProto) -> None:
+def test_weights_that_are_not_constants_remain(model: onnx.ModelProto) -> None:
     result, ok = onnxsim.simplify(model, initializers_as_constants=False, check_n=1)
     assert ok and {i.name for i in result.graph.initializer} == {"w", "b", "one", "two"}
     assert [i.name for i in result.graph.input] == ["x"]
 
 
-def test_weights_that_are_inputs_too_stay_overridable_only_when_asked(model: onnx.ModelProto) -> None:
+def test_weights_that_are_inputs_remain_overridable_only_on_request(model: onnx.ModelProto) -> None:
     model.graph.input.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [4, 1, 1]))
     assert [i.name for i in onnxsim.simplify(model)[0].graph.input] == ["x"]
-    kept, _ = onnxsim.simplify(model, mutable_initializer=True)
-    assert [i.name for i in kept.graph.input] == ["x", "b"]
+    mutable, _ = onnxsim.simplify(model, mutable_initializer=True)
+    assert [i.name for i in mutable.graph.input] == ["x", "b"]
 
 
 def test_input_shapes_are_overwritten(model: onnx.ModelProto) -> None:
@@ -191,7 +191,7 @@ def test_input_shapes_are_overwritten(model: onnx.ModelProto) -> None:
     assert ok and result.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 5
 
 
-def test_functions_are_inlined_when_asked() -> None:
+def test_functions_are_inlined_on_request() -> None:
     proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "local": 1]>
     g (float[2] x) => (float[2] y) { y = local.twice (x) }
     <domain: "local", opset_import: ["": 17]> twice (a) => (b) { c = Add (a, a)  b = Relu (c) }""")
@@ -199,21 +199,21 @@ def test_functions_are_inlined_when_asked() -> None:
     assert ok and not result.functions and operators(result) == ["Add", "Relu"]
 
 
-def test_the_opset_is_raised_when_asked(model: onnx.ModelProto) -> None:
+def test_the_opset_is_raised_on_request(model: onnx.ModelProto) -> None:
     assert onnxsim.simplify(model, target_opset_version=19)[0].opset_import[0].version == 19
     with pytest.raises(ValueError, match="target_opset_version"):
         onnxsim.simplify(model, target_opset_version="nineteen")
 
 
-def test_a_rewriter_and_extra_passes_take_part(model: onnx.ModelProto) -> None:
+def test_a_rewriter_and_extra_passes_are_applied(model: onnx.ModelProto) -> None:
     calls = []
 
     def relu_to_identity(proto: onnx.ModelProto) -> onnx.ModelProto | bool:
         calls.append(operators(proto))
-        found = [node for node in proto.graph.node if node.op_type == "Mul"]
-        for node in found:
+        products = [node for node in proto.graph.node if node.op_type == "Mul"]
+        for node in products:
             node.op_type = "Add"
-        return proto if found else False
+        return proto if products else False
 
     result, _ = onnxsim.simplify(model, custom_rewriter=relu_to_identity)
     assert len(calls) == 2 and operators(result) == ["Add", "Conv", "Relu"]
@@ -222,7 +222,7 @@ def test_a_rewriter_and_extra_passes_take_part(model: onnx.ModelProto) -> None:
         onnxsim.simplify(model, extra_optimizers=["nosuch"])
 
 
-def test_rules_given_as_functions(model: onnx.ModelProto) -> None:
+def test_rules_are_defined_by_functions(model: onnx.ModelProto) -> None:
     pattern = onnx.parser.parse_function('<domain: "p", opset_import: ["": 17]> find (a) => (b) { b = Relu (a) }')
     put = onnx.parser.parse_function(
         """<domain: "p", opset_import: ["": 17]> put (a) => (b)
@@ -234,7 +234,7 @@ def test_rules_given_as_functions(model: onnx.ModelProto) -> None:
         onnxsim.simplify(model, custom_rewriter=lambda m: None, function_rewrite_rules=[(pattern, put)])
 
 
-def test_attributes_of_a_function_stand_for_any_value() -> None:
+def test_attributes_of_a_pattern_function_match_any_value() -> None:
     proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 3] y)
     { s = Softmax <axis = 0> (x)  y = Neg (s) }""")
     pattern = onnx.parser.parse_function(
@@ -249,7 +249,7 @@ def test_attributes_of_a_function_stand_for_any_value() -> None:
     assert operators(result) == ["Abs", "Hardmax"] and result.graph.node[0].attribute[0].i == 0
 
 
-def test_a_check_that_fails_says_so(model: onnx.ModelProto) -> None:
+def test_a_failed_check_is_reported(model: onnx.ModelProto) -> None:
     def wrong(proto: onnx.ModelProto) -> bool | None:
         changed = [node for node in proto.graph.node if node.op_type == "Relu"]
         for node in changed:
@@ -261,11 +261,11 @@ def test_a_check_that_fails_says_so(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("fill", ["random", "ones", "zeros", "arange"])
-def test_check_inputs_are_filled_as_asked(model: onnx.ModelProto, fill: str) -> None:
+def test_check_inputs_are_filled_as_requested(model: onnx.ModelProto, fill: str) -> None:
     assert onnxsim.simplify(model, 1, input_fill=fill, test_input_shapes={"x": [1, 3, 8, 8]})[1]
 
 
-def test_check_takes_data_and_refuses_unknown_names(model: onnx.ModelProto) -> None:
+def test_check_accepts_data_and_refuses_unknown_names(model: onnx.ModelProto) -> None:
     assert onnxsim.simplify(model, 1, input_data={"x": np.ones((3, 3, 8, 8), np.float32)})[1]
     with pytest.raises(ValueError, match="sevens"):
         onnxsim.simplify(model, 1, input_fill="sevens")
@@ -288,13 +288,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, about in onnxsim.PARAMETERS.items() if isinstance(about, Refused)])
-def test_a_parameter_that_is_not_available_is_refused_by_name(model: onnx.ModelProto, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, support in onnxsim.PARAMETERS.items() if isinstance(support, Refused)])
+def test_an_unavailable_parameter_is_refused_by_name(model: onnx.ModelProto, name: str) -> None:
     with pytest.raises(RefusedParameterError, match=name):
         onnxsim.simplify(model, **{name: REFUSED[name]})
 
 
-def test_values_that_ask_for_nothing_else_are_taken(model: onnx.ModelProto) -> None:
+def test_values_equivalent_to_the_default_are_accepted(model: onnx.ModelProto) -> None:
     assert onnxsim.simplify(model, certify=False, providers=["CPUExecutionProvider"], include_subgraph=True)[1]
 
 
@@ -321,7 +321,7 @@ def test_slim_returns_a_model_or_saves_it(
     assert "in.onnx" in printed and "out.onnx" in printed and "Conv" in printed and "Elapsed Time" in printed
 
 
-def test_slim_skips_what_it_is_told(model: onnx.ModelProto) -> None:
+def test_slim_skips_patterns_and_optimizations(model: onnx.ModelProto) -> None:
     assert "Add" in operators(_slim(model, skip_fusion_patterns=["FusionConvAdd"]))
     assert operators(_slim(model, skip_optimizations=["constant_folding"])) == ["Add", "Conv", "Mul", "Relu"]
     assert operators(_slim(model, skip_optimizations=list(onnxslim.OPTIMIZATIONS))) == operators(model)
@@ -360,20 +360,20 @@ def test_slim_cuts_to_tensors_and_shapes(model: onnx.ModelProto) -> None:
         _slim(model, outputs=["y:int32"])
 
 
-def test_slim_to_half_precision(model: onnx.ModelProto) -> None:
+def test_slim_converts_to_half_precision(model: onnx.ModelProto) -> None:
     result = _slim(model, dtype="fp16")
     assert {t.data_type for t in result.graph.initializer} == {onnx.TensorProto.FLOAT16}
     with pytest.raises(OptionError, match="int8"):
         _slim(model, dtype="int8")
 
 
-def test_slim_checks_on_inputs_given(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_slim_checks_on_real_inputs(model: onnx.ModelProto, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3, 8, 8), np.float32))
     assert onnxslim.slim(model, model_check=True, model_check_inputs=[f"x:{tmp_path / 'x.npy'}"]) is not None
     assert onnxslim.slim(model, model_check=True, model_check_inputs=["x:1,3,8,8"]) is not None
 
 
-def test_slim_refuses_what_it_does_not_know(model: onnx.ModelProto) -> None:
+def test_slim_refuses_unknown_parameters(model: onnx.ModelProto) -> None:
     with pytest.raises(TypeError, match="nosuch"):
         onnxslim.slim(model, nosuch=1)  # type: ignore[call-arg]
     with pytest.raises(RefusedParameterError, match="no_shape_infer"):
@@ -382,4 +382,4 @@ def test_slim_refuses_what_it_does_not_know(model: onnx.ModelProto) -> None:
 
 def test_every_parameter_works_or_is_refused() -> None:
     for parameters in (onnxsim.PARAMETERS, onnxslim.PARAMETERS):
-        assert all(isinstance(about, (Works, Refused)) for about in parameters.values())
+        assert all(isinstance(support, (Works, Refused)) for support in parameters.values())

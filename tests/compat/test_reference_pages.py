@@ -1,4 +1,4 @@
-"""The generated reference pages are those in ``docs``."""
+"""The generated reference pages in ``docs`` are current."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_a_page_is_up_to_date(name: str) -> None:
     assert written == PAGES[name](), f"{name} is stale: python -m tests.compat.reference_pages"
 
 
-def test_what_the_pages_name_exists() -> None:
+def test_passes_named_on_the_pages_exist() -> None:
     known = set(available_passes())
     assert set(onnxoptimizer.DIFFERENCES) <= known
     assert {name for names in onnxslim.PATTERNS.values() for name in names} <= known
     assert {name for names in onnxslim.OPTIMIZATIONS.values() for name in names} <= known
 
 
-def test_the_original_passes_are_the_originals() -> None:
+def test_the_list_of_original_passes_is_complete() -> None:
     theirs = pytest.importorskip("onnxoptimizer")
     assert set(onnxoptimizer.ORIGINAL_PASSES) == set(theirs.get_available_passes())

@@ -92,7 +92,8 @@ def _plain(result: float16.Conversion | float16.MixedPrecision) -> dict[str, Any
         "kept": [asdict(node) for node in result.kept],
     }
     if isinstance(result, float16.MixedPrecision):
-        data |= {"error": result.error, "chosen": result.chosen, "trials": [asdict(t) for t in result.trials]}
+        trials = [{"kept": trial.float32_nodes, "error": trial.error} for trial in result.trials]
+        data |= {"error": result.error, "chosen": result.chosen, "trials": trials}
     return data
 
 

@@ -1,4 +1,4 @@
-"""Drop-in modules: the names, signatures and result types of other packages, answered by Sardonyx."""
+"""Drop-in modules: names, signatures and result types of other packages, implemented by Sardonyx."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ INSTALLABLE = {
     "onnxsim": ("",),
     "onnxslim": ("",),
 }  # fmt: skip
-"""Packages that a drop-in module can stand for, with the modules of each."""
+"""Packages that a drop-in module can replace, with the modules of each."""
 
 
 def install(name: str) -> None:
-    """Let ``import name`` find the drop-in module, in this process.
+    """Let ``import name`` load the drop-in module, in this process.
 
     Args:
-        name: The package, ``"onnxruntime"`` for one.
+        name: The package, for example ``"onnxruntime"``.
 
     Raises:
-        OptionError: There is no drop-in module of this name, or the package itself was imported before.
+        OptionError: No drop-in module has this name, or the package itself was imported before.
     """
     if name not in INSTALLABLE:
-        raise OptionError(f"there is no drop-in for {name!r}.", where="name", remedy=f"For: {', '.join(INSTALLABLE)}.")
+        raise OptionError(
+            f"unknown drop-in module {name!r}", where="name", remedy=f"Choose from {', '.join(INSTALLABLE)}."
+        )
     ours = {f"{name}{part}": importlib.import_module(f"{__name__}.{name}{part}") for part in INSTALLABLE[name]}
-    there = sys.modules.get(name)
-    if there is not None and there is not ours[name]:
-        raise OptionError(f"{name} was imported already.", where="name", remedy="Install the drop-in before.")
+    present = sys.modules.get(name)
+    if present is not None and present is not ours[name]:
+        raise OptionError(f"{name} is already imported", where="name", remedy="Install the drop-in module first.")
     sys.modules.update(ours)

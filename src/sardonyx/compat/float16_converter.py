@@ -1,7 +1,7 @@
-"""Drop-in for ``onnxconverter_common.float16`` and ``onnxmltools.utils.float16_converter`` (version 1.16).
+"""Drop-in for ``onnxconverter_common.float16`` and ``onnxmltools.utils.float16_converter``, version 1.16.
 
-The same names, signatures and kinds of result; the conversion is ``sardonyx.compress.float16``. Differences, all of
-them cases in which the original gives a model that does not load or is silently wrong, are listed in the how-to page.
+Names, signatures and results are the original's; ``sardonyx.compress.float16`` does the conversion. The how-to page
+lists the differences: cases in which the original's model does not load or is silently wrong.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ DEFAULT_OP_BLOCK_LIST = [
     "Max",
     "Upsample",
 ]
-"""Operators that the original leaves in float32; those that must stay, because of their types, stay in any case."""
+"""Operators that the original leaves in float32; operators that require float32 stay in any case."""
 
 
 class ConverterError(OptionError, ValueError):
-    """An argument is not possible; also a ``ValueError``, which callers of the original catch."""
+    """Invalid argument; also a ``ValueError``, which callers of the original catch."""
 
 
 def convert_np_to_float16(
     np_array: NDArray[Any], min_positive_val: float = 1e-7, max_finite_val: float = 1e4
 ) -> NDArray[np.float16]:
-    """Converts an array to float16, keeping sign and finiteness; warns where the clamp changes an element.
+    """Convert an array to float16, preserving sign and finiteness; warn if the clamp changes an element.
 
     Args:
         np_array: Any shape, float32 or float64.
@@ -81,14 +81,14 @@ def convert_np_to_float16(
 def convert_tensor_float_to_float16(
     tensor: onnx.TensorProto, min_positive_val: float = 1e-7, max_finite_val: float = 1e4
 ) -> onnx.TensorProto:
-    """Converts a float32 ``TensorProto`` to float16 in place, and returns it; any other element type is left alone.
+    """Convert a float32 ``TensorProto`` to float16 in place and return it; skip other element types.
 
     Raises:
         ValueError: ``tensor`` is not a ``TensorProto``.
         OptionError: A limit is impossible.
     """
     if not isinstance(tensor, onnx.TensorProto):
-        raise ConverterError(f"is a {type(tensor).__name__}, not an onnx.TensorProto", where="tensor")
+        raise ConverterError(f"expected an onnx.TensorProto, got {type(tensor).__name__}", where="tensor")
     if tensor.data_type != onnx.TensorProto.FLOAT:
         return tensor
     stored_as_list = bool(tensor.float_data)
@@ -103,7 +103,7 @@ def convert_tensor_float_to_float16(
 
 
 def make_value_info_from_tensor(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
-    """The ``ValueInfoProto`` with a tensor's name, element type and shape."""
+    """Return the ``ValueInfoProto`` with a tensor's name, element type and shape."""
     return helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
 
 
@@ -117,28 +117,28 @@ def convert_float_to_float16(
     node_block_list: Collection[str] | None = None,
     check_fp16_ready: bool = True,
 ) -> onnx.ModelProto:
-    """Converts a model to float16.
+    """Convert a model to float16.
 
     Args:
-        model: The model; unlike the original's, it is not changed.
+        model: The model; unlike in the original, it is not changed.
         min_positive_val: As for ``convert_np_to_float16``.
         max_finite_val: As for ``convert_np_to_float16``.
-        keep_io_types: True keeps float32 inputs and outputs; a list of names keeps those.
-        disable_shape_infer: Takes only the types written in the model.
+        keep_io_types: True preserves float32 inputs and outputs; a list of names, only these.
+        disable_shape_infer: Use only the types written in the model.
         op_block_list: Operators to leave in float32; None means ``DEFAULT_OP_BLOCK_LIST``.
-        node_block_list: Names of nodes to leave in float32; names that the model does not have are warned about.
-        check_fp16_ready: Refuses a model that holds float16 values already.
+        node_block_list: Names of nodes to leave in float32; unknown names cause a warning.
+        check_fp16_ready: Refuse a model that holds float16 values already.
 
     Returns:
-        The converted model. Each clipped tensor is warned about.
+        The converted model. Each clipped tensor causes a warning.
 
     Raises:
-        ValueError: ``model`` is not a ``ModelProto``, or it holds float16 values and ``check_fp16_ready`` is set.
+        ValueError: ``model`` is not a ``ModelProto``, or holds float16 values with ``check_fp16_ready`` set.
         OptionError: An option is impossible.
         ModelTooLargeError: The result does not fit into a message; ``sardonyx.compress.float16`` has no such limit.
     """
     if not isinstance(model, onnx.ModelProto):
-        raise ConverterError(f"is a {type(model).__name__}, not an onnx.ModelProto", where="model")
+        raise ConverterError(f"expected an onnx.ModelProto, got {type(model).__name__}", where="model")
     return _convert(
         model_io.from_proto(model),
         float16.Clamp(ir.DataType.FLOAT16, min_positive_val, max_finite_val),
@@ -156,7 +156,7 @@ def convert_float_to_float16_model_path(
     max_finite_val: float = 1e4,
     keep_io_types: bool | Iterable[str] = False,
 ) -> onnx.ModelProto:
-    """Converts a model file, with its external data if it has any; see ``convert_float_to_float16``.
+    """Convert a model file, including external data; see ``convert_float_to_float16``.
 
     Raises:
         ModelFileError: The file cannot be read.
@@ -169,7 +169,7 @@ def convert_float_to_float16_model_path(
 
 
 def check_if_fp16_ready(graph_proto: onnx.GraphProto) -> bool:
-    """Whether a graph has float16 inputs, outputs, listed values or initializers, or a Cast to float16."""
+    """Return True for a graph with a float16 input, output, value info or initializer, or a Cast to float16."""
     values = (*graph_proto.output, *graph_proto.input, *graph_proto.value_info)
     return (
         any(value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for value in values)
@@ -196,7 +196,7 @@ def _convert(
         raise ConverterError(
             "the model holds float16 values already",
             where="check_fp16_ready",
-            remedy="Set check_fp16_ready=False to convert the rest of it.",
+            remedy="Set check_fp16_ready=False to convert the remaining float32 values.",
         )
     conversion = float16.convert_float_to_float16(
         model,

@@ -1,4 +1,4 @@
-"""ONNX's backend interface (``onnx.backend.base``) over a session, as ONNX's own test suite and other tools call it."""
+"""ONNX's backend interface (``onnx.backend.base``) over a session, for ONNX's own tests and other tools."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sardonyx.runtime import Session
 
 
 class SardonyxBackendRep(BackendRep):
-    """A model ready to run.
+    """A prepared model.
 
     Args:
-        session: What runs it.
+        session: The session of the model.
     """
 
     def __init__(self, session: Session) -> None:
@@ -26,22 +26,22 @@ class SardonyxBackendRep(BackendRep):
         """Run once.
 
         Args:
-            inputs: Values by name, or in order: of the inputs that must be fed, or of all that are declared.
-            **kwargs: None are taken.
+            inputs: Values by name, or in order: of the required inputs, or of all declared inputs.
+            **kwargs: Refused.
 
         Returns:
             The outputs, in order.
 
         Raises:
-            UnsupportedError: There is an option.
+            UnsupportedError: An option is present.
         """
         if kwargs:
-            raise UnsupportedError(f"there is no option {', '.join(kwargs)}.", where="run")
+            raise UnsupportedError(f"unknown option {', '.join(kwargs)}", where="run")
         if not isinstance(inputs, Mapping):
             values: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-            needed = [info.name for info in self.session.get_inputs()]
+            required = [info.name for info in self.session.get_inputs()]
             declared = [str(value.name) for value in self.session.model.graph.inputs]
-            inputs = dict(zip(needed if len(values) <= len(needed) else declared, values, strict=False))
+            inputs = dict(zip(required if len(values) <= len(required) else declared, values, strict=False))
         return tuple(self.session.run(None, inputs))
 
 
@@ -50,7 +50,7 @@ class SardonyxBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Return whether every operator of the model has a definition."""
+        """Return True if every operator of the model has a definition."""
         try:
             Session(model, compile="off")
         except UnsupportedError:
@@ -59,12 +59,12 @@ class SardonyxBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> SardonyxBackendRep:
-        """Make a model ready to run; ``kwargs`` are options of :class:`sardonyx.Session`."""
+        """Return a model ready to run; ``kwargs`` are options of :class:`sardonyx.Session`."""
         return SardonyxBackendRep(Session(model, **kwargs))
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return whether models run on the device: ``CPU``."""
+        """Return True if models run on the device: ``CPU``."""
         return device.split(":")[0] == "CPU"
 
 

@@ -1,4 +1,4 @@
-"""``simplify`` of ``onnxsim`` 0.8.1, answered by the rewriter."""
+"""Drop-in for ``simplify`` of ``onnxsim`` 0.8.1, implemented by the rewriter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx import model as model_io
 from sardonyx.compat import trials
 from sardonyx.compat.function_rules import rule_from_functions
 from sardonyx.compat.parameters import Parameters, Refused, Works, require_available
-from sardonyx.compat.rewriting import rewritten, selection
+from sardonyx.compat.rewriting import rewrite_with_retries, select_passes
 from sardonyx.errors import OptionError
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.rewrite_context import Settings
@@ -26,33 +26,31 @@ FOLDING = ("fold_constants", "fold_shape_arithmetic", "eliminate_shape_op", "eli
 """Passes that compute nodes at rewriting time."""
 
 REWRITER_ROUNDS = 50
-"""Rounds of rewriting and ``custom_rewriter`` before the model is taken as it is."""
+"""Maximum number of alternations between rewriting and ``custom_rewriter``."""
 
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 PARAMETERS: Parameters = {
     "model": Works(),
     "check_n": Works("inputs are drawn in the range that the graph allows"),
-    "perform_optimization": Works("without it, only constants are folded"),
+    "perform_optimization": Works("False only folds constants"),
     "skip_fuse_bn": Works(),
     "overwrite_input_shapes": Works("constants baked from the old shapes are repaired"),
     "test_input_shapes": Works(),
-    "skipped_optimizers": Works("names of passes; unknown names skip nothing, as there"),
+    "skipped_optimizers": Works("names of passes; unknown names are ignored, as in the original"),
     "skip_constant_folding": Works(),
-    "skip_shape_inference": Refused("every rewrite asks for shapes; inference that fails leaves them open"),
+    "skip_shape_inference": Refused("every rewrite needs shapes; failed inference leaves shapes open"),
     "input_data": Works(),
-    "dynamic_input_shape": Works("deprecated there; warns and changes nothing"),
+    "dynamic_input_shape": Works("deprecated in the original; warns and has no effect"),
     "custom_lib": Refused("the evaluator loads no libraries"),
     "include_subgraph": Works("bodies are always rewritten"),
     "unused_output": Works(),
-    "tensor_size_threshold": Works("bytes that one rewrite may add; 64 KiB is the most in any case"),
+    "tensor_size_threshold": Works("bytes that one rewrite may add, at most 64 KiB"),
     "mutable_initializer": Works(),
-    "initializers_as_constants": Works(
-        "without it, weights of the main graph take part in no rewrite that needs their values"
-    ),
+    "initializers_as_constants": Works("False excludes weights of the main graph from rewrites that need their values"),
     "inline_functions": Works(),
-    "import_custom_schemas": Works("schemas registered with onnx are always seen"),
-    "input_shapes": Works("deprecated there; warns and sets overwrite_input_shapes and test_input_shapes"),
+    "import_custom_schemas": Works("schemas registered with onnx are always used"),
+    "input_shapes": Works("deprecated in the original; warns, sets overwrite_input_shapes and test_input_shapes"),
     "target_opset_version": Works(),
     "extra_optimizers": Works("names of passes"),
     "custom_rewriter": Works(),
@@ -60,29 +58,27 @@ PARAMETERS: Parameters = {
     "check_rtol": Works(),
     "check_atol": Works(),
     "input_fill": Works("random: a normal distribution, integers in the range that the graph allows"),
-    "providers": Refused(
-        "constants are folded on the processor", (["CPUExecutionProvider"], ("CPUExecutionProvider",))
-    ),
-    "gemm_fusion_backend": Works("ort_cpu leaves products in half precision unfused, the others fuse them"),
-    "profile": Refused("there is no trace of the run; sardonyx.optimize reports what each pass did"),
-    "ort_profile": Refused("there is no trace of the evaluator's sessions"),
-    "merge_ort_profile": Refused("there is no trace of the evaluator's sessions"),
+    "providers": Refused("constants are folded on the CPU", (["CPUExecutionProvider"], ("CPUExecutionProvider",))),
+    "gemm_fusion_backend": Works("ort_cpu does not fuse products in half precision, the others do"),
+    "profile": Refused("the run has no trace; sardonyx.optimize reports the effect of each pass"),
+    "ort_profile": Refused("the evaluator's sessions have no trace"),
+    "merge_ort_profile": Refused("the evaluator's sessions have no trace"),
     "output_path": Works(),
     "external_data_threshold": Works(),
-    "range_opt": Refused("there are no annotations of ranges"),
-    "certify": Refused("there is no symbolic proof; sardonyx.optimize verifies by running both models", (False,)),
-    "check_hazards": Refused("there is no analysis of NaN and infinity"),
-    "check_gradients": Refused("there is no analysis of gradients"),
-    "gradient_precision": Refused("there is no analysis of gradients"),
+    "range_opt": Refused("ranges are not annotated"),
+    "certify": Refused("no symbolic proof; sardonyx.optimize verifies by running both models", (False,)),
+    "check_hazards": Refused("NaN and infinity are not analysed"),
+    "check_gradients": Refused("gradients are not analysed"),
+    "gradient_precision": Refused("gradients are not analysed"),
 }
 
 
 class InputNameError(OptionError, RuntimeError):
-    """The model has no such input or output; a ``RuntimeError``, as there."""
+    """Unknown input or output of the model; a ``RuntimeError``, as in the original."""
 
 
 class ArgumentError(OptionError, ValueError):
-    """Arguments that exclude each other, or of no possible value; a ``ValueError``, as there."""
+    """Arguments that exclude each other, or an invalid value; a ``ValueError``, as in the original."""
 
 
 def simplify(  # type: ignore[no-untyped-def]  # the signature of the original
@@ -129,25 +125,26 @@ def simplify(  # type: ignore[no-untyped-def]  # the signature of the original
 ) -> tuple[onnx.ModelProto, bool]:
     """Simplify a model.
 
-    The parameters are those of ``onnxsim.simplify``; ``PARAMETERS`` and the reference page say how each is understood.
+    The parameters have the names of ``onnxsim.simplify``; ``PARAMETERS`` and the reference page describe the support of
+    each.
 
     Returns:
-        The simplified model, and whether it passes the checker and, on ``check_n`` sets of inputs, gives the
-        original's outputs. The result is not verified further: ``sardonyx.optimize`` does that.
+        The simplified model, and True if the model passes the checker and has the original's outputs on ``check_n``
+        sets of inputs. The result is not verified further: ``sardonyx.optimize`` verifies results.
 
     Raises:
-        RefusedParameterError: a parameter that is not available here has another value than its default.
-        ArgumentError: arguments exclude each other, or a size cannot be read (a ``ValueError``).
-        InputNameError: there is no input or output of a name given (a ``RuntimeError``).
-        OptionError: an extra pass is unknown.
-        ModelFileError: the model cannot be read.
-        ModelTooLargeError: the result does not fit into a message.
+        RefusedParameterError: An unavailable parameter has a value other than its default.
+        ArgumentError: Arguments exclude each other, or a size is malformed (a ``ValueError``).
+        InputNameError: An input or output name is unknown (a ``RuntimeError``).
+        OptionError: An extra pass is unknown.
+        ModelFileError: The model cannot be read.
+        ModelTooLargeError: The result does not fit into a message.
     """
-    given = dict(locals())
-    require_available(simplify, PARAMETERS, given)
-    _require_consistent(given)
+    arguments = dict(locals())
+    require_available(simplify, PARAMETERS, arguments)
+    _require_consistent(arguments)
     if dynamic_input_shape:
-        warnings.warn("dynamic_input_shape is not needed any more", DeprecationWarning, stacklevel=2)
+        warnings.warn("dynamic_input_shape has no effect", DeprecationWarning, stacklevel=2)
     if input_shapes is not None:
         warnings.warn("use overwrite_input_shapes and test_input_shapes", DeprecationWarning, stacklevel=2)
         overwrite_input_shapes = test_input_shapes = input_shapes
@@ -168,16 +165,18 @@ def simplify(  # type: ignore[no-untyped-def]  # the signature of the original
         skip.add("eliminate_initializer_from_inputs")
     if not perform_optimization:
         skip |= set(pipeline.available_passes()) - set(FOLDING)
-    chosen = selection(
+    passes = select_passes(
         skip,
         extra_optimizers if extra_optimizers and perform_optimization else (),
         [rule_from_functions(*pair, index=i) for i, pair in enumerate(function_rewrite_rules or ())],
     )
     settings = Settings(growth=min(Settings.growth, _parse_size(tensor_size_threshold)))
-    result, _ = rewritten(source.fresh, lambda held, bounds: pipeline.transform(held, chosen, bounds), settings)
+    result, _ = rewrite_with_retries(
+        source.fresh, lambda model, bounds: pipeline.transform(model, passes, bounds), settings
+    )
     if custom_rewriter is not None:
-        result = _with_rewriter(result, custom_rewriter, chosen, settings)
-    source.settle(result)
+        result = _with_rewriter(result, custom_rewriter, passes, settings)
+    source.remove_added_inputs(result)
     proto = model_io.to_proto(result)
     if output_path is not None:
         large = sum(v.const_value.nbytes for v in result.graph.initializers.values() if v.const_value is not None)
@@ -187,33 +186,31 @@ def simplify(  # type: ignore[no-untyped-def]  # the signature of the original
     )
 
 
-def _require_consistent(given: Mapping[str, Any]) -> None:
-    if given["custom_rewriter"] is not None and given["function_rewrite_rules"]:
+def _require_consistent(arguments: Mapping[str, Any]) -> None:
+    if arguments["custom_rewriter"] is not None and arguments["function_rewrite_rules"]:
         raise ArgumentError(
             "custom_rewriter and function_rewrite_rules are mutually exclusive; pass only one.", where="simplify"
         )
-    if given["output_path"] is not None and not isinstance(given["model"], str):
+    if arguments["output_path"] is not None and not isinstance(arguments["model"], str):
         raise ArgumentError("output_path requires `model` to be a file path", where="output_path")
-    if given["gemm_fusion_backend"] not in ("ort_cpu", "unrestricted", "webgpu", "webnn"):
-        raise ArgumentError(f"no such backend {given['gemm_fusion_backend']!r}", where="gemm_fusion_backend")
-    target = given["target_opset_version"]
+    if arguments["gemm_fusion_backend"] not in ("ort_cpu", "unrestricted", "webgpu", "webnn"):
+        raise ArgumentError(f"unknown backend {arguments['gemm_fusion_backend']!r}", where="gemm_fusion_backend")
+    target = arguments["target_opset_version"]
     if target is not None and target != "latest" and not isinstance(target, int):
-        raise ArgumentError(
-            f"must be an int, the string 'latest', or None, got {target!r}", where="target_opset_version"
-        )
-    if given["input_fill"] not in trials.FILLS:
-        raise trials.FillError(f"Unknown input_fill {given['input_fill']!r}", where="input_fill")
+        raise ArgumentError(f"expected an int, 'latest' or None, got {target!r}", where="target_opset_version")
+    if arguments["input_fill"] not in trials.FILLS:
+        raise trials.FillError(f"Unknown input_fill {arguments['input_fill']!r}", where="input_fill")
 
 
 def _parse_size(text: str) -> int:
-    found = re.fullmatch(r"([\d.]+)\s*([KMGT]?B)", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise ArgumentError(f"{text!r} is no size", where="tensor_size_threshold", remedy='Write it as "1.5GB".')
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    match = re.fullmatch(r"([\d.]+)\s*([KMGT]?B)", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ArgumentError(f'expected a size such as "1.5GB", got {text!r}', where="tensor_size_threshold")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 class _Source:
-    """The model as the parameters change it before any rewrite, every time anew."""
+    """The model before any rewrite, with the changes that the parameters request."""
 
     def __init__(
         self,
@@ -235,16 +232,16 @@ class _Source:
         self._constants = constants
         self._opset = onnx.defs.onnx_opset_version() if opset == "latest" else opset
         self._added: set[str] = set()
-        held = model_io.load(self._model)
-        self.shapes = input_shapes_of(held, shapes)
+        loaded = model_io.load(self._model)
+        self.shapes = input_shapes_of(loaded, shapes)
 
     @property
     def original(self) -> str | onnx.ModelProto:
-        """What the result is compared with."""
+        """The model with which the result is compared."""
         return self._model
 
     def fresh(self) -> ir.Model:
-        """The model to rewrite."""
+        """Return a new copy of the model to rewrite."""
         model = model_io.load(self._model)
         if isinstance(self._opset, int):
             from sardonyx.rewrite.opset import convert_opset
@@ -264,33 +261,33 @@ class _Source:
 
             set_input_shapes(model, self.shapes)
         if not self._constants:
-            # What callers may override is no constant to any rewrite.
+            # As graph inputs, weights are not constants for any rewrite.
             for value in [v for v in model.graph.initializers.values() if not v.is_graph_input()]:
                 model.graph.inputs.append(value)
                 self._added.add(str(value.name))
         return model
 
-    def settle(self, model: ir.Model) -> None:
-        """Take back what ``fresh`` added for the time of rewriting."""
+    def remove_added_inputs(self, model: ir.Model) -> None:
+        """Remove the graph inputs that ``fresh`` added for rewriting."""
         for value in [v for v in model.graph.inputs if v.name in self._added]:
             model.graph.inputs.remove(value)
 
 
 def input_shapes_of(model: ir.Model, shapes: Mapping[str | None, Any]) -> dict[str, Any]:
-    """Shapes by input name; the name None stands for the only input.
+    """Return shapes by input name; the name None denotes the only input.
 
     Raises:
-        InputNameError: there is no such input.
+        InputNameError: An input is unknown.
     """
     names = [str(v.name) for v in model.graph.inputs if not v.is_initializer()]
-    found = {}
+    named = {}
     for name, shape in shapes.items():
         if name is None and len(names) != 1:
             raise InputNameError("The model has more than 1 inputs, please name them", where="input shapes")
         if name is not None and name not in names:
             raise InputNameError(f'The model doesn\'t have input named "{name}"', where="input shapes")
-        found[names[0] if name is None else name] = shape
-    return found
+        named[names[0] if name is None else name] = shape
+    return named
 
 
 def _multiplies_in_half_precision(model: ir.Model) -> bool:
@@ -300,10 +297,10 @@ def _multiplies_in_half_precision(model: ir.Model) -> bool:
 def _with_rewriter(
     model: ir.Model,
     rewriter: Callable[[onnx.ModelProto], onnx.ModelProto | bool | None],
-    chosen: pipeline.Selection,
+    passes: pipeline.Selection,
     settings: Settings,
 ) -> ir.Model:
-    """Rewrite and call ``rewriter`` in turn, until it changes nothing."""
+    """Alternate rewriting and ``rewriter`` until ``rewriter`` changes nothing."""
     for _ in range(REWRITER_ROUNDS):
         proto = model_io.to_proto(model)
         before = proto.SerializeToString(deterministic=True)
@@ -313,9 +310,9 @@ def _with_rewriter(
         changed = answer if isinstance(answer, onnx.ModelProto) else proto
         if changed.SerializeToString(deterministic=True) == before:
             return model
-        model, _ = rewritten(
+        model, _ = rewrite_with_retries(
             lambda source=changed: model_io.from_proto(source),  # type: ignore[misc]
-            lambda held, bounds: pipeline.transform(held, chosen, bounds),
+            lambda copy, bounds: pipeline.transform(copy, passes, bounds),
             settings,
         )
     return model
@@ -341,7 +338,7 @@ def _agrees(
 ) -> bool:
     if count == 0:
         return True
-    held = model_io.load(source.original)
-    pipeline.free_initializers(held)
-    tried = trials.Trials(count, source.shapes | input_shapes_of(held, shapes), fill, data or {})
-    return not trials.mismatches(held, source.original, proto, tried, rtol, atol)
+    original = model_io.load(source.original)
+    pipeline.free_initializers(original)
+    inputs = trials.Trials(count, source.shapes | input_shapes_of(original, shapes), fill, data or {})
+    return not trials.mismatches(original, source.original, proto, inputs, rtol, atol)

@@ -1,4 +1,4 @@
-"""``slim`` of ``onnxslim`` 0.1.98, answered by the rewriter."""
+"""Drop-in for ``slim`` of ``onnxslim`` 0.1.98, implemented by the rewriter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.table import Table
 from sardonyx import model as model_io
 from sardonyx.compat import trials
 from sardonyx.compat.parameters import Parameters, Refused, Works, require_available
-from sardonyx.compat.rewriting import rewritten, selection
+from sardonyx.compat.rewriting import rewrite_with_retries, select_passes
 from sardonyx.compress import float16
 from sardonyx.errors import OptionError
 from sardonyx.report.summary import Port, Summary, summary
@@ -33,7 +33,7 @@ Source = str | onnx.ModelProto
 
 
 class OnnxSlimKwargs(TypedDict, total=False):
-    """The options of ``slim``, all by name."""
+    """The keyword options of ``slim``."""
 
     model_check: bool
     input_shapes: dict[str, list[int]]
@@ -52,24 +52,22 @@ class OnnxSlimKwargs(TypedDict, total=False):
 
 
 PARAMETERS: Parameters = {
-    "model": Works("a list of models is inspected, as there"),
-    "output_model": Works(
-        "the second argument; the model is saved there and the table printed, and nothing is returned"
-    ),
-    "model_check": Works("inputs are drawn in the range that the graph allows; returns None where outputs differ"),
+    "model": Works("a list of models is inspected, as in the original"),
+    "output_model": Works("the second argument; saves the model there, prints the table, and returns None"),
+    "model_check": Works("inputs are drawn in the range that the graph allows; returns None if outputs differ"),
     "input_shapes": Works("as a dict, or as NAME:1,3,224,224; constants baked from the old shapes are repaired"),
     "inputs": Works("names of tensors; a type after the name must be the tensor's own"),
     "outputs": Works("names of tensors; a type after the name must be the tensor's own"),
-    "no_shape_infer": Refused("every rewrite asks for shapes; inference that fails leaves them open"),
+    "no_shape_infer": Refused("every rewrite needs shapes; failed inference leaves shapes open"),
     "skip_optimizations": Works(),
-    "dtype": Works("float16 or fp16; other values do nothing there and are refused here"),
+    "dtype": Works("float16 or fp16; other values have no effect in the original and are refused here"),
     "skip_fusion_patterns": Works("names of onnxslim's patterns, or of passes"),
-    "size_threshold": Works("bytes that one rewrite may add; 64 KiB is the most in any case"),
-    "inspect": Works("prints the table of the model, and returns nothing"),
+    "size_threshold": Works("bytes that one rewrite may add, at most 64 KiB"),
+    "inspect": Works("prints the table of the model, and returns None"),
     "dump_to_disk": Works("with inspect or a list of models"),
     "save_as_external_data": Works(),
     "model_check_inputs": Works("NAME:SHAPE or NAME:FILE.npy"),
-    "verbose": Works("each rewrite on the error stream"),
+    "verbose": Works("prints each rewrite to standard error"),
 }
 
 OPTIMIZATIONS: Mapping[str, tuple[str, ...]] = {
@@ -79,7 +77,7 @@ OPTIMIZATIONS: Mapping[str, tuple[str, ...]] = {
     "subexpression_elimination": ("eliminate_common_subexpression",),
     "weight_tying": ("eliminate_duplicate_initializer",),
 }
-"""The names of ``skip_optimizations``, with the passes they leave out; graph_fusion: all passes but the others'."""
+"""Names of ``skip_optimizations``, with the passes to skip; graph_fusion: all passes of no other name."""
 
 PATTERNS: Mapping[str, tuple[str, ...]] = {
     "EliminationConcat": ("eliminate_nop_concat", "fuse_consecutive_concats"),
@@ -103,13 +101,13 @@ PATTERNS: Mapping[str, tuple[str, ...]] = {
     "FusionPadConv": ("fuse_pad_into_conv",),
     "FusionReduce": ("fuse_consecutive_reduce_unsqueeze", "fuse_consecutive_reduces"),
 }
-"""onnxslim's fusion patterns, with the passes that do the same."""
+"""onnxslim's fusion patterns, with the equivalent passes."""
 
 _TYPES = {"fp16": ir.DataType.FLOAT16, "fp32": ir.DataType.FLOAT, "int32": ir.DataType.INT32, "bool": ir.DataType.BOOL}
 
 
 class UnknownParameterError(OptionError, TypeError):
-    """``slim`` has no such parameter; a ``TypeError``, as for any function."""
+    """Unknown parameter of ``slim``; a ``TypeError``, as for any function."""
 
 
 def slim(
@@ -118,19 +116,19 @@ def slim(
     """Slim a model.
 
     Args:
-        model: A path or a message, which is left as it is; a list of these is only inspected.
-        args: The path to save to, if any.
+        model: A path or a message, which is not changed; a list of models is only inspected.
+        args: The path of the result, if any.
         kwargs: See ``PARAMETERS`` and the reference page.
 
     Returns:
-        The slimmed model. None where it was saved instead, where models were inspected, and where
-        ``model_check`` found a difference. The result is not verified further: ``sardonyx.optimize`` does that.
+        The slimmed model. None if the model was saved instead, if models were inspected, and if ``model_check`` detected
+        a difference. The result is not verified further: ``sardonyx.optimize`` verifies results.
 
     Raises:
-        UnknownParameterError: there is no such parameter (a ``TypeError``).
-        RefusedParameterError: a parameter that is not available here has another value than its default.
-        OptionError: a name is none of the model's, or none of a pattern or optimization.
-        ModelFileError: the model cannot be read or written.
+        UnknownParameterError: A parameter is unknown (a ``TypeError``).
+        RefusedParameterError: An unavailable parameter has a value other than its default.
+        OptionError: A name is unknown in the model, or as a pattern or optimization.
+        ModelFileError: The model cannot be read or written.
     """
     options: dict[str, Any] = {"output_model": args[0] if args else None, **kwargs}
     _require_known(args, options)
@@ -141,7 +139,7 @@ def slim(
         raise OptionError("can only be used with inspect", where="dump_to_disk")
     started = time.perf_counter()
     original = _original(model, options)
-    result, applied = _slimmed(original, options)
+    result, applied = _slim(original, options)
     if options.get("verbose"):
         for patch in applied:
             print(f"{patch.number}: {patch.rule} at {patch.site}", file=sys.stderr)
@@ -165,105 +163,108 @@ def _require_known(args: Sequence[Any], options: Mapping[str, Any]) -> None:
 
 
 def _original(model: Source, options: Mapping[str, Any]) -> ir.Model:
-    """The model as asked for before slimming: cut to tensors, and with new shapes."""
-    held = model_io.load(model)
-    pipeline.free_initializers(held)
-    # As there, a weight is a weight although it is listed as an input too.
-    for value in [v for v in held.graph.inputs if v.is_initializer()]:
-        held.graph.inputs.remove(value)
+    """Return the model before slimming: cut to the selected tensors, with the new shapes."""
+    loaded = model_io.load(model)
+    pipeline.free_initializers(loaded)
+    # As in the original, a weight that is also listed as an input is a weight.
+    for value in [v for v in loaded.graph.inputs if v.is_initializer()]:
+        loaded.graph.inputs.remove(value)
     if options.get("inputs") or options.get("outputs"):
-        held = _cut(held, options.get("inputs") or (), options.get("outputs") or ())
+        loaded = _cut(loaded, options.get("inputs") or (), options.get("outputs") or ())
     shapes = _shapes(options.get("input_shapes") or ())
     if shapes:
         from sardonyx.rewrite.reshape_inputs import set_input_shapes
 
-        set_input_shapes(held, shapes)
-    return held
+        set_input_shapes(loaded, shapes)
+    return loaded
 
 
 def _cut(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> ir.Model:
     from sardonyx.rewrite.surgery import extract
 
     inference.infer_shapes(model, strict=False)
-    wanted = [_typed_name(model, text) for text in outputs] or [str(v.name) for v in model.graph.outputs]
-    given = [_typed_name(model, text) for text in inputs] or None
-    return extract(model, wanted, given)
+    output_names = [_typed_name(model, text) for text in outputs] or [str(v.name) for v in model.graph.outputs]
+    input_names = [_typed_name(model, text) for text in inputs] or None
+    return extract(model, output_names, input_names)
 
 
 def _typed_name(model: ir.Model, text: str) -> str:
-    """The tensor named by ``NAME`` or ``NAME:TYPE``."""
+    """Return the tensor's name of ``NAME`` or ``NAME:TYPE``."""
     values = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
     name, separator, kind = text.rpartition(":")
     if text in values or not separator:
         return text
     if kind not in _TYPES:
-        raise OptionError(f"'{text}' names no type of {', '.join(_TYPES)}", where="inputs, outputs")
+        raise OptionError(f"expected a type of {', '.join(_TYPES)}, got '{text}'", where="inputs, outputs")
     if name in values and values[name].dtype not in (None, _TYPES[kind]):
-        raise OptionError(f"'{name}' is {values[name].dtype}, and not {kind}", where="inputs, outputs")
+        raise OptionError(f"expected {values[name].dtype} for '{name}', got {kind}", where="inputs, outputs")
     return name
 
 
-def _shapes(given: Mapping[str, Sequence[int]] | Iterable[str]) -> dict[str, list[int]]:
-    if isinstance(given, Mapping):
-        return {name: list(shape) for name, shape in given.items()}
-    pairs = [text.rpartition(":") for text in given]
+def _shapes(shapes: Mapping[str, Sequence[int]] | Iterable[str]) -> dict[str, list[int]]:
+    if isinstance(shapes, Mapping):
+        return {name: list(shape) for name, shape in shapes.items()}
+    pairs = [text.rpartition(":") for text in shapes]
     try:
         return {name: [int(size) for size in sizes.split(",")] for name, _, sizes in pairs}
     except ValueError:
-        raise OptionError("a shape is written NAME:1,3,224,224", where="input_shapes") from None
+        raise OptionError("expected NAME:1,3,224,224", where="input_shapes") from None
 
 
-def _slimmed(original: ir.Model, options: Mapping[str, Any]) -> tuple[ir.Model, list[Applied]]:
+def _slim(original: ir.Model, options: Mapping[str, Any]) -> tuple[ir.Model, list[Applied]]:
     skip: set[str] = set()
     for name in options.get("skip_optimizations") or ():
         if name not in OPTIMIZATIONS:
             raise OptionError(
-                f"no such optimization '{name}'",
+                f"unknown optimization '{name}'",
                 where="skip_optimizations",
-                remedy=f"There are {', '.join(OPTIMIZATIONS)}.",
+                remedy=f"Choose from {', '.join(OPTIMIZATIONS)}.",
             )
-        others = {each for passes in OPTIMIZATIONS.values() for each in passes}
+        others = {label for passes in OPTIMIZATIONS.values() for label in passes}
         skip |= set(OPTIMIZATIONS[name]) or set(pipeline.available_passes()) - others
     for name in options.get("skip_fusion_patterns") or ():
         if name not in PATTERNS and name not in pipeline.available_passes():
             raise OptionError(
-                f"no such pattern '{name}'", where="skip_fusion_patterns", remedy=f"There are {', '.join(PATTERNS)}."
+                f"unknown pattern '{name}'",
+                where="skip_fusion_patterns",
+                remedy=f"Choose from {', '.join(PATTERNS)}.",
             )
         skip |= set(PATTERNS.get(name, (name,)))
     threshold = options.get("size_threshold")
     try:
         settings = Settings(growth=min(Settings.growth, int(threshold))) if threshold else Settings()
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{threshold!r} is no number of bytes", where="size_threshold") from error
-    chosen = selection(skip)
-    result, engine = rewritten(original.clone, lambda held, bounds: pipeline.transform(held, chosen, bounds), settings)
-    return _converted(result, options.get("dtype")), engine.applied
+        raise OptionError(f"expected a number of bytes, got {threshold!r}", where="size_threshold") from error
+    passes = select_passes(skip)
+    result, engine = rewrite_with_retries(
+        original.clone, lambda model, bounds: pipeline.transform(model, passes, bounds), settings
+    )
+    return _convert(result, options.get("dtype")), engine.applied
 
 
-def _converted(model: ir.Model, dtype: str | None) -> ir.Model:
+def _convert(model: ir.Model, dtype: str | None) -> ir.Model:
     if dtype is None:
         return model
     if dtype in ("float16", "fp16"):
         return float16.convert_float_to_float16(model).model
-    raise OptionError(f"{dtype!r} is not available", where="dtype", remedy='Use "float16".')
+    raise OptionError(f"expected 'float16', got {dtype!r}", where="dtype")
 
 
-def _agrees(original: ir.Model, result: ir.Model, given: Iterable[str]) -> bool:
-    """Whether both models give the same outputs on one set of inputs (1e-3 relative, 1e-4 absolute)."""
+def _agrees(original: ir.Model, result: ir.Model, entries: Iterable[str]) -> bool:
+    """Return True if both models have equal outputs on one set of inputs (1e-3 relative, 1e-4 absolute)."""
     shapes: dict[str, list[int]] = {}
     data: dict[str, Any] = {}
     names = {str(v.name) for v in original.graph.inputs}
-    for text in given:
-        name, _, what = text.rpartition(":")
+    for text in entries:
+        name, _, source = text.rpartition(":")
         if name not in names:
-            raise OptionError(f"the model has no input '{name}'", where="model_check_inputs")
-        if what.endswith(".npy"):
-            data[name] = np.load(what)
+            raise OptionError(f"unknown input '{name}'", where="model_check_inputs")
+        if source.endswith(".npy"):
+            data[name] = np.load(source)
             shapes[name] = list(data[name].shape)
         else:
             shapes |= _shapes([text])
-    tried = trials.Trials(1, shapes, given=data)
-    wrong = trials.mismatches(original.clone(), original, result, tried, 1e-3, 1e-4)
+    wrong = trials.mismatches(original.clone(), original, result, trials.Trials(1, shapes, arrays=data), 1e-3, 1e-4)
     for name in wrong:
         print(f"Model output {name} mismatch after slimming.\nPlease check the model carefully.")
     return not wrong
@@ -300,23 +301,23 @@ def _dump(model: ir.Model, path: str) -> None:
 
 
 def _print(columns: Sequence[tuple[str, Summary]], seconds: float | None) -> None:
-    """Print the table of models side by side: interface, operators, bytes of weights."""
+    """Print the table of several models: interface, operators, bytes of weights."""
     table = Table("Model Name", *(name for name, _ in columns))
-    found = [each for _, each in columns]
-    table.add_row("Model Info", *(f"Op Set: {s.opsets.get('', '')} / IR Version: {s.ir_version}" for s in found))
+    summaries = [info for _, info in columns]
+    table.add_row("Model Info", *(f"Op Set: {s.opsets.get('', '')} / IR Version: {s.ir_version}" for s in summaries))
     table.add_section()
-    for label, ports in (("IN", [s.inputs for s in found]), ("OUT", [s.outputs for s in found])):
-        for name in dict.fromkeys(port.name for each in ports for port in each):
-            table.add_row(f"{label}: {name}", *(_told(each, name) for each in ports))
+    for label, sides in (("IN", [s.inputs for s in summaries]), ("OUT", [s.outputs for s in summaries])):
+        for name in dict.fromkeys(port.name for ports in sides for port in ports):
+            table.add_row(f"{label}: {name}", *(_port_text(ports, name) for ports in sides))
     table.add_section()
-    for operator in sorted({name for s in found for name in s.operators}):
-        table.add_row(operator, *(str(s.operators.get(operator, 0)) for s in found))
+    for operator in sorted({name for s in summaries for name in s.operators}):
+        table.add_row(operator, *(str(s.operators.get(operator, 0)) for s in summaries))
     table.add_section()
-    table.add_row("Weights", *(f"{s.weight_bytes:,} B" for s in found))
+    table.add_row("Weights", *(f"{s.weight_bytes:,} B" for s in summaries))
     if seconds is not None:
         table.add_row("Elapsed Time", f"{seconds:.2f} s")
     Console().print(table)
 
 
-def _told(ports: Iterable[Port], name: str) -> str:
+def _port_text(ports: Iterable[Port], name: str) -> str:
     return next((f"{port.type}: {port.shape}" for port in ports if port.name == name), "")

@@ -1,4 +1,4 @@
-"""What each parameter of a drop-in module does here: for the error of a refused one, and for the reference page."""
+"""Support of each parameter of a drop-in module, for errors and for the reference page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sardonyx.errors import OptionError, UnsupportedError
 
 @dataclass(frozen=True)
 class Works:
-    """A parameter that does here what it does there.
+    """A parameter with the original's meaning.
 
     Attributes:
-        note: How it differs, if it does.
+        note: The difference, if any.
     """
 
     note: str = ""
@@ -23,39 +23,40 @@ class Works:
 
 @dataclass(frozen=True)
 class Refused:
-    """A parameter of which only some values are taken.
+    """A parameter that accepts only some values.
 
     Attributes:
-        reason: Why.
-        taken: Values taken beside the default, which mean here what the default means.
+        reason: The reason.
+        accepted: Accepted values in addition to the default, with the same meaning as the default.
     """
 
     reason: str
-    taken: tuple[Any, ...] = ()
+    accepted: tuple[Any, ...] = ()
 
 
 Parameters = Mapping[str, Works | Refused]
 
 
 class RefusedParameterError(OptionError, UnsupportedError):
-    """A parameter was given a value that is not available here; the message names the parameter."""
+    """A parameter has an unavailable value; the message names the parameter."""
 
 
 def require_available(function: Callable[..., Any], parameters: Parameters, values: Mapping[str, Any]) -> None:
     """Refuse values of refused parameters other than their defaults.
 
     Raises:
-        RefusedParameterError: names the parameter.
+        RefusedParameterError: An unavailable value; names the parameter.
     """
     signature = inspect.signature(function).parameters
-    for name, about in parameters.items():
-        if not isinstance(about, Refused):
+    for name, support in parameters.items():
+        if not isinstance(support, Refused):
             continue
         default = signature[name].default if name in signature else None
         value = values.get(name, default)
-        if not any(value is each or (type(value) is type(each) and value == each) for each in (default, *about.taken)):
+        allowed = (default, *support.accepted)
+        if not any(value is other or (type(value) is type(other) and value == other) for other in allowed):
             raise RefusedParameterError(
-                f"{name}={value!r} is not available: {about.reason}",
+                f"{name}={value!r} is not available: {support.reason}",
                 where=function.__name__,
-                remedy=f"Leave {name} out.",
+                remedy=f"Omit {name}.",
             )

@@ -1,4 +1,4 @@
-"""One rewriting run for the drop-in modules: what they share below their parameters."""
+"""One rewriting run for the drop-in modules, independent of their parameters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sardonyx.rewrite.language import Rule
 from sardonyx.rewrite.rewrite_context import Settings
 
 
-def rewritten(
+def rewrite_with_retries(
     fresh: Callable[[], ir.Model], run: Callable[[ir.Model, Settings], Engine], settings: Settings
 ) -> tuple[ir.Model, Engine]:
-    """Rewrite a model, leaving out each rewrite that turns out to be impossible on the way.
+    """Rewrite a model, and start again without each rewrite that turns out to be impossible.
 
     Args:
-        fresh: Gives the model as it was, every time anew.
+        fresh: Returns a new copy of the original model.
         run: Rewrites a model in place.
         settings: Bounds of the run.
 
@@ -31,17 +31,19 @@ def rewritten(
         try:
             return model, run(model, settings)
         except PatchFailed as failure:
-            # The model is half changed: once more from the start, without this rewrite.
+            # The model is partly rewritten: start again without this rewrite.
             settings = replace(settings, banned=settings.banned | {(failure.rule, failure.site)})
         except RulesUndoEachOther as failure:
             settings = replace(settings, off=settings.off | set(failure.rules))
 
 
-def selection(skip: Iterable[str] = (), extra: Sequence[str] = (), rules: Iterable[Rule] = ()) -> pipeline.Selection:
-    """The passes that run by default but for ``skip``, and ``extra`` ones beside them.
+def select_passes(
+    skip: Iterable[str] = (), extra: Sequence[str] = (), rules: Iterable[Rule] = ()
+) -> pipeline.Selection:
+    """Return the default passes except ``skip``, and the ``extra`` passes.
 
     Raises:
-        OptionError: an extra name is no pass. A name to skip that is no pass skips nothing.
+        OptionError: An extra name is unknown. Unknown names in ``skip`` are ignored.
     """
     known = set(pipeline.available_passes())
     base = pipeline.select(skip=[name for name in skip if name in known], extra=rules)

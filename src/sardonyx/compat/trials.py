@@ -1,4 +1,4 @@
-"""Trial runs of two models on the same inputs, as the drop-in modules are asked for them."""
+"""Trial runs of two models on the same inputs, with the options of the drop-in modules."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ FILLS = ("random", "ones", "zeros", "arange")
 
 
 class FillError(OptionError, ValueError):
-    """There is no such way to fill inputs; a ``ValueError`` as well."""
+    """Unknown way to fill inputs; a ``ValueError`` as well."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What to try models on.
+    """Inputs on which models are compared.
 
     Attributes:
-        count: How many sets of inputs.
-        shapes: Shapes of inputs, by name; others are as declared, open sizes such that the model runs.
+        count: Number of sets of inputs.
+        shapes: Shapes of inputs, by name; others are as declared, with open sizes at which the model runs.
         fill: ``random`` (in the range that the graph allows), ``ones``, ``zeros`` or ``arange``.
-        given: Inputs as they are to be, by name.
+        arrays: Fixed inputs, by name.
     """
 
     count: int
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     fill: str = "random"
-    given: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.fill not in FILLS:
@@ -46,11 +46,11 @@ class Trials:
             )
 
     def feeds(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """A set of inputs as drawn, filled and replaced as asked."""
-        return {name: self.given.get(name, _filled(array, self.fill)) for name, array in drawn.items()}
+        """Return a set of random inputs, filled and replaced as configured."""
+        return {name: self.arrays.get(name, _fill(array, self.fill)) for name, array in drawn.items()}
 
 
-def _filled(drawn: Any, fill: str) -> Any:
+def _fill(drawn: Any, fill: str) -> Any:
     if fill == "random" or not isinstance(drawn, np.ndarray) or drawn.dtype.kind in "OUS":
         return drawn
     if fill == "arange":
@@ -66,26 +66,26 @@ def mismatches(
     rtol: float,
     atol: float,
 ) -> list[str]:
-    """Names of the outputs that differ on some trial (``numpy.allclose``, NaN equal to NaN).
+    """Return the names of the outputs that differ on some trial (``numpy.allclose``, NaN equal to NaN).
 
-    Models run in a process of its own, so that an engine that crashes over one takes nothing with it.
+    Models run in a child process, so that a crash of the engine ends only the child.
 
     Args:
         original: The model before rewriting; its shapes are changed.
         runnable: The same model, unchanged, or the path of its file.
-        result: The model after rewriting. Outputs that it does not have are not compared.
-        trials: What to try both on.
+        result: The model after rewriting. Outputs missing in the result are not compared.
+        trials: The inputs.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
 
     Raises:
-        EvaluationError: the original runs on no trial, or the result not where the original does.
+        EvaluationError: The original runs on no trial, or the result fails on a trial of the original.
     """
     for value in inputs.required_inputs(original):
-        wanted = trials.given[str(value.name)].shape if str(value.name) in trials.given else None
-        wanted = trials.shapes.get(str(value.name), wanted)
-        if wanted is not None:
-            value.shape = ir.Shape(list(wanted))
+        name = str(value.name)
+        shape = trials.shapes.get(name, trials.arrays[name].shape if name in trials.arrays else None)
+        if shape is not None:
+            value.shape = ir.Shape(list(shape))
     inference.infer_shapes(original, strict=False)
     with (
         Apart(here=uses_own_operators(original)) as apart,
@@ -97,24 +97,28 @@ def mismatches(
         if not samples:
             raise EvaluationError(
                 f"the original runs on no trial: {'; '.join(search.reasons)}",
-                remedy="Give shapes or inputs to try it on.",
+                remedy="Give shapes or inputs for the trials.",
             )
         wrong: dict[str, None] = {}
         for sample in samples:
-            found = apart.run(second, trials.feeds(sample.feeds))
-            compared = [name for name in sample.answers if name in found]
-            wrong.update(dict.fromkeys(n for n in compared if not _close(sample.answers[n], found[n], rtol, atol)))
+            actual = apart.run(second, trials.feeds(sample.feeds))
+            compared = [name for name in sample.answers if name in actual]
+            wrong.update(dict.fromkeys(n for n in compared if not _close(sample.answers[n], actual[n], rtol, atol)))
     return list(wrong)
 
 
-def _close(want: Any, found: Any, rtol: float, atol: float) -> bool:
-    if isinstance(want, np.ndarray) and want.dtype.kind not in "OUS":
-        if want.dtype != found.dtype or want.shape != found.shape:
+def _close(expected: Any, actual: Any, rtol: float, atol: float) -> bool:
+    if isinstance(expected, np.ndarray) and expected.dtype.kind not in "OUS":
+        if expected.dtype != actual.dtype or expected.shape != actual.shape:
             return False
-        wide = np.complex128 if want.dtype.kind == "c" else np.float64
-        return bool(np.allclose(want.astype(wide), found.astype(wide), rtol=rtol, atol=atol, equal_nan=True))
-    if isinstance(want, (list, tuple)):
-        return len(want) == len(found) and all(_close(a, b, rtol, atol) for a, b in zip(want, found, strict=True))
-    if isinstance(want, dict):
-        return want.keys() == found.keys() and all(_close(want[key], found[key], rtol, atol) for key in want)
-    return bool(np.array_equal(want, found))
+        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+        return bool(np.allclose(expected.astype(wide), actual.astype(wide), rtol=rtol, atol=atol, equal_nan=True))
+    if isinstance(expected, (list, tuple)):
+        return len(expected) == len(actual) and all(
+            _close(a, b, rtol, atol) for a, b in zip(expected, actual, strict=True)
+        )
+    if isinstance(expected, dict):
+        return expected.keys() == actual.keys() and all(
+            _close(expected[key], actual[key], rtol, atol) for key in expected
+        )
+    return bool(np.array_equal(expected, actual))

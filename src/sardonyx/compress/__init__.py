@@ -1,1 +1,1 @@
-"""Smaller models: fewer bits per number, a Model in and a Model out."""
+"""Compression: fewer bits per number, a Model in and a Model out."""

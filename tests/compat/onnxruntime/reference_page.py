@@ -1,4 +1,4 @@
-"""The page of every name of ONNX Runtime's interface: what the module itself offers, and what is here."""
+"""Generator of the page of ONNX Runtime's public names, with their support in Sardonyx."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _HEAD = """# ONNX Runtime's interface
 
 <!-- Written by `python -m tests.compat.reference_pages`; do not edit. -->
 
-Every public name of the module `onnxruntime` {version}, as `sardonyx.compat.onnxruntime` has it. How to use it:
-[In place of ONNX Runtime](../how-to/in-place-of-onnxruntime.md). What is refused raises `NotImplemented` and says why.
+Every public name of the module `onnxruntime` {version}, with its support in `sardonyx.compat.onnxruntime`. Usage:
+[In place of ONNX Runtime](../how-to/in-place-of-onnxruntime.md). Refused names raise `NotImplemented` with the reason.
 """
 
 _CLASSES = (
@@ -30,7 +30,7 @@ _WITHOUT_EFFECT = frozenset(
     }
 )  # fmt: skip
 
-_KEPT = frozenset(
+_SETTINGS_WITHOUT_EFFECT = frozenset(
     {
         "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode", "execution_order",
         "inter_op_num_threads", "log_verbosity_level", "use_per_session_threads", "add_session_config_entry",
@@ -41,7 +41,7 @@ _KEPT = frozenset(
 
 
 def page() -> str:
-    """The page; it needs the module itself."""
+    """Return the page, from the installed module."""
     import onnxruntime as real
 
     lines = [_HEAD.format(version=real.__version__), "## The module\n", "| name | here | note |", "| --- | --- | --- |"]
@@ -49,27 +49,28 @@ def page() -> str:
         lines.append(_row(name, hasattr(ours, name), name, name in _WITHOUT_EFFECT, getattr(ours, name, None)))
     for kind in _CLASSES:
         lines += [f"\n## {kind}\n", "| name | here | note |", "| --- | --- | --- |"]
-        made = _made(kind)
-        for name in (each for each in dir(getattr(real, kind)) if not each.startswith("_")):
-            found = inspect.getattr_static(made if isinstance(made, type) else type(made), name, None)
-            lines.append(_row(f"{kind}.{name}", hasattr(made, name), name, name in _KEPT, found))
+        subject = _instance(kind)
+        for name in (name for name in dir(getattr(real, kind)) if not name.startswith("_")):
+            member = inspect.getattr_static(subject if isinstance(subject, type) else type(subject), name, None)
+            without_effect = name in _SETTINGS_WITHOUT_EFFECT
+            lines.append(_row(f"{kind}.{name}", hasattr(subject, name), name, without_effect, member))
     lines += ["\n## capi.onnxruntime_pybind11_state\n", "| exception | here | note |", "| --- | --- | --- |"]
     theirs = real.capi.onnxruntime_pybind11_state
     for name in dir(theirs):
         if isinstance(getattr(theirs, name), type) and issubclass(getattr(theirs, name), Exception):
-            found = getattr(ours.capi.onnxruntime_pybind11_state, name, None)
-            lines.append(_row(name, found is not None, name, False, found))
+            exception = getattr(ours.capi.onnxruntime_pybind11_state, name, None)
+            lines.append(_row(name, exception is not None, name, False, exception))
     return "\n".join(lines) + "\n"
 
 
 def names_of_package(package: ModuleType) -> list[str]:
-    """Its public names; of the modules in it ``capi`` alone is its own, others are there once somebody imports them."""
+    """Return the public names; of modules only ``capi``, because other modules appear once imported."""
     names = [name for name in dir(package) if not name.startswith("_")]
     return [name for name in names if name == "capi" or not inspect.ismodule(getattr(package, name))]
 
 
-def _made(kind: str) -> Any:
-    """A class, or one of its kind where attributes are made with it."""
+def _instance(kind: str) -> Any:
+    """Return a class, or an instance of a class whose attributes exist on instances only."""
     if kind == "OrtMemoryInfo":
         return ours.OrtMemoryInfo("Cpu", ours.OrtAllocatorType.ORT_ARENA_ALLOCATOR)
     if kind in ("NodeArg", "ModelMetadata"):
@@ -83,13 +84,13 @@ def _made(kind: str) -> Any:
     return getattr(ours, kind)
 
 
-def _row(name: str, is_there: bool, shown: str, without_effect: bool, found: Any) -> str:
+def _row(name: str, exists: bool, shown: str, without_effect: bool, member: Any) -> str:
     if name in REASONS:
         return f"| `{shown}` | refused | {REASONS[name]} |"
-    if not is_there:
+    if not exists:
         return f"| `{shown}` | missing | |"
     note = ""
-    if not isinstance(found, str) and not inspect.ismodule(found):
-        note = (inspect.getdoc(found) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|").rstrip(".")
+    if not isinstance(member, str) and not inspect.ismodule(member):
+        note = (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|").rstrip(".")
         note = "" if note.startswith(("str(", "int(", "bool(")) else note
-    return f"| `{shown}` | {'taken, changes no result' if without_effect else 'implemented'} | {note} |"
+    return f"| `{shown}` | {'accepted, no effect' if without_effect else 'implemented'} | {note} |"

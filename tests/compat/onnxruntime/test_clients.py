@@ -1,7 +1,7 @@
-"""Programs written for ONNX Runtime give on Sardonyx, as they are, what they give there.
+"""Programs written for ONNX Runtime have the same results on Sardonyx, unchanged.
 
-``SARDONYX_CLIENTS`` may name a folder beside those that Python searches, into which packages that only these tests need
-are installed: ``pip install --target FOLDER rapidocr-onnxruntime silero-vad``.
+``SARDONYX_CLIENTS`` may name a folder, in addition to Python's search path, with packages that only these tests need:
+``pip install --target FOLDER rapidocr-onnxruntime silero-vad``.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ PROGRAMS = Path(__file__).parent / "clients"
 FOLDER = os.environ.get("SARDONYX_CLIENTS", "")
 
 
-def told(program: str, *arguments: str, on_ours: bool) -> dict[str, Any]:
-    """What a program prints, on one of the two."""
+def run_program(program: str, *arguments: str, on_ours: bool) -> dict[str, Any]:
+    """Return the JSON that a program prints, on Sardonyx or on ONNX Runtime."""
     runner = ["-m", "sardonyx.compat.onnxruntime"] if on_ours else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), *filter(None, [FOLDER])])}
     environment.pop("SARDONYX_COMPILE", None)
-    found = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, *runner, str(PROGRAMS / f"{program}.py"), *arguments],
         capture_output=True, text=True, env=environment, check=False, timeout=900,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    assert outcome.returncode == 0, outcome.stderr
+    answer: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
     assert answer["module"] == ("sardonyx.compat.onnxruntime" if on_ours else "onnxruntime")
     return answer
 
 
 def assert_alike(program: str, *arguments: str, atol: float) -> None:
-    found, wanted = told(program, *arguments, on_ours=True), told(program, *arguments, on_ours=False)
-    assert found["texts"] == wanted["texts"] and wanted["texts"]
-    assert len(found["numbers"]) == len(wanted["numbers"])
-    for one, other in zip(found["numbers"], wanted["numbers"], strict=True):
+    actual, expected = (run_program(program, *arguments, on_ours=on_ours) for on_ours in (True, False))
+    assert actual["texts"] == expected["texts"] and expected["texts"]
+    assert len(actual["numbers"]) == len(expected["numbers"])
+    for one, other in zip(actual["numbers"], expected["numbers"], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=atol)
 
 
@@ -56,7 +56,7 @@ def require(package: str) -> None:
 
 
 @pytest.mark.parametrize("name", demo.names())
-def test_common_ways_to_call(name: str) -> None:
+def test_common_call_patterns_have_the_same_results(name: str) -> None:
     assert_alike("patterns", str(demo.path(name)), atol=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_rapidocr_reads_the_same_text() -> None:
 
 
 @pytest.mark.long
-def test_silero_vad_hears_the_same_speech() -> None:
+def test_silero_vad_detects_the_same_speech() -> None:
     require("silero_vad")
     assert_alike("vad", atol=1e-3)
 
@@ -117,11 +117,11 @@ def test_pipelines_of_scikit_learn_predict_the_same(name: str) -> None:
     x, y = load_iris(return_X_y=True)
     x = x.astype(np.float32)
     model = skl2onnx.to_onnx(pipelines()[name].fit(x, y), x[:1]).SerializeToString()
-    (labels, scores), (wanted_labels, wanted_scores) = (
+    (labels, scores), (expected_labels, expected_scores) = (
         ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"X": x}) for ort in (ours, real)
     )
-    assert labels.tolist() == wanted_labels.tolist()
-    if isinstance(wanted_scores, list):
-        assert [list(each) for each in scores] == [list(each) for each in wanted_scores]
-        scores, wanted_scores = ([list(each.values()) for each in found] for found in (scores, wanted_scores))
-    np.testing.assert_allclose(scores, wanted_scores, rtol=1e-4, atol=1e-5)
+    assert labels.tolist() == expected_labels.tolist()
+    if isinstance(expected_scores, list):
+        assert [list(row) for row in scores] == [list(row) for row in expected_scores]
+        scores, expected_scores = ([list(row.values()) for row in side] for side in (scores, expected_scores))
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Programs that import ``onnxruntime`` and find Sardonyx."""
+"""Programs that import ``onnxruntime`` load Sardonyx."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("how", [["program.py"], ["-m", "program"]])
-def test_a_program_runs_as_it_is(folder: Path, how: list[str]) -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "sardonyx.compat.onnxruntime", *how, "net.onnx"],
+@pytest.mark.parametrize("program", [["program.py"], ["-m", "program"]])
+def test_a_program_runs_unchanged(folder: Path, program: list[str]) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-m", "sardonyx.compat.onnxruntime", *program, "net.onnx"],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert found.stdout.split("\n")[:2] == [
+    assert outcome.stdout.split("\n")[:2] == [
         "refused", "[[-1.0, -1.0]] sardonyx.compat.onnxruntime __main__ CPU",
-    ], found.stderr  # fmt: skip
+    ], outcome.stderr  # fmt: skip
 
 
-def test_it_stands_for_a_package_from_the_beginning_or_not_at_all() -> None:
-    with pytest.raises(OptionError, match="no drop-in for 'numpy'"):
+def test_install_refuses_unknown_and_already_imported_packages() -> None:
+    with pytest.raises(OptionError, match="unknown drop-in module 'numpy'"):
         install("numpy")
     program = "import onnxruntime, sardonyx.compat; sardonyx.compat.install('onnxruntime')"
     pytest.importorskip("onnxruntime")
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert found.returncode and "was imported already" in found.stderr
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert outcome.returncode and "is already imported" in outcome.stderr
 
 
-def test_the_provider_of_the_same_name_is_not_itself() -> None:
+def test_the_provider_onnxruntime_does_not_load_the_drop_in() -> None:
     program = """
 import sardonyx.compat
 sardonyx.compat.install('onnxruntime')
@@ -73,5 +73,5 @@ try:
 except Exception as error:
     print(type(error).__name__)
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert found.stdout.strip() == "MissingDependencyError", found.stderr
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert outcome.stdout.strip() == "MissingDependencyError", outcome.stderr

@@ -1,4 +1,4 @@
-"""ONNX Runtime's interface, answered as ONNX Runtime answers: the same calls on both, results and exceptions alike."""
+"""The drop-in and ONNX Runtime have the same results and exceptions for the same calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CPU = ["CPUExecutionProvider"]
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile when a session is made, as programs have it that do not know of Sardonyx."""
+    """Compile at session creation, which is the default for programs."""
     monkeypatch.delenv("SARDONYX_COMPILE")
 
 
@@ -51,41 +51,41 @@ def exceptions(ort: Any) -> Any:
 
 
 @BOTH
-def test_inputs_and_outputs_are_told(ort: Any) -> None:
-    found = session(
+def test_inputs_and_outputs_are_described(ort: Any) -> None:
+    described = session(
         ort, parsed("net (float[N, 2, M] x, string[] s, seq(float[A]) q) => (bool[3] y) { y = Greater(x, x) }")
     )
-    assert [(each.name, each.type, each.shape) for each in found.get_inputs()] == [
+    assert [(info.name, info.type, info.shape) for info in described.get_inputs()] == [
         ("x", "tensor(float)", ["N", 2, "M"]), ("s", "tensor(string)", []), ("q", "seq(tensor(float))", []),
     ]  # fmt: skip
     assert str(session(ort).get_inputs()[0]) == "NodeArg(name='x', type='tensor(float)', shape=['N', 2])"
-    assert [each.name for each in session(ort).get_outputs()] == ["y", "z"]
-    assert found.get_providers() == CPU
-    assert found.get_provider_options() == {"CPUExecutionProvider": {}}
+    assert [info.name for info in session(ort).get_outputs()] == ["y", "z"]
+    assert described.get_providers() == CPU
+    assert described.get_provider_options() == {"CPUExecutionProvider": {}}
 
 
 @BOTH
-def test_the_model_tells_of_itself(ort: Any) -> None:
+def test_model_metadata_is_available(ort: Any) -> None:
     model = onnx.load_from_string(NET)
     model.producer_name, model.domain, model.model_version, model.doc_string = "me", "here", 7, "doc"
     model.graph.doc_string = "graph doc"
     onnx.helper.set_model_props(model, {"classes": "a,b"})
-    told = session(ort, model.SerializeToString()).get_modelmeta()
-    assert told.custom_metadata_map == {"classes": "a,b"}
-    assert (told.producer_name, told.domain, told.version, told.description) == ("me", "here", 7, "doc")
-    assert (told.graph_name, told.graph_description) == ("net", "graph doc")
+    metadata = session(ort, model.SerializeToString()).get_modelmeta()
+    assert metadata.custom_metadata_map == {"classes": "a,b"}
+    assert (metadata.producer_name, metadata.domain, metadata.version, metadata.description) == ("me", "here", 7, "doc")
+    assert (metadata.graph_name, metadata.graph_description) == ("net", "graph doc")
 
 
 @BOTH
-def test_runs_give_arrays_in_order(ort: Any) -> None:
-    found = session(ort)
+def test_runs_return_arrays_in_order(ort: Any) -> None:
+    opened = session(ort)
     for names in (None, [], ["y", "z"]):
-        y, z = found.run(names, FEEDS)
+        y, z = opened.run(names, FEEDS)
         assert (y.tolist(), z.tolist(), y.dtype) == ([[1, 0]], [[-1, 2]], np.float32)
-    assert found.run(["z"], FEEDS)[0].tolist() == [[-1, 2]]
-    assert found.run(None, {"x": [[1.0, -2.0]], "k": K})[0].tolist() == [[1, 0]]
-    assert found.run(None, FEEDS, ort.RunOptions())[0].tolist() == [[1, 0]]
-    assert found.run(None, input_feed={"x": X[:, ::-1], "k": K})[0].tolist() == [[0, 1]]
+    assert opened.run(["z"], FEEDS)[0].tolist() == [[-1, 2]]
+    assert opened.run(None, {"x": [[1.0, -2.0]], "k": K})[0].tolist() == [[1, 0]]
+    assert opened.run(None, FEEDS, ort.RunOptions())[0].tolist() == [[1, 0]]
+    assert opened.run(None, input_feed={"x": X[:, ::-1], "k": K})[0].tolist() == [[0, 1]]
 
 
 @BOTH
@@ -104,7 +104,7 @@ def test_runs_give_arrays_in_order(ort: Any) -> None:
         (lambda s: s.io_binding().bind_cpu_input("w", X), RuntimeError),
     ],
 )
-def test_wrong_calls_raise_its_exceptions(ort: Any, call: Callable[[Any], Any], kind: Any) -> None:
+def test_invalid_calls_raise_the_same_exceptions(ort: Any, call: Callable[[Any], Any], kind: Any) -> None:
     with pytest.raises(getattr(exceptions(ort), kind) if isinstance(kind, str) else kind):
         call(session(ort))
 
@@ -122,21 +122,21 @@ def test_wrong_calls_raise_its_exceptions(ort: Any, call: Callable[[Any], Any], 
         (parsed("n (string[N] x) => (string[N] y) { y = Relu(x) }"), "InvalidGraph"),
     ],
 )
-def test_models_that_cannot_run_raise_its_exceptions(ort: Any, model: Any, kind: Any) -> None:
+def test_invalid_models_raise_the_same_exceptions(ort: Any, model: Any, kind: Any) -> None:
     with pytest.raises(getattr(exceptions(ort), kind) if isinstance(kind, str) else kind):
         session(ort, model)
 
 
 @BOTH
-def test_data_without_a_result_raise_its_exceptions(ort: Any) -> None:
-    found = session(ort, GATHER)
+def test_failing_runs_raise_the_same_exceptions(ort: Any) -> None:
+    opened = session(ort, GATHER)
     with pytest.raises(exceptions(ort).InvalidArgument, match="ONNXRuntimeError"):
-        found.run(None, {"x": X[0], "k": K + 9})
-    assert found.run(None, {"x": X[0], "k": K})[0].tolist() == [1, 1]
+        opened.run(None, {"x": X[0], "k": K + 9})
+    assert opened.run(None, {"x": X[0], "k": K})[0].tolist() == [1, 1]
 
 
 @BOTH
-def test_providers_are_given_in_every_form(ort: Any) -> None:
+def test_providers_are_accepted_in_every_form(ort: Any) -> None:
     name = CPU[0]
     for providers, options in (
         (CPU, None), (None, None), ([(name, {"arena": 1})], None), (CPU, [{"arena": 1}]), (tuple(CPU), None),
@@ -146,17 +146,17 @@ def test_providers_are_given_in_every_form(ort: Any) -> None:
         with pytest.raises(ValueError, match="provider"):
             ort.InferenceSession(NET, None, *wrong, enable_fallback=0)
     with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
-        found = ort.InferenceSession(NET, providers=["CUDAExecutionProvider", name])
-    assert found.get_providers() == CPU
-    found.set_providers(CPU)
-    assert found.run(["y"], FEEDS)[0].tolist() == [[1, 0]]
+        opened = ort.InferenceSession(NET, providers=["CUDAExecutionProvider", name])
+    assert opened.get_providers() == CPU
+    opened.set_providers(CPU)
+    assert opened.run(["y"], FEEDS)[0].tolist() == [[1, 0]]
 
 
 @BOTH
-def test_options_have_its_names_types_and_defaults(ort: Any) -> None:
-    ours_options, options = real.SessionOptions(), ort.SessionOptions()
-    for name in dir(ours_options):
-        value = getattr(ours_options, name)
+def test_options_have_the_same_names_types_and_defaults(ort: Any) -> None:
+    reference, options = real.SessionOptions(), ort.SessionOptions()
+    for name in dir(reference):
+        value = getattr(reference, name)
         if name.startswith("_") or callable(value):
             continue
         assert (
@@ -191,13 +191,13 @@ def test_free_dimensions_are_overridden(ort: Any) -> None:
 def test_initializers_are_replaced_and_overridden(ort: Any) -> None:
     model = onnx.load_from_string(parsed("n (float[2] x, float[2] w) => (float[2] y) { y = Mul(x, w) }"))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 2], np.float32), "w"))
-    found = session(ort, model.SerializeToString())
-    assert [each.name for each in found.get_inputs()] == ["x"]
-    assert [(each.name, each.shape) for each in found.get_overridable_initializers()] == [("w", [2])]
-    assert found.run(None, {"x": X[0]})[0].tolist() == [2, -4]
-    assert found.run(None, {"x": X[0], "w": X[0]})[0].tolist() == [1, 4]
+    opened = session(ort, model.SerializeToString())
+    assert [info.name for info in opened.get_inputs()] == ["x"]
+    assert [(info.name, info.shape) for info in opened.get_overridable_initializers()] == [("w", [2])]
+    assert opened.run(None, {"x": X[0]})[0].tolist() == [2, -4]
+    assert opened.run(None, {"x": X[0], "w": X[0]})[0].tolist() == [1, 4]
     del model.graph.input[1]
-    if ort is ours:  # The other does not take a value that holds an array's own memory.
+    if ort is ours:  # ONNX Runtime refuses a value that shares an array's memory.
         options = ort.SessionOptions()
         options.add_initializer("w", ort.OrtValue.ortvalue_from_numpy(np.array([3, 3], np.float32)))
         assert session(ort, model.SerializeToString(), options).run(None, {"x": X[0]})[0].tolist() == [3, -6]
@@ -205,21 +205,21 @@ def test_initializers_are_replaced_and_overridden(ort: Any) -> None:
 
 @BOTH
 def test_runs_are_terminated(ort: Any) -> None:
-    found, options = session(ort), ort.RunOptions()
+    opened, options = session(ort), ort.RunOptions()
     options.terminate = True
     with pytest.raises(exceptions(ort).Fail, match="terminate"):
-        found.run(None, FEEDS, options)
+        opened.run(None, FEEDS, options)
     options.terminate = False
-    assert found.run(["y"], FEEDS, options)[0].tolist() == [[1, 0]]
+    assert opened.run(["y"], FEEDS, options)[0].tolist() == [[1, 0]]
 
 
 @BOTH
-def test_runs_call_back(ort: Any) -> None:
+def test_asynchronous_runs_call_the_callback(ort: Any) -> None:
     done = threading.Event()
-    told: list[Any] = []
+    calls: list[Any] = []
 
     def callback(results: Any, user_data: Any, error: str) -> None:
-        told.append((None if error else results[0].tolist(), user_data, bool(error)))
+        calls.append((None if error else results[0].tolist(), user_data, bool(error)))
         done.set()
 
     session(ort).run_async(["y"], FEEDS, callback, "mine")
@@ -227,11 +227,11 @@ def test_runs_call_back(ort: Any) -> None:
     done.clear()
     session(ort, GATHER).run_async(["y"], {"x": X[0], "k": K + 9}, callback, "mine")
     assert done.wait(300)
-    assert told == [([[1, 0]], "mine", False), (None, "mine", True)]
+    assert calls == [([[1, 0]], "mine", False), (None, "mine", True)]
 
 
 @BOTH
-def test_values_hold_the_array_itself(ort: Any) -> None:
+def test_values_share_memory_with_their_array(ort: Any) -> None:
     array = X.copy()
     value = ort.OrtValue.ortvalue_from_numpy(array)
     assert value.numpy() is not None and np.shares_memory(value.numpy(), array)
@@ -252,14 +252,14 @@ def test_values_hold_the_array_itself(ort: Any) -> None:
 
 
 @BOTH
-def test_values_of_strided_arrays_lie_close(ort: Any) -> None:
+def test_values_of_strided_arrays_are_contiguous(ort: Any) -> None:
     value = ort.OrtValue.ortvalue_from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3).T)
     assert (value.shape(), value.numpy().tolist()) == ([3, 2], [[0, 3], [1, 4], [2, 5]])
     memory = np.frombuffer(ctypes.string_at(value.data_ptr(), 24), np.float32)
     assert memory.tolist() == [0, 3, 1, 4, 2, 5]
 
 
-def test_values_that_are_no_tensors_say_what_they_are() -> None:
+def test_sequences_and_maps_have_types() -> None:
     tensors, maps = ours.OrtValue([X, X]), ours.OrtValue([{1: 0.5, 2: 0.25}])
     assert (tensors.data_type(), tensors.is_tensor_sequence()) == ("seq(tensor(float))", True)
     assert (maps.data_type(), maps.is_tensor_sequence()) == ("seq(map(int64,tensor(float)))", False)
@@ -267,22 +267,21 @@ def test_values_that_are_no_tensors_say_what_they_are() -> None:
     assert ours.OrtValue([]).data_type() == "seq(tensor(float))"
 
 
-def test_whoever_waits_for_a_run_is_told_of_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of one that nobody foresaw."""
-    told: list[tuple[Any, str]] = []
+def test_a_callback_receives_unexpected_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, str]] = []
     done = threading.Event()
-    found = session(ours)
+    opened = session(ours)
 
     def broken(*arguments: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(found, "run", broken)
-    found.run_async(["y"], FEEDS, lambda results, data, error: (told.append((results, error)), done.set()), None)
+    monkeypatch.setattr(opened, "run", broken)
+    opened.run_async(["y"], FEEDS, lambda results, data, error: (calls.append((results, error)), done.set()), None)
     assert done.wait(300)
-    assert told == [([], "MemoryError")]
+    assert calls == [([], "MemoryError")]
 
 
-def test_values_speak_dlpack() -> None:
+def test_values_support_dlpack() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
     value = ours.OrtValue.ortvalue_from_numpy(X.copy())
     tensor = torch.from_dlpack(value)
@@ -294,33 +293,33 @@ def test_values_speak_dlpack() -> None:
 
 
 @BOTH
-def test_what_is_bound_is_read_and_written(ort: Any) -> None:
-    found = session(ort)
-    binding = found.io_binding()
+def test_bound_inputs_are_read_and_bound_outputs_written(ort: Any) -> None:
+    opened = session(ort)
+    binding = opened.io_binding()
     x, y = X.copy(), np.zeros((1, 2), np.float32)
     binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
     binding.bind_ortvalue_input("k", ort.OrtValue.ortvalue_from_numpy(K))
     binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
     binding.bind_output("z")
-    found.run_with_iobinding(binding)
+    opened.run_with_iobinding(binding)
     assert y.tolist() == [[1, 0]]
-    assert [each.tolist() for each in binding.copy_outputs_to_cpu()] == [[[1, 0]], [[-1, 2]]]
-    assert [each.numpy().tolist() for each in binding.get_outputs()] == [[[1, 0]], [[-1, 2]]]
+    assert [array.tolist() for array in binding.copy_outputs_to_cpu()] == [[[1, 0]], [[-1, 2]]]
+    assert [output.numpy().tolist() for output in binding.get_outputs()] == [[[1, 0]], [[-1, 2]]]
     x[:] = 5
-    found.run_with_iobinding(binding, ort.RunOptions())
+    opened.run_with_iobinding(binding, ort.RunOptions())
     assert y.tolist() == [[5, 5]]
     binding.clear_binding_outputs()
     binding.bind_ortvalue_output("z", value := ort.OrtValue.ortvalue_from_shape_and_type([1, 2], np.float32))
-    found.run_with_iobinding(binding)
+    opened.run_with_iobinding(binding)
     assert value.numpy().tolist() == [[-5, -5]]
     binding.clear_binding_inputs()
     binding.bind_cpu_input("x", X.astype(np.float64))
     with pytest.raises(RuntimeError, match="Error in execution"):
-        found.run_with_iobinding(binding)
+        opened.run_with_iobinding(binding)
 
 
 @BOTH
-def test_sparse_tensors_are_held(ort: Any) -> None:
+def test_sparse_tensors_have_views_of_their_format(ort: Any) -> None:
     device = ort.OrtDevice.make("cpu", 0)
     values = np.array([1, 2], np.float32)
     coo = ort.SparseTensor.sparse_coo_from_numpy([2, 3], values, np.array([1, 5]), device)
@@ -339,10 +338,10 @@ def test_sparse_tensors_are_held(ort: Any) -> None:
 def test_runs_are_recorded(ort: Any, tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
-    found = session(ort, options=options)
-    assert found.get_profiling_start_time_ns() > 0
-    found.run(None, FEEDS)
-    path = Path(found.end_profiling())
+    opened = session(ort, options=options)
+    assert opened.get_profiling_start_time_ns() > 0
+    opened.run(None, FEEDS)
+    path = Path(opened.end_profiling())
     assert path.parent == tmp_path and path.name.startswith("trace") and path.stat().st_size > 0
     assert session(ort).end_profiling() == ""
 
@@ -356,7 +355,7 @@ def test_the_rewritten_model_is_written(ort: Any, tmp_path: Path) -> None:
 
 
 @BOTH
-def test_functions_of_the_package(ort: Any) -> None:
+def test_functions_of_the_package_return_plausible_values(ort: Any) -> None:
     assert ort.get_device() == "CPU"
     assert CPU[0] in ort.get_available_providers() and set(ort.get_available_providers()) <= set(
         ort.get_all_providers()
@@ -370,34 +369,34 @@ def test_functions_of_the_package(ort: Any) -> None:
     assert (str(levels.ORT_ENABLE_ALL), int(levels.ORT_ENABLE_ALL)) == ("GraphOptimizationLevel.ORT_ENABLE_ALL", 99)
 
 
-def test_a_function_takes_what_is_logged(capfd: pytest.CaptureFixture[str], logs: None) -> None:
-    told: list[tuple[Any, ...]] = []
+def test_a_callback_receives_log_messages(capfd: pytest.CaptureFixture[str], logs: None) -> None:
+    records: list[tuple[Any, ...]] = []
 
-    def take(severity: int, category: str, name: str, place: str, message: str) -> None:
-        told.append((severity, category, message))
+    def receive(severity: int, category: str, name: str, location: str, message: str) -> None:
+        records.append((severity, category, message))
         logging.getLogger("sardonyx").error("while it runs")
         if message == "bad":
             raise ValueError("the function's own")
 
-    ours.set_default_logger_callback(take, 1)
+    ours.set_default_logger_callback(receive, 1)
     try:
         for message in ("good", "bad"):
             logging.getLogger("sardonyx.runtime").warning(message)
-        logging.getLogger("sardonyx").debug("less than was asked for")
-        assert told == [(2, "sardonyx.runtime", "good"), (2, "sardonyx.runtime", "bad")]
+        logging.getLogger("sardonyx").debug("below the severity")
+        assert records == [(2, "sardonyx.runtime", "good"), (2, "sardonyx.runtime", "bad")]
         assert "the function's own" in capfd.readouterr().err
     finally:
         ours.set_default_logger_callback(None)
         ours.set_default_logger_severity(2)
     logging.getLogger("sardonyx.runtime").warning("after it")
-    assert len(told) == 2
-    for callback, severity in ((None, 5), (take, -1), ("text", 2)):
+    assert len(records) == 2
+    for callback, severity in ((None, 5), (receive, -1), ("text", 2)):
         with pytest.raises(ours.capi.onnxruntime_pybind11_state.Fail):
             ours.set_default_logger_callback(callback, severity)  # type: ignore[arg-type]
 
 
-def test_tensors_are_copied_into_others() -> None:
-    one, other = (ours.OrtValue.ortvalue_from_numpy(each.copy()) for each in (X, X * 0))
+def test_tensors_are_copied_into_tensors() -> None:
+    one, other = (ours.OrtValue.ortvalue_from_numpy(array.copy()) for array in (X, X * 0))
     ours.copy_tensors([one], [other])
     assert other.numpy().tolist() == X.tolist()
     with pytest.raises(RuntimeError):
@@ -405,11 +404,11 @@ def test_tensors_are_copied_into_others() -> None:
 
 
 def test_sessions_are_edited_while_they_run() -> None:
-    found = session(ours)
-    found.add_node(ours.Node("Abs", inputs=["z"], outputs=["a"]))
-    found.add_output("a")
-    assert [each.name for each in found.get_outputs()] == ["y", "z", "a"]
-    assert found.run(["a"], FEEDS)[0].tolist() == [[1, 2]]
+    opened = session(ours)
+    opened.add_node(ours.Node("Abs", inputs=["z"], outputs=["a"]))
+    opened.add_output("a")
+    assert [info.name for info in opened.get_outputs()] == ["y", "z", "a"]
+    assert opened.run(["a"], FEEDS)[0].tolist() == [[1, 2]]
 
 
 # Every name.
@@ -433,12 +432,12 @@ def test_every_name_of_a_class_resolves(name: str) -> None:
         "ModelMetadata": lambda: session(ours).get_modelmeta(),
         "OrtMemoryInfo": lambda: session(ours).get_input_memory_infos()[0],
     }
-    made = instances[name]() if name in instances else getattr(ours, name)
-    assert [each for each in names_of(getattr(real, name)) if not hasattr(made, each)] == []
+    subject = instances[name]() if name in instances else getattr(ours, name)
+    assert [member for member in names_of(getattr(real, name)) if not hasattr(subject, member)] == []
 
 
 @pytest.mark.parametrize("name", [name for name in names_of(real) if hasattr(getattr(real, name), "__members__")])
-def test_enumerations_have_its_members(name: str) -> None:
+def test_enumerations_have_the_same_members(name: str) -> None:
     members = getattr(getattr(real, name), "__members__", {})
     assert {key: int(value) for key, value in members.items()} == {
         key: int(value) for key, value in getattr(getattr(ours, name), "__members__", {}).items()
@@ -446,15 +445,15 @@ def test_enumerations_have_its_members(name: str) -> None:
 
 
 def test_exceptions_resolve() -> None:
-    theirs, found = real.capi.onnxruntime_pybind11_state, ours.capi.onnxruntime_pybind11_state
+    theirs, mine = real.capi.onnxruntime_pybind11_state, ours.capi.onnxruntime_pybind11_state
     kinds = [
         n for n in dir(theirs) if isinstance(getattr(theirs, n), type) and issubclass(getattr(theirs, n), Exception)
     ]
-    assert kinds and all(issubclass(getattr(found, name), Exception) for name in kinds)
+    assert kinds and all(issubclass(getattr(mine, name), Exception) for name in kinds)
 
 
 @pytest.mark.parametrize("name", [name for name in REASONS if "." not in name])
-def test_what_is_refused_says_why(name: str) -> None:
+def test_refused_names_raise_with_a_reason(name: str) -> None:
     arguments = ("a", "b") if name.startswith("reg") else ("a",) if name.startswith("unreg") else ()
     with pytest.raises(exceptions(ours).NotImplemented, match="is not implemented: "):
         getattr(ours, name)(*arguments)

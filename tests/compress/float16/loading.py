@@ -1,4 +1,4 @@
-"""What "the result loads" means: the full checker and ONNX Runtime take it; and running models on the same inputs."""
+"""Conversion with the full checker and ONNX Runtime, and runs of models on common inputs."""
 
 import numpy as np
 import onnx
@@ -16,22 +16,22 @@ def session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def run(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[object]:
-    """The outputs for float32 inputs, which are rounded where the model takes float16."""
-    wanted = {each.name: each.type.tensor_type.elem_type for each in proto.graph.input}
-    given = {
-        name: value.astype(np.float16) if wanted[name] == onnx.TensorProto.FLOAT16 else value
-        for name, value in feeds.items()
+    """Return the outputs for float32 inputs, rounded to float16 if the model declares float16."""
+    types = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
+    inputs = {
+        name: array.astype(np.float16) if types[name] == onnx.TensorProto.FLOAT16 else array
+        for name, array in feeds.items()
     }
-    return session(proto).run(None, given)
+    return session(proto).run(None, inputs)
 
 
 def parse(text: str, opset: int = 17) -> onnx.ModelProto:
-    """A model in ONNX text syntax, without its header."""
+    """Return a model from ONNX text syntax without header."""
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}, "local": 1]> {text}')
 
 
 def converted(model: onnx.ModelProto, **options: object) -> tuple[onnx.ModelProto, Conversion]:
-    """The model in float16, which loads, and the report."""
+    """Return the model in float16, checked and loaded, and the report."""
     conversion = convert_float_to_float16(model, **options)
     proto = model_io.to_proto(conversion.model)
     onnx.checker.check_model(proto, full_check=True)

@@ -1,4 +1,4 @@
-"""The search for nodes to keep: it meets the tolerance, keeps the guilty ones, and says what it measured."""
+"""The search for float32 nodes meets the tolerance, selects the responsible nodes, and records its trials."""
 
 import numpy as np
 import onnx
@@ -19,76 +19,76 @@ g (float[3,4] x) => (float[3,4] y) <float k = {300}, float two = {2}> {
 """
 
 
-def test_only_the_nodes_that_overflow_are_kept():
+def test_only_overflowing_nodes_stay_in_float32():
     model = parse(OVERFLOWING)
-    found = auto_mixed_precision(model, {"x": X}, 1e-2, keep_io_types=True)
-    assert set(found.chosen) == {"square", "root"}
-    assert found.error <= 1e-2
-    assert found.trials[0].error == np.inf
-    answers = run(model_io.to_proto(found.model), {"x": X})
+    result = auto_mixed_precision(model, {"x": X}, 1e-2, keep_io_types=True)
+    assert set(result.chosen) == {"square", "root"}
+    assert result.error <= 1e-2
+    assert result.trials[0].error == np.inf
+    answers = run(model_io.to_proto(result.model), {"x": X})
     assert output_error({"y": run(model, {"x": X})[0]}, {"y": answers[0]}) <= 1e-2
 
 
-def test_what_was_chosen_can_be_given_as_a_block_list():
+def test_the_chosen_nodes_are_a_valid_block_list():
     model = parse(OVERFLOWING)
-    found = auto_mixed_precision(model, {"x": X}, 1e-2)
-    again = convert_float_to_float16(model, node_block_list=found.chosen)
-    assert model_io.to_proto(again.model).SerializeToString() == model_io.to_proto(found.model).SerializeToString()
+    result = auto_mixed_precision(model, {"x": X}, 1e-2)
+    again = convert_float_to_float16(model, node_block_list=result.chosen)
+    assert model_io.to_proto(again.model).SerializeToString() == model_io.to_proto(result.model).SerializeToString()
 
 
-def test_nothing_is_kept_where_float16_is_good_enough():
-    found = auto_mixed_precision(
+def test_no_node_stays_in_float32_if_float16_suffices():
+    result = auto_mixed_precision(
         parse("g (float[3,4] x) => (float[3,4] y) { y = Tanh(x) }"), [{"x": X}, {"x": -X}], 1e-2
     )
-    assert (found.chosen, len(found.trials)) == ((), 1)
+    assert (result.chosen, len(result.trials)) == ((), 1)
 
 
-def test_inputs_are_drawn_where_none_are_given():
-    found = auto_mixed_precision(parse("g (float[N,4] x) => (float[N,4] y) { y = Tanh(x) }"), None, 1e-2)
-    assert 0 < found.error <= 1e-2
+def test_missing_inputs_are_drawn():
+    result = auto_mixed_precision(parse("g (float[N,4] x) => (float[N,4] y) { y = Tanh(x) }"), None, 1e-2)
+    assert 0 < result.error <= 1e-2
 
 
 def selecting(threshold: float) -> onnx.ModelProto:
-    """Gives, beside tanh(x), those of its elements that are above a threshold."""
+    """Return a model of tanh(x) and the elements of tanh(x) above a threshold."""
     return parse(
         f"g (float[N,4] x) => (float[N,4] y, float[M] z) <float k = {{{threshold}}}, int64[1] flat = {{-1}}> {{"
         " y = Tanh(x) over = Greater(y, k) which = Reshape(over, flat) z = Compress(y, which) }"
     )
 
 
-def test_inputs_are_drawn_until_every_output_holds_something():
-    found = auto_mixed_precision(selecting(0.99), None, 1e-2, keep_io_types=True, op_block_list=["Greater"])
-    assert found.error > 0
+def test_inputs_are_drawn_until_every_output_has_elements():
+    result = auto_mixed_precision(selecting(0.99), None, 1e-2, keep_io_types=True, op_block_list=["Greater"])
+    assert result.error > 0
 
 
-def test_an_output_that_stays_empty_is_not_judged():
+def test_an_empty_output_is_refused():
     with pytest.raises(EvaluationError, match=r"(?s)z.*nothing to compare.*Give inputs"):
         auto_mixed_precision(selecting(2), None, 1e-2)
 
 
-@pytest.mark.parametrize("given", [np.zeros((0, 4), np.float32), np.full((3, 4), np.nan, np.float32)])
-def test_inputs_that_leave_nothing_to_compare_are_refused(given):
+@pytest.mark.parametrize("x", [np.zeros((0, 4), np.float32), np.full((3, 4), np.nan, np.float32)])
+def test_inputs_without_comparable_outputs_are_refused(x):
     model = parse("g (float[N,4] x) => (float[N,4] y) { y = Tanh(x) }")
     with pytest.raises(EvaluationError, match="nothing to compare"):
-        auto_mixed_precision(model, {"x": given}, 1e-2)
+        auto_mixed_precision(model, {"x": x}, 1e-2)
 
 
-def test_a_node_in_a_body_can_be_kept():
+def test_a_node_in_a_body_can_stay_in_float32():
     model = parse(
         "g (float[3,4] x, bool c) => (float[3,4] y) { y = If (c) <"
         " then_branch = t () => (float[3,4] p) <float k = {300}> {"
         " a = Mul(x, k) [square] b = Mul(a, a) d = Sqrt(b) p = Div(d, k) },"
         " else_branch = f () => (float[3,4] q) { q = Exp(x) } > }"
     )
-    found = auto_mixed_precision(model, {"x": X, "c": np.array(True)}, 1e-2)
-    assert "square" in found.chosen
-    assert found.error <= 1e-2
+    result = auto_mixed_precision(model, {"x": X, "c": np.array(True)}, 1e-2)
+    assert "square" in result.chosen
+    assert result.error <= 1e-2
 
 
 def test_the_number_of_trials_is_bounded():
-    found = auto_mixed_precision(parse(OVERFLOWING), {"x": X}, 1e-2, max_trials=3)
-    assert len(found.trials) <= 3
-    assert found.error <= 1e-2
+    result = auto_mixed_precision(parse(OVERFLOWING), {"x": X}, 1e-2, max_trials=3)
+    assert len(result.trials) <= 3
+    assert result.error <= 1e-2
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_impossible_option_is_named(option, arguments):
 
 
 @pytest.mark.parametrize(
-    ("expected", "found", "error"),
+    ("expected", "actual", "error"),
     [
         (np.float32([1, -4]), np.float16([1, -2]), 0.5),
         (np.float32([1, np.inf]), np.float16([1, np.inf]), 0.0),
@@ -123,32 +123,32 @@ def test_an_impossible_option_is_named(option, arguments):
         ([np.float32([2])], [], np.inf),
     ],
 )
-def test_output_error(expected, found, error):
-    assert output_error({"y": expected}, {"y": found}) == error
+def test_output_error_is_relative_to_the_largest_magnitude(expected, actual, error):
+    assert output_error({"y": expected}, {"y": actual}) == error
 
 
-def test_a_function_is_searched_too():
+def test_functions_are_searched():
     model = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["": 17, "local": 1]> '
         "g (float[3,4] x) => (float[3,4] y) { a = Tanh(x) y = local.f(a) } "
         '<domain: "local", opset_import: ["": 17]> f (p) => (q) '
         "{ k = Constant<value = float {300}>() a = Mul(p, k) [square] b = Mul(a, a) c = Sqrt(b) q = Div(c, k) }"
     )
-    found = auto_mixed_precision(model, {"x": X}, 1e-2)
-    assert "square" in found.chosen
+    result = auto_mixed_precision(model, {"x": X}, 1e-2)
+    assert "square" in result.chosen
 
 
-def test_bfloat16_needs_more_tolerance_and_no_range():
-    found = auto_mixed_precision(parse(OVERFLOWING), {"x": X}, 0.05, dtype="bfloat16")
-    assert (found.chosen, found.kept) == ((), ())
-    assert 1e-3 < found.error <= 0.05
+def test_bfloat16_does_not_overflow_and_is_less_precise():
+    result = auto_mixed_precision(parse(OVERFLOWING), {"x": X}, 0.05, dtype="bfloat16")
+    assert (result.chosen, result.kept) == ((), ())
+    assert 1e-3 < result.error <= 0.05
 
 
 def test_every_rounding_is_measured():
-    """A sum that float16 cannot hold between two exact operators, which engines without float16 compute in float32."""
+    """Measure a sum beyond float16 between two exact operators, which engines without float16 compute in float32."""
     model = parse("g (float[3,4] x) => (float[3,4] y) <float big = {4096}> { a = Add(x, big) y = Sub(a, big) }")
     with pytest.raises(OptionError, match="tolerance"):
         auto_mixed_precision(model, {"x": X}, 1e-5, keep_io_types=False)
-    found = auto_mixed_precision(model, {"x": X}, 1e-2, keep_io_types=True)
-    assert found.trials[0].error > 0.1
-    assert len(found.chosen) == 2
+    result = auto_mixed_precision(model, {"x": X}, 1e-2, keep_io_types=True)
+    assert result.trials[0].error > 0.1
+    assert len(result.chosen) == 2

@@ -1,4 +1,4 @@
-"""Every model of the ONNX backend suite that ONNX Runtime loads is loaded after conversion too, and runs."""
+"""Every model of the ONNX backend suite that ONNX Runtime loads also loads and runs after conversion."""
 
 from collections import Counter
 from pathlib import Path
@@ -32,38 +32,38 @@ def inputs_of(case: TestCase) -> list[object]:
 def loads(proto: onnx.ModelProto) -> bool:
     try:
         session(proto)
-    except Exception:  # the binding raises a dozen unrelated classes
+    except Exception:  # The binding raises a dozen unrelated classes.
         return False
     return True
 
 
 def complaint(case: TestCase) -> str:
-    """What is wrong with the conversion of one case: nothing, or a reason in brackets to leave the case out."""
+    """Return the failure of one case's conversion, a reason in parentheses to skip the case, or an empty text."""
     proto = model_of(case)
     if not loads(proto):
-        return "(refused by ONNX Runtime as it is)"
+        return "(original refused by ONNX Runtime)"
     result = model_io.to_proto(convert_float_to_float16(proto).model)
     if not loads(result):
         return "does not load"
     if any(value.type.WhichOneof("value") != "tensor_type" for value in proto.graph.input):
-        return "(no tensors to run it on)"
+        return "(inputs are not tensors)"
     inputs = inputs_of(case)
     weights = {tensor.name for tensor in proto.graph.initializer}
     names = [value.name for value in proto.graph.input if value.name not in weights]
     if len(inputs) != len(names) or not all(isinstance(array, np.ndarray) for array in inputs):
-        return "(no tensors to run it on)"
+        return "(inputs are not tensors)"
     feeds = dict(zip(names, inputs, strict=True))
     try:
         run(proto, feeds)
-    except Exception:  # likewise
-        return "(fails as it is)"
+    except Exception:  # As in `loads`.
+        return "(original fails)"
     run(result, feeds)
     return ""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_loads_loads_converted(kind):
+def test_loadable_models_load_after_conversion(kind):
     outcomes = {case.name: complaint(case) for case in load_model_tests(kind=kind)}
     print(Counter(text for text in outcomes.values()))
     assert [(name, text) for name, text in outcomes.items() if text and not text.startswith("(")] == []

@@ -1,4 +1,4 @@
-"""Bodies that read values from outside, states that loops carry, and functions called with different types."""
+"""Bodies that read outer values, loop states, and functions called with different types."""
 
 import numpy as np
 import onnx
@@ -53,7 +53,7 @@ g (float[4] first, float[3,4] x) => (float[4] last, float[3,4] y) <float[4] w = 
 
 @pytest.mark.parametrize("blocked", [[], ["inner"], ["kept"], ["inner", "kept"]])
 @pytest.mark.parametrize("condition", [True, False])
-def test_both_branches_give_the_same_type(blocked, condition):
+def test_both_branches_have_the_same_type(blocked, condition):
     model = parse(IF)
     proto, _ = converted(model, node_block_list=blocked)
     feeds = {"x": X, "c": np.array(condition)}
@@ -67,16 +67,16 @@ def test_a_carried_state_has_one_type(text, blocked, operators_blocked):
     model = parse(text)
     proto, _ = converted(model, node_block_list=blocked, op_block_list=operators_blocked)
     feeds = {"x": X, "first": X[0]} if text is SCAN else {"x": X}
-    for expected, found in zip(run(model, feeds), run(proto, feeds), strict=True):
-        np.testing.assert_allclose(found.astype(np.float32), expected, rtol=4e-3, atol=1e-2)
+    for expected, actual in zip(run(model, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(actual.astype(np.float32), expected, rtol=4e-3, atol=1e-2)
 
 
-def test_a_blocked_loop_keeps_its_body():
+def test_the_body_of_a_blocked_loop_stays_in_float32():
     _, report = converted(parse(LOOP), op_block_list=["Loop"])
     assert {"Loop", "Mul", "Add", "Tanh"} <= {node.op_type for node in report.kept}
 
 
-def test_the_oldest_scan_passes_its_inputs_one_place_later():
+def test_the_inputs_of_scan_8_have_an_offset_of_one():
     text = SCAN.replace("Scan (first, x)", "Scan (, first, x)").replace(
         "float[4] first, float[3,4] x", "float[1,4] first, float[1,3,4] x"
     )
@@ -84,8 +84,8 @@ def test_the_oldest_scan_passes_its_inputs_one_place_later():
     model = parse(text, opset=8)
     proto, _ = converted(model, node_block_list=["add"])
     feeds = {"first": X[:1], "x": X[None]}
-    for expected, found in zip(run(model, feeds), run(proto, feeds), strict=True):
-        np.testing.assert_allclose(found.astype(np.float32), expected, rtol=4e-3, atol=4e-3)
+    for expected, actual in zip(run(model, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(actual.astype(np.float32), expected, rtol=4e-3, atol=4e-3)
 
 
 FUNCTION = """
@@ -98,12 +98,12 @@ def test_a_function_called_with_two_types_has_a_copy_for_each():
     model = parse(FUNCTION)
     proto, _ = converted(model)
     feeds = {"x": X, "n": np.arange(12).reshape(3, 4)}
-    for expected, found in zip(run(model, feeds), run(proto, feeds), strict=True):
-        np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2e-3)
+    for expected, actual in zip(run(model, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(actual.astype(np.float64), expected, rtol=2e-3)
     assert sorted(function.name for function in proto.functions) == ["twice", "twice_2"]
 
 
-def test_a_kept_call_does_not_share_with_a_converted_one():
+def test_a_float32_call_and_a_converted_call_have_separate_functions():
     text = """
     g (float[3,4] x) => (float[3,4] y) { [one] a = local.outer(x) [two] y = local.outer(a) }
     <domain: "local", opset_import: ["": 17, "local": 1]> outer (p) => (q) { r = local.inner(p) q = Tanh(r) }
@@ -116,7 +116,7 @@ def test_a_kept_call_does_not_share_with_a_converted_one():
     assert {node.op_type for node in report.kept} == {"Exp", "Tanh"}
 
 
-def test_an_attribute_of_the_call_may_state_the_type():
+def test_an_attribute_of_the_call_may_determine_the_type():
     text = """
     g (int64[3,4] n) => (float[3,4] y, double[3,4] z) { y = local.as<to = 1>(n) z = local.as<to = 11>(n) }
     <domain: "local", opset_import: ["": 17]> as <to> (a) => (b) { b = Cast<to: int = @to>(a) }
@@ -124,8 +124,8 @@ def test_an_attribute_of_the_call_may_state_the_type():
     model = parse(text)
     proto, _ = converted(model)
     feeds = {"n": np.arange(12).reshape(3, 4)}
-    for expected, found in zip(run(model, feeds), run(proto, feeds), strict=True):
-        np.testing.assert_array_equal(found.astype(np.float64), expected)
+    for expected, actual in zip(run(model, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_array_equal(actual.astype(np.float64), expected)
 
 
 def test_a_function_with_a_blocked_operator_casts_inside():
@@ -149,13 +149,13 @@ def test_a_function_that_calls_itself_is_refused():
         convert_float_to_float16(parse(text))
 
 
-def test_converting_twice_changes_nothing_more():
+def test_conversion_is_idempotent():
     once, _ = converted(parse(IF), node_block_list=["inner"])
     again = model_io.to_proto(convert_float_to_float16(once, node_block_list=["inner"]).model)
     assert again.SerializeToString() == once.SerializeToString()
 
 
-def test_bfloat16_does_not_pass_an_if_that_is_older_than_it():
+def test_an_if_older_than_bfloat16_stays_in_float32():
     for opset, types in ((13, {onnx.TensorProto.FLOAT}), (16, {onnx.TensorProto.BFLOAT16})):
         proto = model_io.to_proto(convert_float_to_bfloat16(parse(IF, opset=opset)).model)
         onnx.checker.check_model(proto, full_check=True)

@@ -1,4 +1,4 @@
-"""The clamp against its formula, written plainly, over every kind of float32."""
+"""The clamp equals its formula for every kind of float32."""
 
 import ml_dtypes
 import numpy as np
@@ -34,7 +34,7 @@ def test_float16_equals_the_formula(values, least, most):
 
 
 @given(ANY_FLOAT32)
-def test_zero_nan_and_infinities_are_kept_with_their_signs(values):
+def test_zero_nan_and_infinities_are_unchanged_with_their_signs(values):
     clamped = Clamp(ir.DataType.FLOAT16, 1e-7, 1e4).apply(values)
     np.testing.assert_array_equal(clamped == 0, values == 0)
     np.testing.assert_array_equal(np.isnan(clamped), np.isnan(values))
@@ -43,14 +43,14 @@ def test_zero_nan_and_infinities_are_kept_with_their_signs(values):
 
 
 @given(ANY_FLOAT32)
-def test_bfloat16_never_makes_an_infinity(values):
+def test_bfloat16_never_introduces_an_infinity(values):
     limit = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
     clamped = Clamp(ir.DataType.BFLOAT16, 0.0, limit).apply(values)
     np.testing.assert_array_equal(np.isinf(clamped.astype(np.float32)), np.isinf(values))
 
 
 @given(ANY_FLOAT32)
-def test_the_report_counts_what_changed(values):
+def test_the_report_counts_changed_elements(values):
     report = Clamp(ir.DataType.FLOAT16, 1e-7, 1e4).clipped("w", values)
     magnitude = np.abs(values)
     raised = int(np.sum((magnitude > 0) & (magnitude < np.float32(1e-7))))
@@ -73,12 +73,12 @@ def test_arrays_larger_than_a_block_are_clamped_throughout():
 
 
 @pytest.mark.parametrize("limits", [(-1.0, 1e4), (float("nan"), 1e4), (float("inf"), 1e4)])
-def test_a_bad_smallest_value_is_named(limits):
+def test_an_invalid_smallest_value_is_named(limits):
     with pytest.raises(OptionError, match="min_positive_val"):
         Clamp(ir.DataType.FLOAT16, *limits)
 
 
 @pytest.mark.parametrize("limits", [(1e-7, 65505.0), (1e-7, float("nan")), (1.0, 0.5), (0.0, 0.0)])
-def test_a_bad_largest_value_is_named(limits):
+def test_an_invalid_largest_value_is_named(limits):
     with pytest.raises(OptionError, match="max_finite_val"):
         Clamp(ir.DataType.FLOAT16, *limits)

@@ -1,4 +1,4 @@
-"""What the conversion promises of every model, on small models that each show one case."""
+"""Guarantees of the conversion, one small model per case."""
 
 import numpy as np
 import onnx
@@ -17,21 +17,21 @@ X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
 def same_outputs(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **options: object) -> onnx.ModelProto:
     proto, _ = converted(model, **options)
-    for expected, found in zip(run(model, feeds), run(proto, feeds), strict=True):
+    for expected, actual in zip(run(model, feeds), run(proto, feeds), strict=True):
         np.testing.assert_allclose(
-            np.asarray(found, np.float64), np.asarray(expected, np.float64), rtol=4e-3, atol=4e-3
+            np.asarray(actual, np.float64), np.asarray(expected, np.float64), rtol=4e-3, atol=4e-3
         )
     return proto
 
 
-def test_a_plain_model_gets_no_cast_and_keeps_its_names():
+def test_a_simple_model_has_no_cast_and_unchanged_names():
     model = parse("g (float[3,4] x) => (float[3,4] y) { a = Exp(x) y = Tanh(a) }")
     proto = same_outputs(model, {"x": X})
     assert operators(proto) == ["Exp", "Tanh"]
     assert (element_type(proto, "x"), element_type(proto, "y")) == ("FLOAT16", "FLOAT16")
 
 
-def test_the_model_given_is_not_changed():
+def test_the_source_model_is_not_changed():
     model = parse("g (float[3,4] x) => (float[3,4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }")
     before = model.SerializeToString()
     graph = model_io.load(model)
@@ -41,7 +41,7 @@ def test_the_model_given_is_not_changed():
     assert model_io.to_proto(graph).SerializeToString() == before
 
 
-def test_inputs_and_outputs_are_kept_on_request():
+def test_inputs_and_outputs_stay_in_float32_on_request():
     model = parse("g (float[3,4] x, float[3,4] z) => (float[3,4] y, float[3,4] a) { a = Add(x, z) y = Exp(a) }")
     feeds = {"x": X, "z": X}
     proto = same_outputs(model, feeds, keep_io_types=True)
@@ -50,7 +50,7 @@ def test_inputs_and_outputs_are_kept_on_request():
     assert [element_type(proto, name) for name in "xzya"] == ["FLOAT", "FLOAT16", "FLOAT", "FLOAT16"]
 
 
-def test_neighbours_that_stay_share_values_without_casts():
+def test_adjacent_float32_nodes_share_values_without_casts():
     model = parse("g (float[3,4] x) => (float[3,4] y) { a = Exp(x) b = Log(a) c = Exp(b) y = Tanh(c) }")
     proto = same_outputs(model, {"x": X}, op_block_list=["Exp", "Log"])
     assert operators(proto) == ["Cast", "Exp", "Log", "Exp", "Cast", "Tanh"]
@@ -61,20 +61,20 @@ def test_one_cast_serves_all_readers_of_a_value():
     assert operators(same_outputs(model, {"x": X}, op_block_list=["Exp", "Tanh"])).count("Cast") == 3
 
 
-def test_movement_between_kept_nodes_is_not_rounded():
+def test_movement_between_float32_nodes_is_not_rounded():
     model = parse("g (float[3,4] x) => (float[4,3] y) { a = Exp(x) b = Transpose<perm = [1, 0]>(a) y = Log(b) }")
     proto = same_outputs(model, {"x": X}, op_block_list=["Exp", "Log"])
     assert operators(proto) == ["Cast", "Exp", "Transpose", "Log", "Cast"]
 
 
-def test_a_node_is_kept_by_name_and_a_nameless_one_by_its_output():
+def test_a_node_is_blocked_by_its_name_or_first_output():
     model = parse("g (float[3,4] x) => (float[3,4] y) { [first] a = Exp(x) y = Tanh(a) }")
     _, report = converted(model, node_block_list=["first", "y"])
     assert [(node.name, node.op_type) for node in report.kept] == [("first", "Exp"), ("y", "Tanh")]
 
 
 @pytest.mark.parametrize("option", ["node_block_list", "keep_io_types"])
-def test_a_name_that_is_not_in_the_model_is_an_error(option):
+def test_an_unknown_name_is_refused(option):
     model = parse("g (float[3,4] x) => (float[3,4] y) { y = Exp(x) }")
     with pytest.raises(OptionError, match=f"{option}.*absent"):
         convert_float_to_float16(model, **{option: ["absent"]})
@@ -82,7 +82,7 @@ def test_a_name_that_is_not_in_the_model_is_an_error(option):
         convert_float_to_float16(model, **{option: "x"})
 
 
-def test_a_weight_read_in_both_types_is_there_twice_and_unrounded():
+def test_a_weight_read_in_both_types_is_duplicated_and_unrounded():
     model = parse(
         "g (float[3,4] x) => (float[3,4] y) <float[4] w = {0.1, 0.2, 0.3, 0.4}> { [a] a = Mul(x, w) y = Add(a, w) }"
     )
@@ -91,7 +91,7 @@ def test_a_weight_read_in_both_types_is_there_twice_and_unrounded():
     np.testing.assert_array_equal(numpy_helper.to_array(proto.graph.initializer[0]), np.float32([0.1, 0.2, 0.3, 0.4]))
 
 
-def test_a_weight_that_the_caller_may_replace_is_one_weight_still():
+def test_an_overridable_weight_is_not_duplicated():
     model = parse("g (float[3,4] x, float[4] w) => (float[3,4] y) { [a] a = Mul(x, w) y = Add(a, w) }")
     model.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "w"))
     proto, _ = converted(model, node_block_list=["a"])
@@ -109,7 +109,7 @@ def test_constants_are_converted_in_every_form(constant):
     assert operators(same_outputs(model, {"x": X.reshape(3, 4)[:, :2].copy()})) == ["Constant", "Mul"]
 
 
-def test_clipped_tensors_are_reported_under_the_names_they_have_in_the_model():
+def test_clipped_tensors_are_reported_by_name():
     model = parse(
         "g (float[3,4] x) => (float[3,4] y) <float[4] w = {1e-20, -1e30, 0, 1}> "
         "{ c = Constant<value = float[1] {70000}>() a = Mul(x, w) y = Add(a, c) }"
@@ -119,7 +119,7 @@ def test_clipped_tensors_are_reported_under_the_names_they_have_in_the_model():
     np.testing.assert_array_equal(numpy_helper.to_array(proto.graph.initializer[0]), np.float16([1e-7, -1e4, 0, 1]))
 
 
-def test_attributes_that_state_a_type_follow():
+def test_type_attributes_are_rewritten():
     model = parse(
         "g (float[3,4] x, int64[2] s) => (float[3,4] y) "
         "{ a = ConstantOfShape(s) b = RandomNormalLike<scale = 0.0001>(x)"
@@ -145,7 +145,7 @@ def test_attributes_that_state_a_type_follow():
         "four = Size(p) a = MelWeightMatrix(four, four, rate, low, high)",
     ],
 )
-def test_what_makes_floats_of_its_own_loads(generator):
+def test_generators_of_floats_are_converted(generator):
     model = parse(
         "g (float[3,4] x, float[4] p) => (float[N,M] y) "
         "<int64 rate = {8000}, float low = {100}, float high = {2000}> "
@@ -155,14 +155,14 @@ def test_what_makes_floats_of_its_own_loads(generator):
     converted(model)
 
 
-def test_a_cast_that_has_become_nothing_goes():
+def test_a_redundant_cast_is_removed():
     model = parse(
         "g (float[3,4] x) => (float[3,4] y) { a = Cast<to = 10>(x) b = Tanh(a) c = Cast<to = 1>(b) y = Exp(c) }"
     )
     assert operators(same_outputs(model, {"x": X})) == ["Tanh", "Exp"]
 
 
-def test_resize_converts_its_image_and_keeps_its_scales():
+def test_resize_converts_its_image_and_not_its_scales():
     model = parse(
         'g (float[1,1,3,4] x) => (float[1,1,6,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize<mode = "linear">(x, , s) }'
     )
@@ -186,7 +186,7 @@ def test_resize_converts_its_image_and_keeps_its_scales():
         'u = Unsqueeze(k, axis) y = ScatterElements<reduction = "add">(x, j, z)',
     ],
 )
-def test_operators_with_their_own_type_rules(body):
+def test_operators_with_special_type_rules_are_converted(body):
     model = parse(
         "g (float[3,4] x) => (float[N,M] y) "
         "<int64[1] k = {2}, int64 axis = {0}, float[4] w = {1, 2, 3, 4}, int64[1,1] j = {2}, float[1,1] z = {0.5}> "
@@ -206,7 +206,7 @@ def test_a_size_computed_in_float_stays_exact():
     assert {node.op_type for node in report.kept} == {"Cast", "Mul", "Floor"}
 
 
-def test_quantized_regions_are_left_alone():
+def test_quantized_regions_stay_in_float32():
     model = parse(
         "g (float[3,4] x) => (float[3,4] y) <float s = {0.00001}, uint8 z = {128}> "
         "{ q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) r = Relu(d) p = QuantizeLinear(r, s, z)"
@@ -219,7 +219,7 @@ def test_quantized_regions_are_left_alone():
     ]  # fmt: skip
 
 
-def test_quantized_weights_take_scales_that_float16_holds():
+def test_scales_of_quantized_weights_are_converted_if_representable():
     text = (
         "g (float[3,2] x) => (float[3,2] y) <int8[2,2] q = {1, 2, 3, 4}, float s = {%s}> "
         "{ w = DequantizeLinear(q, s) y = MatMul(x, w) }"
@@ -228,7 +228,7 @@ def test_quantized_weights_take_scales_that_float16_holds():
     assert operators(converted(parse(text % "0.000001", opset=21))[0]) == ["DequantizeLinear", "Cast", "MatMul"]
 
 
-def test_sequences_change_their_elements_where_all_can():
+def test_sequences_are_converted_if_all_elements_can_be():
     text = (
         "g (float[3,4] x) => (float[3,2] y) <int64 two = {2}, int64 one = {1}> "
         "{ s = SplitToSequence<axis = 1>(x, two) y = SequenceAt(s, one) }"
@@ -238,14 +238,14 @@ def test_sequences_change_their_elements_where_all_can():
     assert operators(blocked) == ["Cast", "SplitToSequence", "SequenceAt", "Cast"]
 
 
-def test_an_operator_without_a_schema_stays_with_casts_around_it():
+def test_an_operator_without_a_schema_stays_in_float32_between_casts():
     model = parse("g (float[3,4] x) => (float[3,4] y) { a = Exp(x) b = local.Unknown(a) y = Tanh(b) }", opset=17)
     model.graph.value_info.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [3, 4]))
     proto = model_io.to_proto(convert_float_to_float16(model).model)
     assert operators(proto) == ["Exp", "Cast", "Unknown", "Cast", "Tanh"]
 
 
-def test_without_inference_unknown_types_stay():
+def test_without_inference_nodes_of_unknown_type_stay_in_float32():
     model = parse("g (float[3,4] x) => (float[3,4] y) { a = Exp(x) b = Log(a) y = Tanh(b) }")
     proto, _ = converted(model, disable_shape_infer=True)
     assert operators(proto) == ["Cast", "Exp", "Log", "Tanh", "Cast"]
@@ -254,7 +254,7 @@ def test_without_inference_unknown_types_stay():
     ]  # fmt: skip
 
 
-def test_a_model_of_another_domain_alone_gets_the_import_that_casts_need():
+def test_a_model_without_standard_operators_imports_them_for_casts():
     node = onnx.helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[0.5], scale=[2.0])
     value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 4]) for name in "xy"]
     graph = onnx.helper.make_graph([node], "g", value[:1], value[1:])
@@ -273,7 +273,7 @@ def test_a_sparse_weight_is_cast():
     assert proto.graph.sparse_initializer[0].values.data_type == onnx.TensorProto.FLOAT
 
 
-def test_bfloat16_changes_the_same_places():
+def test_bfloat16_converts_the_same_values():
     model = parse(
         "g (float[3,4] x) => (float[3,4] y) <float[4] w = {1e-30, 3.4e38, 1, 2}> { a = Exp(x) y = Mul(a, w) }"
     )
@@ -285,12 +285,12 @@ def test_bfloat16_changes_the_same_places():
     assert [(c.raised, c.lowered) for c in conversion.clipped] == [(0, 1)]
 
 
-def test_bfloat16_needs_an_operator_set_that_knows_it():
+def test_bfloat16_requires_operator_set_13():
     with pytest.raises(UnsupportedError, match="13"):
         convert_float_to_bfloat16(parse("g (float[3,4] x) => (float[3,4] y) { y = Exp(x) }", opset=12))
 
 
-def test_weights_are_converted_when_they_are_read():
+def test_weights_are_converted_on_first_access():
     model = parse("g (float[3,4] x) => (float[3,4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }")
     weight = convert_float_to_float16(model).model.graph.initializers["w"].const_value
     assert isinstance(weight, ir.LazyTensor)

@@ -1,4 +1,4 @@
-"""Every public model converts, passes the full checker, loads in ONNX Runtime, and answers in the right shapes."""
+"""Every public model converts, passes the full checker, loads in ONNX Runtime, and has equal output types."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SUITES = Path(os.environ.get("SARDONYX_SUITES", "absent"))
 needs_suites = pytest.mark.skipif(
     not SUITES.is_dir(), reason="SARDONYX_SUITES does not name the folder of the public models"
 )
-REAL = [each["id"] for each in json.loads((SUITES / "real/index.json").read_text())] if SUITES.is_dir() else []
+REAL = [entry["id"] for entry in json.loads((SUITES / "real/index.json").read_text())] if SUITES.is_dir() else []
 GRAPHS = sorted(path.stem for path in (SUITES / "../models").glob("*.onnx"))
 QUICK = {"silero_vad_16k_op15", "cnn_mnist_pytorch", "sklearn_randomforest", "xgb_regressor", "voicevox_sing_consonant"}
 QUICK |= {"byte_sb_bilstm", "yunet_n_dynamic", "dtln_1", "magika_v3_3", "mlp", "super_resolution.dyn"}
@@ -57,10 +57,10 @@ def inputs_of(name: str) -> dict[str, np.ndarray]:
 
 
 def drawn_inputs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, np.ndarray]:
-    found = Search(model, lambda feeds: evaluate(proto, feeds), seed=0, wanted=1).samples()
-    if not found:
+    samples = Search(model, lambda feeds: evaluate(proto, feeds), seed=0, wanted=1).samples()
+    if not samples:
         pytest.fail("the model runs at none of the sizes")
-    return found[0].feeds
+    return samples[0].feeds
 
 
 def check_conversions(model: ir.Model, feeds: dict[str, np.ndarray] | None, coarse: float) -> None:
@@ -88,14 +88,14 @@ def check_conversions(model: ir.Model, feeds: dict[str, np.ndarray] | None, coar
 
 @needs_suites
 @pytest.mark.parametrize("name", quick_first(REAL))
-def test_a_trained_model(name):
+def test_a_trained_model_converts(name):
     model = model_io.load(SUITES / f"real/{name}.onnx")
     check_conversions(model, inputs_of(name), COARSE.get(name, 0.03))
 
 
 @needs_suites
 @pytest.mark.parametrize("name", quick_first(GRAPHS))
-def test_a_network(name, tmp_path):
+def test_a_network_converts(name, tmp_path):
     script = SUITES / "../models/materialize.py"
     subprocess.run([sys.executable, script, tmp_path, name], check=True)
     check_conversions(model_io.load(tmp_path / f"{name}.onnx"), None, 0.03)
@@ -104,7 +104,7 @@ def test_a_network(name, tmp_path):
 @needs_suites
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["basic_pitch", "candy", "magika_v3_3", "sinet", "silero_vad", "yolov3_post"])
-def test_the_search_meets_a_hundredth(name):
-    found = auto_mixed_precision(SUITES / f"real/{name}.onnx", inputs_of(name), 1e-2, keep_io_types=True)
-    assert found.error <= 1e-2
-    session(model_io.to_proto(found.model))
+def test_the_search_meets_a_tolerance_of_a_hundredth(name):
+    result = auto_mixed_precision(SUITES / f"real/{name}.onnx", inputs_of(name), 1e-2, keep_io_types=True)
+    assert result.error <= 1e-2
+    session(model_io.to_proto(result.model))

@@ -1,8 +1,8 @@
-"""ONNX Runtime's interface for inference, answered by Sardonyx.
+"""ONNX Runtime's inference interface, implemented by Sardonyx.
 
-``sardonyx.compat.install("onnxruntime")``, before anything imports it, lets ``import onnxruntime`` find this package;
-``python -m sardonyx.compat.onnxruntime program.py …`` does so for a whole program. ``docs/reference/onnxruntime.md``
-lists every name.
+``sardonyx.compat.install("onnxruntime")``, before any import of the original, lets ``import onnxruntime`` load this
+package; ``python -m sardonyx.compat.onnxruntime program.py …`` does the same for a whole program.
+``docs/reference/onnxruntime.md`` lists every name.
 """
 
 from __future__ import annotations
@@ -75,77 +75,77 @@ import_capi_exception = None
 
 
 def get_version_string() -> str:
-    """The version of ONNX Runtime whose names these are."""
+    """Return the version of ONNX Runtime whose interface this is."""
     return __version__
 
 
 def get_build_info() -> str:
-    """What this is."""
+    """Return a description of the implementation."""
     from sardonyx import __version__ as ours
 
     return f"Sardonyx {ours}, with the interface of ONNX Runtime {__version__}"
 
 
 def get_device() -> str:
-    """The device that computes."""
+    """Return the computing device."""
     return "CPU"
 
 
 def get_all_providers() -> list[str]:
-    """The names of all execution providers, those among them that are not there."""
+    """Return the names of all execution providers, available or not."""
     return list(ALL)
 
 
 def get_available_providers() -> list[str]:
-    """The names of the execution providers that can be asked for."""
+    """Return the names of the available execution providers."""
     return available_providers()
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """The processor."""
+    """Return the CPU."""
     return [OrtEpDevice()]
 
 
 def has_collective_ops() -> bool:
-    """Whether there are operators over several devices."""
+    """Return True if operators over several devices exist."""
     return False
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Kept for its callers: there is one verbosity."""
+    """Do nothing: only one verbosity exists."""
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
-    """Let sessions compute with so many threads, unless they say otherwise; 0 for what the process may use."""
+    """Set the default number of threads of sessions; 0 for all threads of the process."""
     defaults.threads = int(intra_op_num_threads) or None
 
 
 def set_seed(seed: int) -> None:
-    """Kept for its callers: random numbers follow from the node and the number of the run."""
+    """Do nothing: random numbers depend on the node and the number of the run."""
 
 
 def enable_telemetry_events() -> None:
-    """Kept for its callers: nothing is ever told to anybody."""
+    """Do nothing: no telemetry exists."""
 
 
 def disable_telemetry_events() -> None:
-    """Kept for its callers: nothing is ever told to anybody."""
+    """Do nothing: no telemetry exists."""
 
 
 def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None) -> None:
-    """Kept for its callers: memory is planned."""
+    """Do nothing: memory is planned."""
 
 
 def create_and_register_allocator_v2(
     provider_type: str, memory_info: OrtMemoryInfo, options: dict[str, str], arena_cfg: OrtArenaCfg | None
 ) -> None:
-    """Kept for its callers: memory is planned."""
+    """Do nothing: memory is planned."""
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: Any = None) -> None:
-    """Kept for its callers: there are no libraries to load."""
+    """Do nothing: no library needs preloading."""
 
 
 def print_debug_info() -> None:
-    """Print what this is, and what it stands on."""
+    """Print versions and available providers."""
     print(f"{get_build_info()}\nPython {sys.version}\nproviders: {', '.join(get_available_providers())}")

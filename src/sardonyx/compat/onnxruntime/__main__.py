@@ -1,4 +1,4 @@
-"""``python -m sardonyx.compat.onnxruntime program.py …``: run a program that finds Sardonyx as ``onnxruntime``."""
+"""Run a program with Sardonyx as ``onnxruntime``: ``python -m sardonyx.compat.onnxruntime program.py …``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sardonyx.compat import install
 
 
 def main() -> None:
-    """Run the program that the command line names, or the module after ``-m``."""
+    """Run the program on the command line, or the module after ``-m``."""
     arguments = sys.argv[1:]
     if not arguments or arguments == ["-m"]:
         sys.exit("usage: python -m sardonyx.compat.onnxruntime (program.py | -m module) [argument …]")

@@ -12,20 +12,20 @@ from sardonyx.compat.onnxruntime.values import OrtValue, at_address, dtype_of, n
 
 
 class Bindable(Protocol):
-    """A session, as far as a binding knows it."""
+    """The methods of a session that a binding uses."""
 
     def get_inputs(self) -> Sequence[Any]:
-        """What must be fed, each with a ``name``."""
+        """Return the required inputs, each with a ``name``."""
 
     def get_overridable_initializers(self) -> Sequence[Any]:
-        """What may be fed, each with a ``name``."""
+        """Return the optional inputs, each with a ``name``."""
 
 
 class IOBinding:
-    """What a run reads and writes, by name.
+    """Inputs and outputs of a run, by name.
 
     Args:
-        session: The session that runs.
+        session: The session.
     """
 
     def __init__(self, session: Bindable) -> None:
@@ -36,38 +36,38 @@ class IOBinding:
 
     def _require_input(self, name: str) -> None:
         known = [*self._session.get_inputs(), *self._session.get_overridable_initializers()]
-        if all(name != each.name for each in known):
+        if all(name != info.name for info in known):
             raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
 
     # Inputs.
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        """Let a run read an array."""
+        """Bind an array to an input."""
         self._require_input(name)
         self._inputs[name] = arr_on_cpu
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Let a run read a value."""
+        """Bind a value to an input."""
         self._require_input(name)
         self._inputs[name] = numpy_of(ortvalue)
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Let a run read what lies at an address.
+        """Bind memory at an address to an input.
 
         Raises:
-            RuntimeError: There is no such input, or the device is not the processor.
+            RuntimeError: Unknown input, or the device is not the CPU.
         """
         require_cpu(device_type, device_id)
         self._require_input(name)
         self._inputs[name] = at_address(buffer_ptr, shape, element_type)
 
     def synchronize_inputs(self) -> None:
-        """Wait for copies to devices; there are none."""
+        """Do nothing: no copy to a device is pending."""
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Remove all input bindings."""
         self._inputs.clear()
 
     # Outputs.
@@ -81,11 +81,11 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Let a run give an output, into memory at an address or of its own.
+        """Bind an output, to memory at an address or to new memory.
 
         Raises:
-            RuntimeError: The device is not the processor.
-            ValueError: Nothing tells the sizes or the type of what lies at the address.
+            RuntimeError: The device is not the CPU.
+            ValueError: An address without element type and shape.
         """
         require_cpu(device_type, device_id)
         self._outputs[name] = None
@@ -97,44 +97,44 @@ class IOBinding:
             self._outputs[name] = np.empty(tuple(shape), dtype_of(element_type))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Let a run write into a value."""
+        """Bind a value to an output."""
         self._outputs[name] = ortvalue.numpy()
 
     def synchronize_outputs(self) -> None:
-        """Wait for copies from devices; there are none."""
+        """Do nothing: no copy from a device is pending."""
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs."""
+        """Remove all output bindings."""
         self._outputs.clear()
         self._results.clear()
 
     def get_outputs(self) -> list[OrtValue]:
-        """What the last run gave, in the order in which outputs were bound."""
+        """Return the results of the last run, in the order of binding."""
         return list(self._results)
 
     def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
-        """As :meth:`get_outputs`."""
+        """Return the same as :meth:`get_outputs`."""
         return list(self._results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """What the last run gave, as arrays."""
+        """Return the results of the last run as arrays."""
         return [numpy_of(value) for value in self._results]
 
     def _run(self, run: Any) -> None:
-        """Run once from what is bound into what is bound."""
+        """Run once from the bound inputs to the bound outputs."""
         if not self._outputs:
             self._results = []
             return
-        found = run(list(self._outputs), dict(self._inputs))
+        results = run(list(self._outputs), dict(self._inputs))
         self._results = []
-        for (name, given), value in zip(self._outputs.items(), found, strict=True):
-            if given is None:
+        for (name, array), value in zip(self._outputs.items(), results, strict=True):
+            if array is None:
                 self._results.append(OrtValue(value))
                 continue
-            if given.shape != value.shape or given.dtype != value.dtype:
+            if array.shape != value.shape or array.dtype != value.dtype:
                 raise RuntimeError(
-                    f"Error in execution: the memory bound to {name} is {given.dtype}{list(given.shape)}, "
+                    f"Error in execution: the memory bound to {name} is {array.dtype}{list(array.shape)}, "
                     f"and the output is {value.dtype}{list(value.shape)}."
                 )
-            given[...] = value
-            self._results.append(OrtValue(given))
+            array[...] = value
+            self._results.append(OrtValue(array))

@@ -1,4 +1,4 @@
-"""Devices and their memory: there is the processor, and the names of others resolve."""
+"""Devices and their memory: only the CPU exists, other names resolve."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _TYPES = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 1, "webgpu": 1, "fpga": 2, "npu"
 
 
 def require_cpu(device_type: str, device_id: int = 0) -> None:
-    """Check that a device is the processor.
+    """Check that a device is the CPU.
 
     Raises:
-        RuntimeError: It is another one.
+        RuntimeError: Another device.
     """
     if device_type.lower() != "cpu" or device_id != 0:
-        raise RuntimeError(f"there is no device {device_type!r} {device_id} here: the processor is 'cpu' 0.")
+        raise RuntimeError(f"expected the device 'cpu' 0, got {device_type!r} {device_id}.")
 
 
 class OrtDevice:
     """A device.
 
     Args:
-        device_type: The number of its kind; 0 is the processor.
-        memory_type: What its memory is.
-        vendor_id: Who made it.
-        device_id: Which of several.
+        device_type: Number of the device type; 0 is the CPU.
+        memory_type: Number of the memory type.
+        vendor_id: PCI identifier of the vendor.
+        device_id: Index among devices of the type.
     """
 
     def __init__(self, device_type: int = 0, memory_type: int = 0, vendor_id: int = 0, device_id: int = 0) -> None:
@@ -42,49 +42,49 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1) -> OrtDevice:
-        """A device by name.
+        """Return a device by name.
 
         Raises:
-            Exception: There is no such kind.
+            Exception: Unknown device type.
         """
         if ort_device_name not in _TYPES:
             raise RuntimeError(f"Unsupported device type: {ort_device_name}")
         return OrtDevice(_TYPES[ort_device_name], 0, max(int(vendor_id), 0), device_id)
 
     def device_id(self) -> int:
-        """Which of several."""
+        """Return the index among devices of the type."""
         return self._id
 
     def device_type(self) -> int:
-        """The number of its kind."""
+        """Return the number of the device type."""
         return self._type
 
     def device_vendor_id(self) -> int:
-        """Who made it."""
+        """Return the PCI identifier of the vendor."""
         return self._vendor
 
     def device_mem_type(self) -> int:
-        """What its memory is."""
+        """Return the number of the memory type."""
         return self._memory
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is the processor."""
+        """True for the CPU."""
         return self._type == 0
 
     @staticmethod
     def cpu() -> int:
-        """The number of processors."""
+        """Return the number of the CPU's type."""
         return 0
 
     @staticmethod
     def cuda() -> int:
-        """The number of CUDA's devices."""
+        """Return the number of CUDA's device type."""
         return 1
 
     @staticmethod
     def default_memory() -> int:
-        """The usual memory."""
+        """Return the number of the default memory type."""
         return int(OrtDeviceMemoryType.DEFAULT)
 
 
@@ -92,10 +92,10 @@ class OrtMemoryInfo:
     """Memory of a device.
 
     Args:
-        name: Its name, ``"Cpu"``.
-        allocator_type: How it is given out.
-        device_id: Which device.
-        mem_type: What it is for.
+        name: Name of the memory, ``"Cpu"``.
+        allocator_type: Kind of the allocator.
+        device_id: Index of the device.
+        mem_type: Purpose of the memory.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class OrtMemoryInfo:
         alignment: int = 0,
         allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_ARENA_ALLOCATOR,
     ) -> OrtMemoryInfo:
-        """Memory of a device, told in full."""
+        """Return the memory of a device, with all attributes."""
         return cls(name, allocator_type, device_id)
 
 
@@ -127,7 +127,7 @@ CPU_MEMORY = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR)
 
 
 class OrtArenaCfg:
-    """How an arena grows; memory is planned here, so that it is kept and changes nothing.
+    """Settings of an arena, stored without effect: memory is planned.
 
     Args:
         settings: A dict, or numbers in ONNX Runtime's order.
@@ -138,7 +138,7 @@ class OrtArenaCfg:
 
 
 class OrtHardwareDevice:
-    """The processor."""
+    """The CPU."""
 
     type = OrtHardwareDeviceType.CPU
     vendor_id = 0
@@ -146,44 +146,44 @@ class OrtHardwareDevice:
 
     @property
     def vendor(self) -> str:
-        """Who made it; not known."""
+        """Name of the vendor; unknown."""
         return ""
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What else is known of it."""
+        """Further properties of the device."""
         return {"processors": str(os.cpu_count() or 1)}
 
 
 class OrtEpDevice:
-    """The processor with the execution provider that computes on it."""
+    """The CPU with its execution provider."""
 
     ep_name = "CPUExecutionProvider"
     ep_vendor = "Sardonyx"
 
     @property
     def device(self) -> OrtHardwareDevice:
-        """The processor."""
+        """The CPU."""
         return OrtHardwareDevice()
 
     @property
     def ep_metadata(self) -> dict[str, str]:
-        """What else is known of the provider."""
+        """Further properties of the provider."""
         return {}
 
     @property
     def ep_options(self) -> dict[str, str]:
-        """Its options."""
+        """Options of the provider."""
         return {}
 
 
 class OrtEpAssignedNode:
-    """A node that an execution provider runs.
+    """A node with its execution provider.
 
     Args:
-        name: Its name.
-        domain: The domain of its operator.
-        op_type: Its operator.
+        name: Name of the node.
+        domain: Domain of the operator.
+        op_type: The operator.
     """
 
     def __init__(self, name: str, domain: str, op_type: str) -> None:
@@ -191,10 +191,10 @@ class OrtEpAssignedNode:
 
 
 class OrtEpAssignedSubgraph:
-    """The nodes that an execution provider runs.
+    """The nodes of an execution provider.
 
     Args:
-        ep_name: Its name.
+        ep_name: Name of the provider.
         nodes: The nodes.
     """
 
@@ -203,5 +203,5 @@ class OrtEpAssignedSubgraph:
         self._nodes = nodes
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
-        """The nodes."""
+        """Return the nodes."""
         return list(self._nodes)

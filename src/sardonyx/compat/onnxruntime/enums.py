@@ -6,14 +6,14 @@ import enum
 
 
 class _Named(enum.IntEnum):
-    """Numbers that are shown by their names."""
+    """Number that prints its name."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
 
 
 class GraphOptimizationLevel(_Named):
-    """How much a model is rewritten before it runs."""
+    """Extent of rewriting before a model runs."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -23,21 +23,21 @@ class GraphOptimizationLevel(_Named):
 
 
 class ExecutionMode(_Named):
-    """Whether nodes may run beside each other; here they always share all threads."""
+    """Concurrency between nodes, without effect: all threads share every node."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ModelPackageWriteMode(_Named):
-    """How a package of models is written, which is refused here."""
+    """Layout of a package of models, which is refused."""
 
     PRESERVE = 0
     DENSE = 1
 
 
 class ExecutionOrder(_Named):
-    """In what order nodes run; here the schedule decides."""
+    """Order of nodes, without effect: the schedule determines the order."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -53,7 +53,7 @@ class OrtAllocatorType(_Named):
 
 
 class OrtMemType(_Named):
-    """What memory is for."""
+    """Purposes of memory."""
 
     CPU_INPUT = -2
     CPU_OUTPUT = -1
@@ -62,14 +62,14 @@ class OrtMemType(_Named):
 
 
 class OrtDeviceMemoryType(_Named):
-    """Who can reach memory."""
+    """Accessibility of memory."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
 
 class OrtMemoryInfoDeviceType(_Named):
-    """Kinds of devices that have memory."""
+    """Types of devices with memory."""
 
     CPU = 0
     GPU = 1
@@ -78,7 +78,7 @@ class OrtMemoryInfoDeviceType(_Named):
 
 
 class OrtHardwareDeviceType(_Named):
-    """Kinds of devices that compute."""
+    """Types of computing devices."""
 
     CPU = 0
     GPU = 1
@@ -86,7 +86,7 @@ class OrtHardwareDeviceType(_Named):
 
 
 class OrtSparseFormat(_Named):
-    """Forms of sparse tensors."""
+    """Encodings of sparse tensors."""
 
     ORT_SPARSE_UNDEFINED = 0
     ORT_SPARSE_COO = 1
@@ -95,7 +95,7 @@ class OrtSparseFormat(_Named):
 
 
 class OrtExecutionProviderDevicePolicy(_Named):
-    """What devices are chosen by."""
+    """Criteria for the choice of devices."""
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -107,7 +107,7 @@ class OrtExecutionProviderDevicePolicy(_Named):
 
 
 class OrtCompileApiFlags(_Named):
-    """What compiling to a file insists on."""
+    """Requirements of compilation to a file."""
 
     NONE = 0
     ERROR_IF_NO_NODES_COMPILED = 1
@@ -115,7 +115,7 @@ class OrtCompileApiFlags(_Named):
 
 
 class OrtDeviceVendorId(enum.IntEnum):
-    """Makers of devices, by PCI identifier."""
+    """Vendors of devices, by PCI identifier."""
 
     NONE = 0x0000
     AMD = 0x1002

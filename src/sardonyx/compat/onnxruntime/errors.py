@@ -1,4 +1,4 @@
-"""ONNX Runtime's exceptions, and which of them stands for which error of ours."""
+"""ONNX Runtime's exceptions, and the translation of Sardonyx's errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sardonyx.errors import (
 
 
 class _Status(SardonyxError):
-    """An error with the number and the name that ONNX Runtime's messages begin with."""
+    """An error with the number and name at the start of ONNX Runtime's messages."""
 
     code: ClassVar[int]
     status: ClassVar[str]
@@ -30,73 +30,73 @@ class _Status(SardonyxError):
 
 
 class Fail(_Status):
-    """A failure without a class of its own."""
+    """Failure without a class of its own."""
 
     code, status = 1, "FAIL"
 
 
 class InvalidArgument(_Status):
-    """A feed, an option or a model is not what is needed."""
+    """Invalid feed, option or model."""
 
     code, status = 2, "INVALID_ARGUMENT"
 
 
 class NoSuchFile(_Status):
-    """There is no such file."""
+    """File not found."""
 
     code, status = 3, "NO_SUCHFILE"
 
 
 class NoModel(_Status):
-    """There is no model."""
+    """No model."""
 
     code, status = 4, "NO_MODEL"
 
 
 class EngineError(_Status):
-    """An engine failed."""
+    """Failure of an engine."""
 
     code, status = 5, "ENGINE_ERROR"
 
 
 class RuntimeException(_Status):
-    """A node has no result for its inputs."""
+    """Undefined result of a node for its inputs."""
 
     code, status = 6, "RUNTIME_EXCEPTION"
 
 
 class InvalidProtobuf(_Status):
-    """What was given is no model's file."""
+    """Malformed model file."""
 
     code, status = 7, "INVALID_PROTOBUF"
 
 
 class ModelLoaded(_Status):
-    """The session has a model already."""
+    """The session already has a model."""
 
     code, status = 8, "MODEL_LOADED"
 
 
 class NotImplemented(_Status):
-    """Something has no implementation here."""
+    """Missing implementation."""
 
     code, status = 9, "NOT_IMPLEMENTED"
 
 
 class InvalidGraph(_Status):
-    """The model breaks the standard, or an operator of it does not exist."""
+    """The model breaks the standard, or uses an unknown operator."""
 
     code, status = 10, "INVALID_GRAPH"
 
 
 class EPFail(_Status):
-    """An execution provider failed."""
+    """Failure of an execution provider."""
 
     code, status = 11, "EP_FAIL"
 
 
 class ModelLoadCanceled(_Status):
-    """Loading was given up."""
+    """Loading was cancelled."""
 
     code, status = 12, "MODEL_LOAD_CANCELED"
 
@@ -108,30 +108,30 @@ class ModelRequiresCompilation(_Status):
 
 
 class NotFound(_Status):
-    """Something was not found."""
+    """Missing entry."""
 
     code, status = 14, "NOT_FOUND"
 
 
 class DeviceReset(_Status):
-    """A device was reset."""
+    """Reset of a device."""
 
     code, status = 15, "DEVICE_RESET"
 
 
 _NotImplemented = NotImplemented
-"""By a name that is not Python's own."""
+"""Alias that does not shadow Python's built-in name."""
 
 EXCEPTIONS: tuple[type[_Status], ...] = (
     Fail, InvalidArgument, NoSuchFile, NoModel, EngineError, RuntimeException, InvalidProtobuf, ModelLoaded,
     NotImplemented, InvalidGraph, EPFail, ModelLoadCanceled, ModelRequiresCompilation, NotFound, DeviceReset,
 )  # fmt: skip
-"""All of them, by number."""
+"""All exceptions, by number."""
 
 
 @contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """Raise ONNX Runtime's exceptions for what is wrong with a model or an option."""
+def translate_load_errors() -> Iterator[None]:
+    """Translate errors of models and options to ONNX Runtime's exceptions."""
     try:
         yield
     except _Status:
@@ -152,8 +152,8 @@ def loading() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[None]:
-    """Raise ONNX Runtime's exceptions for what is wrong with a run."""
+def translate_run_errors() -> Iterator[None]:
+    """Translate errors of a run to ONNX Runtime's exceptions."""
     try:
         yield
     except _Status:
@@ -161,10 +161,10 @@ def running() -> Iterator[None]:
     except (FeedError, ShapeError, OptionError) as error:
         raise InvalidArgument(str(error)) from error
     except ResourceError as error:
-        ended = "Exiting due to terminate flag being set to true." if "terminated" in error.problem else str(error)
-        raise Fail(ended) from error
+        is_terminated = "terminated" in error.problem
+        raise Fail("Exiting due to terminate flag being set to true." if is_terminated else str(error)) from error
     except ExecutionError as error:
-        of = InvalidArgument if "out of range" in error.problem or "index" in error.problem else RuntimeException
-        raise of(f"Non-zero status code returned while running the model. {error}") from error
+        kind = InvalidArgument if "out of range" in error.problem or "index" in error.problem else RuntimeException
+        raise kind(f"Non-zero status code returned while running the model. {error}") from error
     except SardonyxError as error:
         raise Fail(str(error)) from error

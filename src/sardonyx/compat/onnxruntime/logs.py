@@ -1,4 +1,4 @@
-"""Messages of sessions, given to a function of the caller's."""
+"""Delivery of log messages to a callback."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from sardonyx.compat.onnxruntime.options import defaults
 from sardonyx.runtime.options import SEVERITIES
 
 Callback = Callable[[int, str, str, str, str], object]
-"""Takes the severity (0 all to 4 fatal), the category, the session's name, the place in the code and the message."""
+"""Function of severity (0 all to 4 fatal), category, session name, code location and message."""
 
 _log = logging.getLogger("sardonyx")
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Let sessions log from this severity on, unless they say otherwise: 0 all, 2 warnings, 4 fatal.
+    """Set the default severity from which sessions log: 0 all, 2 warnings, 4 fatal.
 
     Raises:
-        Fail: It is none of 0 to 4.
+        Fail: The severity is outside 0 to 4.
     """
     if severity not in range(5):
-        raise Fail(f"Invalid severity level {severity}: 0 to 4 are there.")
+        raise Fail(f"Invalid severity level: expected 0 to 4, got {severity}.")
     defaults.severity = int(severity)
 
 
 def set_default_logger_callback(callback: Callback | None, severity: int = 2) -> None:
-    """Let a function take what is logged, in place of the handlers of ``logging``; none for these again.
+    """Send log messages to a callback instead of the handlers of ``logging``; None restores the handlers.
 
-    What is logged while the function runs goes to the handlers of ``logging``, and so does a message for which it
-    raises; ``logging.Handler.handleError`` reports that.
+    Messages during the callback go to the handlers of ``logging``, and so does a message for which the callback raises;
+    ``logging.Handler.handleError`` reports the exception.
 
     Args:
-        callback: Called on the thread that logs, with the severity, the category, the session's name (empty: messages
-            here bear none), the place in the code, and the message.
-        severity: What :func:`set_default_logger_severity` takes; looked at and not set where there is no function.
+        callback: Called on the logging thread, with severity, category, session name (empty: messages have none), code
+            location, and message.
+        severity: As for :func:`set_default_logger_severity`; checked but not set without a callback.
 
     Raises:
-        Fail: The severity is none of 0 to 4, or what is given cannot be called.
+        Fail: The severity is outside 0 to 4, or the callback is not callable.
     """
     if callback is not None and not callable(callback):
-        raise Fail(f"The callback must be callable or None; {type(callback).__name__} is neither.")
+        raise Fail(f"The callback must be callable or None, got {type(callback).__name__}.")
     if severity not in range(5):
-        raise Fail(f"Invalid severity level {severity}: 0 to 4 are there.")
-    for handler in [each for each in _log.handlers if isinstance(each, _Given)]:
+        raise Fail(f"Invalid severity level: expected 0 to 4, got {severity}.")
+    for handler in [entry for entry in _log.handlers if isinstance(entry, _CallbackHandler)]:
         _log.removeHandler(handler)
     _log.propagate = callback is None
     _log.setLevel(logging.NOTSET if callback is None else SEVERITIES[severity])
     if callback is not None:
         set_default_logger_severity(severity)
-        _log.addHandler(_Given(callback))
+        _log.addHandler(_CallbackHandler(callback))
 
 
-class _Given(logging.Handler):
-    """Gives records to a function."""
+class _CallbackHandler(logging.Handler):
+    """Handler that passes records to a callback."""
 
     def __init__(self, callback: Callback) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Given(logging.Handler):
         self._thread = threading.local()
 
     def createLock(self) -> None:
-        # A function that waits for another thread which logs must not keep that from logging.
+        # A callback may wait for another thread that logs: a lock would be a deadlock.
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -71,10 +71,10 @@ class _Given(logging.Handler):
             logging.root.callHandlers(record)
             return
         severity = sum(record.levelno >= level for level in SEVERITIES[1:])
-        place = f"{record.filename}:{record.lineno} {record.funcName}"
+        location = f"{record.filename}:{record.lineno} {record.funcName}"
         self._thread.calls = True
         try:
-            self._callback(severity, record.name, "", place, record.getMessage())
+            self._callback(severity, record.name, "", location, record.getMessage())
         except Exception:
             self.handleError(record)
             logging.root.callHandlers(record)

@@ -1,4 +1,4 @@
-"""``SessionOptions`` and ``RunOptions`` as ONNX Runtime has them."""
+"""``SessionOptions`` and ``RunOptions`` with ONNX Runtime's names."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LEVELS: Mapping[GraphOptimizationLevel, Any] = {
 
 
 class Setting(Generic[T]):
-    """An attribute that takes values of one type, as those of bindings do.
+    """An attribute with values of one type, as in ONNX Runtime's binding.
 
     Args:
-        default: What it is at first; its type is the one that it takes.
-        doc: What it is for.
+        default: The initial value, whose type is the attribute's.
+        doc: Description of the attribute.
     """
 
     def __init__(self, default: T, doc: str) -> None:
@@ -44,7 +44,7 @@ class Setting(Generic[T]):
     def __get__(self, instance: Any, owner: type) -> T:
         if instance is None:
             return cast(T, self)
-        return cast(T, instance._told.get(self._name, self._default))
+        return cast(T, instance._settings.get(self._name, self._default))
 
     def __set__(self, instance: Any, value: T) -> None:
         kind = type(self._default)
@@ -53,14 +53,14 @@ class Setting(Generic[T]):
                 value = cast(T, int(cast(Any, value)))
             else:
                 raise TypeError(
-                    f"{self._name}: incompatible function arguments: {kind.__name__} is needed, not "
+                    f"{self._name}: incompatible function arguments: expected {kind.__name__}, got "
                     f"{type(value).__name__}."
                 )
-        instance._told[self._name] = value
+        instance._settings[self._name] = value
 
 
 class _Entries:
-    """Texts by name."""
+    """Configuration entries: texts by name."""
 
     _kind = ""
     __slots__ = ("_entries",)
@@ -70,7 +70,7 @@ class _Entries:
 
     def _add(self, key: str, value: str) -> None:
         if not key or not isinstance(value, str):
-            raise TypeError("a configuration entry is two texts, the first not empty.")
+            raise TypeError("expected a nonempty key and a text.")
         self._entries[key] = value
 
     def _get(self, key: str) -> str:
@@ -80,62 +80,62 @@ class _Entries:
 
 
 class SessionOptions(_Entries):
-    """What a session is told when it is made. Settings that only say how to compute are kept and change no result."""
+    """Options of a session. Settings of execution details are stored and do not change results."""
 
     _kind = "SessionOptions"
-    __slots__ = ("_by_denotation", "_by_name", "_initializers", "_providers", "_told")
+    __slots__ = ("_by_denotation", "_by_name", "_initializers", "_providers", "_settings")
 
-    enable_cpu_mem_arena = Setting(True, "Whether memory is kept between runs; it always is.")
-    enable_mem_pattern = Setting(True, "Whether memory is planned; it always is.")
-    enable_mem_reuse = Setting(True, "Whether memory is used again; it always is.")
-    enable_profiling = Setting(False, "Whether runs are recorded.")
-    execution_mode = Setting(ExecutionMode.ORT_SEQUENTIAL, "Whether nodes may run beside each other.")
-    execution_order = Setting(ExecutionOrder.DEFAULT, "In what order nodes run.")
-    graph_optimization_level = Setting(GraphOptimizationLevel.ORT_ENABLE_ALL, "How much the model is rewritten.")
+    enable_cpu_mem_arena = Setting(True, "Retain memory between runs; always the case.")
+    enable_mem_pattern = Setting(True, "Plan memory; always the case.")
+    enable_mem_reuse = Setting(True, "Reuse memory; always the case.")
+    enable_profiling = Setting(False, "Record runs.")
+    execution_mode = Setting(ExecutionMode.ORT_SEQUENTIAL, "Concurrency between nodes.")
+    execution_order = Setting(ExecutionOrder.DEFAULT, "Order of nodes.")
+    graph_optimization_level = Setting(GraphOptimizationLevel.ORT_ENABLE_ALL, "Extent of rewriting.")
     inter_op_num_threads = Setting(0, "Threads across nodes; all threads share every node.")
-    intra_op_num_threads = Setting(0, "Threads that compute; 0 for what the process may use.")
-    log_severity_level = Setting(-1, "From which severity on messages are logged; -1 for the default.")
-    log_verbosity_level = Setting(0, "How much is told of what goes on.")
-    logid = Setting("", "What messages begin with.")
-    optimized_model_filepath = Setting("", "Where the rewritten model is written.")
-    profile_file_prefix = Setting("onnxruntime_profile_", "How the name of the trace begins.")
-    use_deterministic_compute = Setting(False, "Whether results are the same from run to run; they always are.")
-    use_per_session_threads = Setting(True, "Whether sessions have threads of their own; they always share.")
+    intra_op_num_threads = Setting(0, "Number of threads; 0 for all threads of the process.")
+    log_severity_level = Setting(-1, "Severity from which messages are logged; -1 for the default.")
+    log_verbosity_level = Setting(0, "Verbosity of messages.")
+    logid = Setting("", "Prefix of messages.")
+    optimized_model_filepath = Setting("", "Path of the rewritten model.")
+    profile_file_prefix = Setting("onnxruntime_profile_", "Prefix of the trace's file name.")
+    use_deterministic_compute = Setting(False, "Equal results in every run; always the case.")
+    use_per_session_threads = Setting(True, "Separate threads per session; sessions always share threads.")
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
         self._by_name: dict[str, int] = {}
         self._by_denotation: dict[str, int] = {}
         self._initializers: dict[str, Any] = {}
         self._providers: list[tuple[str, dict[str, str]]] = []
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; none of them changes what is computed here."""
+        """Store an entry; no entry changes results."""
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """The entry of a name.
+        """Return the entry of a key.
 
         Raises:
-            RuntimeError: There is none.
+            RuntimeError: Unknown key.
         """
         return self._get(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Fix the open dimensions of a name."""
+        """Fix the open dimensions with a name."""
         self._by_name[name] = int(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Fix the open dimensions of a denotation."""
+        """Fix the open dimensions with a denotation."""
         self._by_denotation[denotation] = int(size)
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Let a value stand for the initializer of a name."""
+        """Replace the initializer with a name by a value."""
         self._initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
-        """Let values stand for initializers whose data are in files."""
+        """Replace initializers with external data by values."""
         if len(names) != len(values):
             raise RuntimeError("Expecting names and values to have equal number of elements.")
         self._initializers.update(zip(names, values, strict=True))
@@ -147,22 +147,22 @@ class SessionOptions(_Entries):
         refuse("SessionOptions.add_external_initializers_from_files_in_memory")
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
-        """Add an execution provider behind those that are there."""
+        """Append an execution provider."""
         self._providers.append((name, dict(options)))
 
     def add_provider_for_devices(self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]) -> None:
-        """Add the execution provider of devices behind those that are there."""
+        """Append the execution providers of devices."""
         for name in dict.fromkeys(device.ep_name for device in devices):
             self.add_provider(name, options)
 
     def has_providers(self) -> bool:
-        """Whether execution providers were added."""
+        """Return True if execution providers were added."""
         return bool(self._providers)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Choose a provider by policy: there is one device, the processor."""
+        """Select a provider by policy: always the CPU's."""
         if not isinstance(policy, OrtExecutionProviderDevicePolicy):
-            raise TypeError(f"an OrtExecutionProviderDevicePolicy is needed, not {type(policy).__name__}.")
+            raise TypeError(f"expected an OrtExecutionProviderDevicePolicy, got {type(policy).__name__}.")
         self._providers = [("CPUExecutionProvider", {})]
 
     def set_provider_selection_policy_delegate(self, delegate: Any) -> None:
@@ -178,18 +178,18 @@ class SessionOptions(_Entries):
         refuse("SessionOptions.set_ep_context_data_read_func")
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Forget the function that is never set."""
+        """Do nothing: the function is never set."""
 
     def set_load_cancellation_flag(self, cancel: bool) -> None:
-        """Refuse to load from now on, or allow it again."""
-        self._told["cancelled"] = bool(cancel)
+        """Refuse further loading, or allow loading again."""
+        self._settings["cancelled"] = bool(cancel)
 
     @property
     def _cancelled(self) -> bool:
-        return bool(self._told.get("cancelled"))
+        return bool(self._settings.get("cancelled"))
 
-    def _ours(self, **others: Any) -> runtime.SessionOptions:
-        """The same as options of our sessions."""
+    def _runtime_options(self, **others: Any) -> runtime.SessionOptions:
+        """Return the equivalent options of Sardonyx's sessions."""
         return runtime.SessionOptions(
             threads=self.intra_op_num_threads or defaults.threads,
             optimization=_LEVELS.get(self.graph_optimization_level, "all"),
@@ -203,49 +203,49 @@ class SessionOptions(_Entries):
         )
 
     @property
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def _initializer_arrays(self) -> dict[str, np.ndarray]:
         return {name: np.asarray(numpy_of(value)) for name, value in self._initializers.items()}
 
 
 class RunOptions(_Entries):
-    """What one run is told, or several."""
+    """Options of one or several runs."""
 
     _kind = "RunOptions"
-    __slots__ = ("_options", "_told")
+    __slots__ = ("_options", "_settings")
 
-    log_severity_level = Setting(-1, "From which severity on messages are logged.")
-    log_verbosity_level = Setting(0, "How much is told of what goes on.")
-    logid = Setting("", "What messages begin with, and what a trace calls the run.")
-    only_execute_path_to_fetches = Setting(False, "Whether only what is asked for is computed.")
+    log_severity_level = Setting(-1, "Severity from which messages are logged.")
+    log_verbosity_level = Setting(0, "Verbosity of messages.")
+    logid = Setting("", "Prefix of messages, and name of the run in a trace.")
+    only_execute_path_to_fetches = Setting(False, "Compute only the requested outputs.")
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
         self._options = runtime.RunOptions()
 
     @property
     def terminate(self) -> bool:
-        """Whether runs with these options end, those that go on too; set it from any thread."""
+        """True ends all runs with these options, current ones included; settable from any thread."""
         return self._options.terminated
 
     @terminate.setter
     def terminate(self, value: bool) -> None:
         if not isinstance(value, bool):
-            raise TypeError(f"terminate: incompatible function arguments: bool is needed, not {type(value).__name__}.")
+            raise TypeError(f"terminate: incompatible function arguments: expected bool, got {type(value).__name__}.")
         if value:
             self._options.terminate()
         else:
             self._options.reset()
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; none of them changes what is computed here."""
+        """Store an entry; no entry changes results."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """The entry of a name.
+        """Return the entry of a key.
 
         Raises:
-            RuntimeError: There is none.
+            RuntimeError: Unknown key.
         """
         return self._get(key)
 
@@ -254,17 +254,17 @@ class RunOptions(_Entries):
         refuse("RunOptions.add_active_adapter")
 
     @property
-    def _ours(self) -> runtime.RunOptions:
+    def _runtime_options(self) -> runtime.RunOptions:
         self._options.tag = self.logid
         return self._options
 
 
 class _Defaults:
-    """What holds for sessions that say nothing else.
+    """Defaults of sessions.
 
     Attributes:
-        severity: From which severity on messages are logged.
-        threads: Threads that compute; None for what the process may use.
+        severity: Severity from which messages are logged.
+        threads: Number of threads; None for all threads of the process.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's names of execution providers, and what computes for them here."""
+"""ONNX Runtime's names of execution providers, and the corresponding providers of Sardonyx."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ ALL = (
     "ACLExecutionProvider", "DmlExecutionProvider", "RknpuExecutionProvider", "WebNNExecutionProvider",
     "WebGpuExecutionProvider", "XnnpackExecutionProvider", "CANNExecutionProvider", "AzureExecutionProvider", CPU,
 )  # fmt: skip
-"""All that ONNX Runtime knows, in its order."""
+"""All providers of ONNX Runtime, in its order."""
 
-_OURS = {CPU: ("native", "reference"), "OpenVINOExecutionProvider": ("openvino",)}
+_SESSION_NAMES = {CPU: ("native", "reference"), "OpenVINOExecutionProvider": ("openvino",)}
 
 
 def available_providers() -> list[str]:
-    """The execution providers that can be asked for: native code as the CPU's, and OpenVINO where it is installed."""
-    there = ["OpenVINOExecutionProvider"] if importlib.util.find_spec("openvino") is not None else []
-    return [*there, CPU]
+    """Return the available execution providers: native code as the CPU's, and OpenVINO if installed."""
+    optional = ["OpenVINOExecutionProvider"] if importlib.util.find_spec("openvino") is not None else []
+    return [*optional, CPU]
 
 
-def ours(names: Sequence[str], options: Sequence[Mapping[str, str]]) -> list[Any]:
-    """Providers of sessions of ours that stand for ONNX Runtime's; the processor is always last."""
-    found: list[Any] = []
-    for name, given in zip(names, options, strict=True):
-        if name != CPU and name in _OURS:
-            found.extend((each, given) if given else each for each in _OURS[name])
-    return [*found, *_OURS[CPU]]
+def session_providers(names: Sequence[str], options: Sequence[Mapping[str, str]]) -> list[Any]:
+    """Return the session's providers for ONNX Runtime's; the CPU is always last."""
+    providers: list[Any] = []
+    for name, settings in zip(names, options, strict=True):
+        if name != CPU and name in _SESSION_NAMES:
+            providers.extend((provider, settings) if settings else provider for provider in _SESSION_NAMES[name])
+    return [*providers, *_SESSION_NAMES[CPU]]
 
 
-def normalized(providers: Any, provider_options: Any) -> tuple[list[str], list[dict[str, str]]]:
-    """Names and options of execution providers, however they are given.
+def normalize_providers(providers: Any, provider_options: Any) -> tuple[list[str], list[dict[str, str]]]:
+    """Return names and options of execution providers, from any accepted form.
 
     Args:
         providers: Names, or pairs of a name and options; None for the default.
-        provider_options: Options for names that come alone.
+        provider_options: Options for names without options.
 
     Returns:
-        The names, those that are there, each once, with its options; the CPU's last.
+        The names of available providers, each once, with options; the CPU's is last.
 
     Raises:
-        ValueError: They are given otherwise.
+        ValueError: Malformed arguments.
     """
     if providers is None:
         return [CPU], [{}]
@@ -59,33 +59,38 @@ def normalized(providers: Any, provider_options: Any) -> tuple[list[str], list[d
             raise ValueError("'provider_options' should be a sequence.")
         if len(providers) != len(provider_options):
             raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
-        if not all(isinstance(each, str) for each in providers):
+        if not all(isinstance(provider, str) for provider in providers):
             raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
-        if not all(isinstance(each, Mapping) for each in provider_options):
+        if not all(isinstance(settings, Mapping) for settings in provider_options):
             raise ValueError("'provider_options' values must be dicts.")
         pairs = list(zip(providers, provider_options, strict=True))
     else:
-        pairs = [_pair(each) for each in providers]
-    found: dict[str, dict[str, str]] = {}
-    there = available_providers()
+        pairs = [_pair(provider) for provider in providers]
+    selected: dict[str, dict[str, str]] = {}
+    available = available_providers()
     for name, options in pairs:
-        if name not in there:
+        if name not in available:
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names. "
-                f"Available providers: '{', '.join(there)}'",
+                f"Available providers: '{', '.join(available)}'",
                 stacklevel=4,
             )
-        elif name in found:
+        elif name in selected:
             warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=4)
         else:
-            found[name] = {str(key): str(value) for key, value in options.items()}
-    found.setdefault(CPU, {})
-    return list(found), list(found.values())
+            selected[name] = {str(key): str(value) for key, value in options.items()}
+    selected.setdefault(CPU, {})
+    return list(selected), list(selected.values())
 
 
-def _pair(given: Any) -> tuple[str, Mapping[Any, Any]]:
-    if isinstance(given, str):
-        return given, {}
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) and isinstance(given[1], Mapping):
-        return given[0], given[1]
+def _pair(provider: Any) -> tuple[str, Mapping[Any, Any]]:
+    if isinstance(provider, str):
+        return provider, {}
+    if (
+        isinstance(provider, tuple)
+        and len(provider) == 2
+        and isinstance(provider[0], str)
+        and isinstance(provider[1], Mapping)
+    ):
+        return provider[0], provider[1]
     raise ValueError("'providers' values must be either strings or (string, dict) tuples.")

@@ -1,4 +1,4 @@
-"""``InferenceSession`` over a session of ours."""
+"""``InferenceSession`` over Sardonyx's session."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from sardonyx.compat.onnxruntime.errors import (
     InvalidGraph,
     ModelLoadCanceled,
     NoSuchFile,
-    loading,
-    running,
+    translate_load_errors,
+    translate_run_errors,
 )
 from sardonyx.compat.onnxruntime.options import RunOptions, SessionOptions
-from sardonyx.compat.onnxruntime.providers import CPU, normalized, ours
+from sardonyx.compat.onnxruntime.providers import CPU, normalize_providers, session_providers
 from sardonyx.compat.onnxruntime.unsupported import refuse
 from sardonyx.compat.onnxruntime.values import OrtValue, SparseTensor, numpy_of
 from sardonyx.errors import SardonyxError, UnsupportedError
@@ -47,20 +47,20 @@ from sardonyx.runtime.providers.reference import without_definition
 from sardonyx.runtime.value_info import ValueInfo
 
 STANDARD = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
-"""The standard's domains."""
+"""The domains of the ONNX standard."""
 
 _NO_VERSION = (1 << 63) - 1
 _FIRST_OVERRIDABLE = 4
-"""The version of the file format from which initializers need not be inputs: those that are can be overridden."""
+"""First IR version in which initializers need not be inputs; later, initializers that are inputs are optional."""
 
 
 class NodeArg:
     """An input or output.
 
     Attributes:
-        name: Its name.
-        type: Its type, ``tensor(float)``.
-        shape: Its sizes: a number, a name, or None for an open one.
+        name: Name of the value.
+        type: Type in ONNX notation, ``tensor(float)``.
+        shape: Sizes: numbers, names, or None for open sizes.
     """
 
     def __init__(self, info: ValueInfo) -> None:
@@ -73,29 +73,29 @@ class NodeArg:
 
 
 class ModelMetadata:
-    """What a model says of itself.
+    """Metadata of a model.
 
     Args:
-        said: The same, as our sessions give it.
+        metadata: The metadata of Sardonyx's session.
     """
 
-    def __init__(self, said: Metadata) -> None:
-        self.custom_metadata_map = dict(said.custom)
-        self.description = said.description
-        self.domain = said.domain
-        self.graph_description = said.graph_description
-        self.graph_name = said.graph_name
-        self.producer_name = said.producer_name
-        self.version = _NO_VERSION if said.version is None else said.version
+    def __init__(self, metadata: Metadata) -> None:
+        self.custom_metadata_map = dict(metadata.custom)
+        self.description = metadata.description
+        self.domain = metadata.domain
+        self.graph_description = metadata.graph_description
+        self.graph_name = metadata.graph_name
+        self.producer_name = metadata.producer_name
+        self.version = _NO_VERSION if metadata.version is None else metadata.version
 
 
-def _blame(source: Any, error: Exception) -> None:
-    """Raise what ONNX Runtime raises where a model cannot be made ready because of what it says.
+def _raise_load_error(source: Any, error: Exception) -> None:
+    """Raise ONNX Runtime's exception for a model that cannot be loaded because of its content.
 
     Raises:
-        Fail: There is no operator of a name in a domain of somebody's own.
-        InvalidGraph: There is none in the standard's domains.
-        InvalidModelError: The model breaks the standard; found where the error does not say so.
+        Fail: An operator of a custom domain is unknown.
+        InvalidGraph: An operator of a standard domain is unknown.
+        InvalidModelError: The model breaks the standard, and ``error`` does not report the violation.
     """
     if isinstance(error, UnsupportedError):
         model = load(source)
@@ -108,23 +108,23 @@ def _blame(source: Any, error: Exception) -> None:
 
 
 class InferenceSession(Edits):
-    """A model that runs, with the methods of ONNX Runtime's and the edits of our sessions.
+    """A session with the methods of ONNX Runtime's, and the edits of Sardonyx's.
 
     Args:
-        path_or_bytes: The model's file, or what is in it.
-        sess_options: What the session is told.
+        path_or_bytes: The model's file, or its content.
+        sess_options: Options of the session.
         providers: Execution providers in order of preference: names, or pairs of a name and options.
-        provider_options: Options for providers that are given by name alone.
-        kwargs: ``enable_fallback``: whether the processor stands in for providers that are given otherwise, as it does
-            by default; ``disabled_optimizers`` changes no result here.
+        provider_options: Options for providers without options in ``providers``.
+        kwargs: ``enable_fallback``: True (the default) replaces malformed providers by the CPU's;
+            ``disabled_optimizers`` does not change results.
 
     Raises:
-        NoSuchFile: There is no such file.
-        InvalidProtobuf: It holds no model.
+        NoSuchFile: The file does not exist.
+        InvalidProtobuf: The file holds no model.
         InvalidGraph: The model breaks the standard.
         NotImplemented: An operator has no definition.
-        TypeError: It is neither a path nor bytes.
-        ValueError: The providers are given otherwise, and nothing stands in for them.
+        TypeError: The model is neither a path nor bytes.
+        ValueError: Malformed providers without fallback.
     """
 
     def __init__(
@@ -138,159 +138,162 @@ class InferenceSession(Edits):
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         self._model_path = os.fspath(path_or_bytes) if not isinstance(path_or_bytes, bytes) else None
-        self._given = path_or_bytes
+        self._path_or_bytes = path_or_bytes
         self._sess_options = sess_options if sess_options is not None else SessionOptions()
         if not isinstance(self._sess_options, SessionOptions):
-            raise TypeError(f"sess_options: a SessionOptions is needed, not {type(sess_options).__name__}.")
+            raise TypeError(f"sess_options: expected a SessionOptions, got {type(sess_options).__name__}.")
         self._fallback = bool(kwargs.get("enable_fallback", True))
         if providers is None and self._sess_options.has_providers():
             providers = list(self._sess_options._providers)
-        self._begin(providers, provider_options)
+        self._open(providers, provider_options)
 
-    def _begin(self, providers: Any, provider_options: Any) -> None:
+    def _open(self, providers: Any, provider_options: Any) -> None:
         try:
-            self._providers, options = normalized(providers, provider_options)
+            self._providers, options = normalize_providers(providers, provider_options)
         except ValueError as error:
             if not self._fallback:
                 raise
             warnings.warn(f"EP Error {error} when using {providers}. Falling back to {[CPU]}.", stacklevel=3)
             self._providers, options = [CPU], [{}]
         self._provider_options = dict(zip(self._providers, options, strict=True))
-        told = self._sess_options
-        if told._cancelled:
+        sess_options = self._sess_options
+        if sess_options._cancelled:
             raise ModelLoadCanceled("Session initialization canceled due to user request.")
         if self._model_path is not None and not Path(self._model_path).exists():
             raise NoSuchFile(f"Load model from {self._model_path} failed. File doesn't exist")
-        if self._given in (b"", b"\0"):
+        if self._path_or_bytes in (b"", b"\0"):
             raise InvalidArgument("No graph was found in the protobuf.")
-        with loading():
-            waits = {} if "SARDONYX_COMPILE" in os.environ else {"compile": "wait"}
-            source, ours_told = self._source(), told._ours(providers=ours(self._providers, options), **waits)
+        with translate_load_errors():
+            compile_mode = {} if "SARDONYX_COMPILE" in os.environ else {"compile": "wait"}
+            source = self._source()
+            runtime_options = sess_options._runtime_options(
+                providers=session_providers(self._providers, options), **compile_mode
+            )
             try:
-                self._session = runtime.Session(source, ours_told)
+                self._session = runtime.Session(source, runtime_options)
             except Exception as error:
-                _blame(source, error)
+                _raise_load_error(source, error)
                 raise
-            if told.optimized_model_filepath:
+            if sess_options.optimized_model_filepath:
                 rewritten = optimize(self._session.model, target="portable", verify=False).model
-                save(rewritten, told.optimized_model_filepath)
+                save(rewritten, sess_options.optimized_model_filepath)
         self._inputs = self._session.get_inputs()
-        self._needed = frozenset(each.name for each in self._inputs)
+        self._required = frozenset(info.name for info in self._inputs)
 
     def _source(self) -> Any:
-        """What our session is given: the file or bytes, or a model whose initializers are replaced."""
-        replaced = self._sess_options._arrays
+        """Return the file or bytes, or a model with replaced initializers."""
+        replaced = self._sess_options._initializer_arrays
         if not replaced:
-            return self._given
-        model = copy_model(load(self._given))
+            return self._path_or_bytes
+        model = copy_model(load(self._path_or_bytes))
         for name, array in replaced.items():
             if name not in model.graph.initializers:
-                raise InvalidArgument(f"there is no initializer {name!r} to replace.")
+                raise InvalidArgument(f"unknown initializer {name!r}.")
             model.graph.initializers[name].const_value = ir.tensor(array, name=name)
         return model
 
     @property
     def session(self) -> runtime.Session:
-        """Our session, with all that it can do beside this interface."""
+        """Sardonyx's session, with all methods beyond this interface."""
         return self._session
 
-    # What it is.
+    # Properties.
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs that must be fed."""
-        return [NodeArg(each) for each in self._session.get_inputs()]
+        """Return the required inputs."""
+        return [NodeArg(info) for info in self._session.get_inputs()]
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs."""
-        return [NodeArg(each) for each in self._session.get_outputs()]
+        """Return the outputs."""
+        return [NodeArg(info) for info in self._session.get_outputs()]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs that need not be fed."""
+        """Return the optional inputs."""
         if self._session.model.ir_version < _FIRST_OVERRIDABLE:
             return []
-        return [NodeArg(each) for each in self._session.get_overridable_initializers()]
+        return [NodeArg(info) for info in self._session.get_overridable_initializers()]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says of itself."""
+        """Return the model's metadata."""
         return ModelMetadata(self._session.metadata)
 
     def get_session_options(self) -> SessionOptions:
-        """What the session was told."""
+        """Return the session's options."""
         return self._sess_options
 
     def get_providers(self) -> list[str]:
-        """The execution providers, in order of preference."""
+        """Return the execution providers, in order of preference."""
         return list(self._providers)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Their options."""
+        """Return the options of the execution providers."""
         return {name: dict(options) for name, options in self._provider_options.items()}
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Begin anew with other execution providers; edits of the session are lost."""
-        self._begin(providers, provider_options)
+        """Open the model again with other execution providers; edits of the session are lost."""
+        self._open(providers, provider_options)
 
     def disable_fallback(self) -> None:
-        """Let a run fail with its provider; it always does here."""
+        """Let a run fail with its provider, as always."""
         self._fallback = False
 
     def enable_fallback(self) -> None:
-        """Allow another provider after a failure; none is asked here: what fails has no result anywhere."""
+        """Allow another provider after a failure, without effect: a failing node fails with every provider."""
         self._fallback = True
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where inputs are read: on the processor."""
+        """Return the memory of the inputs: the CPU's."""
         return [CPU_MEMORY for _ in self._session.get_inputs()]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where outputs are written: on the processor."""
+        """Return the memory of the outputs: the CPU's."""
         return [CPU_MEMORY for _ in self._session.get_outputs()]
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
-        """What reads the inputs."""
+        """Return the devices that read the inputs."""
         return [OrtEpDevice() for _ in self._session.get_inputs()]
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Which nodes the execution providers run."""
+        """Return the nodes of each execution provider."""
         names = {"openvino": "OpenVINOExecutionProvider"}
         parts: dict[tuple[int, str], list[OrtEpAssignedNode]] = {}
-        for each, node in zip(self._session.placement, self._session.model.graph, strict=True):
-            place = (each.part, names.get(each.provider, CPU))
-            parts.setdefault(place, []).append(OrtEpAssignedNode(node.name or "", node.domain, node.op_type))
+        for placement, node in zip(self._session.placement, self._session.model.graph, strict=True):
+            part = (placement.part, names.get(placement.provider, CPU))
+            parts.setdefault(part, []).append(OrtEpAssignedNode(node.name or "", node.domain, node.op_type))
         return [OrtEpAssignedSubgraph(provider, nodes) for (_, provider), nodes in sorted(parts.items())]
 
     def get_tuning_results(self) -> list[Any]:
-        """What tuning found: nothing, it is for other devices."""
+        """Return no tuning results, which exist for other devices only."""
         return []
 
     def set_tuning_results(self, results: list[Any], *, error_on_invalid: bool = False) -> None:
-        """Refused, unless there are none: see the table of names."""
+        """Refused unless empty: see the table of names."""
         if results:
             refuse("InferenceSession.set_tuning_results")
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Refused, unless there are none: see the table of names."""
+        """Refused unless empty: see the table of names."""
         if options:
             refuse("InferenceSession.set_ep_dynamic_options")
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Forget what a device recorded; none does."""
+        """Do nothing: no device records graphs."""
 
     def edit(self) -> Edit:
-        """Begin an edit of the model while it runs; see :meth:`sardonyx.Session.edit`."""
+        """Begin an edit of the running model; see :meth:`sardonyx.Session.edit`."""
         return self._session.edit()
 
     # Running.
 
-    def _missing(self, fed: Mapping[str, Any]) -> None:
-        if not self._needed <= fed.keys() or self._session.get_inputs() != self._inputs:
+    def _require_inputs(self, feeds: Mapping[str, Any]) -> None:
+        if not self._required <= feeds.keys() or self._session.get_inputs() != self._inputs:
             self._inputs = self._session.get_inputs()
-            self._needed = frozenset(each.name for each in self._inputs)
+            self._required = frozenset(info.name for info in self._inputs)
             missing = [
-                each.name for each in self._inputs if each.name not in fed and not each.type.startswith("optional")
+                info.name for info in self._inputs if info.name not in feeds and not info.type.startswith("optional")
             ]
             if missing:
-                raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(fed)}).")
+                raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).")
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
@@ -298,42 +301,44 @@ class InferenceSession(Edits):
         """Run the model once.
 
         Args:
-            output_names: What is asked for; None or nothing for all outputs.
-            input_feed: Arrays, or what becomes one, by input name.
-            run_options: Of this run.
+            output_names: Names of the requested outputs; None or empty for all.
+            input_feed: Arrays, or values convertible to arrays, by input name.
+            run_options: Options of this run.
 
         Raises:
             ValueError: An input is missing.
-            InvalidArgument: A name is unknown, or a feed is of another type, rank or size.
+            InvalidArgument: A name is unknown, or a feed has another type, rank or size.
             RuntimeException: A node has no result for these values.
-            Fail: The run was ended, or passed a limit.
+            Fail: The run was terminated, or exceeded a limit.
         """
         if not isinstance(input_feed, Mapping) or isinstance(output_names, (str, bytes)):
-            raise TypeError("run(): incompatible function arguments: names in a list, and a dict, are needed.")
+            raise TypeError("run(): incompatible function arguments: expected a list of names and a dict.")
         if run_options is not None and not isinstance(run_options, RunOptions):
-            raise TypeError(f"run(): incompatible function arguments: no RunOptions but {type(run_options).__name__}.")
-        self._missing(input_feed)
+            raise TypeError(
+                f"run(): incompatible function arguments: expected RunOptions, got {type(run_options).__name__}."
+            )
+        self._require_inputs(input_feed)
         names = list(output_names) if output_names else None
         if names is not None:
-            known = {each.name for each in self._session.get_outputs()}
+            known = {info.name for info in self._session.get_outputs()}
             if unknown := next((name for name in names if name not in known), None):
                 raise InvalidArgument(f"Invalid output name:{unknown}")
         feeds = input_feed
-        if any(type(fed) is not np.ndarray for fed in input_feed.values()):
-            feeds = {name: self._array(name, fed) for name, fed in input_feed.items()}
-        with running():
-            return self._session.run(names, feeds, None if run_options is None else run_options._ours)
+        if any(type(value) is not np.ndarray for value in input_feed.values()):
+            feeds = {name: self._array(name, value) for name, value in input_feed.items()}
+        with translate_run_errors():
+            return self._session.run(names, feeds, None if run_options is None else run_options._runtime_options)
 
-    def _array(self, name: str, fed: Any) -> Any:
-        """A feed as our sessions take it: numbers and lists of them become arrays of the declared type."""
-        if isinstance(fed, (OrtValue, SparseTensor)):
-            return numpy_of(fed)
-        declared = next((each.type for each in self._inputs if each.name == name), "")
-        if not declared.startswith("tensor(") or isinstance(fed, np.ndarray) or hasattr(fed, "__dlpack__"):
-            return fed
+    def _array(self, name: str, value: Any) -> Any:
+        """Return a feed for Sardonyx's session: numbers and lists become arrays of the declared type."""
+        if isinstance(value, (OrtValue, SparseTensor)):
+            return numpy_of(value)
+        declared = next((info.type for info in self._inputs if info.name == name), "")
+        if not declared.startswith("tensor(") or isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
+            return value
         if declared == "tensor(string)":
-            return np.asarray(fed, object)
-        return np.asarray(fed, ir.DataType[declared[len("tensor(") : -1].upper()].numpy())
+            return np.asarray(value, object)
+        return np.asarray(value, ir.DataType[declared[len("tensor(") : -1].upper()].numpy())
 
     def run_async(
         self,
@@ -343,17 +348,17 @@ class InferenceSession(Edits):
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Begin a run in another thread, which calls ``callback(results, user_data, error)`` at its end.
+        """Start a run in another thread, which calls ``callback(results, user_data, error)`` at the end.
 
         Raises:
             ValueError: An input is missing.
         """
-        self._missing(input_feed)
+        self._require_inputs(input_feed)
 
         def compute() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except Exception as raised:  # Whatever it is, somebody waits for the call.
+            except Exception as raised:  # The caller waits for the callback in any case.
                 results, error = [], str(raised) or type(raised).__name__
             callback(results, user_data, error)
 
@@ -365,9 +370,9 @@ class InferenceSession(Edits):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As :meth:`run`, with values in and out."""
+        """Run as :meth:`run` does, with ``OrtValue`` inputs and outputs."""
         feeds = {name: numpy_of(value) for name, value in input_dict_ort_values.items()}
-        return [OrtValue(found) for found in self.run(output_names, feeds, run_options)]
+        return [OrtValue(result) for result in self.run(output_names, feeds, run_options)]
 
     def run_with_ortvaluevector(
         self,
@@ -378,19 +383,19 @@ class InferenceSession(Edits):
         fetches: list[OrtValue],
         fetch_devices: Sequence[OrtDevice],
     ) -> None:
-        """As :meth:`run`, with values in order; what is asked for is put into ``fetches``."""
-        given = dict(zip(feed_names, feeds, strict=True))
-        fetches[:] = self.run_with_ort_values(list(fetch_names), given, run_options)
+        """Run as :meth:`run` does, with values in order; the requested outputs replace ``fetches``."""
+        inputs = dict(zip(feed_names, feeds, strict=True))
+        fetches[:] = self.run_with_ort_values(list(fetch_names), inputs, run_options)
 
     def io_binding(self) -> IOBinding:
-        """A binding of values to names for :meth:`run_with_iobinding`."""
+        """Return a binding of values to names for :meth:`run_with_iobinding`."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Run from what is bound into what is bound.
+        """Run from the bound inputs to the bound outputs.
 
         Raises:
-            RuntimeError: A run would raise ``InvalidArgument``, or what is bound to an output does not fit it.
+            RuntimeError: A run would raise ``InvalidArgument``, or an output does not fit its bound memory.
         """
         try:
             iobinding._run(lambda names, feeds: self.run(names, feeds, run_options))
@@ -398,7 +403,7 @@ class InferenceSession(Edits):
             raise RuntimeError(f"Error in execution: {error}") from error
 
     def create_ortvalue_from_shape_and_type(self, shape: Sequence[int], element_type: Any) -> OrtValue:
-        """A tensor on the session's device that is not yet written."""
+        """Return an uninitialized tensor on the session's device."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type)
 
     # Traces.
@@ -407,10 +412,10 @@ class InferenceSession(Edits):
         """Write the trace of the runs.
 
         Returns:
-            The path of the file; empty where the session does not record.
+            The path of the file; empty if the session does not record.
         """
         return self._session.end_profiling() if self._sess_options.enable_profiling else ""
 
     def get_profiling_start_time_ns(self) -> int:
-        """When recording began; 0 where the session does not record."""
+        """Return the start time of recording; 0 if the session does not record."""
         return self._session.profiling_start_ns

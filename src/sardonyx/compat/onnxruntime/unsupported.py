@@ -1,4 +1,4 @@
-"""What of ONNX Runtime's interface is not here, and why: names resolve, calls raise."""
+"""Unsupported parts of ONNX Runtime's interface: names resolve, calls raise with a reason."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, NoReturn
 
 from sardonyx.compat.onnxruntime import errors
 
-_LIBRARY = "it loads compiled code written for ONNX Runtime's C interface"
-_LORA = "adapters are files of ONNX Runtime's own; merge them into the weights, or set weights by `set_weight`"
-_PACKAGE = "packages hold variants of a model for execution providers of ONNX Runtime's; open one of their models"
-_CONTEXT = "contexts of execution providers are ONNX Runtime's own"
+_LIBRARY = "the library is compiled code for ONNX Runtime's C interface"
+_LORA = "adapter files are specific to ONNX Runtime; merge adapters into the weights, or use `set_weight`"
+_PACKAGE = "packages hold variants of a model for ONNX Runtime's execution providers; open one of the models"
+_CONTEXT = "contexts of execution providers are specific to ONNX Runtime"
 
 REASONS = {
     "AdapterFormat": _LORA,
     "LoraAdapter": _LORA,
     "RunOptions.add_active_adapter": _LORA,
-    "ModelCompiler": "`sardonyx compile` and `Session.save_compiled` write compiled models, as files of our own",
+    "ModelCompiler": "`sardonyx compile` and `Session.save_compiled` write compiled models, in a format of Sardonyx",
     "ModelPackage": _PACKAGE,
     "ModelPackageComponentContext": _PACKAGE,
     "ModelPackageContext": _PACKAGE,
@@ -23,38 +23,38 @@ REASONS = {
     "OrtEpContextData": _CONTEXT,
     "OrtEpContextDataBuffer": _CONTEXT,
     "SessionOptions.set_ep_context_data_read_func": _CONTEXT,
-    "OrtExternalInitializerInfo": "it is for the compiling of models to ONNX Runtime's files",
-    "OrtSyncStream": "it is for devices with streams of their own, and there is the processor alone",
+    "OrtExternalInitializerInfo": "compiled models of ONNX Runtime are not written",
+    "OrtSyncStream": "the CPU, the only device, has no streams",
     "SessionOptions.register_custom_ops_library": _LIBRARY + "; define operators by `sardonyx.operator`",
-    "SessionOptions.add_external_initializers_from_files_in_memory": "give the values by `add_external_initializers`",
-    "SessionOptions.set_provider_selection_policy_delegate": "there is one device to choose",
-    "register_execution_provider_library": _LIBRARY + "; providers of ours are packages, see *Write a provider*",
+    "SessionOptions.add_external_initializers_from_files_in_memory": "use `add_external_initializers`",
+    "SessionOptions.set_provider_selection_policy_delegate": "the CPU is the only device",
+    "register_execution_provider_library": _LIBRARY + "; providers of Sardonyx are packages, see *Write a provider*",
     "unregister_execution_provider_library": _LIBRARY,
-    "InferenceSession.set_tuning_results": "they are for GPU kernels; there is the processor alone",
-    "InferenceSession.set_ep_dynamic_options": "the processor has none",
-    "SparseTensor.to_cuda": "there is the processor alone",
+    "InferenceSession.set_tuning_results": "tuning results are for GPU kernels; the CPU is the only device",
+    "InferenceSession.set_ep_dynamic_options": "the CPU provider has no dynamic options",
+    "SparseTensor.to_cuda": "the CPU is the only device",
 }
-"""Why a name is not implemented."""
+"""Reasons why names are not implemented."""
 
 
 def refuse(name: str) -> NoReturn:
-    """Raise what a call of such a name raises.
+    """Raise the error of a call of an unsupported name.
 
     Raises:
-        NotImplemented: Always; says why.
+        NotImplemented: Always, with the reason.
     """
     raise errors.NotImplemented(f"{name} is not implemented: {REASONS[name]}.")
 
 
 class _Refused:
-    """A class that resolves and cannot be made."""
+    """A class that resolves and cannot be instantiated."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         refuse(type(self).__name__)
 
 
 class AdapterFormat(_Refused):
-    """Files of adapters."""
+    """Adapter files."""
 
     @staticmethod
     def read_adapter(file_path: Any) -> AdapterFormat:
@@ -67,11 +67,11 @@ class LoraAdapter(_Refused):
 
 
 class ModelCompiler(_Refused):
-    """Compiles models to ONNX Runtime's files."""
+    """Compiler to ONNX Runtime's files."""
 
 
 class ModelPackage(_Refused):
-    """A package that is written."""
+    """A package to write."""
 
     @staticmethod
     def open(package_root: Any, *arguments: Any, **named: Any) -> ModelPackage:
@@ -85,15 +85,15 @@ class ModelPackage(_Refused):
 
 
 class ModelPackageComponentContext(_Refused):
-    """One of a package's models."""
+    """One model of a package."""
 
 
 class ModelPackageContext(_Refused):
-    """A package that is read."""
+    """A package to read."""
 
 
 class ModelPackageOptions(_Refused):
-    """What chooses a variant."""
+    """Criteria for the choice of a variant."""
 
 
 class OrtEpContextData(_Refused):
@@ -101,11 +101,11 @@ class OrtEpContextData(_Refused):
 
 
 class OrtEpContextDataBuffer(_Refused):
-    """Memory for these."""
+    """Memory of a context's data."""
 
 
 class OrtExternalInitializerInfo(_Refused):
-    """Where an initializer is written to."""
+    """Location of an initializer in a file."""
 
 
 class OrtSyncStream(_Refused):

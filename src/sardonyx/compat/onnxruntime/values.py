@@ -1,4 +1,4 @@
-"""``OrtValue`` and ``SparseTensor``: what a run is given and gives, held by name and handed around."""
+"""``OrtValue`` and ``SparseTensor``: inputs and outputs of runs, as objects."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sardonyx.compat.onnxruntime.unsupported import refuse
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
-    """The type of elements, of numpy's type or the standard's number."""
+    """Return the numpy type of a numpy type or an ONNX type number."""
     if isinstance(element_type, (int, np.integer)) and not isinstance(element_type, bool):
         element_type = ir.DataType(int(element_type)).numpy()
-    found: np.dtype[Any] = np.dtype(element_type)
-    return found
+    dtype: np.dtype[Any] = np.dtype(element_type)
+    return dtype
 
 
 def _element_type(array: np.ndarray) -> int:
@@ -31,7 +31,7 @@ def _element_type(array: np.ndarray) -> int:
 
 
 _FLOAT = {float: np.float32}
-"""What Python's own numbers stand for in maps, where it is not what numpy takes them for."""
+"""Element types of Python's numbers in maps, if different from numpy's default."""
 
 
 def _element_name(array: np.ndarray) -> str:
@@ -39,7 +39,7 @@ def _element_name(array: np.ndarray) -> str:
 
 
 def _type_text(value: Any) -> str:
-    """The type as the standard writes it; Python's floats, and what is empty, are of 32 bits."""
+    """Return the type in ONNX notation; Python floats, and empty containers, are float32."""
     if isinstance(value, list):
         return f"seq({_type_text(value[0]) if value else 'tensor(float)'})"
     if isinstance(value, dict):
@@ -49,7 +49,7 @@ def _type_text(value: Any) -> str:
 
 
 def at_address(address: int, shape: Sequence[int], element_type: Any) -> np.ndarray:
-    """The array that lies at an address; its owner keeps it."""
+    """Return an array over memory at an address; the memory's owner must outlive the array."""
     dtype = dtype_of(element_type)
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = (ctypes.c_byte * count).from_address(address)
@@ -57,32 +57,32 @@ def at_address(address: int, shape: Sequence[int], element_type: Any) -> np.ndar
 
 
 class OrtValue:
-    """A tensor, a sequence or a map on the processor; a tensor shares its memory with the array that it was made of.
+    """A tensor, sequence or map on the CPU; a tensor shares memory with its source array.
 
     Args:
-        value: An array, a list of them, a dict, or None.
+        value: An array, a list of arrays, a dict, or None.
     """
 
     def __init__(self, value: Any) -> None:
         self._value: Any = value._value if isinstance(value, OrtValue) else value
 
-    # Making.
+    # Construction.
 
     @staticmethod
     def ortvalue_from_numpy(
         numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """A tensor over an array.
+        """Return a tensor over an array.
 
         Raises:
-            RuntimeError: The device is not the processor.
+            RuntimeError: The device is not the CPU.
         """
         require_cpu(device_type, device_id)
         return OrtValue(np.asarray(numpy_obj, order="C"))
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> OrtValue:
-        """A tensor over an array whose bits are elements of another type of the same size."""
+        """Return a tensor over an array's bits, with another element type of the same size."""
         return OrtValue(np.asarray(data, order="C").view(dtype_of(onnx_element_type)))
 
     @staticmethod
@@ -93,33 +93,33 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """A tensor that is not yet written."""
+        """Return an uninitialized tensor."""
         require_cpu(device_type, device_id)
         return OrtValue(np.empty(tuple(shape), dtype_of(element_type)))
 
     @staticmethod
     def ort_value_from_sparse_tensor(sparse_tensor: SparseTensor) -> OrtValue:
-        """A value that holds a sparse tensor."""
+        """Return a value that holds a sparse tensor."""
         return OrtValue(sparse_tensor)
 
     @classmethod
     def from_dlpack(cls, data: Any, is_bool_tensor: bool | None = None) -> OrtValue:
-        """A tensor over the memory of whoever speaks DLPack.
+        """Return a tensor over the memory of a DLPack producer.
 
         Args:
-            data: What has ``__dlpack__``, or a capsule.
-            is_bool_tensor: Whether bytes are truth values; what the data say, if None.
+            data: An object with ``__dlpack__``, or a capsule.
+            is_bool_tensor: True if bytes are booleans; None uses the type in the capsule.
         """
         array = from_dlpack(data) if hasattr(data, "__dlpack__") else from_capsule(data)
         return cls(array.view(np.bool_) if is_bool_tensor and array.dtype == np.uint8 else array)
 
-    # Asking.
+    # Access.
 
     def numpy(self) -> np.ndarray:
-        """The array itself.
+        """Return the array itself.
 
         Raises:
-            RuntimeError: It is no tensor.
+            RuntimeError: The value is not a tensor.
         """
         if not isinstance(self._value, np.ndarray):
             raise RuntimeError("Only OrtValues that are Tensors/SparseTensors are currently supported")
@@ -135,84 +135,84 @@ class OrtValue:
         return PROCESSOR
 
     def data_ptr(self) -> int:
-        """The address of the first element."""
+        """Return the address of the first element."""
         return int(self.numpy().ctypes.data)
 
     def data_type(self) -> str:
-        """The type as the standard writes it, ``tensor(float)``."""
+        """Return the type in ONNX notation, ``tensor(float)``."""
         return self._value.data_type() if isinstance(self._value, SparseTensor) else _type_text(self._value)
 
     def element_type(self) -> int:
-        """The standard's number for the type of the elements."""
+        """Return the ONNX number of the element type."""
         return _element_type(self.numpy())
 
     def shape(self) -> list[int]:
-        """The sizes."""
+        """Return the sizes."""
         return list(self.numpy().shape)
 
     def tensor_size_in_bytes(self) -> int:
-        """The bytes of all elements."""
+        """Return the bytes of all elements."""
         return int(self.numpy().nbytes)
 
     def device_name(self) -> str:
-        """The kind of the device."""
+        """Return the type of the device."""
         return "cpu"
 
     def has_value(self) -> bool:
-        """Whether there is something in it."""
+        """Return True unless the value is empty."""
         return self._value is not None
 
     def is_tensor(self) -> bool:
-        """Whether it holds a tensor."""
+        """Return True for a tensor."""
         return isinstance(self._value, np.ndarray)
 
     def is_sparse_tensor(self) -> bool:
-        """Whether it holds a sparse tensor."""
+        """Return True for a sparse tensor."""
         return isinstance(self._value, SparseTensor)
 
     def is_tensor_sequence(self) -> bool:
-        """Whether it holds a sequence of tensors."""
-        return isinstance(self._value, list) and not any(isinstance(each, dict) for each in self._value)
+        """Return True for a sequence of tensors."""
+        return isinstance(self._value, list) and not any(isinstance(item, dict) for item in self._value)
 
     def as_sparse_tensor(self) -> SparseTensor:
-        """The sparse tensor that it holds.
+        """Return the sparse tensor.
 
         Raises:
-            RuntimeError: It holds none.
+            RuntimeError: The value is not a sparse tensor.
         """
         if not isinstance(self._value, SparseTensor):
-            raise RuntimeError("the value is no sparse tensor.")
+            raise RuntimeError("expected a value with a sparse tensor.")
         return self._value
 
     def update_inplace(self, data: Any) -> None:
-        """Write other elements into the memory of the tensor.
+        """Overwrite the elements of the tensor.
 
         Raises:
-            TypeError: They are no array.
-            RuntimeError: They are of another type or number.
+            TypeError: ``data`` is not an array.
+            RuntimeError: Element type or shape differ.
         """
         if isinstance(data, OrtValue):
             data = data.numpy()
         if not isinstance(data, np.ndarray):
             raise TypeError("data must be a numpy.ndarray or an OrtValue.")
-        held = self.numpy()
-        if held.shape != data.shape or held.dtype != data.dtype:
-            raise RuntimeError(f"{data.dtype}{list(data.shape)} does not fit {held.dtype}{list(held.shape)}.")
-        held[...] = data
+        array = self.numpy()
+        if array.shape != data.shape or array.dtype != data.dtype:
+            raise RuntimeError(f"expected {array.dtype}{list(array.shape)}, got {data.dtype}{list(data.shape)}.")
+        array[...] = data
 
 
 def numpy_of(value: Any) -> Any:
-    """What a value holds: an array, or a list of them."""
+    """Return the content of a value: an array, or a list of arrays."""
     if isinstance(value, OrtValue):
         value = value._value
     return value.to_dense() if isinstance(value, SparseTensor) else value
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Write the elements of tensors into others of the same types and sizes.
+    """Copy the elements of tensors into tensors of the same types and shapes.
 
     Raises:
-        RuntimeError: They are not as many, or do not fit.
+        RuntimeError: The numbers of tensors, their types or shapes differ.
     """
     if len(src) != len(dst):
         raise RuntimeError("src and dst must have the same number of tensors.")
@@ -227,26 +227,26 @@ class _Indices:
         self._indices = indices
 
     def indices(self) -> np.ndarray:
-        """Of coordinates or blocks."""
+        """Return coordinate or block indices."""
         return self._indices[0]
 
     def inner(self) -> np.ndarray:
-        """Of rows: the columns."""
+        """Return the column indices of a CSR tensor."""
         return self._indices[0]
 
     def outer(self) -> np.ndarray:
-        """Of rows: where they begin."""
+        """Return the row offsets of a CSR tensor."""
         return self._indices[1]
 
 
 class SparseTensor:
-    """The elements of a tensor that are not zero; a run that is given one computes with all of them.
+    """A sparse tensor; a run converts the tensor to a dense array.
 
     Args:
         dense_shape: The sizes.
-        values: The elements.
-        indices: Where they are.
-        format: How that is said.
+        values: The nonzero elements.
+        indices: The positions of the elements.
+        format: The encoding of the positions.
     """
 
     def __init__(
@@ -261,11 +261,11 @@ class SparseTensor:
     def sparse_coo_from_numpy(
         cls, dense_shape: Any, values: np.ndarray, coo_indices: np.ndarray, ort_device: OrtDevice
     ) -> SparseTensor:
-        """By coordinates: places in the flat tensor, or a pair for each element."""
-        found = np.asarray(coo_indices, np.int64)
-        if found.size not in (len(values), 2 * len(values)):
-            raise RuntimeError("one index is needed for each value, or two.")
-        return cls(dense_shape, values, (found,), OrtSparseFormat.ORT_SPARSE_COO)
+        """Return a tensor from coordinates: flat indices, or a pair for each element."""
+        indices = np.asarray(coo_indices, np.int64)
+        if indices.size not in (len(values), 2 * len(values)):
+            raise RuntimeError("expected one or two indices per value.")
+        return cls(dense_shape, values, (indices,), OrtSparseFormat.ORT_SPARSE_COO)
 
     @classmethod
     def sparse_csr_from_numpy(
@@ -276,47 +276,47 @@ class SparseTensor:
         outer_indices: np.ndarray,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """By rows: the columns of the elements, and where each row begins."""
-        found = (np.asarray(inner_indices, np.int64), np.asarray(outer_indices, np.int64))
-        if len(found[0]) != len(values) or len(found[1]) != int(dense_shape[0]) + 1:
-            raise RuntimeError("an inner index is needed for each value, and an outer one for each row and the end.")
-        return cls(dense_shape, values, found, OrtSparseFormat.ORT_SPARSE_CSRC)
+        """Return a tensor from compressed rows: column indices, and row offsets."""
+        indices = (np.asarray(inner_indices, np.int64), np.asarray(outer_indices, np.int64))
+        if len(indices[0]) != len(values) or len(indices[1]) != int(dense_shape[0]) + 1:
+            raise RuntimeError("expected an inner index per value, and an outer index per row and one for the end.")
+        return cls(dense_shape, values, indices, OrtSparseFormat.ORT_SPARSE_CSRC)
 
     def values(self) -> np.ndarray:
-        """The elements."""
+        """Return the nonzero elements."""
         return self._values
 
     def dense_shape(self) -> np.ndarray:
-        """The sizes."""
+        """Return the sizes."""
         return self._shape
 
     def format(self) -> OrtSparseFormat:
-        """How it says where the elements are."""
+        """Return the encoding of the positions."""
         return self._format
 
     def data_type(self) -> str:
-        """The type as the standard writes it."""
+        """Return the type in ONNX notation."""
         return f"sparse_{_type_text(self._values)}"
 
     def device_name(self) -> str:
-        """The kind of the device."""
+        """Return the type of the device."""
         return "cpu"
 
     def _view(self, format: OrtSparseFormat) -> _Indices:
         if self._format is not format:
-            raise RuntimeError(f"the tensor is not in this form, but {self._format}.")
+            raise RuntimeError(f"expected the format {format}, got {self._format}.")
         return _Indices(*self._indices)
 
     def as_coo_view(self) -> _Indices:
-        """Its coordinates."""
+        """Return the coordinates."""
         return self._view(OrtSparseFormat.ORT_SPARSE_COO)
 
     def as_csrc_view(self) -> _Indices:
-        """Its rows."""
+        """Return the compressed rows."""
         return self._view(OrtSparseFormat.ORT_SPARSE_CSRC)
 
     def as_blocksparse_view(self) -> _Indices:
-        """Its blocks; none is made here."""
+        """Return the blocks; no constructor creates this format."""
         return self._view(OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE)
 
     def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
@@ -324,14 +324,14 @@ class SparseTensor:
         refuse("SparseTensor.to_cuda")
 
     def to_dense(self) -> np.ndarray:
-        """All elements."""
+        """Return all elements."""
         dense = np.zeros(tuple(int(size) for size in self._shape), self._values.dtype)
         if self._format is OrtSparseFormat.ORT_SPARSE_COO:
-            (found,) = self._indices
-            if found.size == len(self._values):
-                dense.reshape(-1)[found.reshape(-1)] = self._values
+            (indices,) = self._indices
+            if indices.size == len(self._values):
+                dense.reshape(-1)[indices.reshape(-1)] = self._values
             else:
-                rows, columns = found.reshape(-1, 2).T
+                rows, columns = indices.reshape(-1, 2).T
                 dense[rows, columns] = self._values
             return dense
         inner, outer = self._indices

@@ -1,4 +1,4 @@
-"""Float16 and bfloat16: a model's float32 tensors in half the bytes, float32 where operators or accuracy need it."""
+"""Conversion to float16 and bfloat16; float32 remains where operators or accuracy need it."""
 
 from sardonyx.compress.float16.auto import MixedPrecision, Trial, auto_mixed_precision, output_error
 from sardonyx.compress.float16.clamp import Clamp, ClippedTensor

@@ -1,10 +1,10 @@
-"""Finds, by measured output error, the nodes that must stay in float32 for a given tolerance.
+"""Search, by measured output error, for the nodes that must stay in float32 for a tolerance.
 
-Every trial takes the model as it would be with some nodes kept, runs it with exactly the roundings that 16 bits would
-bring (see ``rounding``), and compares its outputs with the float32 model's. First the nodes, in graph order, are cut
-into segments, and each segment is tried as the only one in 16 bits: that ranks them. Then bisection finds how many
-of the worst segments must be kept. Last, the kept segments are halved again and again, and each half that can go to 16
-bits without breaking the tolerance goes.
+Every trial runs the model with some nodes in float32 and exactly the roundings of 16 bits elsewhere (see ``rounding``),
+and compares the outputs with the float32 model's. First the nodes, in graph order, are divided into segments, and a
+trial of each segment alone in 16 bits ranks the segments. Then bisection determines the number of worst segments to
+leave in float32. Finally these segments are halved repeatedly, and each half moves to 16 bits if the tolerance
+permits.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Nodes = frozenset[int]
 
 @dataclass(frozen=True)
 class Trial:
-    """One measurement: how many nodes were kept in float32, and the output error that resulted."""
+    """One measurement: number of nodes left in float32, and the resulting output error."""
 
-    kept: int
+    float32_nodes: int
     error: float
 
 
@@ -58,11 +58,11 @@ class MixedPrecision:
 
     Attributes:
         model: The model.
-        error: Its measured output error.
-        chosen: The nodes kept for accuracy, in a form that ``node_block_list`` takes.
-        clipped: Every tensor in which the clamp changed elements.
-        kept: Every node that has float32 inputs or outputs left, and why.
-        trials: All measurements, in the order made.
+        error: Measured output error of the model.
+        chosen: Nodes left in float32 for accuracy, in the form of ``node_block_list``.
+        clipped: Tensors in which the clamp changed elements.
+        kept: Nodes with float32 inputs or outputs, and the reasons.
+        trials: All measurements, in order.
     """
 
     model: ir.Model
@@ -86,43 +86,44 @@ def auto_mixed_precision(
     node_block_list: Iterable[str] | None = None,
     max_trials: int = 120,
 ) -> MixedPrecision:
-    """Converts a model to 16 bits except for the nodes that a tolerance on the output error forbids.
+    """Convert a model to 16 bits except for the nodes that a tolerance on the output error forbids.
 
     Args:
-        model: A path, the bytes of a file, a message or a Model. It is not changed.
-        inputs: Values for the model's inputs by name, as the float32 model takes them; or several such samples. None
-            draws samples in the range that the graph allows, until each output holds something to compare; real
-            inputs tell more.
-        tolerance: The largest error allowed, as ``output_error`` measures it.
+        model: A path, the bytes of a file, a message or a Model, which is not changed.
+        inputs: Inputs of the float32 model by name, or several such samples. None draws samples in the range that the
+            graph allows, until each output holds comparable values; real inputs are more representative.
+        tolerance: The largest error allowed, as measured by ``output_error``.
         dtype: The 16-bit type.
-        min_positive_val: As for ``convert_float_to_float16``; None means the default for the type.
-        max_finite_val: As for ``convert_float_to_float16``; None means the default for the type.
+        min_positive_val: As for ``convert_float_to_float16``; None means the default of the type.
+        max_finite_val: As for ``convert_float_to_float16``; None means the default of the type.
         keep_io_types: As for ``convert_float_to_float16``.
         op_block_list: As for ``convert_float_to_float16``.
         node_block_list: As for ``convert_float_to_float16``.
-        max_trials: How many times the model may be converted and run; when they are used up, the best so far is given.
+        max_trials: Maximum number of conversions and runs of the model; the best result up to then is returned.
 
     Returns:
-        The model, whose error is measured to be within the tolerance, with the nodes kept and all measurements.
+        The model, whose measured error is within the tolerance, with the float32 nodes and all measurements.
 
     Raises:
-        OptionError: An option is impossible, or the tolerance is not met even with every node in float32 (because the
-            inputs and outputs alone are rounded too much).
-        EvaluationError: The model does not run on the inputs, or its outputs on them hold nothing to compare.
+        OptionError: An option is impossible, or even a model with every node in float32 misses the tolerance (rounded
+            inputs and outputs alone exceed it).
+        EvaluationError: The model does not run on the inputs, or its outputs hold nothing to compare.
         UnsupportedError: bfloat16 for a model that imports a standard operator set older than 13.
     """
     if inputs is not None and not inputs:
-        raise OptionError("is empty", where="inputs", remedy="Give at least one sample, or None to draw some.")
+        raise OptionError(
+            "expected at least one sample", where="inputs", remedy="Give a sample, or None for random samples."
+        )
     if not tolerance > 0:
-        raise OptionError(f"{tolerance} is not above 0", where="tolerance")
+        raise OptionError(f"expected a number above 0, got {tolerance}", where="tolerance")
     if max_trials < 2:
-        raise OptionError(f"{max_trials} is too few", where="max_trials", remedy="The search needs at least 2.")
+        raise OptionError(f"expected at least 2, got {max_trials}", where="max_trials")
     if dtype not in ("float16", "bfloat16"):
-        raise OptionError(f"{dtype!r} is neither 'float16' nor 'bfloat16'", where="dtype")
+        raise OptionError(f"expected 'float16' or 'bfloat16', got {dtype!r}", where="dtype")
     clamp = default_clamp(ir.DataType[dtype.upper()], min_positive_val, max_finite_val)
     options = make_options(clamp, keep_io_types, False, op_block_list, node_block_list)
     source = model_io.load(model)
-    # Over a model that is run so often an engine may crash: in a process of its own it takes nothing with it.
+    # The model runs in a child process, so that a crash of the engine is an error and not the end of the caller.
     with Apart(here=uses_own_operators(source)) as apart:
         if inputs is None:
             samples = _draw(source, apart)
@@ -135,10 +136,10 @@ def auto_mixed_precision(
 
 
 def output_error(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> float:
-    """How far a model's outputs are from the reference's; the worst output counts.
+    """Return the distance between a model's outputs and the reference's; the worst output counts.
 
-    For floats, the largest difference divided by the largest finite magnitude of the reference; for other elements, the
-    share that differs. Infinite where shapes differ, or where an output is not finite and the reference is.
+    For floats: the largest difference divided by the largest finite magnitude of the reference; for other elements, the
+    share of different elements. Infinite if shapes differ, or if an output is not finite and the reference is.
     """
     return max((_difference(reference[name], answers[name]) for name in reference), default=0.0)
 
@@ -150,24 +151,27 @@ def _difference(reference: Any, answer: Any) -> float:
         return max((_difference(r, a) for r, a in zip(reference, answer, strict=True)), default=0.0)
     if isinstance(reference, Mapping):
         return output_error(reference, answer) if reference.keys() == answer.keys() else np.inf
-    expected, found = np.asarray(reference), np.asarray(answer)
-    if expected.shape != found.shape:
+    expected, actual = np.asarray(reference), np.asarray(answer)
+    if expected.shape != actual.shape:
         return np.inf
     if not expected.size:
         return 0.0
     if expected.dtype.kind != "f":
-        return float(np.mean(expected != found))
-    expected, found = expected.astype(np.float64), found.astype(np.float64)
+        return float(np.mean(expected != actual))
+    expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(expected)
-    if not np.array_equal(expected[~finite], found[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+    if not np.array_equal(expected[~finite], actual[~finite], equal_nan=True) or not np.isfinite(actual[finite]).all():
         return np.inf
     largest = np.abs(expected[finite]).max(initial=0.0)
-    distance = np.abs(expected[finite] - found[finite]).max(initial=0.0)
+    distance = np.abs(expected[finite] - actual[finite]).max(initial=0.0)
     return float(distance / largest) if largest else float(distance)
 
 
 class _Search:
-    """Nodes are known by their place among all nodes, which every private copy of the model shares."""
+    """The search over sets of float32 nodes.
+
+    A node is identified by its index among all nodes, which every private copy of the model shares.
+    """
 
     def __init__(
         self,
@@ -189,13 +193,13 @@ class _Search:
         self._references = self._answers(model)
         if not any(_comparable(answers) for answers in self._references):
             raise EvaluationError(
-                "every output is empty, or nothing in it is finite: there is nothing to compare",
+                "nothing to compare: every output is empty or without finite elements",
                 where="inputs",
-                remedy="Give inputs on which the model's outputs hold numbers.",
+                remedy="Give inputs for which the outputs hold finite numbers.",
             )
 
     def run(self) -> Nodes:
-        """The nodes to keep."""
+        """Return the nodes to leave in float32."""
         nothing: Nodes = frozenset()
         if self._error(nothing) <= self._tolerance:
             return nothing
@@ -205,15 +209,15 @@ class _Search:
             raise OptionError(
                 f"{self._tolerance:g} cannot be met: with every node in float32 the error is {floor:.3g}",
                 where="tolerance",
-                remedy="Keep inputs and outputs in float32 (keep_io_types), or allow more.",
+                remedy="Keep inputs and outputs in float32 (keep_io_types), or raise the tolerance.",
             )
-        segments = _cut(candidates, _SEGMENTS)
+        segments = _split(candidates, _SEGMENTS)
         if len(self._trials) + len(segments) < self._max_trials:
             segments.sort(key=lambda segment: self._error(everything - frozenset(segment)), reverse=True)
         return self._release(self._worst(segments))
 
     def _worst(self, segments: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """The fewest of the first segments that suffice, by bisection; all of them are known to."""
+        """Return the shortest sufficient prefix of the segments, by bisection; all segments together suffice."""
         fails, passes = 0, len(segments)
         while passes - fails > 1 and len(self._trials) < self._max_trials:
             middle = (fails + passes) // 2
@@ -224,45 +228,45 @@ class _Search:
         return list(segments[:passes])
 
     def _release(self, segments: Sequence[Sequence[int]]) -> Nodes:
-        """Gives halves of kept segments back to 16 bits, the largest first, as long as the tolerance holds."""
-        kept = frozenset[int]().union(*segments)
-        waiting = [(-len(segment), list(segment)) for segment in segments]
-        heapq.heapify(waiting)
-        while waiting:
-            _, segment = heapq.heappop(waiting)
-            for half in _cut(segment, 2):
+        """Move halves of float32 segments to 16 bits, the largest first, while the tolerance holds."""
+        float32 = frozenset[int]().union(*segments)
+        pending = [(-len(segment), list(segment)) for segment in segments]
+        heapq.heapify(pending)
+        while pending:
+            _, segment = heapq.heappop(pending)
+            for half in _split(segment, 2):
                 if len(self._trials) >= self._max_trials:
-                    return kept
-                if self._error(kept - frozenset(half)) <= self._tolerance:
-                    kept -= frozenset(half)
+                    return float32
+                if self._error(float32 - frozenset(half)) <= self._tolerance:
+                    float32 -= frozenset(half)
                 elif len(half) > 1:
-                    heapq.heappush(waiting, (-len(half), half))
-        return kept
+                    heapq.heappush(pending, (-len(half), half))
+        return float32
 
-    def result(self, kept: Nodes) -> MixedPrecision:
-        """The model with ``kept`` in float32, and the record of the search."""
-        conversion, labels = self._convert(kept)
+    def result(self, float32: Nodes) -> MixedPrecision:
+        """Return the model with the ``float32`` nodes, and the record of the search."""
+        conversion, labels = self._convert(float32)
         return MixedPrecision(
-            conversion.model, self._error(kept), labels, conversion.clipped, conversion.kept, tuple(self._trials)
+            conversion.model, self._error(float32), labels, conversion.clipped, conversion.kept, tuple(self._trials)
         )
 
-    def _error(self, kept: Nodes) -> float:
-        if kept not in self._errors:
-            converted = self._convert(kept, only_round=True)[0].model
+    def _error(self, float32: Nodes) -> float:
+        if float32 not in self._errors:
+            converted = self._convert(float32, only_round=True)[0].model
             pairs = zip(self._references, self._answers(converted), strict=True)
-            self._errors[kept] = max(output_error(reference, answers) for reference, answers in pairs)
-            self._trials.append(Trial(len(kept), self._errors[kept]))
-        return self._errors[kept]
+            self._errors[float32] = max(output_error(reference, answers) for reference, answers in pairs)
+            self._trials.append(Trial(len(float32), self._errors[float32]))
+        return self._errors[float32]
 
     def _answers(self, model: ir.Model) -> list[dict[str, Any]]:
         with self._apart.file_of(model) as path:
             return [self._apart.run(path, feeds) for feeds in self._samples]
 
-    def _convert(self, kept: Nodes, *, only_round: bool = False) -> tuple[Conversion, tuple[str, ...]]:
+    def _convert(self, float32: Nodes, *, only_round: bool = False) -> tuple[Conversion, tuple[str, ...]]:
         labels: list[str] = []
 
         def choose(typed: TypedModel) -> Collection[ir.Node]:
-            nodes = [node for place, node in enumerate(_nodes(typed)) if place in kept]
+            nodes = [node for index, node in enumerate(_nodes(typed)) if index in float32]
             labels.extend(node_label(node) for node in nodes)
             return nodes
 
@@ -270,18 +274,18 @@ class _Search:
         return conversion, tuple(labels)
 
     def _candidates(self) -> list[int]:
-        """The nodes that compute with float32; containers of other nodes are left to those."""
-        found: list[int] = []
+        """Return the nodes that compute with float32, except containers of other nodes."""
+        candidates: list[int] = []
 
         def look(typed: TypedModel) -> Collection[ir.Node]:
-            for place, node in enumerate(_nodes(typed)):
+            for index, node in enumerate(_nodes(typed)):
                 own = node.op_type not in CONTROL_FLOW and node.op_type != "Constant" and node not in typed.calls
                 if own and any(typed.float32(value) for value in (*node.inputs, *node.outputs)):
-                    found.append(place)
+                    candidates.append(index)
             return ()
 
         convert(private_copy(self._model), self._options, look)
-        return found
+        return candidates
 
 
 def _nodes(typed: TypedModel) -> Iterable[ir.Node]:
@@ -290,15 +294,15 @@ def _nodes(typed: TypedModel) -> Iterable[ir.Node]:
         yield from function.all_nodes()
 
 
-def _cut(nodes: Sequence[int], parts: int) -> list[list[int]]:
-    """The nodes in order in at most ``parts`` runs of about the same length, none empty."""
+def _split(nodes: Sequence[int], parts: int) -> list[list[int]]:
+    """Return at most ``parts`` contiguous runs of the nodes, of about the same length, none empty."""
     count = min(parts, len(nodes))
     bounds = [len(nodes) * part // count for part in range(count + 1)] if count else []
     return [list(nodes[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
 def _draw(model: ir.Model, apart: Apart) -> list[Feeds]:
-    """Samples on which the model runs, and which between them have something to compare in every output."""
+    """Return random samples on which the model runs, with comparable values in every output."""
     annotated = model.clone()
     infer_shapes(annotated, strict=False)
     outputs = [str(value.name) for value in annotated.graph.outputs if 0 not in (facts.static_shape(value) or ())]
@@ -312,26 +316,26 @@ def _draw(model: ir.Model, apart: Apart) -> list[Feeds]:
 
     with apart.file_of(model) as path:
         search = Search(annotated, lambda feeds: apart.run(path, feeds), seed=0, wanted=2)
-        found = search.samples(fill)
-    if not found:
+        samples = search.samples(fill)
+    if not samples:
         raise EvaluationError(
-            f"no inputs drawn for the model tell anything of it: {'; '.join(search.reasons)[:400]}",
+            f"the model fails on all random inputs: {'; '.join(search.reasons)[:400]}",
             remedy="Give inputs.",
         )
-    for sample in found:
+    for sample in samples:
         fill(sample)
     if len(seen) < len(outputs):
         raise EvaluationError(
-            "an output is empty, or nothing in it is finite, on all inputs drawn: there is nothing to compare",
+            "nothing to compare: an output is empty or without finite elements on all random inputs",
             where=", ".join(name for name in outputs if name not in seen),
-            remedy="Give inputs on which every output holds numbers.",
+            remedy="Give inputs for which every output holds finite numbers.",
         )
-    wanted = [*seen.values(), *(sample.feeds for sample in found[:2])]
-    return list({id(feeds): feeds for feeds in wanted}.values())
+    selected = [*seen.values(), *(sample.feeds for sample in samples[:2])]
+    return list({id(feeds): feeds for feeds in selected}.values())
 
 
 def _comparable(answer: Any) -> bool:
-    """Whether an output has an element that can be compared: one that is there and, of floats, finite."""
+    """Return True if an output has a comparable element: present and, for floats, finite."""
     if isinstance(answer, Mapping):
         return any(_comparable(value) for value in answer.values())
     if isinstance(answer, (list, tuple)):

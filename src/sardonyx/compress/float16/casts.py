@@ -1,4 +1,4 @@
-"""Carries out a plan: types rewritten, constants converted, Casts where two decisions meet."""
+"""Execution of a plan: types rewritten, constants converted, Casts between different decisions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import onnx_ir as ir
 from sardonyx.compress.float16.clamp import Clamp, ClippedTensor
 from sardonyx.compress.float16.inference import TypedModel
 from sardonyx.compress.float16.plan import Plan, Use, is_convertible_constant
-from sardonyx.compress.float16.signature import FOLLOWED_INPUT, STATING_ATTRIBUTE, type_name
+from sardonyx.compress.float16.signature import DTYPE_ATTRIBUTE, DTYPE_INPUT, type_name
 from sardonyx.model.tensors import SparseTensor
 
 
 class Applier:
-    """Rewrites a model as a plan says.
+    """Rewriter of a model according to a plan.
 
     Args:
         typed: The model, rewritten in place.
         plan: The decisions.
-        clamp: What to do with numbers out of range.
+        clamp: Treatment of numbers out of range.
 
     Attributes:
         clipped: The tensors that the clamp changed.
@@ -38,16 +38,16 @@ class Applier:
         self._cast_in: set[ir.Graph] = set()
 
     def run(self) -> None:
-        """Rewrites the model."""
+        """Rewrite the model."""
         for graph in self._graphs():
             for value in [*graph.inputs, *graph.initializers.values()]:
                 self._value(value, graph)
             for node in list(graph):
-                self._state_types(node)
+                self._write_type_attribute(node)
                 for output in node.outputs:
                     self._value(output, graph)
         for graph in self._graphs():
-            self._remove_casts_without_effect(graph)
+            self._remove_redundant_casts(graph)
         for root in self._roots():
             if "" not in root.opset_imports and not self._cast_in.isdisjoint((root, *root.subgraphs())):
                 root.opset_imports[""] = _standard_opset(self._typed.model)
@@ -72,21 +72,21 @@ class Applier:
         producer = value.producer()
         low = source is not None and source.low
         if source is None and value.is_graph_input():
-            # The caller may give this weight another value, so what needs float32 cannot have a copy of its own.
+            # The caller may override this weight, so float32 readers cannot have a separate copy.
             low = all(use.cell.low for use in uses)
         elif source is None and (_is_dense(value) or (producer is not None and is_convertible_constant(producer))):
             self._constant(value, uses, graph)
             return
-        self._settle(value, low, uses, graph)
+        self._assign_type(value, low, uses, graph)
 
-    def _settle(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
-        """Gives a value that is no constant its type, and its readers theirs."""
+    def _assign_type(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
+        """Assign the types of a variable value and of its readers."""
         if low:
             self._set_low(value, value.name)
         self._cast(value, low, [use for use in uses if use.cell.low != low], graph)
 
     def _constant(self, value: ir.Value, uses: list[Use], graph: ir.Graph) -> None:
-        """A constant takes the type its readers want; where they differ it is there twice, so none gets it rounded."""
+        """Give a constant the type of its readers, or insert a second copy if their types differ."""
         low, full = [u for u in uses if u.cell.low], [u for u in uses if not u.cell.low]
         if not full:
             self._set_low(value, value.name)
@@ -118,7 +118,7 @@ class Applier:
         return copy
 
     def _set_low(self, value: ir.Value, reported_as: str | None) -> None:
-        """Makes the value 16-bit, together with the initializer or Constant that holds it."""
+        """Make the value 16-bit, and its initializer or Constant."""
         self._retype(value)
         producer = value.producer()
         if producer is not None and is_convertible_constant(producer):
@@ -135,7 +135,7 @@ class Applier:
     def _retype(self, value: ir.Value) -> None:
         self._low.add(value)
         if value.type is not None:
-            value.type = _element_replaced(value.type, self._clamp.dtype)
+            value.type = _with_element_type(value.type, self._clamp.dtype)
 
     def _convert(
         self, tensor: ir.TensorProtocol, reported_as: str | None, name: str | None = None
@@ -145,24 +145,24 @@ class Applier:
         return self._clamp.tensor(tensor, name)
 
     def _cast(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
-        """One bridge for all ``uses`` of a value that is ``low``, right behind it, so that no sorting is needed.
+        """Insert one bridge for all ``uses`` of a value, directly after its producer to preserve node order.
 
-        Only a body that returns a value from outside itself casts it inside, as its output must be its own.
+        Only a body that returns a value of an outer graph casts inside, because a body's output must be its own.
         """
-        near: list[Use] = []
+        local: list[Use] = []
         for use in uses:
             if isinstance(use.reader, ir.Node) or use.reader is graph:
-                near.append(use)
+                local.append(use)
                 continue
             bridge = self._bridge(value, low)
             use.reader.extend(bridge)
             self._cast_in.add(use.reader)
             self._rewire([use], bridge[-1].outputs[0])
-        if near:
-            named = any(use.reader is self._typed.model.graph for use in near)
-            bridge = self._bridge(value, low, takes_name=named)
+        if local:
+            named = any(use.reader is self._typed.model.graph for use in local)
+            bridge = self._bridge(value, low, named=named)
             self._insert(bridge, value, graph)
-            self._rewire(near, bridge[-1].outputs[0])
+            self._rewire(local, bridge[-1].outputs[0])
 
     def _insert(self, nodes: list[ir.Node], value: ir.Value, graph: ir.Graph) -> None:
         self._cast_in.add(graph)
@@ -174,12 +174,12 @@ class Applier:
         else:
             graph.extend(nodes)
 
-    def _bridge(self, value: ir.Value, low: bool, *, takes_name: bool = False) -> list[ir.Node]:
-        """The nodes that make a value of the other type; the last one's output may take the value's own name."""
-        return [self._cast_node(value, self._dtype(not low), self._suffixes[not low], self._suffixes[low] * takes_name)]
+    def _bridge(self, value: ir.Value, low: bool, *, named: bool = False) -> list[ir.Node]:
+        """Return the nodes that convert a value to the other type; the last output may take the value's name."""
+        return [self._cast_node(value, self._dtype(not low), self._suffixes[not low], self._suffixes[low] * named)]
 
     def _cast_node(self, value: ir.Value, dtype: ir.DataType, suffix: str, suffix_for_value: str = "") -> ir.Node:
-        node = ir.Node("", "Cast", (value,), (self._stated(dtype),), num_outputs=1)
+        node = ir.Node("", "Cast", (value,), (self._type_attribute(dtype),), num_outputs=1)
         cast = node.outputs[0]
         cast.type = ir.TensorType(dtype, denotation=value.type.denotation if value.type is not None else None)
         cast.shape = value.shape.copy() if value.shape is not None else None
@@ -198,8 +198,8 @@ class Applier:
             else:
                 use.reader.outputs[use.index] = replacement
 
-    def _state_types(self, node: ir.Node) -> None:
-        """Writes the decided output type where an attribute states it."""
+    def _write_type_attribute(self, node: ir.Node) -> None:
+        """Write the chosen output type to the attribute that determines the output's type."""
         output = node.outputs[0] if node.outputs else None
         if output is None or node.domain not in ("", "ai.onnx"):
             return
@@ -210,20 +210,20 @@ class Applier:
             value = node.attributes.get("value")
             tensor = value.as_tensor() if value is not None else ir.Tensor(np.zeros(1, np.float32))
             node.attributes.add(ir.AttrTensor("value", self._convert(tensor, node.outputs[0].name)))
-        name = STATING_ATTRIBUTE.get(node.op_type)
+        name = DTYPE_ATTRIBUTE.get(node.op_type)
         if name is None or (name in node.attributes and node.attributes[name].is_ref()):
             return
         if name in node.attributes or self._default_type_is_low(node) != source.low:
-            node.attributes.add(self._stated(self._dtype(source.low), name))
+            node.attributes.add(self._type_attribute(self._dtype(source.low), name))
 
     def _default_type_is_low(self, node: ir.Node) -> bool:
-        """Whether the node's output is 16-bit where no attribute states its type."""
-        index = FOLLOWED_INPUT.get(node.op_type)
-        followed = node.inputs[index] if index is not None else None
-        uses = self._plan.uses.get(followed, ()) if followed is not None else ()
+        """Return True if the node's output is 16-bit without a type attribute."""
+        index = DTYPE_INPUT.get(node.op_type)
+        source = node.inputs[index] if index is not None else None
+        uses = self._plan.uses.get(source, ()) if source is not None else ()
         return any(use.cell.low for use in uses if use.reader is node and use.index == index)
 
-    def _stated(self, dtype: ir.DataType, name: str = "to") -> ir.Attr:
+    def _type_attribute(self, dtype: ir.DataType, name: str = "to") -> ir.Attr:
         if name == "to" and self._typed.model.graph.opset_imports.get("", 13) < 6:
             return ir.AttrString(name, dtype.name)
         return ir.AttrInt64(name, dtype.value)
@@ -231,8 +231,8 @@ class Applier:
     def _dtype(self, low: bool) -> ir.DataType:
         return self._clamp.dtype if low else ir.DataType.FLOAT
 
-    def _remove_casts_without_effect(self, graph: ir.Graph) -> None:
-        """Removes the model's own Casts to the type that their input now has."""
+    def _remove_redundant_casts(self, graph: ir.Graph) -> None:
+        """Remove the model's own Casts to the present type of their input."""
         for node in list(graph):
             if node.op_type != "Cast" or node.domain not in ("", "ai.onnx") or node.outputs[0].is_graph_output():
                 continue
@@ -249,41 +249,41 @@ class Applier:
 
 
 def _is_dense(value: ir.Value) -> bool:
-    """Whether the value is an initializer whose elements can be converted; a sparse one is cast instead."""
+    """Return True for an initializer with convertible elements; a sparse initializer is cast instead."""
     return value.is_initializer() and not isinstance(value.const_value, SparseTensor)
 
 
-def _element_replaced(type_: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
-    """The sequence or optional type with other elements; types are shared between values, so a new one."""
+def _with_element_type(type_: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
+    """Return a new sequence or optional type with another element type; values share types."""
     if isinstance(type_, ir.SequenceType):
-        return ir.SequenceType(_element_replaced(type_.elem_type, dtype), denotation=type_.denotation)
+        return ir.SequenceType(_with_element_type(type_.elem_type, dtype), denotation=type_.denotation)
     if isinstance(type_, ir.OptionalType):
-        return ir.OptionalType(_element_replaced(type_.elem_type, dtype), denotation=type_.denotation)
+        return ir.OptionalType(_with_element_type(type_.elem_type, dtype), denotation=type_.denotation)
     return ir.TensorType(dtype, denotation=type_.denotation)
 
 
 class _Names:
-    """Names of values and nodes that nothing in the model has yet."""
+    """Unused names of values and nodes."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken: set[str | None] = set()
+        self._used: set[str | None] = set()
         for root in (model.graph, *(function.graph for function in model.functions.values())):
             for graph in (root, *root.subgraphs()):
-                self._taken.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
+                self._used.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
                 for node in graph:
-                    self._taken.add(node.name)
-                    self._taken.update(output.name for output in node.outputs)
+                    self._used.add(node.name)
+                    self._used.update(output.name for output in node.outputs)
 
     def fresh(self, name: str) -> str:
-        """``name``, with a number behind it where it is taken; it is taken from now on."""
-        found, number = name, 2
-        while found in self._taken:
-            found, number = f"{name}_{number}", number + 1
-        self._taken.add(found)
-        return found
+        """Return ``name``, with a number appended if used already, and reserve the result."""
+        unique, number = name, 2
+        while unique in self._used:
+            unique, number = f"{name}_{number}", number + 1
+        self._used.add(unique)
+        return unique
 
 
 def _standard_opset(model: ir.Model) -> int:
-    """The standard operators' version for a part that imports none: the model's, or the newest its IR version knows."""
+    """Return the standard opset for a part without import: the model's, or the newest of its IR version."""
     known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= model.ir_version]
     return model.graph.opset_imports.get("", max(known))

@@ -1,9 +1,9 @@
-"""The clamp: what happens to numbers that a 16-bit float cannot hold well.
+"""The clamp: treatment of numbers outside the useful range of a 16-bit float.
 
-The rule is the one that float16 converters share: a magnitude strictly between 0 and the smallest
-positive value becomes the smallest positive value, a finite magnitude above the largest finite value
-becomes the largest finite value, the sign stays, and 0, NaN and the infinities are kept. So no weight
-silently turns into 0 (a division by a small epsilon stays finite) or into an infinity.
+All float16 converters share the rule: a magnitude strictly between 0 and the smallest positive value becomes the
+smallest positive value, a finite magnitude above the largest finite value becomes the largest finite value. The sign
+is preserved, and 0, NaN and infinities are unchanged. So no weight silently turns into 0 (a division by a small
+epsilon stays finite) or into an infinity.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK = 1 << 20
 
 
 def normal_range(dtype: ir.DataType) -> tuple[float, float]:
-    """The smallest normal and the largest finite magnitude of a 16-bit type."""
+    """Return the smallest normal and the largest finite magnitude of a 16-bit type."""
     limits = ml_dtypes.finfo(_NUMPY_TYPES[dtype])  # type: ignore[no-untyped-call]
     return float(limits.smallest_normal), float(limits.max)
 
@@ -36,11 +36,11 @@ class ClippedTensor:
     """A tensor in which the clamp changed elements.
 
     Attributes:
-        name: The tensor's name; for a tensor in an attribute, the name of the node's first output.
-        raised: How many elements were raised to ± the smallest positive value.
-        lowered: How many elements were lowered to ± the largest finite value.
-        smallest: The smallest magnitude above 0 that the tensor held.
-        largest: The largest finite magnitude that the tensor held.
+        name: Name of the tensor; for a tensor in an attribute, the name of the node's first output.
+        raised: Number of elements raised to ± the smallest positive value.
+        lowered: Number of elements lowered to ± the largest finite value.
+        smallest: The smallest magnitude above 0 in the original tensor.
+        largest: The largest finite magnitude in the original tensor.
     """
 
     name: str
@@ -52,10 +52,10 @@ class ClippedTensor:
 
 @dataclass(frozen=True)
 class Clamp:
-    """The limits of the clamp, and the 16-bit type to round to afterwards.
+    """The limits of the clamp, and the 16-bit type of the result.
 
     Raises:
-        OptionError: A limit is negative or NaN, they cross, or the type cannot hold ``max_finite_val``.
+        OptionError: A limit is negative or NaN, the limits cross, or the type cannot represent ``max_finite_val``.
     """
 
     dtype: ir.DataType
@@ -66,20 +66,20 @@ class Clamp:
         _, largest = normal_range(self.dtype)
         if not 0 <= self.min_positive_val < np.inf:
             raise OptionError(
-                f"{self.min_positive_val} is not a magnitude",
+                f"expected a magnitude, got {self.min_positive_val}",
                 where="min_positive_val",
-                remedy="Give a number ≥ 0; 0 switches this half of the clamp off.",
+                remedy="Give a number ≥ 0; 0 disables this limit.",
             )
         if not self.min_positive_val <= self.max_finite_val <= largest or self.max_finite_val == 0:
             raise OptionError(
-                f"{self.max_finite_val} is not between min_positive_val ({self.min_positive_val}) and the largest "
-                f"finite {self.dtype.name.lower()}, {largest:.6g}",
+                f"expected a number between min_positive_val ({self.min_positive_val}) and the largest finite "
+                f"{self.dtype.name.lower()} ({largest:.6g}), got {self.max_finite_val}",
                 where="max_finite_val",
                 remedy="Larger numbers would become infinite.",
             )
 
     def apply(self, array: NDArray[np.floating]) -> NDArray[np.generic]:
-        """Clamps ``array`` (any shape, float32 or float64), rounds it to nearest, ties to even."""
+        """Clamp ``array`` (any shape, float32 or float64) and round to nearest, ties to even."""
         result = np.empty(array.shape, _NUMPY_TYPES[self.dtype])
         flat = result.reshape(-1)
         for start, block in _blocks(array):
@@ -92,7 +92,7 @@ class Clamp:
         return result
 
     def clipped(self, name: str, array: NDArray[np.floating]) -> ClippedTensor | None:
-        """What ``apply`` changes in ``array``; None where it changes nothing but the rounding."""
+        """Return the clamp's changes of ``array``; None if ``apply`` only rounds."""
         raised = lowered = 0
         smallest, largest = np.inf, 0.0
         for _, block in _blocks(array):
@@ -108,7 +108,7 @@ class Clamp:
         return ClippedTensor(name, raised, lowered, smallest, largest)
 
     def tensor(self, tensor: ir.TensorProtocol, name: str | None = None) -> ir.LazyTensor:
-        """The tensor as 16-bit floats, computed when its contents are read, so that weights stay on disk until then."""
+        """Return the tensor as 16-bit floats, computed on first access: weights stay on disk until then."""
 
         def contents() -> ir.TensorProtocol:
             return ir.Tensor(self.apply(tensor.numpy()), dtype=self.dtype, name=name or tensor.name)
@@ -124,9 +124,10 @@ class Clamp:
 
 
 def default_clamp(dtype: ir.DataType, min_positive_val: float | None, max_finite_val: float | None) -> Clamp:
-    """The clamp with the limits given, and for those not given the type's own.
+    """Return the clamp with these limits; None selects the type's default.
 
-    For float16 these are 1e-7 and 1e4, the field's; for bfloat16, whose range is float32's, 0 and its largest number.
+    The defaults are 1e-7 and 1e4 for float16, as in other converters; for bfloat16, with the range of float32, 0 and
+    the largest number.
     """
     least, most = (1e-7, 1e4) if dtype == ir.DataType.FLOAT16 else (0.0, normal_range(dtype)[1])
     return Clamp(
@@ -137,7 +138,7 @@ def default_clamp(dtype: ir.DataType, min_positive_val: float | None, max_finite
 
 
 def _blocks(array: NDArray[np.floating]) -> Iterator[tuple[int, NDArray[np.floating]]]:
-    """The array in order, in pieces small enough that temporaries never cost more than a few megabytes."""
+    """Yield the array in order, in blocks that bound temporaries to a few megabytes."""
     flat = array.reshape(-1)
     for start in range(0, flat.size, _BLOCK):
         yield start, flat[start : start + _BLOCK]

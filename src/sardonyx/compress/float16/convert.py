@@ -1,4 +1,4 @@
-"""Converts a float32 model to 16-bit floats, leaving in float32 what its operators cannot take."""
+"""Conversion of a float32 model to 16-bit floats, except operators that require float32."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sardonyx import model as model_io
 from sardonyx.compress.float16.casts import Applier
 from sardonyx.compress.float16.clamp import Clamp, ClippedTensor, normal_range
 from sardonyx.compress.float16.inference import TypedModel
-from sardonyx.compress.float16.plan import Plan, PlanBuilder, Wishes
+from sardonyx.compress.float16.plan import Plan, PlanBuilder, Request
 from sardonyx.compress.float16.regions import (
     keep_batch_rotations,
-    keep_movement_between_kept,
+    keep_float32_movement,
     keep_quantized_regions,
     keep_sizes,
 )
@@ -32,17 +32,17 @@ DEFAULT_OP_BLOCK_LIST: tuple[str, ...] = (
     "RandomNormal",
     "RandomUniform",
 )
-"""Operators that stay in float32 although their schemas allow 16 bits: ONNX Runtime (1.31, CPU) refuses them."""
+"""Operators that stay in float32 because ONNX Runtime (1.31, CPU) refuses their 16-bit forms."""
 
 
 @dataclass(frozen=True)
 class KeptNode:
-    """A node that has float32 inputs or outputs left.
+    """A node with float32 inputs or outputs in the converted model.
 
     Attributes:
-        name: The node's name, or that of its first output where it has none.
-        op_type: Its operator.
-        reason: Why.
+        name: Name of the node, or of its first output for a node without a name.
+        op_type: Operator of the node.
+        reason: The reason for float32.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Conversion:
 
     Attributes:
         model: The model.
-        clipped: Every tensor in which the clamp changed elements.
-        kept: Every node that has float32 inputs or outputs left, and why.
+        clipped: Tensors in which the clamp changed elements.
+        kept: Nodes with float32 inputs or outputs, and the reasons.
     """
 
     model: ir.Model
@@ -67,7 +67,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Options:
-    """What ``convert`` does; ``convert_float_to_float16`` says what each means."""
+    """Options of ``convert``, documented at ``convert_float_to_float16``."""
 
     clamp: Clamp
     keep_io_types: bool | Collection[str] = False
@@ -85,24 +85,24 @@ def convert_float_to_float16(
     op_block_list: Iterable[str] | None = None,
     node_block_list: Iterable[str] | None = None,
 ) -> Conversion:
-    """Converts a model's float32 tensors to float16.
+    """Convert a model's float32 tensors to float16.
 
-    Bodies and functions are converted too. Where an operator's schema allows no float16, or the operator is in a
-    block list, it stays in float32 behind Casts; neighbours that stay share values without Casts between them.
+    Bodies and functions are converted too. Operators whose schemas exclude float16, or which are in a block list, stay
+    in float32 between Casts; adjacent float32 operators share values without Casts.
 
     Args:
-        model: A path, the bytes of a file, a message or a Model. It is not changed.
+        model: A path, the bytes of a file, a message or a Model, which is not changed.
         min_positive_val: In weights, 0 < |x| < ``min_positive_val`` becomes ± ``min_positive_val``.
         max_finite_val: In weights, finite |x| > ``max_finite_val`` becomes ± ``max_finite_val``; at most 65504.
-        keep_io_types: True keeps the model's float32 inputs and outputs as they are; a list of names keeps those.
-            An input that has a default value (an initializer of the same name) is a weight unless it is named.
-        disable_shape_infer: Takes only the types written in the model; a node with other types stays in float32.
+        keep_io_types: True preserves the types of the model's float32 inputs and outputs; a list of names, of these
+            only. An input with a default value (an initializer of the same name) is a weight unless listed.
+        disable_shape_infer: Use only the types written in the model; a node with unknown types stays in float32.
         op_block_list: Operators to leave in float32; None means ``DEFAULT_OP_BLOCK_LIST``.
-        node_block_list: Names of nodes to leave in float32, with their bodies; a node without a name goes by the name
-            of its first output.
+        node_block_list: Names of nodes to leave in float32, with their bodies; a node without a name has the name of
+            its first output.
 
     Returns:
-        The converted model, the tensors that were clipped, and the nodes left in float32.
+        The converted model, the clipped tensors, and the nodes left in float32.
 
     Raises:
         OptionError: A limit is impossible, or a name in ``keep_io_types`` or ``node_block_list`` is not in the model.
@@ -122,13 +122,13 @@ def convert_float_to_bfloat16(
     op_block_list: Iterable[str] | None = None,
     node_block_list: Iterable[str] | None = None,
 ) -> Conversion:
-    """Converts a model's float32 tensors to bfloat16.
+    """Convert a model's float32 tensors to bfloat16.
 
-    As ``convert_float_to_float16``, with limits that only catch what would round to an infinity, since bfloat16 has
-    the range of float32 (and 8 bits of precision).
+    Like ``convert_float_to_float16``, with limits that only prevent rounding to infinity, since bfloat16 has the range
+    of float32 (and 8 bits of precision).
 
     Raises:
-        UnsupportedError: The model imports a standard operator set older than 13, the first that knows bfloat16.
+        UnsupportedError: The model imports a standard operator set older than 13, the first with bfloat16.
         OptionError: As for ``convert_float_to_float16``.
         ModelFileError: The model cannot be read.
     """
@@ -138,7 +138,7 @@ def convert_float_to_bfloat16(
 
 
 def private_copy(source: Loadable) -> ir.Model:
-    """Loads the model; one that is in memory already is copied, without its tensors' contents."""
+    """Load the model, or copy a model in memory without the contents of its tensors."""
     if not isinstance(source, ir.Model):
         return model_io.load(source)
     copy = source.clone()
@@ -153,38 +153,38 @@ def convert(
     *,
     only_round: bool = False,
 ) -> Conversion:
-    """Converts ``model`` in place.
+    """Convert ``model`` in place.
 
     Args:
         model: The model.
-        options: How.
-        keeps_too: More nodes to leave in float32, given the model with its functions made particular to their calls.
-        only_round: Keeps all types, and rounds values where the converted model would; see ``Rounder``.
+        options: The options.
+        keeps_too: Selects further nodes to leave in float32, from the model with functions specialized to their calls.
+        only_round: Preserve all types, and round the values that conversion would round; see ``Rounder``.
     """
     _check(model, options)
     typed = TypedModel(model, infer=not options.disable_shape_infer, keeps=lambda node: bool(_listed(node, options)))
-    more = frozenset(keeps_too(typed)) if keeps_too is not None else frozenset()
-    wishes = Wishes(
+    chosen = frozenset(keeps_too(typed)) if keeps_too is not None else frozenset()
+    request = Request(
         options.clamp.dtype,
         _keep_io(options),
-        lambda node: _listed(node, options) or ("chosen by measured error" if node in more else ""),
+        lambda node: _listed(node, options) or ("chosen by measured error" if node in chosen else ""),
     )
-    plan = PlanBuilder(typed, wishes).build()
+    plan = PlanBuilder(typed, request).build()
     keep_sizes(plan, typed)
     keep_quantized_regions(plan)
     if options.clamp.dtype == ir.DataType.FLOAT16:
         keep_batch_rotations(plan)
-    keep_movement_between_kept(plan)
-    kept = _kept_nodes(plan)
+    keep_float32_movement(plan)
+    float32_nodes = _float32_nodes(plan)
     applier = (Rounder if only_round else Applier)(typed, plan, options.clamp)
     applier.run()
     if not only_round:
         model_io.lower_ir_version(model)
-    return Conversion(model, tuple(applier.clipped), kept)
+    return Conversion(model, tuple(applier.clipped), float32_nodes)
 
 
 def node_label(node: ir.Node) -> str:
-    """The node's name, or that of its first output where it has none."""
+    """Return the node's name, or the name of its first output."""
     return node.name or next((output.name for output in node.outputs if output.name), None) or node.op_type
 
 
@@ -195,18 +195,18 @@ def make_options(
     op_block_list: Iterable[str] | None,
     node_block_list: Iterable[str] | None,
 ) -> Options:
-    """Options from arguments as callers give them.
+    """Return options from a caller's arguments.
 
     Raises:
-        OptionError: One text where a list of names is wanted.
+        OptionError: A text instead of a list of names.
     """
-    for name, given in (
+    for name, argument in (
         ("keep_io_types", keep_io_types),
         ("op_block_list", op_block_list),
         ("node_block_list", node_block_list),
     ):
-        if isinstance(given, str):
-            raise OptionError(f"{given!r} is one text, not a list of names", where=name)
+        if isinstance(argument, str):
+            raise OptionError(f"expected a list of names, got the text {argument!r}", where=name)
     return Options(
         clamp,
         keep_io_types if isinstance(keep_io_types, bool) else frozenset(keep_io_types),
@@ -239,22 +239,22 @@ def _check(model: ir.Model, options: Options) -> None:
     opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 13))
     if options.clamp.dtype == ir.DataType.BFLOAT16 and opset < 13:
         raise UnsupportedError(
-            f"the model imports operator set {opset}, and bfloat16 is first known to 13",
-            remedy="Convert it first: sardonyx convert-opset MODEL 13.",
+            f"bfloat16 requires operator set 13, the model imports {opset}",
+            remedy="Convert the model first: sardonyx convert-opset MODEL --opset 13.",
         )
 
 
 def _refuse_unknown(unknown: set[str], option: str, kind: str) -> None:
     if unknown:
-        raise OptionError(f"the model has no {kind} named {', '.join(map(repr, sorted(unknown)))}", where=option)
+        raise OptionError(f"unknown {kind} {', '.join(map(repr, sorted(unknown)))}", where=option)
 
 
-def _kept_nodes(plan: Plan) -> tuple[KeptNode, ...]:
+def _float32_nodes(plan: Plan) -> tuple[KeptNode, ...]:
     touching = dict.fromkeys(plan.sources.values())
     touching.update((use.cell, None) for uses in plan.uses.values() for use in uses)
-    kept: dict[ir.Node, KeptNode] = {}
+    nodes: dict[ir.Node, KeptNode] = {}
     for cell in touching:
         for node in cell.nodes:
-            if not cell.low and node not in kept:
-                kept[node] = KeptNode(node_label(node), node.op_type, cell.reason)
-    return tuple(kept.values())
+            if not cell.low and node not in nodes:
+                nodes[node] = KeptNode(node_label(node), node.op_type, cell.reason)
+    return tuple(nodes.values())

@@ -1,7 +1,7 @@
-"""The type of every value, in bodies and functions too, from what schemas and attributes say.
+"""Types of all values, in bodies and functions too, from schemas and attributes.
 
-Only types are found here, no shapes, so this costs one walk over the nodes. A function may be called
-with different types: every combination gets a copy of its own, in which each value has one type.
+Only types are inferred, no shapes, in a single walk over the nodes. Calls may pass different types to one function:
+every combination gets a copy of the function, in which each value has one type.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.compress.float16.signature import (
+    DTYPE_ATTRIBUTE,
+    DTYPE_INPUT,
     FLOAT32,
-    FOLLOWED_INPUT,
-    STATING_ATTRIBUTE,
     Signature,
     signature_of,
     type_name,
@@ -23,7 +23,7 @@ from sardonyx.errors import InvalidModelError
 
 Attributes = Mapping[str, ir.Attr]
 CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
-_TYPE_ATTRIBUTES = frozenset((*STATING_ATTRIBUTE.values(), "stash_type", "type"))
+_TYPE_ATTRIBUTES = frozenset((*DTYPE_ATTRIBUTE.values(), "stash_type", "type"))
 _CONSTANT_ATTRIBUTES = {
     "value_float": "float",
     "value_floats": "float",
@@ -35,17 +35,17 @@ _CONSTANT_ATTRIBUTES = {
 
 
 class TypedModel:
-    """A model in which every value's type is known as far as it can be, and every function has one meaning.
+    """A model with inferred types, in which every function has a single type signature.
 
     Args:
-        model: The model. Its function calls are pointed at copies of the functions where calls differ in type.
-        infer: False takes only the types written in the model.
-        keeps: Whether a function call is to stay in float32, with all it calls; such calls get copies apart.
+        model: The model. Its function calls refer to copies of the functions if calls differ in type.
+        infer: False uses only the types written in the model.
+        keeps: Predicate of function calls that stay in float32, with all inner calls; such calls get separate copies.
 
     Attributes:
-        types: Each value's type, as schemas write it; a value whose type is unknown is absent.
-        calls: The function that each call node calls.
-        kept_functions: Functions that are called only from calls to keep.
+        types: Each value's type, spelled as in schemas; a value of unknown type is absent.
+        calls: The callee of each call node.
+        kept_functions: Functions that are called only by calls to keep.
 
     Raises:
         InvalidModelError: A function calls itself.
@@ -64,54 +64,54 @@ class TypedModel:
         self._walk(model.graph, model.graph.opset_imports, {}, keep=False)
 
     def float32(self, value: ir.Value | None) -> bool:
-        """Whether the value is known to be a dense float32 tensor."""
+        """Return True if the value is known to be a dense float32 tensor."""
         return value is not None and self.types.get(value) == FLOAT32
 
-    def _walk(self, graph: ir.Graph, opsets: Mapping[str, int], given: Attributes, *, keep: bool) -> None:
-        self._declared(graph.inputs)
+    def _walk(self, graph: ir.Graph, opsets: Mapping[str, int], arguments: Attributes, *, keep: bool) -> None:
+        self._read_declared(graph.inputs)
         for value in graph.initializers.values():
             if value.const_value is not None:
                 self.types[value] = type_name(value.const_value.dtype)
         for node in graph:
-            self._declared(node.outputs)
-            self._visit(node, opsets, given, keep=keep)
+            self._read_declared(node.outputs)
+            self._visit(node, opsets, arguments, keep=keep)
         if self._infer:
-            self._settle(graph, opsets)
+            self._infer_backward(graph, opsets)
 
-    def _declared(self, values: Iterable[ir.Value]) -> None:
+    def _read_declared(self, values: Iterable[ir.Value]) -> None:
         for value in values:
             if value.type is not None and value.type.dtype != ir.DataType.UNDEFINED:
                 self.types.setdefault(value, type_name(value.type))
 
-    def _visit(self, node: ir.Node, opsets: Mapping[str, int], given: Attributes, *, keep: bool) -> None:
+    def _visit(self, node: ir.Node, opsets: Mapping[str, int], arguments: Attributes, *, keep: bool) -> None:
         keep = keep or self._keeps(node)
-        if (function := self._called(node)) is not None:
-            copy = self._specialize(node, function, given, keep=keep)
+        if (function := self._callee(node)) is not None:
+            copy = self._specialize(node, function, arguments, keep=keep)
             self._link(zip(node.outputs, copy.outputs, strict=False))
             return
         bodies = bodies_of(node)
         for body in bodies:
             ports = ports_of(node, body, opsets) if self._infer else Ports()
             self._link((body.inputs[inner], node.inputs[outer]) for outer, inner in ports.inputs)
-            self._walk(body, opsets, given, keep=keep)
+            self._walk(body, opsets, arguments, keep=keep)
             self._link((node.outputs[outer], body.outputs[inner]) for outer, inner in ports.outputs)
         if self._infer and not bodies:
             self._unify(node, signature_of(node, opsets))
-            self._state(node, opsets, given)
+            self._infer_from_attributes(node, arguments)
 
     def _link(self, pairs: Iterable[tuple[ir.Value | None, ir.Value | None]]) -> None:
-        """Of each pair (to, from), gives the first the second's type where it has none yet."""
+        """For each pair (target, source), give the target the source's type unless the target has one."""
         for target, source in pairs:
             if target is not None and source is not None and source in self.types:
                 self.types.setdefault(target, self.types[source])
 
-    def _settle(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-        """Lets types flow back from users, for the outputs of operators without a schema."""
+    def _infer_backward(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
+        """Infer types from users, for the outputs of operators without a schema."""
         if all(output in self.types or not output.name for node in graph for output in node.outputs):
             return
         for nodes in (reversed(graph), graph):
             for node in nodes:
-                if self._called(node) is None and not bodies_of(node):
+                if self._callee(node) is None and not bodies_of(node):
                     self._unify(node, signature_of(node, opsets))
 
     def _unify(self, node: ir.Node, signature: Signature | None) -> None:
@@ -128,35 +128,37 @@ class TypedModel:
             elif parameter.variable in bound:
                 self.types[value] = bound[parameter.variable]
 
-    def _state(self, node: ir.Node, opsets: Mapping[str, int], given: Attributes) -> None:
+    def _infer_from_attributes(self, node: ir.Node, arguments: Attributes) -> None:
         for output in node.outputs:
             if output not in self.types and node.domain in ("", "ai.onnx"):
-                found = _stated_type(node, [self.types.get(v) if v is not None else None for v in node.inputs], given)
-                if found is not None:
-                    self.types[output] = found
+                inputs = [self.types.get(value) if value is not None else None for value in node.inputs]
+                if (inferred := _attribute_type(node, inputs, arguments)) is not None:
+                    self.types[output] = inferred
 
-    def _called(self, node: ir.Node) -> ir.Function | None:
+    def _callee(self, node: ir.Node) -> ir.Function | None:
         if node in self.calls:
             return self.calls[node]
         identifier = node.op_identifier()
         return self._pristine.get(identifier) or self.model.functions.get(identifier)
 
-    def _specialize(self, node: ir.Node, function: ir.Function, given: Attributes, *, keep: bool) -> ir.Function:
-        """The copy of ``function`` for this call's types; the first copy is the function itself."""
+    def _specialize(self, node: ir.Node, function: ir.Function, outer: Attributes, *, keep: bool) -> ir.Function:
+        """Return the copy of ``function`` for this call's types; the first copy is the function itself."""
         identifier = function.identifier()
         if identifier in self._open:
             raise InvalidModelError("the function calls itself", where="::".join(filter(None, identifier)))
-        arguments = [self.types.get(value, "") if value is not None else "" for value in node.inputs]
-        arguments += [""] * (len(function.inputs) - len(arguments))
-        attributes = {**function.attributes, **_resolved(node.attributes, given)}
-        stated = tuple(
-            (name, repr(attributes[name].value)) for name in sorted(_stating(function)) if name in attributes
+        types = [self.types.get(value, "") if value is not None else "" for value in node.inputs]
+        types += [""] * (len(function.inputs) - len(types))
+        attributes = {**function.attributes, **_resolve_references(node.attributes, outer)}
+        relevant = tuple(
+            (name, repr(attributes[name].value))
+            for name in sorted(_type_relevant_attributes(function))
+            if name in attributes
         )
-        key = (identifier, tuple(arguments), stated, keep)
+        key = (identifier, tuple(types), relevant, keep)
         copy = self._copies.get(key)
         if copy is None:
             copy = self._copies[key] = self._copy(function)
-            self.types.update((v, t) for v, t in zip(copy.inputs, arguments, strict=False) if t)
+            self.types.update((v, t) for v, t in zip(copy.inputs, types, strict=False) if t)
             self._open.append(identifier)
             self._walk(copy.graph, copy.opset_imports, attributes, keep=keep)
             self._open.pop()
@@ -181,7 +183,7 @@ class TypedModel:
 
 
 def bodies_of(node: ir.Node) -> Sequence[ir.Graph]:
-    """The graphs in the node's attributes."""
+    """Return the graphs in the node's attributes."""
     bodies: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
@@ -193,12 +195,12 @@ def bodies_of(node: ir.Node) -> Sequence[ir.Graph]:
 
 @dataclass(frozen=True)
 class Ports:
-    """How a control-flow node and one of its bodies pass values, as pairs of indices (the node's, the body's).
+    """Data flow between a control-flow node and one of its bodies, as pairs of indices (node, body).
 
     Attributes:
-        inputs: Inputs of the node, and the body's inputs that receive them or slices of them.
-        outputs: Outputs of the node, and the body's outputs that they are made from.
-        states: Outputs of the node, and the body's inputs that the same state enters the next round by.
+        inputs: Inputs of the node, and the body's inputs that receive the values or slices of them.
+        outputs: Outputs of the node, and the corresponding outputs of the body.
+        states: Outputs of the node, and the body's inputs through which the same state enters the next iteration.
     """
 
     inputs: Sequence[tuple[int, int]] = ()
@@ -207,7 +209,7 @@ class Ports:
 
 
 def ports_of(node: ir.Node, body: ir.Graph, opsets: Mapping[str, int]) -> Ports:
-    """The ports of an If, Loop or Scan node and its body; none of any other node with a body."""
+    """Return the ports of an If, Loop or Scan node and its body; no ports for any other node."""
     if node.domain not in ("", "ai.onnx") or node.op_type not in CONTROL_FLOW:
         return Ports()
     if node.op_type == "If":
@@ -228,32 +230,31 @@ def _pairs(count: int, first: int, second: int) -> list[tuple[int, int]]:
     return [(first + index, second + index) for index in range(count)]
 
 
-def _resolved(attributes: Attributes, given: Attributes) -> dict[str, ir.Attr]:
-    """The attributes with references to the enclosing function's attributes replaced by what was given for them."""
-    found: dict[str, ir.Attr] = {}
+def _resolve_references(attributes: Attributes, arguments: Attributes) -> dict[str, ir.Attr]:
+    """Return the attributes with references to the enclosing function's attributes resolved."""
+    resolved: dict[str, ir.Attr] = {}
     for name, attribute in attributes.items():
         if not attribute.is_ref():
-            found[name] = attribute
-        elif attribute.ref_attr_name is not None and attribute.ref_attr_name in given:
-            found[name] = given[attribute.ref_attr_name]
-    return found
+            resolved[name] = attribute
+        elif attribute.ref_attr_name is not None and attribute.ref_attr_name in arguments:
+            resolved[name] = arguments[attribute.ref_attr_name]
+    return resolved
 
 
-def _stating(function: ir.Function) -> Collection[str]:
-    """The function's attributes that a type inside it may depend on."""
+def _type_relevant_attributes(function: ir.Function) -> Collection[str]:
+    """Return the function's attributes on which inner types may depend."""
     names: set[str] = set()
     for node in function.all_nodes():
         for name, attribute in node.attributes.items():
-            if attribute.is_ref() and attribute.ref_attr_name is not None:
-                stating = name in _TYPE_ATTRIBUTES or name.startswith("value") or node.domain not in ("", "ai.onnx")
-                if stating:
-                    names.add(attribute.ref_attr_name)
+            is_relevant = name in _TYPE_ATTRIBUTES or name.startswith("value") or node.domain not in ("", "ai.onnx")
+            if is_relevant and attribute.is_ref() and attribute.ref_attr_name is not None:
+                names.add(attribute.ref_attr_name)
     return names
 
 
-def _stated_type(node: ir.Node, inputs: Sequence[str | None], given: Attributes) -> str | None:
-    """The type of an output that the schema leaves to attributes, or to the element of a sequence."""
-    attributes = _resolved(node.attributes, given)
+def _attribute_type(node: ir.Node, inputs: Sequence[str | None], arguments: Attributes) -> str | None:
+    """Return the type of an output that depends on attributes, or on the element type of a sequence."""
+    attributes = _resolve_references(node.attributes, arguments)
     match node.op_type:
         case "Constant":
             return _constant_type(attributes)
@@ -264,17 +265,17 @@ def _stated_type(node: ir.Node, inputs: Sequence[str | None], given: Attributes)
         case "QuantizeLinear":
             return _element_type(attributes, "output_dtype") or "tensor(uint8)"
         case "SequenceEmpty":
-            return f"seq({_element_type(attributes, STATING_ATTRIBUTE['SequenceEmpty']) or FLOAT32})"
+            return f"seq({_element_type(attributes, DTYPE_ATTRIBUTE['SequenceEmpty']) or FLOAT32})"
         case "SequenceConstruct" | "SplitToSequence":
             return f"seq({inputs[0]})" if inputs[0] else None
         case "SequenceAt" | "ConcatFromSequence" | "OptionalGetElement":
             return inputs[0].partition("(")[2][:-1] if inputs[0] and not inputs[0].startswith("tensor") else inputs[0]
         case "Optional":
             return f"optional({inputs[0]})" if inputs and inputs[0] else None
-        case stating if stating in STATING_ATTRIBUTE:
-            followed = FOLLOWED_INPUT.get(stating)
-            default = FLOAT32 if followed is None else inputs[followed]
-            return _element_type(attributes, STATING_ATTRIBUTE[stating]) or default
+        case op_type if op_type in DTYPE_ATTRIBUTE:
+            index = DTYPE_INPUT.get(op_type)
+            default = FLOAT32 if index is None else inputs[index]
+            return _element_type(attributes, DTYPE_ATTRIBUTE[op_type]) or default
     return None
 
 

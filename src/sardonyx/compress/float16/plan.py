@@ -1,8 +1,8 @@
-"""Decides, for every float32 input and output of every node, whether it becomes 16-bit or stays.
+"""Decision, for every float32 input and output of every node, between 16 bits and float32.
 
-The unit of decision is a *cell*: the inputs and outputs that must have one type, such as all that share a type
-variable of one node, the state that a loop carries, or one input of a function at all its calls. Where two cells
-that touch the same value decide differently, a Cast is needed; a value, not each of its users, pays for it.
+The unit of decision is a *cell*: inputs and outputs of a common type, such as all with one type variable of one node,
+the state of a loop, or one input of a function at all calls. Two different decisions for one value require a Cast, one
+per value, not per user.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import onnx_ir as ir
 from sardonyx.compress.float16.clamp import normal_range
 from sardonyx.compress.float16.inference import CONTROL_FLOW, TypedModel, bodies_of, ports_of
 from sardonyx.compress.float16.signature import (
+    DTYPE_ATTRIBUTE,
     FLOAT32,
     SEQUENCE_OPERATORS,
-    STATING_ATTRIBUTE,
     Parameter,
     Signature,
     holds_float32,
@@ -33,15 +33,15 @@ _SCATTERS = frozenset(("ScatterElements", "ScatterND"))
 
 @dataclass(eq=False)
 class Cell:
-    """Inputs and outputs that have one type.
+    """Inputs and outputs with a common type.
 
     Attributes:
-        low: Whether they are 16-bit.
-        fixed: Whether the decision is final.
-        movement: Whether the values are moved unchanged, so that either type gives the same result.
-        nodes: The nodes concerned; none for the model's own inputs and outputs.
-        reason: Why they stay in float32; empty where they need not.
-        tied: Cells that touch the same sequence or optional, which cannot be cast, and so must decide alike.
+        low: True for 16 bits.
+        fixed: True if the decision is final.
+        movement: True if values are moved unchanged: both types give the same result.
+        nodes: The affected nodes; none for the model's own inputs and outputs.
+        reason: The reason for float32; empty if free.
+        tied: Cells with a common sequence or optional, which cannot be cast: all must have the same decision.
     """
 
     low: bool
@@ -52,7 +52,7 @@ class Cell:
     tied: list[Cell] = field(default_factory=list)
 
     def keep(self, reason: str) -> None:
-        """Decides for float32, finally, and so for the cells tied to this one."""
+        """Fix the decision to float32, for this cell and all tied cells."""
         if self.low or not self.fixed:
             self.low, self.fixed, self.reason = False, True, reason
             for cell in self.tied:
@@ -74,10 +74,10 @@ class Plan:
     """The decisions for a whole model.
 
     Attributes:
-        sources: The cell that makes each float32 value; constants, and inputs that have a default value, are absent, as
-            they take whatever type is wanted.
-        uses: Every place that reads a float32 value.
-        containers: The cell that each sequence or optional of float32 tensors follows.
+        sources: The cell that computes each float32 value; constants, and inputs with default values, are absent: their
+            readers determine the type.
+        uses: All reads of each float32 value.
+        containers: The governing cell of each sequence or optional of float32 tensors.
         cells: All cells.
     """
 
@@ -88,14 +88,14 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the caller asked for.
+class Request:
+    """The caller's requirements.
 
     Attributes:
         dtype: The 16-bit type.
-        keep_io: Whether the model's input or output of a name stays in float32; an input's second argument says that
-            it has a default value.
-        keeps: Whether a node stays in float32, with its bodies; the reason, or an empty text.
+        keep_io: Predicate of the model's inputs and outputs that stay in float32, by name; the second argument is True
+            for an input with a default value.
+        keeps: Reason why a node and its bodies stay in float32, or an empty text.
     """
 
     dtype: ir.DataType
@@ -104,36 +104,36 @@ class Wishes:
 
 
 class PlanBuilder:
-    """Finds what schemas, block lists and unknown types force; everything else is 16-bit."""
+    """Builder of a plan: schemas, block lists and unknown types force float32; all other cells are 16-bit."""
 
-    def __init__(self, typed: TypedModel, wishes: Wishes) -> None:
+    def __init__(self, typed: TypedModel, request: Request) -> None:
         self.plan = Plan()
         self._typed = typed
-        self._wishes = wishes
-        self._low = type_name(wishes.dtype)
+        self._request = request
+        self._low = type_name(request.dtype)
         self._results: dict[tuple[ir.Function, int], Cell] = {}
 
     def build(self) -> Plan:
-        """The plan."""
+        """Return the plan."""
         graph = self._typed.model.graph
         functions = list(dict.fromkeys(self._typed.calls.values()))
         for value in graph.inputs:
-            keep = self._wishes.keep_io(value.name or "", value.is_initializer())
+            keep = self._request.keep_io(value.name or "", value.is_initializer())
             if keep or value.is_graph_output() or not value.is_initializer():
                 self._source(value, self._port(keep))
         for function in functions:
-            reason = self._kept(function)
+            reason = self._function_reason(function)
             for value in function.inputs:
                 self._source(value, self._boundary(reason))
             for index, value in enumerate(function.outputs):
                 self._results[function, index] = self._boundary(reason)
                 self._use(value, self._results[function, index], function.graph, index)
         for function in functions:
-            self._graph(function.graph, function.opset_imports, self._kept(function))
+            self._graph(function.graph, function.opset_imports, self._function_reason(function))
         self._graph(graph, graph.opset_imports, "")
         for index, value in enumerate(graph.outputs):
             source = self.plan.sources.get(value) if value.is_graph_input() else None
-            cell = source or self._port(self._wishes.keep_io(value.name or "", False))
+            cell = source or self._port(self._request.keep_io(value.name or "", False))
             self._use(value, cell, graph, index)
         for cell in self.plan.cells:
             if not cell.low:
@@ -141,11 +141,11 @@ class PlanBuilder:
                     tied.keep(cell.reason)
         return self.plan
 
-    def _kept(self, function: ir.Function) -> str:
+    def _function_reason(self, function: ir.Function) -> str:
         return "the call is in a block list" if function in self._typed.kept_functions else ""
 
     def _port(self, keep: bool) -> Cell:
-        """The cell of one of the model's own inputs or outputs."""
+        """Return the cell of one of the model's own inputs or outputs."""
         return self._cell(low=not keep, fixed=True, reason="keep_io_types" if keep else "")
 
     def _cell(
@@ -162,15 +162,15 @@ class PlanBuilder:
         if self._typed.float32(value):
             self.plan.uses.setdefault(value, []).append(Use(value, cell, reader, index))
         else:
-            self._other(value, cell)
+            self._constrain_container(value, cell)
 
     def _source(self, value: ir.Value, cell: Cell) -> None:
         if self._typed.float32(value):
             self.plan.sources[value] = cell
         elif value.name:
-            self._other(value, cell)
+            self._constrain_container(value, cell)
 
-    def _other(self, value: ir.Value, cell: Cell) -> None:
+    def _constrain_container(self, value: ir.Value, cell: Cell) -> None:
         type_ = self._typed.types.get(value)
         if type_ is None:
             cell.keep("a type is unknown")
@@ -181,7 +181,7 @@ class PlanBuilder:
 
     def _graph(self, graph: ir.Graph, opsets: Mapping[str, int], keep: str) -> None:
         for node in graph:
-            reason = keep or self._wishes.keeps(node)
+            reason = keep or self._request.keeps(node)
             if (function := self._typed.calls.get(node)) is not None:
                 self._call(node, function)
             elif node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
@@ -198,7 +198,7 @@ class PlanBuilder:
             self._source(output, self._results[function, index])
 
     def _control_flow(self, node: ir.Node, opsets: Mapping[str, int], reason: str) -> None:
-        """A state of a Loop or Scan is one cell from its first value through the body to its last."""
+        """Add the cells of an If, Loop or Scan; a loop state is one cell, inside the body too."""
         results: dict[int, Cell] = {}
         signature = signature_of(node, opsets)
         border = reason or self._constraint(signature.outputs[0] if signature else None)
@@ -244,35 +244,35 @@ class PlanBuilder:
             parameter = signature.output(index) if signature else None
             if (cell := cell_of(parameter)) is not None:
                 if signature and parameter and not _determined(node, parameter, signature):
-                    cell.keep("an attribute fixes its type")
+                    cell.keep("an attribute fixes the output's type")
                 self._source(output, cell)
         for body in bodies_of(node):
             self._opaque_body(node, body, opsets, reason)
 
     def _opaque_body(self, node: ir.Node, body: ir.Graph, opsets: Mapping[str, int], reason: str) -> None:
-        """A body whose operator passes values in its own way: its inputs and outputs stay as they are."""
+        """Add a body with unknown data flow between node and body: its inputs and outputs stay in float32."""
         boundary = self._cell(low=False, fixed=True, node=node, reason=reason)
         for value in body.inputs:
             self._source(value, boundary)
-        self._graph(body, opsets, self._wishes.keeps(node))
+        self._graph(body, opsets, self._request.keeps(node))
         for index, value in enumerate(body.outputs):
             self._use(value, boundary, body, index)
 
     def _constraint(self, parameter: Parameter | None) -> str:
         if parameter is None or any(self._low in type_ for type_ in parameter.allowed):
             return ""
-        return f"the operator's schema has no {self._wishes.dtype.name.lower()} here"
+        return f"the operator's schema excludes {self._request.dtype.name.lower()} here"
 
     def _refusal(self, node: ir.Node, signature: Signature | None) -> str:
-        """Why the node stays in float32 as a whole, whatever its schema allows; empty where nothing speaks for it."""
+        """Return the reason why the node stays in float32 even if its schema allows 16 bits, or an empty text."""
         if signature is None:
-            return "no schema is known for the operator"
+            return "the operator has no schema"
         if bodies_of(node):
-            return "its body's types are the operator's own"
+            return "the data flow into the operator's body is unknown"
         if node.op_type == "BitCast" or (node.op_type == "Optional" and "type" in node.attributes):
-            return "the operator depends on the very type"
+            return "the operator's meaning depends on the element type"
         if node.op_type in _SCATTERS and "reduction" in node.attributes:
-            return "ONNX Runtime reduces only float32 when it scatters"
+            return "ONNX Runtime scatters with a reduction in float32 only"
         if node.op_type != "ConstantOfShape" and any(_holds_float_tensor(a) for a in node.attributes.values()):
             return "an attribute holds float32 tensors"
         if node.op_type == "QuantizeLinear":
@@ -282,18 +282,18 @@ class PlanBuilder:
         return ""
 
     def _scales_fit(self, node: ir.Node) -> bool:
-        """Whether quantized weights' scales are all normal 16-bit numbers, which lose no more than any weight."""
+        """Return True if all scales of quantized weights are normal 16-bit numbers, as precise as any weight."""
         data, scale = node.inputs[0], node.inputs[1]
         if data is None or scale is None or not data.is_initializer() or not scale.is_initializer():
             return False
         assert scale.const_value is not None
         magnitudes = np.abs(scale.const_value.numpy())
-        lowest, largest = normal_range(self._wishes.dtype)
+        lowest, largest = normal_range(self._request.dtype)
         return bool(np.all((magnitudes >= lowest) & (magnitudes <= largest)))
 
 
 def is_convertible_constant(node: ir.Node) -> bool:
-    """Whether the node is a Constant that holds a dense tensor, whose element type can be chosen freely."""
+    """Return True for a Constant that holds a dense tensor, whose element type is free."""
     return (
         node.op_type == "Constant"
         and node.domain in ("", "ai.onnx")
@@ -302,15 +302,15 @@ def is_convertible_constant(node: ir.Node) -> bool:
 
 
 def _determined(node: ir.Node, parameter: Parameter, signature: Signature) -> bool:
-    """Whether the output's type follows from the inputs' types, or from an attribute that can be rewritten."""
+    """Return True if the output's type follows from the inputs, or from a writable attribute."""
     if any(parameter.variable == other.variable for other in signature.inputs):
         return True
     if node.op_type in SEQUENCE_OPERATORS and node.op_type != "SequenceEmpty":
         return True
     if node.op_type == "ConstantOfShape":
         return "value" not in node.attributes or not node.attributes["value"].is_ref()
-    stating = STATING_ATTRIBUTE.get(node.op_type)
-    return stating is not None and (stating not in node.attributes or not node.attributes[stating].is_ref())
+    attribute = DTYPE_ATTRIBUTE.get(node.op_type)
+    return attribute is not None and (attribute not in node.attributes or not node.attributes[attribute].is_ref())
 
 
 def _holds_float_tensor(attribute: ir.Attr) -> bool:

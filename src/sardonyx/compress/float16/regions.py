@@ -1,4 +1,4 @@
-"""Regions that are better left in float32 though every operator in them could be 16-bit."""
+"""Regions that stay in float32 although every operator in them has a 16-bit form."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ import onnx_ir as ir
 
 from sardonyx.compress.float16.inference import TypedModel
 from sardonyx.compress.float16.plan import Cell, Plan, Use
-from sardonyx.compress.float16.signature import STATING_ATTRIBUTE
+from sardonyx.compress.float16.signature import DTYPE_ATTRIBUTE
 
 _QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear"))
 _INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
-_FILLERS = frozenset((*STATING_ATTRIBUTE, "ConstantOfShape")) - {"Cast"}
+_FILLERS = frozenset((*DTYPE_ATTRIBUTE, "ConstantOfShape")) - {"Cast"}
 
 Neighbours = dict[Cell, set[Cell]]
 
 
 def keep_sizes(plan: Plan, typed: TypedModel) -> None:
-    """Keeps the arithmetic by which a size is computed in float on its way from a Shape to an integer.
+    """Keep float32 arithmetic on sizes, from a Shape to an integer.
 
-    A float16 cannot count beyond 2048, so a rounded size would change the shape of a result.
+    Float16 represents integers exactly only up to 2048, so a rounded size would change the shape of a result.
     """
-    sized = _sized(typed)
+    sized = _size_values(typed)
     readers: dict[ir.Node, list[Use]] = {}
     for uses in plan.uses.values():
         for use in uses:
             if isinstance(use.reader, ir.Node):
                 readers.setdefault(use.reader, []).append(use)
-    waiting: list[ir.Value] = []
+    pending: list[ir.Value] = []
     for node, uses in readers.items():
         to_integer = node.op_type == "Cast" and typed.types.get(node.outputs[0]) in _INTEGERS
         for use in uses:
             if use.value in sized and (to_integer or (use.cell.fixed and not use.cell.low)):
                 use.cell.keep(use.cell.reason or "computes a size")
-                waiting.append(use.value)
+                pending.append(use.value)
     seen: set[ir.Value] = set()
-    while waiting:
-        value = waiting.pop()
+    while pending:
+        value = pending.pop()
         producer = value.producer()
         if value in seen or producer is None or value not in plan.sources:
             continue
         seen.add(value)
         for cell in (plan.sources[value], *(use.cell for use in readers.get(producer, ()))):
             cell.keep(cell.reason or "computes a size")
-        waiting.extend(use.value for use in readers.get(producer, ()) if use.value in sized)
+        pending.extend(use.value for use in readers.get(producer, ()) if use.value in sized)
 
 
-def _sized(typed: TypedModel) -> set[ir.Value]:
-    """The values computed from sizes and constants alone."""
+def _size_values(typed: TypedModel) -> set[ir.Value]:
+    """Return the values computed from sizes and constants alone."""
     sized: set[ir.Value] = set()
     for graph in (typed.model.graph, *(function.graph for function in dict.fromkeys(typed.calls.values()))):
         for node in graph.all_nodes():
@@ -68,7 +68,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def keep_quantized_regions(plan: Plan) -> None:
-    """Keeps what lies between DequantizeLinear and QuantizeLinear: engines run such nodes in integers as they are."""
+    """Keep nodes between DequantizeLinear and QuantizeLinear, which engines execute in integers."""
     neighbours = _neighbours(plan)
     for cells in _by_node(plan):
         for cell in cells:
@@ -76,8 +76,8 @@ def keep_quantized_regions(plan: Plan) -> None:
     keep_islands(neighbours, lambda cell: not cell.fixed, _quantizes, "between quantized values")
 
 
-def keep_movement_between_kept(plan: Plan) -> None:
-    """Keeps nodes that only move values where all they touch is float32: two Casts would round for nothing."""
+def keep_float32_movement(plan: Plan) -> None:
+    """Keep nodes that only move values between float32 neighbours: two Casts would round for nothing."""
     keep_islands(
         _neighbours(plan),
         lambda cell: cell.movement and not cell.fixed,
@@ -87,9 +87,9 @@ def keep_movement_between_kept(plan: Plan) -> None:
 
 
 def keep_batch_rotations(plan: Plan) -> None:
-    """Keeps a Transpose that only moves the first axis behind the other batch axes, in front of a MatMul.
+    """Keep a Transpose before a MatMul that only moves the first axis after the other batch axes.
 
-    ONNX Runtime (1.31, CPU) fuses the two across the Casts it inserts for float16, and crashes when it loads that.
+    ONNX Runtime (1.31, CPU) fuses the two across the Casts around float16, and crashes while loading.
     """
     for uses in plan.uses.values():
         for use in uses:
@@ -98,7 +98,7 @@ def keep_batch_rotations(plan: Plan) -> None:
             if source is None or producer is None or not isinstance(use.reader, ir.Node):
                 continue
             if use.reader.op_type == "MatMul" and producer.op_type == "Transpose" and _rotates_batch(producer):
-                source.keep("ONNX Runtime cannot load it in float16 before a MatMul")
+                source.keep("ONNX Runtime cannot load this Transpose in float16 before a MatMul")
 
 
 def _rotates_batch(transpose: ir.Node) -> bool:
@@ -109,23 +109,23 @@ def _rotates_batch(transpose: ir.Node) -> bool:
 
 
 def keep_islands(
-    neighbours: Neighbours, inside: Callable[[Cell], bool], kept: Callable[[Cell], bool], reason: str
+    neighbours: Neighbours, inside: Callable[[Cell], bool], border: Callable[[Cell], bool], reason: str
 ) -> None:
-    """Keeps each connected set of cells that are ``inside`` and have only ``kept`` cells, at least one, around it."""
+    """Keep each connected set of ``inside`` cells with only ``border`` cells, at least one, around it."""
     seen: set[Cell] = set()
     for start in neighbours:
         if start in seen or not inside(start):
             continue
-        island, around, waiting = {start}, set[Cell](), [start]
-        while waiting:
-            for cell in neighbours[waiting.pop()]:
+        island, around, pending = {start}, set[Cell](), [start]
+        while pending:
+            for cell in neighbours[pending.pop()]:
                 if not inside(cell):
                     around.add(cell)
                 elif cell not in island:
                     island.add(cell)
-                    waiting.append(cell)
+                    pending.append(cell)
         seen |= island
-        if around and all(map(kept, around)):
+        if around and all(map(border, around)):
             for cell in island:
                 cell.keep(reason)
 
@@ -135,7 +135,7 @@ def _quantizes(cell: Cell) -> bool:
 
 
 def _neighbours(plan: Plan) -> Neighbours:
-    """The cells that touch a common value, constants left out."""
+    """Return the cells with a common value, except constants."""
     neighbours: Neighbours = {}
     for value, source in plan.sources.items():
         for use in plan.uses.get(value, ()):

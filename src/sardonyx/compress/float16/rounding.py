@@ -1,9 +1,9 @@
-"""The converted model as a float32 model that rounds wherever the converted one would.
+"""The converted model as a float32 model with the same roundings.
 
-Run on a processor without 16-bit kernels, a converted model says little about its accuracy: ONNX Runtime computes it in
-float32 and drops the Casts between neighbours, so values are hardly ever rounded and never overflow. Here every
-16-bit value passes through a Cast to 16 bits and one back, which no engine may drop. Operators compute in float32
-and round their results, as 16-bit hardware that accumulates in float32 does.
+Without 16-bit kernels, running a converted model says little about accuracy: ONNX Runtime computes in float32 and drops
+the Casts between neighbours, so values are hardly ever rounded and never overflow. Here every 16-bit value passes
+through a Cast to 16 bits and a Cast back, which no engine may drop. Operators compute in float32 and round their
+results, like 16-bit hardware with float32 accumulation.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sardonyx.compress.float16.plan import Use
 
 
 class Rounder(Applier):
-    """Rewrites a model into one that keeps all types, and rounds where the plan says 16 bits."""
+    """Rewriter that preserves all types, and rounds the plan's 16-bit values."""
 
-    def _settle(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
+    def _assign_type(self, value: ir.Value, low: bool, uses: list[Use], graph: ir.Graph) -> None:
         source = self._plan.sources.get(value)
         producer = value.producer()
         if low and value.const_value is not None and value.is_initializer():
@@ -30,10 +30,10 @@ class Rounder(Applier):
             read = [use for use in uses if (low or use.cell.low) and not (returned and use.reader is graph)]
             self._cast(value, low, read, graph)
 
-    def _bridge(self, value: ir.Value, low: bool, *, takes_name: bool = False) -> list[ir.Node]:
+    def _bridge(self, value: ir.Value, low: bool, *, named: bool = False) -> list[ir.Node]:
         down = self._cast_node(value, self._dtype(True), self._suffixes[True])
         up = self._cast_node(down.outputs[0], self._dtype(False), self._suffixes[False])
-        if takes_name:
+        if named:
             name, value.name = value.name, self._names.fresh(f"{value.name}_exact")
             up.outputs[0].name = name
         return [down, up]
@@ -48,10 +48,10 @@ class Rounder(Applier):
         return ir.LazyTensor(contents, ir.DataType.FLOAT, shape, name=name or tensor.name)
 
     def _retype(self, value: ir.Value) -> None:
-        """Types stay."""
+        """Do nothing: types are preserved."""
 
-    def _state_types(self, node: ir.Node) -> None:
-        """Types stay."""
+    def _write_type_attribute(self, node: ir.Node) -> None:
+        """Do nothing: types are preserved."""
 
-    def _remove_casts_without_effect(self, graph: ir.Graph) -> None:
-        """All Casts have an effect while types stay."""
+    def _remove_redundant_casts(self, graph: ir.Graph) -> None:
+        """Do nothing: without changed types no Cast becomes redundant."""

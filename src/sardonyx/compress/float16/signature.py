@@ -1,6 +1,6 @@
-"""What the operator schemas say about types: which inputs and outputs share one, and which types it may take.
+"""Type signatures of operators, from ONNX schemas: shared type variables and allowed types.
 
-Types are written the way ONNX schemas write them: ``tensor(float)``, ``seq(tensor(int64))``.
+Types are spelled as in ONNX schemas: ``tensor(float)``, ``seq(tensor(int64))``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SEQUENCE_OPERATORS = frozenset(
         "SplitToSequence",
     )
 )
-"""Operators between tensors and the sequences or optionals that hold them: one element type for all."""
+"""Operators between tensors and sequences or optionals of them: one element type for all operands."""
 
-# The attribute that states an output's element type, of operators whose inputs do not determine it.
-STATING_ATTRIBUTE: Mapping[str, str] = {
+# The attribute with the output's element type, for operators whose inputs do not determine the type.
+DTYPE_ATTRIBUTE: Mapping[str, str] = {
     "Bernoulli": "dtype",
     "BitCast": "to",
     "BlackmanWindow": "output_datatype",
@@ -47,8 +47,8 @@ STATING_ATTRIBUTE: Mapping[str, str] = {
     "SequenceEmpty": "dtype",
 }
 
-# Of those, the input whose type the output takes where the attribute is absent; the others default to float32.
-FOLLOWED_INPUT: Mapping[str, int] = {
+# The input that determines the output's type if the attribute is absent; without an entry the default is float32.
+DTYPE_INPUT: Mapping[str, int] = {
     "Bernoulli": 0,
     "DequantizeLinear": 1,
     "EyeLike": 0,
@@ -59,7 +59,7 @@ FOLLOWED_INPUT: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input or output of an operator: its type variable, and the types that variable may take."""
+    """An input or output of an operator: its type variable, and the allowed types of the variable."""
 
     variable: str
     allowed: frozenset[str]
@@ -76,28 +76,28 @@ class Signature:
     attributes: frozenset[str]
 
     def input(self, index: int) -> Parameter | None:
-        """The parameter that input ``index`` of a node belongs to; None where the schema has no such input."""
+        """Return the parameter of a node's input ``index``; None if the schema lacks such an input."""
         return _parameter(self.inputs, index)
 
     def output(self, index: int) -> Parameter | None:
-        """The parameter that output ``index`` of a node belongs to; None where the schema has no such output."""
+        """Return the parameter of a node's output ``index``; None if the schema lacks such an output."""
         return _parameter(self.outputs, index)
 
 
 def _parameter(parameters: Sequence[Parameter], index: int) -> Parameter | None:
     if index < len(parameters):
-        found = parameters[index]
+        parameter = parameters[index]
     elif parameters and parameters[-1].variadic:
-        found = parameters[-1]
+        parameter = parameters[-1]
     else:
         return None
-    if found.variadic and not found.homogeneous:
-        return Parameter(f"{found.variable}#{index}", found.allowed, True, False)
-    return found
+    if parameter.variadic and not parameter.homogeneous:
+        return Parameter(f"{parameter.variable}#{index}", parameter.allowed, True, False)
+    return parameter
 
 
 def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
-    """The signature of the node's operator at the version imported; None where no schema is known for it."""
+    """Return the signature of the node's operator at the imported version; None without a schema."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     version = opsets.get(domain, opsets.get("ai.onnx") if not domain else None)
     return None if version is None else _signature(node.op_type, domain, version)
@@ -109,7 +109,9 @@ def _signature(op_type: str, domain: str, version: int) -> Signature | None:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
-    constraints = {each.type_param_str: frozenset(each.allowed_type_strs) for each in schema.type_constraints}
+    constraints = {
+        constraint.type_param_str: frozenset(constraint.allowed_type_strs) for constraint in schema.type_constraints
+    }
 
     def parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[Parameter, ...]:
         return tuple(
@@ -126,12 +128,12 @@ def _signature(op_type: str, domain: str, version: int) -> Signature | None:
 
 
 def holds_float32(type_: str) -> bool:
-    """Whether a type is a sequence or optional of float32 tensors, which no operator can cast."""
+    """Return True for a sequence or optional of float32 tensors, which no operator can cast."""
     return FLOAT32 in type_ and type_ != FLOAT32
 
 
 def type_name(type_: ir.TypeProtocol | ir.DataType) -> str:
-    """A type as schemas write it; of an element type, the dense tensor of it."""
+    """Return a type in the spelling of schemas; an element type stands for a dense tensor."""
     if isinstance(type_, ir.DataType):
         return f"tensor({type_.name.lower()})"
     if isinstance(type_, ir.SequenceType):

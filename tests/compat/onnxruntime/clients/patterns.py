@@ -1,4 +1,4 @@
-"""The ways in which programs commonly call a session, on a model that they are given."""
+"""Common ways of programs to call a session, on the model that the command line names."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from onnxruntime import InferenceSession, SessionOptions, get_available_provider
 
 
 class Base:
-    """As libraries wrap a session: names and sizes are looked up once."""
+    """Wrapper of a session that reads names and sizes once, as libraries do."""
 
     def __init__(self, path: str) -> None:
         options = SessionOptions()
@@ -32,18 +32,20 @@ class Base:
 
 base = Base(sys.argv[1])
 session, x = base.session, base.blob(2 if base.dynamic else 1)
-found = {"none": session.run(None, {base.input_name: x})}
-found["names"] = session.run(base.output_names, {base.input_name: x})
-found["keyword"] = session.run(output_names=base.output_names[:1], input_feed={base.input_name: x})
+results = {"none": session.run(None, {base.input_name: x})}
+results["names"] = session.run(base.output_names, {base.input_name: x})
+results["keyword"] = session.run(output_names=base.output_names[:1], input_feed={base.input_name: x})
 binding = session.io_binding()
 binding.bind_cpu_input(base.input_name, np.ascontiguousarray(x))
 for name in base.output_names:
     binding.bind_output(name, "cpu")
 session.run_with_iobinding(binding)
-found["binding"] = binding.copy_outputs_to_cpu()
+results["binding"] = binding.copy_outputs_to_cpu()
 value = onnxruntime.OrtValue.ortvalue_from_numpy(x, "cpu", 0)
-found["values"] = [each.numpy() for each in session.run_with_ort_values(base.output_names, {base.input_name: value})]
+results["values"] = [
+    fetched.numpy() for fetched in session.run_with_ort_values(base.output_names, {base.input_name: value})
+]
 assert session.get_modelmeta().custom_metadata_map is not None
-numbers = [np.asarray(array, np.float64).ravel().tolist() for arrays in found.values() for array in arrays]
-texts = [f"{key} {array.dtype} {array.shape}" for key, arrays in found.items() for array in arrays]
+numbers = [np.asarray(array, np.float64).ravel().tolist() for arrays in results.values() for array in arrays]
+texts = [f"{key} {array.dtype} {array.shape}" for key, arrays in results.items() for array in arrays]
 print(json.dumps({"module": onnxruntime.__name__, "texts": texts, "numbers": numbers}))

@@ -1,4 +1,4 @@
-"""Finds speech in a sound with ``silero-vad``."""
+"""Detect speech in a sound with ``silero-vad``."""
 
 import json
 

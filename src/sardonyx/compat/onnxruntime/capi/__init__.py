@@ -1,3 +1,3 @@
-"""The modules beneath ONNX Runtime's interface from which programs import exceptions and classes."""
+"""Modules below ONNX Runtime's interface from which programs import exceptions and classes."""
 
 from sardonyx.compat.onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_pybind11_state

@@ -1,4 +1,4 @@
-"""As the binding itself: some programs import it by this name."""
+"""Alias of the binding module, under the name that some programs import."""
 
 from __future__ import annotations
 

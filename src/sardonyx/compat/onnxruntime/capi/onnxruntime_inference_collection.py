@@ -1,4 +1,4 @@
-"""The classes of the interface, by the module in which ONNX Runtime has them."""
+"""Classes of the interface, in the module where ONNX Runtime defines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of the binding, exceptions above all."""
+"""Names of the binding module, mainly exceptions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sardonyx.compat.onnxruntime.errors import RuntimeException as RuntimeExcept
 
 
 def __getattr__(name: str) -> Any:
-    # All else is a name of the package, which imports this module while it is being made.
+    # Other names belong to the package, which imports this module during its own import.
     from sardonyx.compat import onnxruntime
 
     if name.startswith("__") or not hasattr(onnxruntime, name):
-        raise AttributeError(f"there is no {name!r} here; `docs/reference/onnxruntime.md` lists what is.")
+        raise AttributeError(f"unknown name {name!r}; `docs/reference/onnxruntime.md` lists all names.")
     return getattr(onnxruntime, name)
