@@ -1,4 +1,4 @@
-"""Drop-in for ``onnxconverter_common.float16`` and ``onnxmltools.utils.float16_converter``, version 1.16.
+"""Drop-in for ``onnxconverter_common.float16`` and ``onnxmltools.utils.float16_converter`` 1.16.
 
 Names, signatures and results are the original's; ``sardonyx.compress.float16`` does the conversion. The how-to page
 lists the differences: cases in which the original's model does not load or is silently wrong.
@@ -51,7 +51,7 @@ DEFAULT_OP_BLOCK_LIST = [
     "Max",
     "Upsample",
 ]
-"""Operators that the original leaves in float32; operators that require float32 stay in any case."""
+"""Operators that stay in float32 as in the original; others may stay too because of their types."""
 
 
 class ConverterError(OptionError, ValueError):
@@ -169,7 +169,7 @@ def convert_float_to_float16_model_path(
 
 
 def check_if_fp16_ready(graph_proto: onnx.GraphProto) -> bool:
-    """Return True for a graph with a float16 input, output, value info or initializer, or a Cast to float16."""
+    """Return True for a graph with float16 inputs, outputs, value infos or initializers, or such a Cast."""
     values = (*graph_proto.output, *graph_proto.input, *graph_proto.value_info)
     return (
         any(value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for value in values)

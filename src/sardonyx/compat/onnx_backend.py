@@ -1,4 +1,4 @@
-"""ONNX's backend interface (``onnx.backend.base``) over a session, for ONNX's own tests and other tools."""
+"""ONNX's backend interface (``onnx.backend.base``) over a session, for ONNX's tests and other tools."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def slim(
         kwargs: See ``PARAMETERS`` and the reference page.
 
     Returns:
-        The slimmed model. None if the model was saved instead, if models were inspected, and if ``model_check`` detected
+        The slimmed model. None if the model was saved instead, if models were inspected, or if ``model_check`` found
         a difference. The result is not verified further: ``sardonyx.optimize`` verifies results.
 
     Raises:

@@ -1,4 +1,7 @@
-"""Run a program with Sardonyx as ``onnxruntime``: ``python -m sardonyx.compat.onnxruntime program.py …``."""
+"""Program runner in which ``import onnxruntime`` loads Sardonyx.
+
+Usage: ``python -m sardonyx.compat.onnxruntime program.py …``.
+"""
 
 from __future__ import annotations
 

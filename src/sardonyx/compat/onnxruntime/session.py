@@ -51,7 +51,7 @@ STANDARD = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.tra
 
 _NO_VERSION = (1 << 63) - 1
 _FIRST_OVERRIDABLE = 4
-"""First IR version in which initializers need not be inputs; later, initializers that are inputs are optional."""
+"""First IR version in which initializers need not be inputs, and may therefore be optional inputs."""
 
 
 class NodeArg:
