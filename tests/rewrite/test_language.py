@@ -12,14 +12,27 @@ import sardonyx
 from sardonyx import model as model_io
 from sardonyx.errors import RuleError
 from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.language import EXACT, REGISTRY, A, AnyOf, Op, Rank, Rewrite, Rule, Scalar, V
+from sardonyx.rewrite.language import (
+    EXACT,
+    REGISTRY,
+    A,
+    AnyOf,
+    C,
+    Maybe,
+    Op,
+    Rewrite,
+    Rule,
+    V,
+    number,
+    rank,
+    unshared,
+    where,
+)
 from tests.rewrite.models import info, model, node
 
 Add, Mul, Sub, Neg, Tanh, Softmax, Clip = (
     Op((name,)) for name in ("Add", "Mul", "Sub", "Neg", "Tanh", "Softmax", "Clip")
 )
-
-RANK_4, ONE_NUMBER = Rank(4), Scalar()
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +148,7 @@ def test_attributes_left_out_have_the_schemas_default() -> None:
 
     assert len(fired(graph(node("Softmax", ["x"], ["y"])), last_axis).applied) == 1
     refused = fired(graph(node("Softmax", ["x"], ["y"], axis=0)), last_axis).refused
-    assert refused == {("last_axis", "y"): "Softmax has axis=0, and -1 is needed"}
+    assert refused == {("last_axis", "y"): "Softmax has axis=0, expected -1"}
 
 
 def test_attribute_variables_carry_what_was_written() -> None:
@@ -148,14 +161,88 @@ def test_attribute_variables_carry_what_was_written() -> None:
     assert [n.attributes["axis"].value for n in engine.model.graph] == [0]
 
 
-def test_guards_refuse_with_what_is_wanted() -> None:
-    @sardonyx.rule("guarded", exactness=EXACT)
-    def guarded(x: V = RANK_4, k: V = ONE_NUMBER) -> Rewrite:
-        "x * k of rank 4."
-        return Mul(x, k) >> Neg(x)
+def test_arithmetic_on_variables_and_patterns_is_the_operator() -> None:
+    x, y = V("x"), V("y")
+    terms = {
+        "Add(x, y)": x + y,
+        "Add(1, x)": 1 + x,
+        "Sub(Tanh(x), y)": Tanh(x) - y,
+        "Sub(1, x)": 1 - x,
+        "Mul(x, Neg(y))": x * -y,
+        "Mul(0.5, x)": 0.5 * x,
+        "Div(x, y)": x / y,
+        "Div(1, x)": 1 / x,
+        "Add(MatMul(x, y), x)": x @ y + x,
+        "Pow(x, 2)": x**2,
+        "Pow(2, x)": 2**x,
+    }
+    assert {text: repr(term) for text, term in terms.items()} == {text: text for text in terms}
 
-    refused = fired(graph(node("Mul", ["x", "k"], ["y"]), k=np.float32(2)), guarded).refused
-    assert refused["guarded", "y"] in ("x is not rank 4", "k is not a constant of one element")
+
+def guarded() -> Rule:
+    @sardonyx.rule("guarded", exactness=EXACT)
+    def found(x: V, k: C) -> Rewrite:
+        "x * k of rank 4, for one number k."
+        return x * k >> Neg(x) | where(rank(x) == 4, number(k) > 0)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "reason"),
+    [
+        ([1, 2, 3, 4], 2, None),
+        ([2, 3], 2, "rank(x) is 2, expected == 4"),
+        ([1, 2, 3, 4], [2, 3, 4, 5], "number(k) is unknown, expected > 0"),
+        ([1, 2, 3, 4], -2, "number(k) is -2.0, expected > 0"),
+    ],
+)
+@pytest.mark.parametrize("operands", [["x", "k"], ["k", "x"]])
+def test_guards_refuse_with_what_they_expect(
+    shape: list[int], k: object, reason: str | None, operands: list[str]
+) -> None:
+    proto = model([node("Mul", operands, ["y"])], [info("x", shape)], [info("y", None)], {"k": np.float32(k)})
+    engine = fired(proto, guarded())
+    assert len(engine.applied) == (reason is None)
+    assert engine.refused == ({} if reason is None else {("guarded/found", "y"): reason})
+
+
+def test_a_constant_variable_matches_constants_only() -> None:
+    assert fired(graph(node("Mul", ["x", "z"], ["y"])), guarded()).refused == {}
+    assert frozenset({"Constant"}) in guarded().after
+
+
+def test_an_optional_operand_may_be_absent() -> None:
+    @sardonyx.rule("bounded", exactness=EXACT)
+    def bounded(x: V, low: Maybe, high: Maybe) -> Rewrite:
+        "Clip with its bounds exchanged."
+        return Tanh(Clip(x, low, high)) >> Clip(x, high, low)
+
+    proto = graph(node("Clip", ["x", "k"], ["c"]), node("Tanh", ["c"], ["y"]), k=np.float32(0))
+    (clip,) = fired(proto, bounded).model.graph
+    assert [value and value.name for value in clip.inputs] == ["x", None, "k"]
+
+
+def test_unshared_permits_readers_within_the_pattern() -> None:
+    @sardonyx.rule("square", exactness=EXACT)
+    def square(x: V) -> Rewrite:
+        "Tanh(x) * Tanh(x)."
+        return Tanh(x) * Tanh(x) >> Neg(x) | where(unshared)
+
+    twice = graph(node("Tanh", ["x"], ["t"]), node("Mul", ["t", "t"], ["y"]))
+    assert len(fired(twice, square).applied) == 1
+    again = graph(node("Tanh", ["x"], ["t"]), node("Mul", ["t", "t"], ["m"]), node("Add", ["m", "t"], ["y"]))
+    assert fired(again, square).refused == {("square", "m"): "Tanh 't' has other readers"}
+
+
+def test_facts_are_operands_and_attributes_of_the_replacement() -> None:
+    @sardonyx.rule("sloped", exactness=EXACT)
+    def sloped(x: V, k: C) -> Rewrite:
+        "x * k as a LeakyRelu of that slope."
+        return x * k >> Op(("LeakyRelu",))(x, alpha=number(k))
+
+    (leaky,) = fired(graph(node("Mul", ["x", "k"], ["y"]), k=np.float32(0.5)), sloped).model.graph
+    assert leaky.attributes["alpha"].value == 0.5
 
 
 def test_rules_written_wrongly_are_refused_where_they_are_defined() -> None:
@@ -165,11 +252,11 @@ def test_rules_written_wrongly_are_refused_where_they_are_defined() -> None:
         def silent(x: V) -> Rewrite:
             return Neg(x) >> Tanh(x)
 
-    with pytest.raises(RuleError, match="no guard"):
+    with pytest.raises(RuleError, match="annotated V, C, Maybe or A"):
 
         @sardonyx.rule("default", exactness=EXACT)
-        def default(x: V = 3) -> Rewrite:  # type: ignore[assignment]
-            "A default that is no guard."
+        def default(x: V = V()) -> Rewrite:  # noqa: B008
+            "A default."
             return Neg(x) >> Tanh(x)
 
     with pytest.raises(RuleError, match="replacement"):

@@ -14,19 +14,20 @@ from sardonyx.rewrite.language import (
     EXACT,
     REASSOCIATES,
     AnyOf,
-    Const,
-    Match,
+    C,
+    Guard,
     Refusal,
     Result,
     Rewrite,
-    Scalar,
     V,
+    guard,
+    number,
     rule,
+    unshared,
+    where,
 )
 from sardonyx.rewrite.notation import (
     Abs,
-    Add,
-    Div,
     Elu,
     Exp,
     Gelu,
@@ -37,19 +38,16 @@ from sardonyx.rewrite.notation import (
     Log,
     Max,
     Mish,
-    Mul,
-    Neg,
     PRelu,
     Relu,
     Softplus,
     Softsign,
-    Sub,
     Swish,
     Tanh,
     ThresholdedRelu,
     Where,
 )
-from sardonyx.rewrite.rules.broadcasting import keeps_shape
+from sardonyx.rewrite.rules.broadcasting import broadcasts_into
 from sardonyx.rewrite.rules.clips import limit
 from sardonyx.rewrite.rules.polynomials import (
     ARITHMETIC,
@@ -68,8 +66,6 @@ BESIDE_ONNXRUNTIME = ("native", "openvino", "tensorrt")
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 """Types that engines have kernels of these operators for: few have one for 64 bits."""
-
-NUMBER, CONSTANT = Scalar(), Const()
 
 
 @dataclass(frozen=True)
@@ -207,126 +203,128 @@ def clipped_line(s: Site) -> Result:
     return None
 
 
+def suits(x: V, types: tuple[ir.DataType, ...] = FLOATS) -> Guard:
+    """Guard: engines have kernels for an operator that makes the root's output of ``x`` alone."""
+    return lambda m: type_objection(m.bound[x.name], m.root.outputs[0], types)
+
+
+def one_number(alpha: V) -> Guard:
+    """Guard: a constant is one number, of at most one axis, and finite."""
+    return guard(lambda m: number_of(m.bound[alpha.name]) is not None, f"{alpha.name} is not one number")
+
+
 @rule("fuse_mish", exactness=REASSOCIATES, opset=18)
 def mish(x: V) -> Rewrite:
-    """The product x · tanh(softplus(x)) is Mish."""
-    return Mul(x, Tanh(Softplus(x).once).once) >> (lambda m: type_objection(m.x, m.root.outputs[0]) or Mish(m.x))
+    """X * tanh(softplus(x)) is Mish(x)."""
+    return x * Tanh(Softplus(x)) >> Mish(x) | where(unshared, suits(x))
 
 
 @rule("fuse_mish", exactness=APPROXIMATES, opset=18)
 def mish_by_logarithm(x: V) -> Rewrite:
-    """The product x · tanh(log(1 + exp(x))) is Mish, which for large x stays finite."""
-
-    def fused(m: Match) -> Result:
-        return type_objection(m.x, m.root.outputs[0]) or Mish(m.x)
-
-    return Mul(x, Tanh(Log(Add(Exp(x).once, 1).once).once).once) >> fused
+    """X * tanh(log(exp(x) + 1)) is Mish(x), which stays finite for large x."""
+    return x * Tanh(Log(Exp(x) + 1)) >> Mish(x) | where(unshared, suits(x))
 
 
 @rule("fuse_softplus", exactness=APPROXIMATES, targets=BESIDE_ONNXRUNTIME)
 def softplus(x: V) -> Rewrite:
-    """log(1 + exp(x)) is Softplus, which for large x stays finite."""
-    return Log(Add(Exp(x).once, 1).once) >> (lambda m: type_objection(m.x, m.root.outputs[0]) or Softplus(m.x))
+    """log(exp(x) + 1) is Softplus(x), which stays finite for large x."""
+    return Log(Exp(x) + 1) >> Softplus(x) | where(unshared, suits(x))
 
 
 @rule("fuse_softsign", exactness=REASSOCIATES)
 def softsign(x: V) -> Rewrite:
-    """The quotient x / (1 + |x|) is Softsign."""
-    return Div(x, Add(Abs(x).once, 1).once) >> (lambda m: type_objection(m.x, m.root.outputs[0]) or Softsign(m.x))
+    """X / (1 + |x|) is Softsign(x)."""
+    return x / (1 + Abs(x)) >> Softsign(x) | where(unshared, suits(x))
 
 
-def _leaky(m: Match) -> Result:
-    alpha = number_of(m.alpha)
-    if alpha is None:
-        return Refusal("the slope is not one number")
-    if "Max" in (node.op_type for node in m.nodes) and not 0 < alpha <= 1:
-        return Refusal("the larger of x and α·x is LeakyRelu for α in (0, 1] only")
-    return type_objection(m.x, m.root.outputs[0]) or LeakyRelu(m.x, alpha=alpha)
+Positive, Negative = AnyOf("Greater", "GreaterOrEqual"), AnyOf("Less", "LessOrEqual")
+"""Comparisons with 0: both choices of an exact 0 give 0."""
 
 
 @rule("fuse_leaky_relu", exactness=REASSOCIATES, opset=6)
-def larger_of_slopes(x: V, alpha: V = NUMBER) -> Rewrite:
-    """max(x, α·x) is LeakyRelu, for α in (0, 1]."""
-    return Max(x, Mul(x, alpha).once) >> _leaky
+def larger_of_slopes(x: V, alpha: C) -> Rewrite:
+    """max(x, alpha * x) is LeakyRelu(x, alpha) for alpha in (0, 1]."""
+    return Max(x, x * alpha) >> LeakyRelu(x, alpha=number(alpha)) | where(
+        one_number(alpha),
+        number(alpha) > 0,
+        number(alpha) <= 1,
+        unshared,
+        suits(x),
+    )
 
 
 @rule("fuse_leaky_relu", exactness=REASSOCIATES, opset=9)
-def slope_where_negative(x: V, alpha: V = NUMBER) -> Rewrite:
-    """Where(x > 0, x, α·x) is LeakyRelu."""
-    return Where(AnyOf("Greater", "GreaterOrEqual")(x, 0).once, x, Mul(x, alpha).once) >> _leaky
+def slope_where_negative(x: V, alpha: C) -> Rewrite:
+    """Where(x > 0, x, alpha * x) is LeakyRelu(x, alpha)."""
+    leaky = LeakyRelu(x, alpha=number(alpha))
+    return Where(Positive(x, 0), x, x * alpha) >> leaky | where(one_number(alpha), unshared, suits(x))
 
 
 @rule("fuse_leaky_relu", exactness=REASSOCIATES, opset=9)
-def slope_unless_positive(x: V, alpha: V = NUMBER) -> Rewrite:
-    """Where(x < 0, α·x, x) is LeakyRelu."""
-    return Where(AnyOf("Less", "LessOrEqual")(x, 0).once, Mul(x, alpha).once, x) >> _leaky
+def slope_unless_positive(x: V, alpha: C) -> Rewrite:
+    """Where(x < 0, alpha * x, x) is LeakyRelu(x, alpha)."""
+    leaky = LeakyRelu(x, alpha=number(alpha))
+    return Where(Negative(x, 0), x * alpha, x) >> leaky | where(one_number(alpha), unshared, suits(x))
 
 
 @rule("fuse_leaky_relu", exactness=REASSOCIATES, opset=6)
-def two_relus(x: V, alpha: V = NUMBER) -> Rewrite:
-    """relu(x) − α · relu(−x) is LeakyRelu."""
-    return Sub(Relu(x).once, Mul(Relu(Neg(x).once).once, alpha).once) >> _leaky
+def two_relus(x: V, alpha: C) -> Rewrite:
+    """relu(x) - relu(-x) * alpha is LeakyRelu(x, alpha)."""
+    leaky = LeakyRelu(x, alpha=number(alpha))
+    return Relu(x) - Relu(-x) * alpha >> leaky | where(one_number(alpha), unshared, suits(x))
 
 
-def _parametric(m: Match) -> Result:
-    if number_of(m.slope) is not None:
-        return None
-    if not keeps_shape(m.site, m.x, [m.slope]):
-        return Refusal("the slopes may broadcast x to another shape")
-    return type_objection(m.x, m.root.outputs[0]) or PRelu(m.x, m.slope)
+def several_numbers(slope: V) -> Guard:
+    """Guard: a constant is not one number, which LeakyRelu covers."""
+    return guard(lambda m: number_of(m.bound[slope.name]) is None, "")
 
 
 @rule("fuse_prelu", exactness=REASSOCIATES, opset=9, targets=BESIDE_ONNXRUNTIME)
-def slopes_where_negative(x: V, slope: V = CONSTANT) -> Rewrite:
-    """Where(x > 0, x, slope·x) is PRelu."""
-    return Where(AnyOf("Greater", "GreaterOrEqual")(x, 0).once, x, Mul(x, slope).once) >> _parametric
+def slopes_where_negative(x: V, slope: C) -> Rewrite:
+    """Where(x > 0, x, slope * x) is PRelu(x, slope)."""
+    return Where(Positive(x, 0), x, x * slope) >> PRelu(x, slope) | where(
+        several_numbers(slope), unshared, broadcasts_into(x, slope), suits(x)
+    )
 
 
 @rule("fuse_prelu", exactness=REASSOCIATES, opset=7, targets=BESIDE_ONNXRUNTIME)
-def two_relus_with_slopes(x: V, slope: V = CONSTANT) -> Rewrite:
-    """relu(x) − slope · relu(−x) is PRelu."""
-    return Sub(Relu(x).once, Mul(Relu(Neg(x).once).once, slope).once) >> _parametric
+def two_relus_with_slopes(x: V, slope: C) -> Rewrite:
+    """relu(x) - relu(-x) * slope is PRelu(x, slope)."""
+    return Relu(x) - Relu(-x) * slope >> PRelu(x, slope) | where(
+        several_numbers(slope), unshared, broadcasts_into(x, slope), suits(x)
+    )
 
 
 @rule("fuse_prelu", exactness=REASSOCIATES, opset=7, targets=BESIDE_ONNXRUNTIME)
-def relu_and_half_the_difference(x: V, slope: V = CONSTANT) -> Rewrite:
-    """relu(x) + slope · (x − |x|) · ½ is PRelu; where x is infinite, the sum is NaN."""
-    return Add(Relu(x).once, Mul(Mul(Sub(x, Abs(x).once).once, slope).once, 0.5).once) >> _parametric
+def relu_and_half_the_difference(x: V, slope: C) -> Rewrite:
+    """relu(x) + (x - |x|) * slope * 0.5 is PRelu(x, slope); for infinite x, the sum is NaN."""
+    return Relu(x) + (x - Abs(x)) * slope * 0.5 >> PRelu(x, slope) | where(
+        several_numbers(slope), unshared, broadcasts_into(x, slope), suits(x)
+    )
 
 
 @rule("fuse_elu", exactness=REASSOCIATES, opset=9, targets=BESIDE_ONNXRUNTIME)
 def elu(x: V) -> Rewrite:
-    """Where(x > 0, x, exp(x) − 1) is Elu."""
-    grown = Sub(Exp(x).once, 1).once
-    positive = AnyOf("Greater", "GreaterOrEqual")(x, 0).once
-    return Where(positive, x, grown) >> (lambda m: type_objection(m.x, m.root.outputs[0]) or Elu(m.x))
+    """Where(x > 0, x, exp(x) - 1) is Elu(x)."""
+    return Where(Positive(x, 0), x, Exp(x) - 1) >> Elu(x) | where(unshared, suits(x))
 
 
 @rule("fuse_elu", exactness=REASSOCIATES, opset=9, targets=BESIDE_ONNXRUNTIME)
-def scaled_elu(x: V, alpha: V = NUMBER) -> Rewrite:
-    """Where(x > 0, x, α · (exp(x) − 1)) is Elu with that α."""
-
-    def fused(m: Match) -> Result:
-        number = number_of(m.alpha)
-        if number is None:
-            return Refusal("the factor is not one number")
-        return type_objection(m.x, m.root.outputs[0]) or Elu(m.x, alpha=number)
-
-    grown = Mul(Sub(Exp(x).once, 1).once, alpha).once
-    return Where(AnyOf("Greater", "GreaterOrEqual")(x, 0).once, x, grown) >> fused
+def scaled_elu(x: V, alpha: C) -> Rewrite:
+    """Where(x > 0, x, alpha * (exp(x) - 1)) is Elu(x, alpha)."""
+    return Where(Positive(x, 0), x, (Exp(x) - 1) * alpha) >> Elu(x, alpha=number(alpha)) | where(
+        one_number(alpha), unshared, suits(x)
+    )
 
 
 @rule("fuse_thresholded_relu", exactness=EXACT, opset=10)
-def thresholded(x: V, alpha: V = NUMBER) -> Rewrite:
-    """Where(x > α, x, 0) is ThresholdedRelu."""
-
-    def fused(m: Match) -> Result:
-        number = number_of(m.alpha)
-        zero = m.root.inputs[2]
-        if number is None or number < 0:
-            return Refusal("the threshold is not one number from 0 on")
-        if not keeps_shape(m.site, m.x, [zero]):
-            return Refusal("the 0 may broadcast x to another shape")
-        return type_objection(m.x, m.root.outputs[0], (ir.DataType.FLOAT,)) or ThresholdedRelu(m.x, alpha=number)
-
-    return Where(Greater(x, alpha).once, x, 0) >> fused
+def thresholded(x: V, alpha: C, zero: C) -> Rewrite:
+    """Where(x > alpha, x, 0) is ThresholdedRelu(x, alpha) for alpha >= 0."""
+    return Where(Greater(x, alpha), x, zero) >> ThresholdedRelu(x, alpha=number(alpha)) | where(
+        number(zero) == 0,
+        one_number(alpha),
+        number(alpha) >= 0,
+        unshared,
+        broadcasts_into(x, zero),
+        suits(x, (ir.DataType.FLOAT,)),
+    )

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import CONSTANT, EXACT, REASSOCIATES, Expr, Refusal, Result, rule
+from sardonyx.rewrite.language import CONSTANT, EXACT, REASSOCIATES, Expr, Guard, Refusal, Result, V, guard, rule
 from sardonyx.rewrite.notation import ConstantOfShape
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import again
@@ -53,6 +53,14 @@ def keeps_shape(s: Site, x: ir.Value | None, others: Iterable[ir.Value | None]) 
         if not all(size == 1 or equal(size, have) is True for size, have in zip(shape, tail, strict=True)):
             return False
     return True
+
+
+def broadcasts_into(x: V, *others: V) -> Guard:
+    """Guard: broadcasting x with the others certainly gives the shape of x."""
+    return guard(
+        lambda m: keeps_shape(m.site, m.bound[x.name], [m.bound[other.name] for other in others]),
+        f"{' and '.join(other.name for other in others)} may broadcast {x.name} to another shape",
+    )
 
 
 REPEATING = (CONSTANT, "ConstantOfShape", "Expand", "Reshape", "Unsqueeze", "Where", *_COMPARISONS)

@@ -9,8 +9,24 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Match, Op, Patch, Rank, Refusal, Result, Rewrite, V, rule
-from sardonyx.rewrite.notation import Add, Concat, Gemm, MatMul, Transpose
+from sardonyx.rewrite.language import (
+    REASSOCIATES,
+    SILENT,
+    Guard,
+    Match,
+    Op,
+    Patch,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    rank,
+    rule,
+    unshared,
+    where,
+)
+from sardonyx.rewrite.notation import Concat, Gemm, MatMul, Transpose
 from sardonyx.rewrite.rules.signatures import split
 from sardonyx.rewrite.site import Site
 
@@ -28,20 +44,31 @@ def broadcasts_into_rows(value: ir.Value, x: ir.Value, w: ir.Value) -> bool:
     return full[0] in (1, rows) and full[1] in (1, columns)
 
 
-@rule("fuse_matmul_add_bias_into_gemm", exactness=REASSOCIATES, opset=7)
-def matmul_add(x: V = Rank(2), w: V = Rank(2), b: V = Rank(0, 1, 2)) -> Rewrite:
-    """MatMul(x, w) + b of matrices is one Gemm."""
+def suits_gemm(x: V) -> Guard:
+    """Guard: the element type is one of Gemm's that engines have kernels for."""
+    return guard(lambda m: facts.dtype(m.bound[x.name]) in FLOATS, "Gemm of integers has no kernel in most engines")
 
-    def gemm(m: Match) -> Result:
-        if facts.dtype(m.x) not in FLOATS:
-            return Refusal("Gemm of integers has no kernel in most engines")
-        if not broadcasts_into_rows(m.b, m.x, m.w):
+
+def is_gemm_bias(b: V, x: V, w: V) -> Guard:
+    """Guard: b is a bias that Gemm at this opset accepts for the product of matrices x and w."""
+
+    def objection(m: Match) -> Refusal | None:
+        bias = m.bound[b.name]
+        if not broadcasts_into_rows(bias, m.bound[x.name], m.bound[w.name]):
             return Refusal("the bias does not broadcast to the product")
-        if m.site.opset < 11 and facts.rank(m.b) == 0:
+        if m.site.opset < 11 and facts.rank(bias) == 0:
             return Refusal("a scalar bias needs opset 11")
-        return Gemm(m.x, m.w, m.b)
+        return None
 
-    return Add(MatMul(x, w).once, b) >> gemm
+    return objection
+
+
+@rule("fuse_matmul_add_bias_into_gemm", exactness=REASSOCIATES, opset=7)
+def matmul_add(x: V, w: V, b: V) -> Rewrite:
+    """X @ w + b is Gemm(x, w, b) for matrices x and w."""
+    return x @ w + b >> Gemm(x, w, b) | where(
+        rank(x) == 2, rank(w) == 2, unshared, suits_gemm(x), is_gemm_bias(b, x, w)
+    )
 
 
 @rule("fuse_transpose_into_gemm", on="Gemm", exactness=REASSOCIATES, opset=7)
@@ -246,18 +273,19 @@ def parallel_matmuls(s: Site) -> Result:
     return Patch({node.outputs[0]: outputs.out(i) for i, node in enumerate(siblings)}, after=x)
 
 
-@rule("fuse_transposes_around_matmul", exactness=REASSOCIATES)
-def transposed_product(a: V = Rank(2), b: V = Rank(2)) -> Rewrite:
-    """The product of two transposed matrices is the transposed product in the other order."""
-
-    def swapped(m: Match) -> Result:
-        if any(not _plain_transpose(v) for v in m.nodes[1:]):
-            return None
-        return Transpose(MatMul(m.b, m.a), perm=[1, 0])
-
-    return MatMul(Transpose(a).once, Transpose(b).once) >> swapped
-
-
 def _plain_transpose(node: ir.Node) -> bool:
     perm: Sequence[int] | None = facts.attribute(node, "perm", 13)
     return perm is None or list(perm) == [1, 0]
+
+
+def exchanges_axes(m: Match) -> Refusal | None:
+    """Guard: every matched Transpose of a matrix exchanges its two axes."""
+    return None if all(_plain_transpose(node) for node in m.nodes if node.op_type == "Transpose") else SILENT
+
+
+@rule("fuse_transposes_around_matmul", exactness=REASSOCIATES)
+def transposed_product(a: V, b: V) -> Rewrite:
+    """aᵀ @ bᵀ is (b @ a)ᵀ for matrices a and b."""
+    return Transpose(a) @ Transpose(b) >> Transpose(b @ a, perm=[1, 0]) | where(
+        rank(a) == 2, rank(b) == 2, exchanges_axes, unshared
+    )
