@@ -15,7 +15,7 @@ import pytest
 from sardonyx import Session
 from sardonyx.base.cancellation import Abandoned, require_somebody
 from sardonyx.base.thread_priority import behind_calls
-from sardonyx.runtime.live.model_version import Version
+from sardonyx.runtime.live.model_version import ModelVersion
 
 
 def niceness() -> int:
@@ -79,9 +79,9 @@ def test_an_edit_that_is_interrupted_is_not_computed_to_its_end(change: str, mon
     x = np.eye(2, 3, dtype=np.float32)
     (before,) = session.run(None, {"x": x})
     compiling, given_up, over = (threading.Event() for _ in range(3))
-    compile, ended = Version.compile, list[Version]()
+    compile, ended = ModelVersion.compile, list[ModelVersion]()
 
-    def late(version: Version, *args: Any) -> None:
+    def late(version: ModelVersion, *args: Any) -> None:
         compiling.set()
         given_up.wait(60)
         try:
@@ -96,7 +96,7 @@ def test_an_edit_that_is_interrupted_is_not_computed_to_its_end(change: str, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Version, "compile", late)
+        patch.setattr(ModelVersion, "compile", late)
         patch.setattr(threading.Thread, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
             if change == "a node":

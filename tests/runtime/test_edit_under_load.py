@@ -16,7 +16,7 @@ from tests.runtime.live.test_transaction import HEAD, B, H, W, X, net, parsed, r
 
 from sardonyx import Session
 from sardonyx.errors import EditError, FeedError, OptionError, SardonyxError
-from sardonyx.runtime.live.model_version import Version
+from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.options import Compile
 
 CALLERS = 4
@@ -176,10 +176,10 @@ def test_an_edit_ends_when_compiled_code_answers(compile: Compile) -> None:
 
 def test_an_edit_may_end_before_its_code_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = threading.Event()
-    compile = Version.compile_quietly
+    compile = ModelVersion.compile_quietly
     session = Session(chain(3), compile="background")
     assert session.wait()
-    monkeypatch.setattr(Version, "compile_quietly", lambda self: (ready.wait(), compile(self)))
+    monkeypatch.setattr(ModelVersion, "compile_quietly", lambda self: (ready.wait(), compile(self)))
     with session.edit(compile="background") as g:
         g.insert_after("t1", "Neg", name="minus")
     assert session.native is None

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import FeedError
 from sardonyx.ops.feeds import shared_array
-from sardonyx.runtime.live.live_model import Live
+from sardonyx.runtime.live.live_model import LiveModel
 
 
 class Binding:
@@ -36,7 +36,7 @@ class Binding:
 
     def __init__(
         self,
-        live: Live,
+        live: LiveModel,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Any],
         run: Callable[[Mapping[str, np.ndarray]], list[Any]],

@@ -24,8 +24,8 @@ from sardonyx.runtime.compiled.memory_usage import Memory
 from sardonyx.runtime.editing.history import Commit
 from sardonyx.runtime.io_binding import Binding
 from sardonyx.runtime.live.file_watch import watch as watch_file
-from sardonyx.runtime.live.live_model import Live, When
-from sardonyx.runtime.live.model_version import Version
+from sardonyx.runtime.live.live_model import EditCompile, LiveModel
+from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.live.transaction import Edit, Edits
 from sardonyx.runtime.metadata import Metadata
 from sardonyx.runtime.options import Compile, Named, SessionOptions
@@ -99,7 +99,7 @@ class Session(Edits):
         if watch and not isinstance(model, (str, os.PathLike)):
             raise OptionError("there is no file to watch.", where="watch", remedy="Give the path of the model.")
         self._unlimited = self._options.unlimited and self._timeline is None
-        self._live = Live(model, self._options)
+        self._live = LiveModel(model, self._options)
         if self._timeline is not None:
             self._timeline.loaded()
         if isinstance(model, (str, os.PathLike)) and watch:
@@ -198,7 +198,7 @@ class Session(Edits):
 
     # Editing.
 
-    def edit(self, *, compile: When | None = None) -> Edit:
+    def edit(self, *, compile: EditCompile | None = None) -> Edit:
         """Begin an edit of the model while it runs: a transaction, for a ``with`` statement.
 
         Calls that are under way end on the model that they began with; those that begin when the edit has ended see
@@ -382,7 +382,7 @@ class Session(Edits):
         return self._run_recorded(self._timeline, version, output_names, feeds, context, options)
 
     def _run_recorded(
-        self, timeline: Timeline, version: Version, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
+        self, timeline: Timeline, version: ModelVersion, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
         context: RunContext, options: RunOptions | None,
     ) -> list[Any]:  # fmt: skip
         if not version.has_model:  # Of a compiled file the nodes are not known.
@@ -434,7 +434,7 @@ class Session(Edits):
 
     @property
     def profiling_start_ns(self) -> int:
-        """When recording began, as ``time.perf_counter_ns`` counts; 0 where the session does not record."""
+        """The start of recording, as ``time.perf_counter_ns`` counts; 0 where the session does not record."""
         return 0 if self._timeline is None else self._timeline.start_ns
 
     def end_profiling(self) -> str:

@@ -116,14 +116,14 @@ class NativeModel:
         entry, found = binding(self.program, arrays, [outputs.get(name) for name in self.output_names])
         return entry, dict(zip(self.output_names, found, strict=True))
 
-    def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
-        """Whether a call asks for no more than the compiled function gives: other values are the interpreter's."""
+    def accepts(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
+        """Return True if a call feeds all inputs, and requests outputs of the compiled function alone."""
         if output_names is not None and not set(output_names) <= set(self.output_names):
             return False
         return len(feeds) == len(self.input_names) and all(name in feeds for name in self.input_names)
 
-    def refused(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> SardonyxError:
-        """What is wrong with a call that gave nothing, as far as compiled code tells."""
+    def explain_refusal(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> SardonyxError:
+        """Return the error of a call that compiled code cannot compute, as precise as compiled code allows."""
         for name in output_names or ():
             if name not in self.output_names:
                 return FeedError("the compiled file computes no such value.", where=name)
@@ -143,7 +143,7 @@ class NativeModel:
 
         Args:
             output_names: What is asked for; None for all outputs.
-            feeds: All inputs, see :meth:`takes`.
+            feeds: All inputs, see :meth:`accepts`.
             context: The limits of this run.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Variants of a model: the same model with other outputs, for calls that ask for tensors inside of it."""
+"""Compiled variants of a model with other outputs, for calls that request inner tensors."""
 
 from __future__ import annotations
 
@@ -16,72 +16,87 @@ from sardonyx.errors import SardonyxError
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.editing.draft import Draft
 
-_KEPT = 4
-"""Variants of a model; weights that they have in common are once in memory."""
+_CAPACITY = 4
+"""Variants per model; their common weights are in memory once."""
 
 
-Make = Callable[[Sequence[str]], NativeModel | None]
-"""Compiles the variant with these outputs; None where there is no compiled code for it."""
+Compile = Callable[[Sequence[str]], NativeModel | None]
+"""Compiles the model with these outputs; None if the model with these outputs cannot be compiled."""
 
 
-class Variants:
-    """The variants of a model that calls have asked for.
+class OutputVariants:
+    """The variants of a model that calls have requested, least recently used first.
 
     Args:
-        at_once: Whether the first call for a variant waits until it is made.
+        output_names: The outputs of the model itself: calls for no others need no variant.
+        compile: Compiles a variant.
+        wait: If True, the first call that requests a variant waits for its compilation.
     """
 
-    def __init__(self, *, at_once: bool) -> None:
-        self._at_once = at_once
-        self._made: OrderedDict[tuple[str, ...], NativeModel | None] = OrderedDict()
+    def __init__(self, output_names: Sequence[str], compile: Compile, *, wait: bool) -> None:
+        self._output_names = frozenset(output_names)
+        self._compile = compile
+        self._wait = wait
+        self._variants: OrderedDict[tuple[str, ...], NativeModel | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any], context: RunContext, make: Make) -> list[Any] | None:
-        """Run on compiled code; None where there is none for these outputs, or not yet.
+    def accepts(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
+        """Return True if a call requests other tensors than the outputs of the model."""
+        return bool(output_names) and not self._output_names.issuperset(output_names or ())
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext
+    ) -> list[Any] | None:
+        """Run on compiled code; None if these outputs have no compiled code, or not yet.
 
         Args:
-            names: The outputs.
+            output_names: Names of tensors of the main graph.
             feeds: All inputs.
             context: The limits of this run.
-            make: Makes a variant, where it is the first call for one.
 
         Raises:
-            Fault: Compiled code found something that it does not compute.
+            Fault: Compiled code has no result for the data.
         """
+        names = output_names or ()
         key = tuple(dict.fromkeys(names))
         with self._lock:
-            begun = key in self._made
-            variant = self._made.get(key)
-            self._made[key] = variant
-            self._made.move_to_end(key)
-            while len(self._made) > _KEPT:
-                self._made.popitem(last=False)
-        if not begun:
-            if self._at_once:
-                self._make(key, make)
+            is_requested = key in self._variants
+            variant = self._variants.get(key)
+            self._variants[key] = variant
+            self._variants.move_to_end(key)
+            while len(self._variants) > _CAPACITY:
+                self._variants.popitem(last=False)
+        if not is_requested:
+            if self._wait:
+                self._add(key)
             else:
-                background_threads.start("sardonyx-compile", self._make, key, make)
-            variant = self._made.get(key)
-        if variant is None or not variant.takes(None, feeds):
+                background_threads.start("sardonyx-compile", self._add, key)
+            variant = self._variants.get(key)
+        if variant is None or not variant.accepts(None, feeds):
             return None
-        found = dict(zip(key, variant.run(None, feeds, context), strict=True))
-        return [found[name] for name in names]
+        results = dict(zip(key, variant.run(None, feeds, context), strict=True))
+        return [results[name] for name in names]
 
     def programs(self) -> list[tuple[str, Program, int]]:
-        """What those compute that are compiled, see :data:`.memory.Programs`."""
+        """Return the programs of all compiled variants; see :data:`.memory.Programs`."""
         with self._lock:
-            made = [(names, variant) for names, variant in self._made.items() if variant is not None]
-        return [(f"with {', '.join(names)} as outputs", variant.program, 0) for names, variant in made]
+            compiled = [(names, variant) for names, variant in self._variants.items() if variant is not None]
+        return [(f"with {', '.join(names)} as outputs", variant.program, 0) for names, variant in compiled]
 
-    def _make(self, names: tuple[str, ...], make: Make) -> None:
-        variant = make(names)
+    def release(self) -> None:
+        """Forget all variants; later calls compile them again."""
         with self._lock:
-            if names in self._made:
-                self._made[names] = variant
+            self._variants.clear()
+
+    def _add(self, names: tuple[str, ...]) -> None:
+        variant = self._compile(names)
+        with self._lock:
+            if names in self._variants:
+                self._variants[names] = variant
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model | None:
-    """The model with these tensors as its outputs; None where it has no such tensors."""
+    """Return a copy of a model whose outputs are these tensors; None if the main graph lacks one of them."""
     draft = Draft(model)
     outputs = {str(value.name) for value in draft.model.graph.outputs}
     try:

@@ -46,7 +46,7 @@ class _Question:
     answers: dict[_Answer, _Question | NativeModel | None] = field(default_factory=dict)
 
 
-class Specialized:
+class SpecializedModel:
     """What a model is compiled to, by what must be known of a call.
 
     Args:
@@ -65,8 +65,8 @@ class Specialized:
         self._latest: NativeModel | None = None
         self._first = self._question(undecided.question, ())
 
-    def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
-        """Whether a call asks for no more than the programs give."""
+    def accepts(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
+        """Return True if a call feeds all inputs, and requests outputs of the model alone."""
         if output_names is not None and not set(output_names) <= set(self._outputs):
             return False
         return len(feeds) == len(self._inputs) and all(name in feeds for name in self._inputs)
@@ -78,7 +78,7 @@ class Specialized:
 
         Args:
             output_names: What is asked for; None for all outputs.
-            feeds: All inputs, see :meth:`takes`.
+            feeds: All inputs, see :meth:`accepts`.
             context: The limits of this run.
 
         Raises:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sardonyx.base import background_threads
 from sardonyx.errors import SardonyxError
-from sardonyx.runtime.live.live_model import Live
+from sardonyx.runtime.live.live_model import LiveModel
 
 _SECONDS = 0.25
 """How often the file is looked at; it is loaded when it is the same twice in a row."""
@@ -17,7 +17,7 @@ _SECONDS = 0.25
 _log = logging.getLogger("sardonyx")
 
 
-def watch(live: Live, path: str | os.PathLike[str]) -> None:
+def watch(live: LiveModel, path: str | os.PathLike[str]) -> None:
     """Reload a file whenever it is another, as long as the live model is used.
 
     A file that cannot be loaded is refused, with a warning in the log, and the model goes on as it was.
@@ -30,7 +30,7 @@ def watch(live: Live, path: str | os.PathLike[str]) -> None:
     background_threads.start("sardonyx-watch", _watch, weakref.ref(live), path, known)
 
 
-def _watch(live: weakref.ref[Live], path: str | os.PathLike[str], loaded: tuple[int, ...] | None) -> None:
+def _watch(live: weakref.ref[LiveModel], path: str | os.PathLike[str], loaded: tuple[int, ...] | None) -> None:
     before = loaded
     while live() is not None:
         background_threads.pause(_SECONDS)
@@ -41,7 +41,7 @@ def _watch(live: weakref.ref[Live], path: str | os.PathLike[str], loaded: tuple[
         before = state
 
 
-def _reload(live: weakref.ref[Live], path: str | os.PathLike[str]) -> None:
+def _reload(live: weakref.ref[LiveModel], path: str | os.PathLike[str]) -> None:
     found = live()
     if found is None:
         return

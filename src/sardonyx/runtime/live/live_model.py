@@ -1,15 +1,17 @@
-"""A live model: the version that answers, and how another takes its place."""
+"""Live models: the version that answers calls, and its replacement by edits."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Literal
 
 import onnx_ir as ir
 
+from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.thread_priority import behind_calls
 from sardonyx.errors import EditError, UnsupportedError
@@ -17,40 +19,45 @@ from sardonyx.model import Loadable
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.compiled.memory_usage import give_back
 from sardonyx.runtime.editing.draft import Draft
+from sardonyx.runtime.editing.fingerprint import Structure
 from sardonyx.runtime.editing.history import Commit, History
-from sardonyx.runtime.live.compiled_model_cache import Known
-from sardonyx.runtime.live.model_version import Version
-from sardonyx.runtime.live.recompiler import Recompiler
+from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.options import SessionOptions
 
-When = Literal["wait", "background"]
-"""When an edited model is compiled: before it answers, or while numpy answers."""
+EditCompile = Literal["wait", "background"]
+"""When an edited model is compiled: before it answers calls, or while the interpreter answers them."""
+
+_CAPACITY = 8
+"""Compiled models of earlier versions; their common weights are in memory once."""
+
+_PAUSE_SECONDS = 0.05
+"""Time to wait for the next edit, so that only the last edit of a series is compiled."""
 
 
-class Live:
-    """Versions of a model, one after another.
+class LiveModel:
+    """The current version of a session's model, replaced as a whole by edits.
 
     Args:
-        given: The model.
-        options: What is asked of the session.
+        loadable: The model.
+        options: The options of the session.
 
     Attributes:
-        version: The one that answers calls that begin now.
-        options: What is asked of the session.
-        history: What was done.
+        version: The version that answers calls that begin now.
+        options: The options of the session.
+        history: The committed edits.
     """
 
-    def __init__(self, given: Loadable, options: SessionOptions) -> None:
-        self.version = Version(given, options)
+    def __init__(self, loadable: Loadable, options: SessionOptions) -> None:
+        self.version = ModelVersion(loadable, options)
         self.options = options
         self.history = History()
         self._editing = threading.Lock()
         self._editor: int | None = None
-        self._known = Known()
+        self._compiled = CompiledModelCache()
         self._recompiler = Recompiler()
 
     def begin(self) -> None:
-        """Wait until no other thread edits, and keep others from it.
+        """Wait until no other thread edits, and exclude edits of other threads.
 
         Raises:
             EditError: This thread edits already.
@@ -61,102 +68,104 @@ class Live:
         self._editor = threading.get_ident()
 
     def end(self) -> None:
-        """Let others edit."""
+        """Let other threads edit."""
         self._editor = None
         self._editing.release()
 
-    def commit(self, draft: Draft, compile: When | None = None) -> None:
-        """Check a draft and let it answer from now on; the caller edits.
+    def commit(self, draft: Draft, compile: EditCompile | None = None) -> None:
+        """Validate a draft and let the draft answer from now on; the caller has begun an edit.
 
         Args:
-            draft: What is to answer.
-            compile: When to compile it; None: see :meth:`Session.edit`.
+            draft: The edited model.
+            compile: When to compile the model; None: see :meth:`.Session.edit`.
 
         Raises:
-            SardonyxError: It cannot be run; all is as it was.
+            SardonyxError: The draft cannot be run; the live model is unchanged.
         """
         if not draft.said:
             return
         before = self.version
 
-        def settled() -> Version:
+        def validated() -> ModelVersion:
             draft.settle()
-            return self._made(draft.model, compile, None if draft.structural else before.native)
+            return self._version_of(draft.model, compile, None if draft.structural else before.native)
 
         with collector_paused():
-            self._answer(settled)
+            self._replace(validated)
             self.history.add(before.model, draft.model, tuple(draft.said))
 
-    def reload(self, given: Loadable) -> None:
-        """Let another model answer; the one before does until it is ready.
+    def reload(self, loadable: Loadable) -> None:
+        """Replace the model by another; the current version answers until the other is ready.
 
         Raises:
-            SardonyxError: It cannot be loaded or run; all is as it was.
+            SardonyxError: The other model cannot be loaded or run; the live model is unchanged.
         """
         self.begin()
         try:
             when = "wait" if self.options.compiles else self.options.compile
             options = dataclasses.replace(self.options, compile=when)
-            version = behind_calls(lambda: Version(given, options))
+            version = behind_calls(lambda: ModelVersion(loadable, options))
             before, self.version = self.version, version
-            name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else type(given).__name__
+            name = os.fspath(loadable) if isinstance(loadable, (str, os.PathLike)) else type(loadable).__name__
             self.history.add(_model_of(before), _model_of(version), (f"reload {name}",))
         finally:
             self.end()
 
     def undo(self) -> Commit:
-        """Take the latest edit back.
+        """Undo the latest edit.
 
         Raises:
-            EditError: There is none that can be undone.
+            EditError: No edit can be undone.
         """
         self.begin()
         try:
             model = self.history.before()
-            self._answer(lambda: self._made(model))
+            self._replace(lambda: self._version_of(model))
             return self.history.forget()
         finally:
             self.end()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until compiling is over; whether compiled code answers from now on."""
+        """Wait until compiling is over; return True if compiled code answers from now on."""
         while True:
             version = self.version
-            found = version.wait(timeout)
+            is_native = version.wait(timeout)
             if version is self.version or timeout is not None:
-                return found
+                return is_native
 
     def shrink(self) -> None:
-        """Let go of memory that no call uses, and of compiled models before."""
-        self._known = Known()
+        """Free memory that no call uses, and the compiled models of earlier versions."""
+        self._compiled = CompiledModelCache()
         self.version.shrink()
         give_back()
 
-    def _made(self, model: ir.Model, compile: When | None = None, like: NativeModel | None = None) -> Version:
-        """A version of a model that was checked.
+    def _version_of(
+        self, model: ir.Model, compile: EditCompile | None = None, like: NativeModel | None = None
+    ) -> ModelVersion:
+        """Return a version of a validated model.
 
         Args:
             model: The model.
-            compile: When to compile it, where that takes long.
-            like: The same with other weights, compiled.
+            compile: When to compile the model, if compiling takes long.
+            like: The compiled model of the same graph with other weights.
         """
-        version = Version.edited(model, self.options)
+        version = ModelVersion.edited(model, self.options)
         if self.options.compiles:
-            if not self._known.compile(version) and (like is not None or self._waits(compile)):
+            if not self._compiled.compile(version) and (like is not None or self._waits(compile)):
                 version.compile(like)
-            version.require_what_is_strict()
+            version.require_strict_placement()
         return version
 
-    def _answer(self, make: Callable[[], Version]) -> None:
-        """Let a version answer that an edit makes."""
+    def _replace(self, make: Callable[[], ModelVersion]) -> None:
+        """Let the version of an edit answer from now on."""
         if self.options.compiles:
-            self._known.add(self.version)
+            self._compiled.add(self.version)
         self.version = version = behind_calls(make)
         if not version.compiled:
-            self._recompiler.compile_soon(lambda: self.version)
+            self._recompiler.start(lambda: self.version)
 
-    def _waits(self, compile: When | None) -> bool:
-        """Whether a model is compiled before it answers: nothing else keeps calls as fast as they are."""
+    def _waits(self, compile: EditCompile | None) -> bool:
+        """Return True if a model is compiled before it answers, so that calls never become slower."""
         if self.options.strict:
             return True
         if compile is not None:
@@ -164,8 +173,75 @@ class Live:
         return self.options.compile == "wait" or self.version.native is not None
 
 
-def _model_of(version: Version) -> ir.Model | None:
+class CompiledModelCache:
+    """The compiled models of earlier versions, by the structure of the model, least recently used first.
+
+    An edit that restores an earlier structure reuses its code; other weights are put into this code.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: OrderedDict[Hashable, tuple[Structure, NativeModel]] = OrderedDict()
+
+    def add(self, version: ModelVersion) -> None:
+        """Remember the compiled model of a version, if there is one."""
+        native, structure = version.native, version.structure
+        if native is not None and structure is not None:
+            self._compiled[structure.form] = structure, native
+            self._compiled.move_to_end(structure.form)
+            while len(self._compiled) > _CAPACITY:
+                self._compiled.popitem(last=False)
+
+    def compile(self, version: ModelVersion) -> bool:
+        """Compile a version by the code of an equal structure; return False if no such code is cached."""
+        structure = version.structure
+        entry = None if structure is None else self._compiled.get(structure.form)
+        if structure is None or entry is None:
+            return False
+        cached, native = entry
+        if structure.same_weights(cached):
+            version.adopt(native)
+        else:
+            version.compile(native)
+        return True
+
+
+class Recompiler:
+    """One thread that compiles edited versions while the interpreter answers, skipping replaced versions.
+
+    The recompiler refers to the live model only while the thread runs, so that a dropped session is freed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self, current: Callable[[], ModelVersion]) -> None:
+        """Compile the current version, now or after the version that is being compiled.
+
+        Args:
+            current: Returns the current version; the same function at every call.
+        """
+        with self._lock:
+            if self._thread is None:
+                self._thread = background_threads.start("sardonyx-compile", self._compile, current)
+
+    def _compile(self, current: Callable[[], ModelVersion]) -> None:
+        while True:
+            version = current()
+            background_threads.pause(_PAUSE_SECONDS)
+            if version is not current():
+                continue
+            if not version.compiled:
+                version.compile_quietly()
+                continue
+            with self._lock:
+                if version is current():
+                    self._thread = None
+                    return
+
+
+def _model_of(version: ModelVersion) -> ir.Model | None:
     try:
         return version.model
-    except UnsupportedError:  # A compiled file has none.
+    except UnsupportedError:  # A compiled file holds no model.
         return None

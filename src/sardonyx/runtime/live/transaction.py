@@ -10,7 +10,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_args
 
 from sardonyx.errors import EditError, OptionError
 from sardonyx.runtime.editing.draft import Draft
-from sardonyx.runtime.live.live_model import Live, When
+from sardonyx.runtime.live.live_model import EditCompile, LiveModel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,15 +24,15 @@ class Edit(Draft):
 
     Args:
         live: The model, whose edits wait for each other.
-        compile: When what was made is compiled; see :meth:`Session.edit`.
+        compile: When to compile the edited model; see :meth:`Session.edit`.
 
     Raises:
         OptionError: There is no such time.
     """
 
-    def __init__(self, live: Live, compile: When | None = None) -> None:
-        if compile is not None and compile not in get_args(When):
-            remedy = f"There are: {', '.join(get_args(When))}."
+    def __init__(self, live: LiveModel, compile: EditCompile | None = None) -> None:
+        if compile is not None and compile not in get_args(EditCompile):
+            remedy = f"There are: {', '.join(get_args(EditCompile))}."
             raise OptionError(f"an edit cannot compile {compile!r}.", where="compile", remedy=remedy)
         self._live = live
         self._compile = compile

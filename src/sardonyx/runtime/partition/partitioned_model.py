@@ -31,7 +31,7 @@ _REMEMBERED = 1000
 """Sets of sizes of inputs that were found right."""
 
 
-class Partitioned:
+class PartitionedModel:
     """A model cut into parts, each compiled by its provider.
 
     Args:
@@ -83,8 +83,8 @@ class Partitioned:
             part.last = sorted(here - needed)
             needed |= here
 
-    def takes(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
-        """Whether a call asks for no more than the parts give: other values are the interpreter's."""
+    def accepts(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
+        """Return True if a call feeds all inputs, and requests outputs of the model alone."""
         if output_names is not None and not set(output_names) <= set(self._outputs):
             return False
         return feeds.keys() == self._types.keys()
@@ -94,7 +94,7 @@ class Partitioned:
 
         Args:
             output_names: What is asked for; None for all outputs.
-            feeds: All inputs, see :meth:`takes`.
+            feeds: All inputs, see :meth:`accepts`.
             context: The limits of this run.
 
         Raises:

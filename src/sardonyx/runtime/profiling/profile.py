@@ -25,7 +25,7 @@ from sardonyx.errors import EvaluationError, OptionError, SardonyxError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import measure
 from sardonyx.runtime.compiled.native_provider import NativeRunner
-from sardonyx.runtime.live.model_version import Version
+from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.partition.partition import Part
 from sardonyx.runtime.profiling.provenance import with_absorbed
 from sardonyx.runtime.value_info import ValueInfo
@@ -162,7 +162,7 @@ class Profile:
         }  # fmt: skip
 
 
-def profile(version: Version, run: Callable[[], object], feeds: Mapping[str, Any], runs: int) -> Profile:
+def profile(version: ModelVersion, run: Callable[[], object], feeds: Mapping[str, Any], runs: int) -> Profile:
     """Run a model again and again, with a clock and without in turns.
 
     Args:
@@ -225,7 +225,7 @@ class Nodes:
         version: The model; nodes are told as long as it stays.
     """
 
-    def __init__(self, version: Version) -> None:
+    def __init__(self, version: ModelVersion) -> None:
         self.version = version
         self._programs = _programs(version)
         self._mains: dict[int, str] | None = None
@@ -254,7 +254,7 @@ class Nodes:
         return {id(launch): note.main for (launch, _), note in zip(listed, notes, strict=True)}
 
 
-def recorded(version: Version, feeds: Mapping[str, Any], *, threads: bool = False) -> Recorder:
+def recorded(version: ModelVersion, feeds: Mapping[str, Any], *, threads: bool = False) -> Recorder:
     """Run once with a clock; raises as a run does.
 
     Args:
@@ -267,7 +267,7 @@ def recorded(version: Version, feeds: Mapping[str, Any], *, threads: bool = Fals
     return recorder
 
 
-def _programs(version: Version) -> list[tuple[Program, int, int]]:
+def _programs(version: ModelVersion) -> list[tuple[Program, int, int]]:
     """The programs that a run plays, with what they were made of: of which part, and how deep in the record."""
     if version.partitioned is not None:
         return [
@@ -312,7 +312,7 @@ class _Times:
         return [node for (_, at), node in self._nodes.items() if at == depth]
 
 
-def _node_note(node: ir.Node, version: Version) -> InterpretedNote:
+def _node_note(node: ir.Node, version: ModelVersion) -> InterpretedNote:
     output = next((str(output.name) for output in node.outputs if output.name), "")
     return InterpretedNote(node.op_type, output, version.not_compiled)
 

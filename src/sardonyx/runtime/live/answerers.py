@@ -1,0 +1,139 @@
+"""Answerers: the ways in which a model version computes a call, tried in one fixed order.
+
+A call goes to the first answerer that accepts the requested outputs and the feeds. An answerer may still decline: by
+None, if its code is not compiled yet, or by a fault, if compiled code has no result for the data. The next answerer
+then computes the call. The last answerer accepts every call and raises the error that describes invalid feeds or data.
+
+The shortest path of a call does not come here: :meth:`sardonyx.runtime.session.Session.run` calls the generated
+function of compiled code directly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from sardonyx.compiler.call.call_context import Fault
+from sardonyx.core.eval.run_context import RunContext
+from sardonyx.ops.reference import ReferenceModel
+from sardonyx.runtime.compiled.compiled_model import NativeModel
+from sardonyx.runtime.compiled.output_variants import OutputVariants
+from sardonyx.runtime.compiled.program_cache import ModelSource
+from sardonyx.runtime.compiled.value_specialization import SpecializedModel
+from sardonyx.runtime.partition.partitioned_model import PartitionedModel
+
+Names = Sequence[str] | None
+"""Names of the requested outputs; None for all outputs of the model."""
+
+Feeds = Mapping[str, Any]
+
+
+class Answerer(NamedTuple):
+    """One way to compute a call.
+
+    The callables are methods of the engines themselves, so that an answerer adds no Python frame to a call.
+
+    Attributes:
+        name: The name of the engine.
+        accepts: Returns True if the engine can compute these outputs from these feeds.
+        answer: Computes the call; None if the engine cannot compute it yet.
+    """
+
+    name: str
+    accepts: Callable[[Names, Feeds], bool]
+    answer: Callable[[Names, Feeds, RunContext], list[Any] | None]
+
+
+class Interpreter:
+    """The numpy interpreter of a model, prepared when it is first needed.
+
+    Args:
+        source: The model.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._prepared: ReferenceModel | None = None
+
+    def prepare(self) -> ReferenceModel:
+        """Return the model ready to be interpreted.
+
+        Raises:
+            UnsupportedError: An operator has no definition.
+            InvalidModelError: The model violates the standard.
+        """
+        with self._lock:
+            if self._prepared is None:
+                self._prepared = ReferenceModel(self._source.model)
+            return self._prepared
+
+    def release(self) -> None:
+        """Free the prepared model."""
+        self._prepared = None
+
+    def answer(self, output_names: Names, feeds: Feeds, context: RunContext) -> list[Any]:
+        """Interpret one call; see :meth:`.ReferenceModel.run`."""
+        return self.prepare().run(output_names, feeds, context)
+
+
+def ordered(
+    *,
+    partitioned: PartitionedModel | None = None,
+    native: NativeModel | None = None,
+    specialized: SpecializedModel | None = None,
+    variants: OutputVariants | None = None,
+    interpreter: Interpreter | None = None,
+) -> tuple[Answerer, ...]:
+    """Return the answerers of a model version, in the order in which a call tries them.
+
+    Args:
+        partitioned: The model shared by several providers.
+        native: The compiled model.
+        specialized: The programs of a model that is compiled for particular input values.
+        variants: The compiled model with other outputs, for calls that request inner tensors.
+        interpreter: The interpreter; None for a compiled file, which holds no model.
+    """
+    answerers = []
+    if partitioned is not None:
+        answerers.append(Answerer("partition", partitioned.accepts, partitioned.run))
+    if native is not None:
+        answerers.append(Answerer("native", native.accepts, native.run))
+    if specialized is not None:
+        answerers.append(Answerer("specialization", specialized.accepts, specialized.run))
+    if variants is not None:
+        answerers.append(Answerer("output variant", variants.accepts, variants.run))
+    if interpreter is not None:
+        answerers.append(Answerer("interpreter", _accept, interpreter.answer))
+    elif native is not None:
+        answerers.append(Answerer("refusal", _accept, _refusal_of(native)))
+    return tuple(answerers)
+
+
+def answer(answerers: Sequence[Answerer], output_names: Names, feeds: Feeds, context: RunContext) -> list[Any]:
+    """Compute one call with the first answerer that can.
+
+    Raises:
+        SardonyxError: The error of the answerer that computes the call; see :meth:`.Session.run`.
+    """
+    for answerer in answerers:
+        if answerer.accepts(output_names, feeds):
+            try:
+                results = answerer.answer(output_names, feeds, context)
+            except Fault:  # A later answerer computes the call, or says what is wrong with the data.
+                continue
+            if results is not None:
+                return results
+    raise AssertionError("internal: the last answerer must compute or refuse every call.")
+
+
+def _accept(output_names: Names, feeds: Feeds) -> bool:
+    return True
+
+
+def _refusal_of(native: NativeModel) -> Callable[[Names, Feeds, RunContext], NoReturn]:
+    def refuse(output_names: Names, feeds: Feeds, context: RunContext) -> NoReturn:
+        raise native.explain_refusal(output_names, feeds)
+
+    return refuse
