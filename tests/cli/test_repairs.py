@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.model.check import CODES, Finding, check
 from tests.cli.conftest import Run
-from tests.model.check.test_every_code import EXAMPLES
+from tests.model.check.samples import EXAMPLES
 
 REPAIRED = (
     "batch-baked",

@@ -1,4 +1,4 @@
-"""Public test material, and a model that holds everything the format can."""
+"""Public test models, and a model with every field of the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models made for these tests, as messages."""
+"""Models for these tests, as messages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from onnx import TensorProto, helper, numpy_helper
 FLOAT = TensorProto.FLOAT
 
 
-def serialized(proto: onnx.ModelProto) -> bytes:
-    """What two messages are compared by: NaN equals NaN, and absent is not empty."""
+def serialize(proto: onnx.ModelProto) -> bytes:
+    """Serialize a message for comparison: NaN equals NaN, and absent differs from empty."""
     content: bytes = proto.SerializeToString(deterministic=True)
     return content
 
 
 def small(weights: int = 3000) -> onnx.ModelProto:
-    """``y = x + w`` with ``w`` large enough to stay in the file."""
+    """Return ``y = x + w`` with ``w`` large enough to stay in the file."""
     w = np.arange(weights, dtype=np.float32)
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["y"], name="add")],
@@ -43,7 +43,7 @@ def sparse(name: str, elements: int = 2) -> onnx.SparseTensorProto:
 
 
 def _body(name: str, output: str) -> onnx.GraphProto:
-    """A body that uses the outer value ``x`` and a weight of its own."""
+    """Return a body that reads the outer value ``x`` and a weight of its own."""
     weight = numpy_helper.from_array(np.full((5000,), 2, dtype=np.float32), f"{name}_w")
     node = helper.make_node("Mul", ["x", f"{name}_w"], [output])
     body = helper.make_graph([node], name, [], [helper.make_tensor_value_info(output, FLOAT, None)], [weight])
@@ -52,7 +52,7 @@ def _body(name: str, output: str) -> onnx.GraphProto:
 
 
 def everything() -> onnx.ModelProto:
-    """A model with all that the format can hold; not one that means anything."""
+    """Return a meaningless model with every field of the format."""
     x = helper.make_tensor_value_info("x", FLOAT, ["batch", 5000])
     x.type.denotation = "TENSOR"
     x.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"

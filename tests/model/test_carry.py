@@ -1,4 +1,4 @@
-"""What is carried beside the graph follows edits of the graph."""
+"""Records of unrepresentable fields follow edits of the graph."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from sardonyx.model import MapType, OpaqueType, SparseTensor, from_proto, to_proto
-from tests.model.samples import serialized
+from tests.model.samples import serialize
 
 
 def infos(proto: onnx.ModelProto) -> list[str]:
     return [info.name for info in proto.graph.value_info]
 
 
-def test_types_that_onnx_ir_lacks_stand_in_the_graph(everything: onnx.ModelProto) -> None:
+def test_types_missing_in_onnx_ir_are_part_of_the_graph(everything: onnx.ModelProto) -> None:
     graph = from_proto(everything).graph
     maps = graph.node("zip").outputs[0].type
     assert isinstance(maps, ir.SequenceType)
@@ -24,7 +24,7 @@ def test_types_that_onnx_ir_lacks_stand_in_the_graph(everything: onnx.ModelProto
     assert graph.opset_imports[""] == 21
 
 
-def test_a_renamed_value_keeps_its_place_and_form(everything: onnx.ModelProto) -> None:
+def test_a_renamed_value_keeps_its_index_and_form(everything: onnx.ModelProto) -> None:
     before = infos(everything)
     model = from_proto(everything)
     values = {"sum": model.graph.node("add").outputs[0], "sparse_weight": model.graph.initializers["sparse_weight"]}
@@ -52,7 +52,7 @@ def test_a_removed_value_is_not_listed(everything: onnx.ModelProto) -> None:
     assert [annotation.tensor_name for annotation in proto.graph.quantization_annotation] == ["sum", "x", "gone"]
 
 
-def test_an_entry_of_no_value_gives_way_to_a_value_of_its_name(everything: onnx.ModelProto) -> None:
+def test_an_unmatched_entry_is_replaced_by_a_value_of_its_name(everything: onnx.ModelProto) -> None:
     model = from_proto(everything)
     name = "my.functions::Twice/inner"
     output = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]))
@@ -71,7 +71,7 @@ def test_a_changed_type_is_written_as_changed(everything: onnx.ModelProto) -> No
     assert {info.type.tensor_type.elem_type for info in described} == {TensorProto.FLOAT16}
 
 
-def test_newly_known_values_are_listed_after_those_of_the_file(everything: onnx.ModelProto) -> None:
+def test_new_types_are_listed_after_the_entries_of_the_file(everything: onnx.ModelProto) -> None:
     model = from_proto(everything)
     model.graph.append(ir.Node("", "Neg", [model.graph.inputs[0]], name="neg"))
     value = model.graph.node("neg").outputs[0]
@@ -83,7 +83,7 @@ def test_initializers_are_not_listed_unless_the_file_did(small: onnx.ModelProto)
     assert not to_proto(from_proto(small)).graph.value_info
 
 
-def test_new_nodes_follow_the_files_way_with_empty_fields(small: onnx.ModelProto) -> None:
+def test_new_nodes_follow_the_files_convention_for_empty_fields(small: onnx.ModelProto) -> None:
     small.graph.node[0].domain = ""
     model = from_proto(small)
     model.graph.append(ir.Node("", "Neg", [model.graph.outputs[0]], name="neg"))
@@ -105,7 +105,7 @@ def test_a_changed_opset_replaces_the_files_list(everything: onnx.ModelProto) ->
     assert proto.HasField("producer_name")
 
 
-def test_unknown_fields_stay_on_what_is_edited(small: onnx.ModelProto) -> None:
+def test_unknown_fields_survive_an_edit_of_their_node(small: onnx.ModelProto) -> None:
     unknown = bytes([0xF8, 0x3F, 0x05])
     small.graph.node[0].MergeFromString(unknown)
     model = from_proto(small)
@@ -115,7 +115,7 @@ def test_unknown_fields_stay_on_what_is_edited(small: onnx.ModelProto) -> None:
     assert node.SerializeToString().endswith(unknown)
 
 
-def test_functions_of_old_files_are_not_given_what_they_cannot_hold() -> None:
+def test_functions_before_ir_version_10_have_no_value_info() -> None:
     function = helper.make_function(
         "f", "F", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 15)]
     )
@@ -124,6 +124,6 @@ def test_functions_of_old_files_are_not_given_what_they_cannot_hold() -> None:
     model = from_proto(proto)
     value = model.functions["f", "F", ""].outputs[0]
     value.type = ir.TensorType(ir.DataType.FLOAT)
-    assert serialized(to_proto(model)) == serialized(proto)
+    assert serialize(to_proto(model)) == serialize(proto)
     model.ir_version = 10
     assert [info.name for info in to_proto(model).functions[0].value_info] == ["b"]

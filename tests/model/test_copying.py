@@ -1,4 +1,4 @@
-"""Copies of models: equal in all that a file holds, and apart from each other but for tensors."""
+"""Copies of models: equal when saved, and independent of each other except for shared tensors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def nested() -> ir.Model:
     return load(proto)
 
 
-def test_a_copy_is_written_as_the_model_is() -> None:
+def test_a_copy_is_written_like_the_model() -> None:
     model = nested()
     assert to_proto(copy_model(model)).SerializeToString(True) == to_proto(model).SerializeToString(True)
 
 
-def test_nothing_of_a_copy_but_tensors_and_plain_attributes_is_the_model_s() -> None:
+def test_a_copy_shares_only_tensors_and_plain_attributes() -> None:
     model = nested()
     twin = copy_model(model)
     for graph, own in zip([model.graph, *model.graph.subgraphs()], [twin.graph, *twin.graph.subgraphs()], strict=True):
@@ -52,7 +52,7 @@ def test_nothing_of_a_copy_but_tensors_and_plain_attributes_is_the_model_s() -> 
     assert to_proto(model).SerializeToString(True) == before
 
 
-def test_nodes_may_stand_in_any_order() -> None:
+def test_unsorted_graphs_are_copied() -> None:
     model = nested()
     last = model.graph[-1]
     model.graph.remove(last)
@@ -63,21 +63,21 @@ def test_nodes_may_stand_in_any_order() -> None:
     assert to_proto(twin).SerializeToString(True) == to_proto(model).SerializeToString(True)
 
 
-def test_what_was_noted_goes_along() -> None:
+def test_meta_is_copied() -> None:
     model = nested()
     model.meta["model"], model.graph.meta["graph"] = 1, 2
     model.graph[0].meta["node"], model.graph[0].outputs[0].meta["value"] = 3, 4
     twin = copy_model(model)
-    found = twin.meta, twin.graph.meta, twin.graph[0].meta, twin.graph[0].outputs[0].meta
+    metas = twin.meta, twin.graph.meta, twin.graph[0].meta, twin.graph[0].outputs[0].meta
     names = ("model", "graph", "node", "value")
-    assert [each[name] for each, name in zip(found, names, strict=True)] == [1, 2, 3, 4]
+    assert [meta[name] for meta, name in zip(metas, names, strict=True)] == [1, 2, 3, 4]
 
 
-def test_sharding_tells_of_the_copy_s_values() -> None:
+def test_sharding_refers_to_the_copied_values() -> None:
     model = nested()
     node = model.graph[0]
     spec = ir.ShardingSpec(value=node.outputs[0], device=(0,))
     node.device_configurations = (ir.NodeDeviceConfiguration(sharding_specs=(spec,)),)
-    (found,) = copy_model(model).graph[0].device_configurations
-    assert found.sharding_specs[0].value is not node.outputs[0]
-    assert found.sharding_specs[0].value.name == node.outputs[0].name  # type: ignore[union-attr]
+    (configuration,) = copy_model(model).graph[0].device_configurations
+    assert configuration.sharding_specs[0].value is not node.outputs[0]
+    assert configuration.sharding_specs[0].value.name == node.outputs[0].name  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Which data files a model may name."""
+"""Rules for the data files that a model may name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from sardonyx.errors import ExternalDataError
 from sardonyx.model import from_proto, load, save, to_proto
-from tests.model.samples import serialized, small
+from tests.model.samples import serialize, small
 
 CONTENT = np.arange(3000, dtype=np.float32).tobytes()
 
@@ -49,7 +49,7 @@ def load_from(folder: Path, content: bytes) -> ir.Model:
 @pytest.mark.parametrize("location", ["data", "sub/data", "./data", "sub/./data"])
 def test_files_in_the_folder_are_read(location: str, folder: Path) -> None:
     model = load_from(folder, referring(("location", location)))
-    assert serialized(to_proto(model)) == serialized(small())
+    assert serialize(to_proto(model)) == serialize(small())
 
 
 def test_offset_and_length_choose_the_span(folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_offset_and_length_choose_the_span(folder: Path) -> None:
     model = load_from(
         folder, referring(("location", "data"), ("offset", "100"), ("length", "12000"), ("checksum", "0"))
     )
-    assert serialized(to_proto(model)) == serialized(small())
+    assert serialize(to_proto(model)) == serialize(small())
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_offset_and_length_choose_the_span(folder: Path) -> None:
         "data/x",
     ],
 )
-def test_locations_outside_the_folder_or_of_no_file_are_refused(location: str, folder: Path) -> None:
+def test_locations_outside_the_folder_or_without_a_file_are_refused(location: str, folder: Path) -> None:
     with pytest.raises(ExternalDataError, match="'w'"):
         load_from(folder, referring(("location", location)))
 
 
-def test_an_absolute_path_into_the_folder_is_refused_too(folder: Path) -> None:
+def test_an_absolute_path_into_the_folder_is_refused(folder: Path) -> None:
     with pytest.raises(ExternalDataError, match="absolute"):
         load_from(folder, referring(("location", str(folder / "data"))))
 
@@ -114,13 +114,13 @@ def test_a_folder_that_links_out_is_refused(folder: Path) -> None:
         load_from(folder, referring(("location", "up/secret")))
 
 
-def test_links_within_the_folder_work(folder: Path) -> None:
+def test_links_within_the_folder_are_followed(folder: Path) -> None:
     (folder / "linked").symlink_to("sub/data")
-    assert serialized(to_proto(load_from(folder, referring(("location", "linked"))))) == serialized(small())
+    assert serialize(to_proto(load_from(folder, referring(("location", "linked"))))) == serialize(small())
 
 
 @pytest.mark.parametrize("inner", ["", "onnx"])
-def test_hub_caches_work(inner: str, tmp_path: Path) -> None:
+def test_links_of_hub_caches_are_followed(inner: str, tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0" / inner
     blobs.mkdir()
     snapshot.mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_hub_caches_work(inner: str, tmp_path: Path) -> None:
     (blobs / "b").write_bytes(CONTENT)
     (snapshot / "m.onnx").symlink_to(os.path.relpath(blobs / "a", snapshot))
     (snapshot / "m.onnx_data").symlink_to(os.path.relpath(blobs / "b", snapshot))
-    assert serialized(to_proto(load(snapshot / "m.onnx"))) == serialized(small())
+    assert serialize(to_proto(load(snapshot / "m.onnx"))) == serialize(small())
     (tmp_path / "secret").write_bytes(CONTENT)
     (snapshot / "m.onnx_data").unlink()
     (snapshot / "m.onnx_data").symlink_to(tmp_path / "secret")
@@ -139,21 +139,21 @@ def test_hub_caches_work(inner: str, tmp_path: Path) -> None:
 def test_a_link_to_a_model_elsewhere_finds_its_data_there(folder: Path, tmp_path: Path) -> None:
     (folder / "m.onnx").write_bytes(referring(("location", "data")))
     (tmp_path / "link.onnx").symlink_to(folder / "m.onnx")
-    assert serialized(to_proto(load(tmp_path / "link.onnx"))) == serialized(small())
+    assert serialize(to_proto(load(tmp_path / "link.onnx"))) == serialize(small())
 
 
 def test_the_model_file_may_have_several_names(folder: Path, tmp_path: Path) -> None:
     (folder / "m.onnx").write_bytes(referring(("location", "data")))
     os.link(folder / "m.onnx", folder / "n.onnx")
-    assert serialized(to_proto(load(folder / "n.onnx"))) == serialized(small())
+    assert serialize(to_proto(load(folder / "n.onnx"))) == serialize(small())
 
 
-def test_relative_paths_are_taken_from_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_resolved_when_loading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "m.onnx").write_bytes(referring(("location", "data")))
     monkeypatch.chdir(folder)
     model = load("m.onnx")
     monkeypatch.chdir("/")
-    assert serialized(to_proto(model)) == serialized(small())
+    assert serialize(to_proto(model)) == serialize(small())
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_spans_outside_the_file_or_the_shape_are_refused(entries: tuple[tuple[st
 
 
 @pytest.mark.parametrize("dims", [(-3000,), (2**62, 2**62), (3001,), (-50, -60)])
-def test_shapes_that_the_file_does_not_hold_are_refused(dims: tuple[int, ...], folder: Path) -> None:
+def test_shapes_larger_than_the_file_are_refused(dims: tuple[int, ...], folder: Path) -> None:
     with pytest.raises(Exception, match="'w'"):
         load_from(folder, referring(("location", "data"), dims=dims))
 

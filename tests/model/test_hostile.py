@@ -1,4 +1,4 @@
-"""Damaged and hostile files give an error that names the file; never a crash, and no memory for mere claims."""
+"""Damaged and hostile files raise an error that names the file, without a crash or large allocations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.model.samples import everything, small
 
 
 def assert_read_or_refused(content: bytes, path: Path) -> bool:
-    """Loads, reads and saves what may be loaded; returns whether it was."""
+    """Load, read and save loadable contents; return True if loaded."""
     path.write_bytes(content)
     try:
         model = load(path)
@@ -33,7 +33,7 @@ def assert_read_or_refused(content: bytes, path: Path) -> bool:
     try:
         expected = onnx.ModelProto.FromString(content)
     except DecodeError:
-        raise AssertionError("what protobuf refuses was read") from None
+        raise AssertionError("a model that protobuf refuses was loaded") from None
     assert to_proto(model).SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
     return True
 
@@ -81,7 +81,7 @@ def nested(depth: int) -> bytes:
     return b"\x08\x08" + length_field(7, graph)
 
 
-def test_deep_nesting_is_refused_as_protobuf_refuses_it(tmp_path: Path) -> None:
+def test_nesting_beyond_protobuf_limit_is_refused(tmp_path: Path) -> None:
     assert assert_read_or_refused(nested(32), tmp_path / "m.onnx")
     for depth in (34, 100, 5000):
         (tmp_path / "m.onnx").write_bytes(nested(depth))
@@ -132,7 +132,7 @@ def test_errors_in_attributes_name_the_node() -> None:
         load(model.SerializeToString())
 
 
-def test_claims_take_no_memory(tmp_path: Path) -> None:
+def test_declared_sizes_allocate_no_memory(tmp_path: Path) -> None:
     claims = tmp_path / "claims"
     claims.mkdir()
     for index, (dims, content) in enumerate([((2**40,), b""), ((2**31 - 1, 2**31 - 1), b""), ((2**40,), bytes(8000))]):

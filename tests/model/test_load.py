@@ -1,4 +1,4 @@
-"""Where models come from, and that their weights stay there."""
+"""Sources of models, and weights that stay at the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import ExternalDataError, InvalidModelError, ModelFileError
 from sardonyx.model import SparseTensor, from_proto, load, save, to_proto, wire
-from tests.model.samples import serialized, small, sparse
+from tests.model.samples import serialize, small, sparse
 
 
 def constant(model: ir.Model, name: str) -> ir.TensorProtocol:
@@ -31,11 +31,11 @@ def test_path_bytes_and_message_give_the_same_model(small: onnx.ModelProto, tmp_
     path.write_bytes(small.SerializeToString())
     for source in (path, str(path), path.read_bytes(), small):
         model = load(source)
-        assert serialized(to_proto(model)) == serialized(small)
+        assert serialize(to_proto(model)) == serialize(small)
         np.testing.assert_array_equal(constant(model, "w").numpy(), np.arange(3000, dtype=np.float32))
 
 
-def test_a_model_is_returned_as_it_is(small: onnx.ModelProto) -> None:
+def test_a_model_is_returned_unchanged(small: onnx.ModelProto) -> None:
     model = from_proto(small)
     assert load(model) is model
 
@@ -53,14 +53,14 @@ def test_large_weights_are_external_tensors_on_the_model_file(small: onnx.ModelP
     assert weight.tobytes() == small.graph.initializer[0].raw_data
 
 
-def test_weights_of_bytes_are_views(small: onnx.ModelProto) -> None:
+def test_weights_in_bytes_are_views(small: onnx.ModelProto) -> None:
     array = constant(load(small.SerializeToString()), "w").numpy()
     assert not array.flags.owndata
     assert not array.flags.writeable
 
 
 @pytest.mark.parametrize("dtype", [d for d in ir.DataType if d not in (ir.DataType.STRING, ir.DataType.UNDEFINED)])
-def test_mapped_weights_of_every_type_read_like_onnx_reads_them(dtype: ir.DataType, tmp_path: Path) -> None:
+def test_mapped_weights_of_every_type_equal_those_read_by_onnx(dtype: ir.DataType, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     content = generator.integers(0, 64, -(-20001 * dtype.bitwidth // 8), dtype=np.uint8)
     if dtype in (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT4E2M1):
@@ -81,7 +81,7 @@ def test_mapped_weights_of_every_type_read_like_onnx_reads_them(dtype: ir.DataTy
         assert array.tobytes() == expected.tobytes()
 
 
-def test_weights_in_float_data_are_mapped_too(tmp_path: Path) -> None:
+def test_weights_in_float_data_are_mapped(tmp_path: Path) -> None:
     values = np.arange(3000, dtype=np.float32)
     model = small()
     model.graph.initializer[0].CopyFrom(onnx.TensorProto(name="w", dims=[3000], data_type=1, float_data=values))
@@ -116,7 +116,7 @@ def test_sparse_indices_outside_the_shape_are_refused_when_read() -> None:
         constant(from_proto(model), "s").numpy()
 
 
-def test_a_hidden_dense_tensor_of_terabytes_is_refused() -> None:
+def test_a_sparse_tensor_of_terabytes_when_dense_is_refused() -> None:
     model = small()
     model.graph.sparse_initializer.append(sparse("s", 3))
     model.graph.sparse_initializer[0].dims[:] = [2**40]
@@ -132,27 +132,27 @@ def test_a_weight_without_contents_is_refused_when_read() -> None:
         weight.numpy()
 
 
-def test_renaming_a_shared_tensor_leaves_the_callers_message_alone(small: onnx.ModelProto) -> None:
-    before = serialized(small)
+def test_renaming_a_shared_tensor_does_not_change_the_callers_message(small: onnx.ModelProto) -> None:
+    before = serialize(small)
     model = from_proto(small)
     model.graph.initializers["w"].name = "renamed"
     assert to_proto(model).graph.initializer[0].name == "renamed"
-    assert serialized(small) == before
+    assert serialize(small) == before
 
 
-def test_text_forms_are_found_by_content_and_suffix(small: onnx.ModelProto, tmp_path: Path) -> None:
+def test_text_forms_are_detected_by_content_and_suffix(small: onnx.ModelProto, tmp_path: Path) -> None:
     for name in ("m.onnxtxt", "m.textproto", "m.prototxt"):
         save(from_proto(small), tmp_path / name)
-        assert serialized(to_proto(load(tmp_path / name))) == serialized(small)
-        assert serialized(to_proto(load((tmp_path / name).read_bytes()))) == serialized(small)
+        assert serialize(to_proto(load(tmp_path / name))) == serialize(small)
+        assert serialize(to_proto(load((tmp_path / name).read_bytes()))) == serialize(small)
     (tmp_path / "m.onnxtxt").rename(tmp_path / "other.prototxt")
-    assert serialized(to_proto(load(tmp_path / "other.prototxt"))) == serialized(small)
+    assert serialize(to_proto(load(tmp_path / "other.prototxt"))) == serialize(small)
 
 
 @pytest.mark.parametrize(
     "make", [lambda path: None, lambda path: path.mkdir(), lambda path: os.mkfifo(path), lambda path: path.touch()]
 )
-def test_what_is_no_file_is_refused_by_name(make: object, tmp_path: Path) -> None:
+def test_paths_without_a_file_are_refused_by_name(make: object, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     make(path)  # type: ignore[operator]
     with pytest.raises(ModelFileError, match=r"m\.onnx"):
@@ -170,7 +170,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             load(tmp_path / "m.onnx")
 
 
-def test_names_given_twice_are_refused(small: onnx.ModelProto) -> None:
+def test_duplicate_names_are_refused(small: onnx.ModelProto) -> None:
     small.graph.initializer.add().CopyFrom(small.graph.initializer[0])
     with pytest.raises(InvalidModelError, match="'w'"):
         from_proto(small)
@@ -180,7 +180,7 @@ def test_names_given_twice_are_refused(small: onnx.ModelProto) -> None:
         from_proto(small)
 
 
-def test_a_file_changed_in_place_is_noticed(small: onnx.ModelProto, tmp_path: Path) -> None:
+def test_a_change_of_the_file_in_place_is_detected(small: onnx.ModelProto, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(small.SerializeToString())
     model = load(path)
@@ -195,7 +195,7 @@ def test_data_of_a_model_without_a_folder_stays_a_reference(small: onnx.ModelPro
     save(from_proto(small), tmp_path / "m.onnx", external_data=True)
     proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     model = from_proto(proto)
-    assert serialized(to_proto(model)) == serialized(proto)
+    assert serialize(to_proto(model)) == serialize(proto)
     weight = constant(model, "w")
     with pytest.raises(ExternalDataError, match="Load the model by its path"):
         weight.numpy()
@@ -204,10 +204,10 @@ def test_data_of_a_model_without_a_folder_stays_a_reference(small: onnx.ModelPro
     weight.base_dir = tmp_path  # type: ignore[attr-defined]
     np.testing.assert_array_equal(weight.numpy(), np.arange(3000, dtype=np.float32))
     save(model, tmp_path / "other.onnx")
-    assert serialized(onnx.load(tmp_path / "other.onnx")) == serialized(small)
+    assert serialize(onnx.load(tmp_path / "other.onnx")) == serialize(small)
 
 
-def test_the_memory_taken_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     length = 400 << 20
     model = small()
     model.graph.initializer[0].ClearField("raw_data")
@@ -215,9 +215,9 @@ def test_the_memory_taken_does_not_grow_with_the_file(tmp_path: Path) -> None:
     marker = b"-" * 32
     model.graph.initializer[0].raw_data = marker
     serialized = model.SerializeToString()
-    places = [(serialized.index(marker), len(marker), wire.Payload(0, length, wire.RAW_DATA))]
+    markers = [(serialized.index(marker), len(marker), wire.Payload(0, length, wire.RAW_DATA))]
     with (tmp_path / "m.onnx").open("wb") as file:
-        for piece in wire.insert_payloads(serialized, places):
+        for piece in wire.insert_payloads(serialized, markers):
             if isinstance(piece, wire.Payload):
                 file.seek(piece.length, os.SEEK_CUR)
             else:
@@ -233,17 +233,17 @@ def test_the_memory_taken_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "n.onnx").stat().st_size == (tmp_path / "m.onnx").stat().st_size
 
 
-def test_the_collector_goes_on_whatever_threads_load_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One asks whether it runs while another has stopped it, which starts it again before the first goes on."""
+def test_the_collector_stays_enabled_after_concurrent_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread queries the collector's state while another, which had disabled the collector, enables it again."""
     other, is_enabled = collector_paused(), gc.isenabled
 
-    def asked() -> bool:
-        found = is_enabled()
+    def query() -> bool:
+        enabled = is_enabled()
         other.__exit__(None, None, None)
-        return found
+        return enabled
 
     other.__enter__()
-    monkeypatch.setattr(gc, "isenabled", asked)
+    monkeypatch.setattr(gc, "isenabled", query)
     try:
         with collector_paused():
             pass

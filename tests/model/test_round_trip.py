@@ -1,4 +1,4 @@
-"""What is loaded and saved untouched is the same, field by field: absent, empty and unknown ones too."""
+"""An unchanged model is saved unchanged, field by field, including absent, empty and unknown fields."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 from onnx.backend.test import loader
 
 from sardonyx.model import from_proto, load, save, to_proto
-from tests.model.samples import serialized
+from tests.model.samples import serialize
 
 
 def assert_survives(content: bytes, scratch: Path) -> None:
     original = onnx.ModelProto.FromString(content)
-    expected = serialized(original)
+    expected = serialize(original)
     path = scratch / "in.onnx"
     path.write_bytes(content)
     model = load(path)
-    assert serialized(to_proto(model)) == expected
-    assert serialized(to_proto(load(content))) == expected
-    assert serialized(to_proto(from_proto(original))) == expected
-    assert serialized(original) == expected
+    assert serialize(to_proto(model)) == expected
+    assert serialize(to_proto(load(content))) == expected
+    assert serialize(to_proto(from_proto(original))) == expected
+    assert serialize(original) == expected
     save(model, scratch / "out.onnx")
-    assert serialized(onnx.load(scratch / "out.onnx")) == expected
+    assert serialize(onnx.load(scratch / "out.onnx")) == expected
 
 
 def test_everything(everything: onnx.ModelProto, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_everything(everything: onnx.ModelProto, tmp_path: Path) -> None:
 
 
 def test_everything_after_cloning(everything: onnx.ModelProto) -> None:
-    assert serialized(to_proto(load(everything.SerializeToString()).clone())) == serialized(everything)
+    assert serialize(to_proto(load(everything.SerializeToString()).clone())) == serialize(everything)
 
 
 def test_everything_through_external_data(everything: onnx.ModelProto, tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_everything_through_external_data(everything: onnx.ModelProto, tmp_path:
             getattr(tensor, field).extend(range(3000))
             tensor.ClearField("raw_data")
         if tensor.name == "weight":
-            # Where a tensor was external, it is not said to be "DEFAULT" any more.
+            # Loading external data drops an explicit "DEFAULT" location.
             tensor.data_location = onnx.TensorProto.DEFAULT
-    assert serialized(back) == serialized(everything)
+    assert serialize(back) == serialize(everything)
 
 
 def test_unknown_fields_survive(everything: onnx.ModelProto, tmp_path: Path) -> None:
@@ -98,19 +98,19 @@ def test_materialized_models(suites: Path, tmp_path: Path) -> None:
     assert len(names) == 26
     for name in names:
         subprocess.run([sys.executable, folder / "materialize.py", tmp_path, name], check=True, capture_output=True)
-        made = tmp_path / f"{name}.onnx"
-        expected = serialized(onnx.load(made))
-        model = load(made)
-        save(model, made)
-        assert serialized(onnx.load(made)) == expected
-        assert serialized(to_proto(model)) == expected
-        made.unlink()
+        model_path = tmp_path / f"{name}.onnx"
+        expected = serialize(onnx.load(model_path))
+        model = load(model_path)
+        save(model, model_path)
+        assert serialize(onnx.load(model_path)) == expected
+        assert serialize(to_proto(model)) == expected
+        model_path.unlink()
 
 
 def assert_all_survive(contents: Iterable[bytes], at_least: int) -> None:
     count = 0
     for content in contents:
-        assert serialized(to_proto(load(content))) == serialized(onnx.ModelProto.FromString(content))
+        assert serialize(to_proto(load(content))) == serialize(onnx.ModelProto.FromString(content))
         count += 1
     assert count >= at_least
 

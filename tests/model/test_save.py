@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, in the same bytes each time, and without holding the weights."""
+"""Files are written atomically, deterministically, and without loading the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
 from sardonyx.model import SKELETON_LOCATION, from_proto, load, save, to_proto, write_text
-from tests.model.samples import serialized, small
+from tests.model.samples import serialize, small
 
 
 class Failing(ir.LazyTensor):
@@ -38,9 +38,9 @@ def test_equal_models_give_equal_bytes(external: bool, everything: onnx.ModelPro
         assert (tmp_path / "a" / "m.onnx.data").read_bytes() == (tmp_path / "b" / "m.onnx.data").read_bytes()
 
 
-def test_the_file_is_what_protobuf_would_have_written(small: onnx.ModelProto, tmp_path: Path) -> None:
+def test_the_file_equals_protobuf_serialization(small: onnx.ModelProto, tmp_path: Path) -> None:
     save(from_proto(small), tmp_path / "m.onnx")
-    assert (tmp_path / "m.onnx").read_bytes() == serialized(small)
+    assert (tmp_path / "m.onnx").read_bytes() == serialize(small)
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -53,11 +53,11 @@ def test_a_model_is_saved_over_the_files_it_is_mapped_from(external: bool, tmp_p
         weight = model.graph.initializers["w"].const_value
         assert weight is not None
         np.testing.assert_array_equal(weight.numpy(), np.arange(3000, dtype=np.float32))
-        assert serialized(to_proto(load(path))) == serialized(small())
+        assert serialize(to_proto(load(path))) == serialize(small())
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_a_failure_leaves_the_old_files_and_no_others(external: bool, tmp_path: Path) -> None:
+def test_a_failure_leaves_only_the_old_files(external: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     save(from_proto(small()), path, external_data=external)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
@@ -69,7 +69,7 @@ def test_a_failure_leaves_the_old_files_and_no_others(external: bool, tmp_path: 
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_a_model_that_cannot_take_its_name_gives_the_data_file_its_old_contents(
+def test_a_failed_rename_of_the_model_restores_the_data_file(
     existed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "m.onnx"
@@ -89,7 +89,7 @@ def test_a_model_that_cannot_take_its_name_gives_the_data_file_its_old_contents(
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_external_data_is_one_aligned_file_that_runtimes_read(tmp_path: Path) -> None:
+def test_external_data_is_one_aligned_file_readable_by_runtimes(tmp_path: Path) -> None:
     model = small(300_000)
     model.graph.initializer.add(name="unused", dims=[300_001], data_type=1, raw_data=bytes(1_200_004))
     model.graph.initializer.add(name="little", dims=[2], data_type=1, raw_data=bytes(8))
@@ -100,22 +100,22 @@ def test_external_data_is_one_aligned_file_that_runtimes_read(tmp_path: Path) ->
     assert [int(entry["offset"]) % 4096 for entry in entries[:2]] == [0, 0]
     assert {entry["location"] for entry in entries[:2]} == {"m.onnx.data"}
     assert entries[2] == {}
-    assert serialized(onnx.load(tmp_path / "m.onnx").graph.node[0]) == serialized(model.graph.node[0])
+    assert serialize(onnx.load(tmp_path / "m.onnx").graph.node[0]) == serialize(model.graph.node[0])
     x = np.ones((1, 300_000), dtype=np.float32)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], x + np.arange(300_000, dtype=np.float32))
-    assert serialized(to_proto(load(tmp_path / "m.onnx"))) == serialized(model)
+    assert serialize(to_proto(load(tmp_path / "m.onnx"))) == serialize(model)
 
 
-def test_the_threshold_decides_what_goes_to_the_data_file(tmp_path: Path) -> None:
+def test_the_threshold_selects_tensors_for_the_data_file(tmp_path: Path) -> None:
     for threshold, external in ((12_000, True), (12_001, False)):
         save(from_proto(small()), tmp_path / "m.onnx", external_data=True, external_threshold=threshold)
         proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
         assert bool(proto.graph.initializer[0].external_data) is external
-        assert serialized(to_proto(load(tmp_path / "m.onnx"))) == serialized(small())
+        assert serialize(to_proto(load(tmp_path / "m.onnx"))) == serialize(small())
 
 
-def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
+def test_a_link_is_replaced_and_its_target_unchanged(tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(b"blob")
     (tmp_path / "secret").write_bytes(b"secret")
     (tmp_path / "m.onnx").symlink_to("blob")
@@ -123,10 +123,10 @@ def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
     save(from_proto(small()), tmp_path / "m.onnx", external_data=True)
     assert (tmp_path / "blob").read_bytes() == b"blob"
     assert (tmp_path / "secret").read_bytes() == b"secret"
-    assert serialized(to_proto(load(tmp_path / "m.onnx"))) == serialized(small())
+    assert serialize(to_proto(load(tmp_path / "m.onnx"))) == serialize(small())
 
 
-def test_permissions_are_those_of_the_old_file_or_the_users_default(tmp_path: Path) -> None:
+def test_permissions_follow_the_old_file_or_the_umask(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     mask = os.umask(0o027)
     try:
@@ -139,7 +139,7 @@ def test_permissions_are_those_of_the_old_file_or_the_users_default(tmp_path: Pa
     assert path.stat().st_mode & 0o777 == 0o604
 
 
-def test_what_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
+def test_unwritable_paths_and_options_are_refused(tmp_path: Path) -> None:
     model = from_proto(small())
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder", tmp_path / "missing" / "m.onnx", Path("/dev/null")):
@@ -151,21 +151,21 @@ def test_what_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
         save(model, tmp_path / "m.onnx", external_threshold=-1)
 
 
-def test_a_skeleton_keeps_shapes_and_leaves_weights_out(everything: onnx.ModelProto) -> None:
+def test_a_skeleton_has_shapes_and_no_weights(everything: onnx.ModelProto) -> None:
     skeleton = to_proto(load(everything.SerializeToString()), weights=False)
     assert skeleton.training_info == everything.training_info
     del skeleton.training_info[:]
     assert skeleton.ByteSize() < 4_000
-    for made, given in zip(skeleton.graph.initializer, everything.graph.initializer, strict=True):
-        assert made.name == given.name
-        assert made.dims == given.dims
-        if given.ByteSize() > 2000 and given.data_type != onnx.TensorProto.STRING:
-            assert made.external_data[0].value == SKELETON_LOCATION
+    for placeholder, tensor in zip(skeleton.graph.initializer, everything.graph.initializer, strict=True):
+        assert placeholder.name == tensor.name
+        assert placeholder.dims == tensor.dims
+        if tensor.ByteSize() > 2000 and tensor.data_type != onnx.TensorProto.STRING:
+            assert placeholder.external_data[0].value == SKELETON_LOCATION
     inferred = onnx.shape_inference.infer_shapes(to_proto(from_proto(small()), weights=False))
     assert inferred.graph.output[0].type.tensor_type.shape.dim[1].dim_value == 3000
 
 
-def test_parts_without_a_form_in_files_are_refused_by_name() -> None:
+def test_unrepresentable_parts_are_refused_by_name() -> None:
     model = from_proto(small())
     model.graph[0].attributes["bad"] = ir.Attr("bad", ir.AttributeType.TENSOR, "no tensor")
     with pytest.raises(InvalidModelError, match="'add'"):
@@ -176,7 +176,7 @@ def test_parts_without_a_form_in_files_are_refused_by_name() -> None:
         to_proto(model)
 
 
-def test_bodies_nested_deeper_than_protobuf_reads_are_refused() -> None:
+def test_bodies_beyond_protobuf_nesting_limit_are_refused() -> None:
     graph = ir.Graph([], [], nodes=[], name="innermost")
     for _ in range(5000):
         node = ir.Node("", "If", [], [ir.AttrGraph("then_branch", graph)], num_outputs=0, name="if")
@@ -186,7 +186,7 @@ def test_bodies_nested_deeper_than_protobuf_reads_are_refused() -> None:
 
 
 def large_model(folder: Path, size: int) -> ir.Model:
-    """A model of two weights of zeros in a sparse file."""
+    """Return a model with two weights of zeros in a sparse file."""
     (folder / "zeros").touch()
     os.truncate(folder / "zeros", size)
     model = from_proto(small(4))
@@ -212,7 +212,7 @@ def test_a_message_above_two_gigabytes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_model_above_two_gigabytes_all_the_way(tmp_path: Path) -> None:
+def test_a_model_above_two_gigabytes_is_saved_and_loaded(tmp_path: Path) -> None:
     size = 5 << 29
     model = large_model(tmp_path, size)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -241,12 +241,12 @@ def test_a_text_that_cannot_be_written_leaves_the_old_file(tmp_path: Path, monke
         with pytest.raises(ModelFileError, match="No space left"):
             write_text(path, "second")
     assert path.read_text() == "first"
-    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
     write_text(path, "second")
     assert path.read_text() == "second"
 
 
 @pytest.mark.parametrize("where", ["absent/page.html", "."])
-def test_a_text_goes_where_there_may_be_a_file(tmp_path: Path, where: str) -> None:
+def test_a_text_at_an_unwritable_path_is_refused(tmp_path: Path, where: str) -> None:
     with pytest.raises(ModelFileError):
         write_text(tmp_path / where, "text")

@@ -1,4 +1,4 @@
-"""The lowest IR version that holds a model, by what it uses."""
+"""The lowest IR version that represents a model follows from the model's features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.model.samples import small, sparse
 
 
 def plain() -> onnx.ModelProto:
-    """A model that the oldest version holds: its initializer is an input too."""
+    """Return a model for the oldest version: its initializer is also an input."""
     model = small(3)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3]))
     model.opset_import[0].version = 7
@@ -80,7 +80,7 @@ def in_a_body(model: onnx.ModelProto) -> None:
         (lambda model: model.opset_import.add(domain="com.example", version=400), 3),
     ],
 )
-def test_each_feature_asks_for_the_version_it_came_with(
+def test_each_feature_needs_the_version_that_introduced_it(
     change: Callable[[onnx.ModelProto], object], expected: int
 ) -> None:
     model = plain()
@@ -96,7 +96,7 @@ def test_every_operator_set_has_the_version_of_its_release() -> None:
 
 
 def test_a_weight_that_callers_may_override_needs_version_4() -> None:
-    """Below it, readers take an initializer that is an input for a constant."""
+    """Readers of older versions treat an initializer that is an input as a constant."""
     model = plain()
     model.ir_version = 4
     assert lowest_ir_version(from_proto(model)) == 4
@@ -109,7 +109,7 @@ def chain(ir_version: int, opset: int = 13) -> onnx.ModelProto:
     )
 
 
-MAKERS: dict[str, Callable[[onnx.ModelProto], ir.Model]] = {
+TRANSFORMS: dict[str, Callable[[onnx.ModelProto], ir.Model]] = {
     "optimize": lambda proto: optimize(proto, verify=False).model,
     "convert_opset": lambda proto: convert_opset(from_proto(proto), 13),
     "float16": lambda proto: convert_float_to_float16(proto).model,
@@ -118,18 +118,18 @@ MAKERS: dict[str, Callable[[onnx.ModelProto], ir.Model]] = {
 }
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("stated", [7, 8, 13])
-def test_models_that_are_made_state_the_lowest_version_that_holds_them(maker: str, stated: int) -> None:
-    assert MAKERS[maker](chain(stated)).ir_version == 7
+def test_derived_models_state_the_lowest_possible_version(transform: str, stated: int) -> None:
+    assert TRANSFORMS[transform](chain(stated)).ir_version == 7
 
 
-def test_a_version_that_is_lower_than_the_operator_sets_is_left() -> None:
+def test_a_version_below_that_of_the_operator_sets_is_unchanged() -> None:
     model = from_proto(chain(4))
     lower_ir_version(model)
     assert model.ir_version == 4
     assert optimize(chain(4), verify=False).model.ir_version == 4
 
 
-def test_what_is_only_read_and_written_keeps_its_version() -> None:
+def test_loading_and_saving_keep_the_version() -> None:
     assert to_proto(from_proto(chain(13))).ir_version == 13

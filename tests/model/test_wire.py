@@ -1,4 +1,4 @@
-"""Taking contents out of serialized models and putting them back, against protobuf's own parser."""
+"""Extraction and insertion of contents in serialized models, compared with protobuf's own parser."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def models() -> st.SearchStrategy[onnx.ModelProto]:
 
 
 def refill(message: object, serialized: bytes, payloads: list[wire.Payload]) -> None:
-    """Gives every marked tensor within a message its contents back, by protobuf's own means."""
+    """Restore the contents of every marked tensor in a message with protobuf's own parser."""
     if isinstance(message, onnx.TensorProto):
         if message.external_data and message.external_data[-1].key == TOKEN:
             payload = payloads[int(message.external_data[-1].value)]
@@ -74,7 +74,7 @@ def refill(message: object, serialized: bytes, payloads: list[wire.Payload]) -> 
 
 
 @given(models(), st.integers(1, 40))
-def test_skeleton_and_contents_make_the_model(model: onnx.ModelProto, least: int) -> None:
+def test_skeleton_and_contents_restore_the_model(model: onnx.ModelProto, least: int) -> None:
     serialized = model.SerializeToString()
     skeleton, payloads = wire.extract_payloads(serialized, least, TOKEN)
     read = onnx.ModelProto.FromString(skeleton)
@@ -83,7 +83,7 @@ def test_skeleton_and_contents_make_the_model(model: onnx.ModelProto, least: int
 
 
 @given(models(), st.integers(1, 40))
-def test_all_contents_that_fill_one_field_are_taken_out(model: onnx.ModelProto, least: int) -> None:
+def test_all_contents_in_a_single_field_are_extracted(model: onnx.ModelProto, least: int) -> None:
     skeleton, payloads = wire.extract_payloads(model.SerializeToString(), least, TOKEN)
     for tensor in onnx.ModelProto.FromString(skeleton).graph.initializer:
         held = [name for name in CONTENT_NAMES.values() if len(getattr(tensor, name))]
@@ -101,20 +101,20 @@ def test_markers_are_replaced_by_contents(model: onnx.ModelProto) -> None:
         contents.append(tensor.raw_data * 100)
         tensor.raw_data = marker + bytes([len(contents)])
     serialized = marked.SerializeToString()
-    found = []
+    markers = []
     at = serialized.find(marker)
     while at >= 0:
         index = serialized[at + len(marker)] - 1
-        found.append((at, len(marker) + 1, wire.Payload(index, len(contents[index]), wire.RAW_DATA)))
+        markers.append((at, len(marker) + 1, wire.Payload(index, len(contents[index]), wire.RAW_DATA)))
         at = serialized.find(marker, at + 1)
-    pieces = wire.insert_payloads(serialized, found)
+    pieces = wire.insert_payloads(serialized, markers)
     joined = b"".join(contents[piece.start] if isinstance(piece, wire.Payload) else piece for piece in pieces)
     for tensor, content in zip(marked.graph.initializer, contents, strict=True):
         tensor.raw_data = content
     assert joined == marked.SerializeToString()
 
 
-def test_a_field_given_twice_is_left_to_protobuf() -> None:
+def test_a_repeated_singular_field_is_left_to_protobuf() -> None:
     first = onnx.TensorProto(name="w", dims=[50], data_type=1, raw_data=b"a" * 200).SerializeToString()
     second = onnx.TensorProto(raw_data=b"b" * 100).SerializeToString()
     attribute = wire.length_field(5, first) + wire.length_field(5, second)
@@ -124,7 +124,7 @@ def test_a_field_given_twice_is_left_to_protobuf() -> None:
     assert payloads == []
 
 
-def test_contents_given_twice_are_left_to_protobuf() -> None:
+def test_repeated_contents_are_left_to_protobuf() -> None:
     tensor = wire.length_field(9, b"a" * 200) + wire.length_field(9, b"b" * 100)
     model = wire.length_field(7, wire.length_field(5, tensor))
     assert wire.extract_payloads(model, 64, TOKEN) == (model, [])
@@ -139,15 +139,15 @@ def test_unpacked_contents_are_left_to_protobuf() -> None:
 
 
 @pytest.mark.parametrize("kind", [onnx.AttributeProto.FLOATS, onnx.AttributeProto.INTS, onnx.AttributeProto.STRINGS])
-def test_attributes_that_are_lists_are_left_to_protobuf(kind: int) -> None:
-    """They are not opened: of a list each entry is a field."""
+def test_list_attributes_are_left_to_protobuf(kind: int) -> None:
+    """List attributes are not scanned: each element of a list is a field."""
     tensor = onnx.TensorProto(raw_data=bytes(200))
     attribute = onnx.AttributeProto(name="a", t=tensor, ints=range(300), type=kind)
     model = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto(attribute=[attribute])])).SerializeToString()
     assert wire.extract_payloads(model, 64, TOKEN) == (model, [])
 
 
-def test_unknown_groups_are_passed_over() -> None:
+def test_unknown_groups_are_skipped() -> None:
     group = bytes([0x7B, 0x08, 0x01, 0x7C])
     model = group + wire.length_field(7, group + wire.length_field(5, wire.length_field(9, bytes(200))))
     _, payloads = wire.extract_payloads(model, 64, TOKEN)
@@ -179,12 +179,12 @@ def test_unknown_groups_are_passed_over() -> None:
         "short fixed",
     ],
 )
-def test_malformed_data_is_refused_with_its_place(damaged: bytes) -> None:
+def test_malformed_data_is_refused_with_its_offset(damaged: bytes) -> None:
     with pytest.raises(ModelFileError, match=r"at byte"):
         wire.extract_payloads(damaged, 1, TOKEN)
 
 
-def test_every_truncation_is_refused_or_read_like_protobuf_does() -> None:
+def test_every_truncation_is_refused_or_read_as_by_protobuf() -> None:
     serialized = everything().SerializeToString()
     for length in range(0, len(serialized), 97):
         cut = serialized[:length]

@@ -1,4 +1,4 @@
-"""Files as they lie on disk: external data, weights left in the file, sizes beyond protobuf's limit."""
+"""Files on disk: external data, weights left in the file, sizes beyond protobuf's limit."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def codes(findings: list[Finding]) -> list[tuple[str, str]]:
     return [(item.code, item.where.tensor) for item in findings]
 
 
-def test_data_that_fits_is_accepted(tmp_path: Path) -> None:
+def test_matching_data_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(32))
     assert check(saved(tmp_path, offset="16", length="16"), lint=True) == []
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     assert codes(check(saved(tmp_path))) == [("external-file", "w")]
 
 
 @pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin", ""])
-def test_locations_outside_of_the_folder(tmp_path: Path, location: str) -> None:
+def test_locations_outside_of_the_folder_are_reported(tmp_path: Path, location: str) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(16))
-    found = check(saved(tmp_path / "inner", location=location))
-    assert codes(found) == [("external-file", "w")]
+    findings = check(saved(tmp_path / "inner", location=location))
+    assert codes(findings) == [("external-file", "w")]
 
 
-def test_link_that_leads_out_of_the_folder(tmp_path: Path) -> None:
+def test_link_out_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(16))
     path = saved(tmp_path / "inner")
     (tmp_path / "inner" / "w.bin").symlink_to(tmp_path / "secret")
@@ -80,16 +80,16 @@ def test_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
         {"offset": "99999999999999999999999"},
     ],
 )
-def test_spans_that_do_not_fit(tmp_path: Path, entries: dict[str, str]) -> None:
+def test_spans_outside_of_the_file_or_the_shape_are_reported(tmp_path: Path, entries: dict[str, str]) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(16))
     assert ("external-range", "w") in codes(check(saved(tmp_path, **entries)))
 
 
-def test_data_of_a_message_without_a_place_is_not_looked_for(tmp_path: Path) -> None:
+def test_data_of_a_message_without_a_path_is_not_checked(tmp_path: Path) -> None:
     assert check(onnx.load(saved(tmp_path), load_external_data=False)) == []
 
 
-def test_wrong_size_is_found_where_the_weight_stays_in_the_file(tmp_path: Path) -> None:
+def test_wrong_size_of_a_weight_left_in_the_file_is_reported(tmp_path: Path) -> None:
     tensor = numpy_helper.from_array(np.zeros(1 << 18, np.float32), "w")
     tensor.dims[0] += 1
     onnx.save(model_with(tensor), tmp_path / "m.onnx")
@@ -113,7 +113,7 @@ def varint(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-def test_file_beyond_two_gigabytes_is_checked_whole_and_named(tmp_path: Path) -> None:
+def test_file_beyond_two_gigabytes_is_checked_and_reported(tmp_path: Path) -> None:
     size = 5 << 29
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[size // 4]).SerializeToString()
     tensor += b"\x4a" + varint(size)
@@ -128,7 +128,7 @@ def test_file_beyond_two_gigabytes_is_checked_whole_and_named(tmp_path: Path) ->
     assert [item.code for item in check(path)] == ["message-too-large"]
 
 
-def test_file_that_is_no_model(tmp_path: Path) -> None:
+def test_file_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\xff" * 100)
     with pytest.raises(ModelFileError):
         check(tmp_path / "m.onnx")

@@ -1,4 +1,4 @@
-"""Models made to hurt: each gives a finding, quickly, and none ends the process."""
+"""Each hostile model gives a finding, quickly, and none ends the process."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def nested_model(depth: int) -> ir.Model:
     return ir.Model(graph, ir_version=10)
 
 
-def test_bodies_nested_5000_deep_in_a_model() -> None:
+def test_bodies_nested_5000_deep_are_reported() -> None:
     assert errors(nested_model(5000)) == {"nesting-too-deep"}
 
 
-def test_types_nested_5000_deep() -> None:
+def test_types_nested_5000_deep_are_reported() -> None:
     model = parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
     )
@@ -48,7 +48,7 @@ def test_types_nested_5000_deep() -> None:
     assert "nesting-too-deep" in errors(model)
 
 
-def test_cycle_through_a_body() -> None:
+def test_cycle_through_a_body_is_reported() -> None:
     model = parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x, bool c) => (float[2] y) {
             y = If (c) <then_branch = t () => (float[2] p) { p = Relu (z) },
@@ -58,7 +58,7 @@ def test_cycle_through_a_body() -> None:
     assert errors(model) == {"graph-cycle"}
 
 
-def test_recursion_from_a_body_of_a_function() -> None:
+def test_recursion_through_a_body_of_a_function_is_reported() -> None:
     model = parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 21, "l" : 1]> g (float[2] x, bool c) => (float[2] y) { y = l.F (x, c) }
         <domain: "l", opset_import: ["" : 21, "l" : 1]> F (x, c) => (y) {
@@ -66,11 +66,11 @@ def test_recursion_from_a_body_of_a_function() -> None:
                         else_branch = e () => (float[2] q) { q = Abs (x) }> }
         <domain: "l", opset_import: ["" : 21, "l" : 1]> G (x, c) => (y) { y = l.F (x, c) }"""
     )
-    (found,) = [item for item in check(model) if item.code == "function-recursive"]
-    assert "l::F, l::G" in found.reason
+    (finding,) = [item for item in check(model) if item.code == "function-recursive"]
+    assert "l::F, l::G" in finding.reason
 
 
-def test_wide_and_long_graphs() -> None:
+def test_long_unsorted_graph_is_reported() -> None:
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(20000)]
     ends = [helper.make_tensor_value_info(name, 1, [2]) for name in ("v0", "v20000")]
     graph = helper.make_graph([*nodes[1:], nodes[0]], "g", ends[:1], ends[1:])
@@ -78,7 +78,7 @@ def test_wide_and_long_graphs() -> None:
     assert errors(model) >= {"graph-unsorted"}
 
 
-def test_message_without_anything() -> None:
+def test_empty_message_is_reported() -> None:
     assert "ir-version" in errors(onnx.ModelProto())
 
 
@@ -88,7 +88,7 @@ edges = st.integers(1, 9).flatmap(
 
 
 @given(edges)
-def test_strongly_connected_parts_are_the_classes_of_mutual_reachability(
+def test_strongly_connected_components_are_classes_of_mutual_reachability(
     case: tuple[int, set[tuple[int, int]]],
 ) -> None:
     count, pairs = case
@@ -106,14 +106,14 @@ def test_strongly_connected_parts_are_the_classes_of_mutual_reachability(
 
 @settings(deadline=None, max_examples=50)
 @given(st.permutations(range(8)), st.booleans())
-def test_order_and_circles_are_told_apart(order: list[int], circle: bool) -> None:
+def test_cycles_are_distinguished_from_unsorted_nodes(order: list[int], cycle: bool) -> None:
     nodes = [helper.make_node("Add", [f"v{i}", "x"], [f"v{i + 1}"]) for i in range(8)]
-    if circle:
+    if cycle:
         nodes[0].input[1] = "v8"
     ends = [helper.make_tensor_value_info(name, 1, [2]) for name in ("v0", "x", "v8")]
     graph = helper.make_graph([nodes[i] for i in order], "g", ends[:2], ends[2:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    expected = "graph-cycle" if circle else "graph-unsorted" if order != sorted(order) else None
+    expected = "graph-cycle" if cycle else "graph-unsorted" if order != sorted(order) else None
     assert errors(model) & {"graph-cycle", "graph-unsorted"} == ({expected} - {None})
 
 

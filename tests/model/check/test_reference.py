@@ -1,4 +1,4 @@
-"""The reference page is what the registry says."""
+"""The reference page agrees with the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public suites: models that must be refused, and models that must not be."""
+"""Public suites: models that must be refused, and models that must be accepted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ needs_suites = pytest.mark.skipif(not SUITES, reason="SARDONYX_SUITES does not n
 # Files that are valid under another reading, with the reason why they are accepted.
 ACCEPTED = {
     "checker_test.py.TestChecker.test_check_model_protobuf_size_over_limit_raises__0.onnx": (
-        "a sound, small model: the test that made it lowers the size limit of 2 GB to a few bytes; files beyond the "
-        "true limit are in test_external.py"
+        "a valid, small model: its test lowers the size limit of 2 GB to a few bytes; test_external.py covers files "
+        "beyond the true limit"
     ),
 }
-# Public models that break the specification, with what is wrong in them.
+# Public models that break the specification, with their errors.
 BROKEN = {"squeezenet_coreml.onnx": {("type-mismatch", "node LabelLoader (Constant)")}}
 
 
@@ -51,18 +51,18 @@ def test_models_that_must_be_refused(tmp_path_factory: pytest.TempPathFactory) -
 
 
 @needs_suites
-def test_the_place_is_the_operator_that_the_suite_names(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_location_names_the_same_operator_as_the_suite(tmp_path_factory: pytest.TempPathFactory) -> None:
     for entry in negatives(tmp_path_factory.mktemp("negative")):
         operator = entry["err"].partition("Inference error(s): (op_type:")[2].partition(")")[0].partition(",")[0]
         if "infer_shapes" not in entry["api"] or not operator:
             continue
         errors = [item for item in check(entry["path"]) if item.severity == "error"]
-        places = [f"{item.where.graph} {item.where.op_type}" for item in errors]
-        assert any(operator in place for place in places), (entry["file"], places)
+        locations = [f"{item.where.graph} {item.where.op_type}" for item in errors]
+        assert any(operator in location for location in locations), (entry["file"], locations)
 
 
 @needs_suites
-def test_public_models_are_sound() -> None:
+def test_public_models_are_valid() -> None:
     paths = sorted((Path(SUITES) / "real").glob("*.onnx"))
     assert len(paths) == 26
     for path in paths:

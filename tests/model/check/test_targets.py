@@ -1,4 +1,4 @@
-"""What targets cannot run, and that the tables say what the runtimes do."""
+"""Findings about targets, and agreement of the tables with the runtimes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RELU = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
 DET = "g (float[2, 2] x) => (float y) { y = Det (x) }"
 
 
-def test_names_and_versions() -> None:
+def test_every_target_has_several_versions() -> None:
     assert set(known_targets()) == {"coreml", "onnxruntime", "openvino", "ort-mobile", "tensorrt"}
     assert all(len(versions) > 1 for versions in known_targets().values())
 
@@ -42,16 +42,18 @@ def test_every_target_runs_a_small_model(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino", "coreml", "ort-mobile"])
-def test_operator_that_is_missing(target: str) -> None:
-    found = check(model(DET, opset=13), target=target)
-    assert targeted(found) == [("target-operator", "node Det(y)")]
-    assert bool(found[0].command) == (target in ("tensorrt", "openvino")), "targets that the optimizer writes for"
-    assert found[0].command or "another target" in found[0].remedy
+def test_missing_operator_is_reported(target: str) -> None:
+    findings = check(model(DET, opset=13), target=target)
+    assert targeted(findings) == [("target-operator", "node Det(y)")]
+    assert bool(findings[0].command) == (target in ("tensorrt", "openvino")), "targets that the optimizer writes for"
+    assert findings[0].command or "another target" in findings[0].remedy
 
 
 def test_an_operator_of_another_opset_names_the_conversion() -> None:
-    found = [item for item in check(model(RELU, opset=20), target="ort-mobile") if item.code == "target-operator"]
-    assert [item.command for item in found] == ["sardonyx convert-opset MODEL.onnx --opset 15 -o MODEL.repaired.onnx"]
+    findings = [item for item in check(model(RELU, opset=20), target="ort-mobile") if item.code == "target-operator"]
+    assert [item.command for item in findings] == [
+        "sardonyx convert-opset MODEL.onnx --opset 15 -o MODEL.repaired.onnx"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,16 +70,16 @@ def test_an_operator_of_another_opset_names_the_conversion() -> None:
     ],
     ids=["standard", "experimental", "machine learning", "custom"],
 )
-def test_only_what_can_be_written_otherwise_has_a_command(node: str, opset: int, command: str) -> None:
+def test_only_replaceable_operators_have_a_command(node: str, opset: int, command: str) -> None:
     proto = parser.parse_model(
         f'<ir_version: 7, opset_import: ["" : {opset}, "ai.onnx.ml" : 2, "own" : 1]>'
         f" g (float[2, 3, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[a, b, c] y) {{ {node} }}"
     )
-    found = [item for item in check(proto, target="ort-mobile") if item.code == "target-operator"]
-    assert [item.command for item in found] == [command]
+    findings = [item for item in check(proto, target="ort-mobile") if item.code == "target-operator"]
+    assert [item.command for item in findings] == [command]
 
 
-def test_operator_in_a_body_and_in_a_function() -> None:
+def test_missing_operator_in_a_body_and_in_a_function_is_reported() -> None:
     body = parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 17, "l" : 1]> g (float[2, 2] x, bool c) => (float y) {
             y = If (c) <then_branch = t () => (float p) { p = Det (x) },
@@ -90,62 +92,62 @@ def test_operator_in_a_body_and_in_a_function() -> None:
     ]
 
 
-def test_opset_and_ir_version() -> None:
-    found = check(model(RELU, opset=22, ir=11), target="onnxruntime", version="1.20")
-    assert targeted(found)[:2] == [("target-ir", "ir_version"), ("target-opset", "opset import ai.onnx")]
-    assert "--ir 10" in found[0].command
-    assert "--opset 21" in found[1].command
+def test_unsupported_opset_and_ir_version_are_reported() -> None:
+    findings = check(model(RELU, opset=22, ir=11), target="onnxruntime", version="1.20")
+    assert targeted(findings)[:2] == [("target-ir", "ir_version"), ("target-opset", "opset import ai.onnx")]
+    assert "--ir 10" in findings[0].command
+    assert "--opset 21" in findings[1].command
 
 
-def test_operator_of_an_older_opset_only() -> None:
+def test_unsupported_opset_precedes_missing_operators() -> None:
     assert targeted(check(model(RELU, opset=17), target="ort-mobile"))[:1] == [("target-opset", "opset import ai.onnx")]
 
 
-def test_element_type() -> None:
+def test_unsupported_element_type_is_reported() -> None:
     body = model("g (double[2] x) => (double[2] y) { y = Erf (x) }")
     (only,) = [item for item in check(body, target="onnxruntime") if item.code == "target-type"]
     assert str(only.where) == "node Erf(y)" and "double 'x'" in only.reason
 
 
-def test_type_that_the_target_casts_itself() -> None:
+def test_type_cast_by_the_target_is_accepted() -> None:
     body = model("g (float16[2] x) => (float16[2] y) { y = LeakyRelu (x) }")
     assert targeted(check(body, target="onnxruntime")) == []
 
 
-def test_type_that_the_target_narrows() -> None:
+def test_type_narrowed_by_the_target_is_a_warning() -> None:
     body = model("g (double[2] x) => (double[2] y) { y = Relu (x) z = Abs (y) }")
-    found = check(body, target="tensorrt")
-    assert [item.severity for item in found] == ["warning", "warning"]
-    assert "clamping" in found[0].reason
+    findings = check(body, target="tensorrt")
+    assert [item.severity for item in findings] == ["warning", "warning"]
+    assert "clamping" in findings[0].reason
 
 
-def test_conditions_are_said_once() -> None:
+def test_conditions_are_reported_once() -> None:
     nodes = " ".join(f"v{i + 1} = CumSum (v{i}, a)" for i in range(3))
     body = model(f"g (float[2] v0, int64 a) => (float[2] v3) {{ {nodes} }}")
-    (found,) = [item for item in check(body, target="tensorrt") if item.code == "target-restriction"]
-    assert "axis must be a build-time constant" in found.reason and "2 more" in found.reason
+    (finding,) = [item for item in check(body, target="tensorrt") if item.code == "target-restriction"]
+    assert "axis must be a build-time constant" in finding.reason and "2 more" in finding.reason
 
 
-def test_operator_composed_of_others() -> None:
+def test_composed_operator_runs_if_its_parts_run() -> None:
     body = model("g (float[2, 4] x, int64[1] a) => (float[2, 4] y) { y = Swish (x) }", opset=24, ir=11)
     assert targeted(check(body, target="onnxruntime", version="1.26")) == []
 
 
-def test_later_patch_of_a_known_version() -> None:
-    found = find_target("tensorrt", "10.15.1")
-    assert found is not None and found.version == "10.15"
+def test_patch_version_matches_the_known_version() -> None:
+    target = find_target("tensorrt", "10.15.1")
+    assert target is not None and target.version == "10.15"
 
 
 @pytest.mark.parametrize(
     ("target", "version"), [("nothing", None), ("tensorrt", "99"), (None, "1.20"), ("tensorrt", "1")]
 )
-def test_unknown_names_list_the_known(target: str | None, version: str | None) -> None:
+def test_errors_for_unknown_names_list_the_known_ones(target: str | None, version: str | None) -> None:
     with pytest.raises(OptionError) as error:
         check(model(RELU), target=target, version=version)
-    assert "Known are" in str(error.value) or target is None
+    assert "expected one of" in str(error.value) or target is None
 
 
-def test_tables_name_their_source_and_hold_operators_that_exist() -> None:
+def test_tables_name_their_source_and_existing_operators() -> None:
     for name in known_targets():
         content = json.loads((resources.files("sardonyx.model.check") / "targets" / f"{name}.json").read_text())
         assert content["target"] == name
@@ -153,7 +155,7 @@ def test_tables_name_their_source_and_hold_operators_that_exist() -> None:
             assert table["source"]
             plain = {operator for operator in table["operators"] if "::" not in operator}
             known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""}
-            # Operators of the first opsets, which no schema describes any more.
+            # Operators of the first opsets without a schema in current onnx.
             historical = {"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"}
             assert plain - known <= historical | {"SimplifiedLayerNormalization"}
 
@@ -185,8 +187,8 @@ TYPES = ["float", "double", "float16", "int8", "uint8", "int16", "int32", "int64
 def test_onnxruntime_agrees_on_element_types(operator: str) -> None:
     for element in TYPES:
         proto = model(f"g ({element}[2] x) => ({element}[2] y) {{ y = {operator} (x) }}")
-        found = check(proto, target="onnxruntime")
-        assert bool(found) == bool(session_refusal(proto)), (element, [str(item) for item in found])
+        findings = check(proto, target="onnxruntime")
+        assert bool(findings) == bool(session_refusal(proto)), (element, [str(item) for item in findings])
 
 
 @pytest.mark.long
@@ -196,9 +198,9 @@ def test_onnxruntime_agrees_on_the_backend_suite() -> None:
     missed = 0
     for proto in cases:
         refusal = session_refusal(proto)
-        found = [item for item in check(proto, target="onnxruntime") if item.severity == "error"]
+        findings = [item for item in check(proto, target="onnxruntime") if item.severity == "error"]
         if not refusal:
-            assert not found, [str(item) for item in found]
-        missed += bool(refusal) and not found
-    # What remains are attributes that a kernel refuses when it is made, and schemas changed before their release.
+            assert not findings, [str(item) for item in findings]
+        missed += bool(refusal) and not findings
+    # The remainder: attributes that a kernel refuses on construction, and schemas changed before their release.
     assert missed <= 0.02 * len(cases)

@@ -1,4 +1,4 @@
-"""Law: any ``ModelProto`` that protobuf can hold comes back from either text form to the bit."""
+"""Law: any ``ModelProto`` that protobuf can hold survives a round trip through either text form bit for bit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def models(draw: Any) -> onnx.ModelProto:
 
 @st.composite
 def parts(draw: Any) -> onnx.ModelProto:
-    """A model with one part filled, so that each kind of message is met at its shallowest."""
+    """Draw a model with one part filled, so that each kind of message occurs at its smallest depth."""
     model = onnx.ModelProto()
     graph = model.graph
     part = draw(
@@ -113,7 +113,7 @@ def parts(draw: Any) -> onnx.ModelProto:
 @pytest.mark.parametrize("form", [text, textproto], ids=["onnx-text", "textproto"])
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(model=models() | parts())
-def test_text_and_back_is_the_same_message(form: ModuleType, model: onnx.ModelProto) -> None:
+def test_round_trip_preserves_the_message(form: ModuleType, model: onnx.ModelProto) -> None:
     again = form.parse(form.print_model(model))
     assert again.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
 
@@ -123,7 +123,7 @@ def test_text_and_back_is_the_same_message(form: ModuleType, model: onnx.ModelPr
 @given(
     garbage=st.text() | st.from_regex(r'([<>{}()\[\]=,:@#"\\.?-]|[a-z]{1,5}|float|\d{1,3}| |\n){1,40}', fullmatch=True)
 )
-def test_garbage_is_read_or_refused_by_the_named_error(form: ModuleType, garbage: str) -> None:
+def test_garbage_is_parsed_or_refused_by_the_named_error(form: ModuleType, garbage: str) -> None:
     try:
         assert isinstance(form.parse(garbage), onnx.ModelProto)
     except TextFormatError as error:

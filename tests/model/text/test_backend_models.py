@@ -1,4 +1,4 @@
-"""The models of onnx's backend test suite: read by onnx's parser as by ours, and the same for what onnx prints."""
+"""Models of onnx's backend test suite: our parser and onnx's agree on the output of either printer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def without_annotations(printed: str) -> str:
 
 
 def assert_shared_with_onnx(model: onnx.ModelProto) -> None:
-    """Both parsers read the same from what either printer writes."""
+    """Check that both parsers return the same for the output of either printer."""
     printed = text.print_model(model)
     assert text.parse(printed) == model
     assert onnx.parser.parse_model(printed) == text.parse(without_annotations(printed))

@@ -1,4 +1,4 @@
-"""What the syntax lacks: each is written beside the element it belongs to, and comes back."""
+"""Fields outside the syntax are written next to their element and survive a round trip."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def round_trip(model: ModelProto) -> str:
     return printed
 
 
-def test_plain_model_reads_as_one_expects() -> None:
+def test_plain_model_needs_no_annotation() -> None:
     assert round_trip(model_of()) == (
         "#@ defaults unset(NodeProto.domain)\n"
         "<\n"
@@ -101,9 +101,9 @@ MEANINGS: dict[str, Callable[[ModelProto], object]] = {
     "both storages": lambda model: model.graph.initializer.add(
         name="w", data_type=1, dims=[1], raw_data=b"1234", float_data=[1]
     ),
-    "operator that is no identifier": lambda model: setattr(model.graph.node[0], "op_type", "a-b.c"),
-    "domain that is no identifier": lambda model: setattr(model.graph.node[0], "domain", "a::b"),
-    "attribute that is no identifier": lambda model: model.graph.node[0].attribute.append(
+    "operator outside identifiers": lambda model: setattr(model.graph.node[0], "op_type", "a-b.c"),
+    "domain outside identifiers": lambda model: setattr(model.graph.node[0], "domain", "a::b"),
+    "attribute outside identifiers": lambda model: model.graph.node[0].attribute.append(
         helper.make_attribute("a/b", 1)
     ),
     "bytes that are not UTF-8": lambda model: model.graph.node[0].attribute.append(
@@ -115,7 +115,7 @@ MEANINGS: dict[str, Callable[[ModelProto], object]] = {
 
 
 @pytest.mark.parametrize("change", MEANINGS.values(), ids=MEANINGS.keys())
-def test_meaning_is_refused_by_onnx_rather_than_lost(change: Callable[[ModelProto], object]) -> None:
+def test_onnx_refuses_text_with_fields_that_onnx_would_lose(change: Callable[[ModelProto], object]) -> None:
     printed = round_trip(with_change(change))
     with pytest.raises(onnx.parser.ParseError):
         onnx.parser.parse_model(printed)
@@ -164,7 +164,7 @@ def test_payload_of_a_nan_survives() -> None:
     round_trip(model)
 
 
-def test_external_data_is_its_entries() -> None:
+def test_external_data_is_written_as_its_entries() -> None:
     model = model_of()
     tensor = model.graph.initializer.add(name="w", data_type=1, dims=[2], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="w.bin")
@@ -224,11 +224,11 @@ def test_function_with_everything() -> None:
 def test_name_that_is_not_utf8_is_refused_by_name() -> None:
     model = model_of()
     model.graph.node[0].MergeFromString(b"\x1a\x02\xff\xfe")
-    with pytest.raises(TextFormatError, match="not UTF-8"):
+    with pytest.raises(TextFormatError, match="expected a UTF-8 string"):
         text.print_model(model)
 
 
-def test_printing_what_protobuf_cannot_read_is_refused() -> None:
+def test_printing_beyond_protobuf_nesting_limit_is_refused() -> None:
     model = model_of()
     graph = model.graph
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""The syntax as onnx's parser reads it, and the numbers to the last bit."""
+"""The parser agrees with onnx's parser, and numbers are exact to the last bit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ AS_ONNX = {
 
 
 @pytest.mark.parametrize("source", AS_ONNX.values(), ids=AS_ONNX.keys())
-def test_reads_what_onnx_reads(source: str) -> None:
+def test_parser_agrees_with_onnx(source: str) -> None:
     expected = onnx.parser.parse_model(source)
     parsed = text.parse(source)
     assert parsed.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
@@ -78,7 +78,7 @@ def test_byte_order_mark_is_skipped() -> None:
 
 
 @given(st.lists(st.floats(width=32), max_size=20))
-def test_float32_comes_back_to_the_bit(values: list[float]) -> None:
+def test_float32_round_trips_bit_for_bit(values: list[float]) -> None:
     bits = np.array(values, np.float32)
     texts = format_floats(bits)
     if texts is None:
@@ -88,7 +88,7 @@ def test_float32_comes_back_to_the_bit(values: list[float]) -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False), max_size=20))
-def test_float64_comes_back_to_the_bit(values: list[float]) -> None:
+def test_float64_round_trips_bit_for_bit(values: list[float]) -> None:
     doubles = np.array(values, np.float64)
     assert parse_floats(format_floats(doubles) or [], doubles.dtype).tobytes() == doubles.tobytes()
 

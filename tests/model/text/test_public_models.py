@@ -1,4 +1,4 @@
-"""Text and back equals the model, field by field, for every public model."""
+"""Every public model survives a round trip through text, field by field."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_materialized_model(path: Path, tmp_path: Path) -> None:
 
 
 def by_size(path: Path) -> Any:
-    """onnx's own parser needs seconds for a megabyte of weights."""
+    """Mark large models as long: onnx's own parser needs seconds for a megabyte of weights."""
     small = path.stat().st_size < 300_000
     return pytest.param(path, id=path.stem, marks=() if small else pytest.mark.long)
 
 
 @needs_suites
 @pytest.mark.parametrize("path", [by_size(path) for path in _REAL])
-def test_what_onnx_prints_is_read_as_onnx_reads_it(path: Path) -> None:
+def test_text_printed_by_onnx_parses_as_with_onnx(path: Path) -> None:
     try:
         printed = onnx.printer.to_text(onnx.load(path))
         expected = onnx.parser.parse_model(printed)

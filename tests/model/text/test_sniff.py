@@ -1,4 +1,4 @@
-"""The form of a file is told by its content."""
+"""The form of a file is detected from its content."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from sardonyx.model.text import sniff
         ("PK\x03\x04", "binary"),
     ],
 )
-def test_by_beginning(head: str, form: str) -> None:
+def test_form_is_detected_from_the_first_characters(head: str, form: str) -> None:
     assert sniff(head) == form
     assert sniff(head.encode()) == form
 
 
-def test_character_cut_at_the_end_does_no_harm() -> None:
+def test_truncated_last_character_is_ignored() -> None:
     assert sniff("g (float é".encode()[:-1]) == "onnx-text"
     assert sniff(b"\xff\xfeg") == "binary"
 
 
 @pytest.mark.parametrize("first", ["ir_version", "producer_name", "graph", "opset_import", "metadata_props", "domain"])
-def test_binary_model_whatever_its_first_field(first: str) -> None:
+def test_binary_model_is_detected_with_any_first_field(first: str) -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [], [])
     model = helper.make_model(graph, producer_name="p", domain="some.domain")
     model.metadata_props.add(key="k", value="v")

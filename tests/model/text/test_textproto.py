@@ -1,4 +1,4 @@
-"""Protobuf text: what ``text_format`` loses is kept, what it is slow at is exact, and its errors are translated."""
+"""Protobuf text: losses of ``text_format`` are preserved, slow fields are exact, errors are translated."""
 
 from __future__ import annotations
 
@@ -97,17 +97,17 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("source", "place", "problem"), WRONG.values(), ids=WRONG.keys())
-def test_error_names_place(source: str, place: str, problem: str) -> None:
+@pytest.mark.parametrize(("source", "position", "problem"), WRONG.values(), ids=WRONG.keys())
+def test_error_names_position(source: str, position: str, problem: str) -> None:
     with pytest.raises(TextFormatError, match=problem) as caught:
         textproto.parse(source, source="m.textproto")
-    assert caught.value.where == f"m.textproto:{place}"
+    assert caught.value.where == f"m.textproto:{position}"
     assert len(str(caught.value)) < 500
 
 
 def test_string_that_is_not_utf8_is_refused_by_path() -> None:
     model = ModelProto()
     model.graph.node.add().MergeFromString(b"\x1a\x02\xff\xfe")
-    with pytest.raises(TextFormatError, match="not UTF-8") as caught:
+    with pytest.raises(TextFormatError, match="expected a UTF-8 string") as caught:
         textproto.print_model(model)
     assert caught.value.where == "graph.node[0].name"

@@ -1,4 +1,4 @@
-"""Runs all checks on a model, in an order in which none can be hurt by what an earlier one finds."""
+"""The sequence of all checks: a check runs only on models that earlier checks found safe for its code."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def check(
     version: str | None = None,
     lint: bool = False,
 ) -> list[Finding]:
-    """Checks a model: onnx.checker with shapes, and what it misses.
+    """Check a model: onnx.checker with shapes, and errors that onnx.checker misses.
 
     Args:
-        model_or_path: Anything that ``sardonyx.model.load`` takes. A path is checked as it is on disk, with its
-            external data; the contents of weights are not read (but for ``lint``).
-        target: Also say what this target cannot run: a name in ``known_targets()``.
-        version: The target's version; its newest known where None.
-        lint: Also say what is legal and worse than it need be. This reads all weights.
+        model_or_path: Anything that ``sardonyx.model.load`` accepts. A path is checked as stored on disk, with its
+            external data; the contents of weights are not read (except for ``lint``).
+        target: A target whose limits are checked too: a name in ``known_targets()``.
+        version: The target's version; None for the newest known.
+        lint: True to report legal but wasteful or risky parts too. Lint reads all weights.
 
     Returns:
         The findings: errors first, then warnings, then lint, each in the order of the model.
 
     Raises:
-        ModelFileError: There is no ONNX model at the path or in the bytes.
-        OptionError: The target or its version is not known.
+        ModelFileError: The path or the bytes do not contain an ONNX model.
+        OptionError: The target or its version is unknown.
     """
     chosen = find_target(target, version)
     source = open_source(model_or_path)
-    found = list(source.findings)
-    if source.proto.HasField("graph") or not found:
-        found += _findings(source, chosen, lint)
-    return sorted(dict.fromkeys(found), key=lambda item: _ORDER[item.severity])
+    findings = list(source.findings)
+    if source.proto.HasField("graph") or not findings:
+        findings += _findings(source, chosen, lint)
+    return sorted(dict.fromkeys(findings), key=lambda item: _ORDER[item.severity])
 
 
 def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Finding]:
@@ -73,20 +73,20 @@ def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Fin
     if unreadable:
         yield from unreadable
         return
-    found: list[Finding] = []
-    found += check_imports(model, commands)
-    found += check_functions(model)
-    found += check_values(model)
-    found += check_declarations(model, commands)
-    found += check_tensors(source)
-    codes = frozenset(item.code for item in found if item.severity == "error")
+    findings: list[Finding] = []
+    findings += check_imports(model, commands)
+    findings += check_functions(model)
+    findings += check_values(model)
+    findings += check_declarations(model, commands)
+    findings += check_tensors(source)
+    codes = frozenset(item.code for item in findings if item.severity == "error")
     if not codes & _UNSAFE_FOR_CPP:
-        found += check_with_onnx(model, codes)
+        findings += check_with_onnx(model, codes)
     if not codes & _NOT_INFERABLE:
-        found += check_types(model)
-    yield from found
+        findings += check_types(model)
+    yield from findings
     if target is not None:
         yield from check_target(model, target, commands, inferable=not codes & _NOT_INFERABLE)
     if lint and not codes & _NOT_INFERABLE:
-        broken = frozenset(item.where for item in found if item.code in _UNREADABLE)
+        broken = frozenset(item.where for item in findings if item.code in _UNREADABLE)
         yield from lint_model(source, commands, broken)

@@ -1,4 +1,4 @@
-"""The command lines that findings recommend, spelled in one place."""
+"""The command lines recommended by findings, spelled in one module."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import PurePath
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Writes ``sardonyx`` command lines for one model.
+    """Builder of ``sardonyx`` command lines for one model.
 
     Attributes:
-        source: The path of the model as the user gave it; ``MODEL.onnx`` where it has none.
+        source: The path of the model in the user's form; ``MODEL.onnx`` without a path.
     """
 
     source: str = "MODEL.onnx"
@@ -24,7 +24,7 @@ class Commands:
         return shlex.join(["sardonyx", verb, self.source, *options, "-o", target])
 
     def optimize(self, *passes: str, target: str = "", opset: int | None = None) -> str:
-        """``sardonyx optimize``, with the passes named, for a target, at an opset."""
+        """``sardonyx optimize``, with named passes, for a target, at an opset."""
         options = ["--passes", ",".join(passes)] if passes else []
         options += ["--target", target] if target else []
         options += ["--opset", str(opset)] if opset is not None else []
@@ -39,7 +39,7 @@ class Commands:
         return self._line("fp16")
 
     def set_shape(self, shapes: Mapping[str, str]) -> str:
-        """``sardonyx set-shape``: input → its shape, a comma-separated list of sizes and names."""
+        """``sardonyx set-shape``; ``shapes`` maps each input to a comma-separated list of sizes and names."""
         return self._line("set-shape", *(part for name in shapes for part in ("--input", f"{name}:{shapes[name]}")))
 
     def convert_opset(self, opset: int) -> str:
@@ -47,7 +47,7 @@ class Commands:
         return self._line("convert-opset", "--opset", str(opset))
 
     def convert_ir(self, version: int) -> str:
-        """``sardonyx convert-opset --ir``, which keeps the opset."""
+        """``sardonyx convert-opset --ir``, with the opset unchanged."""
         return self._line("convert-opset", "--ir", str(version))
 
     def convert_opset_and_ir(self, opset: int, version: int) -> str:
@@ -59,5 +59,5 @@ class Commands:
         return self._line("rename", f"{old}={new}")
 
     def extract(self, inputs: list[str], outputs: list[str]) -> str:
-        """``sardonyx extract`` between the inputs and outputs named."""
+        """``sardonyx extract`` between the named inputs and outputs."""
         return self._line("extract", "--inputs", ",".join(inputs), "--outputs", ",".join(outputs))

@@ -1,4 +1,4 @@
-"""Operators that the specification defines as functions of others: their nodes, with types, for one use."""
+"""Nodes, with types, of an operator that the specification defines as a function of other operators."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from sardonyx.model.check.onnx_inference import infer
 
 
 def is_composed(schema: defs.OpSchema) -> bool:
-    """Whether an operator is defined as a function of others."""
+    """Return True if an operator is defined as a function of other operators."""
     return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
 
 
 def compose(
     node: onnx.NodeProto, schema: defs.OpSchema, opset: int, types: Mapping[str, str]
 ) -> tuple[onnx.ModelProto, dict[str, str]] | None:
-    """Writes out the nodes of which a composed operator consists.
+    """Expand a composed operator into its nodes.
 
     Args:
         node: The node.
-        schema: Its operator's schema, which is composed.
+        schema: Schema of a composed operator.
         opset: The version of the operator's domain that the model imports.
         types: Element types of the node's inputs, by name, in lower case.
 
     Returns:
-        A model of these nodes (none where the composition is of a later opset) and the element types of its values;
-        None where the composition depends on types that are not known, or refuses them.
+        A model of the nodes (empty if the composition belongs to a later opset) and the element types of its values;
+        None if the composition depends on unknown types, or refuses the types.
     """
     body = _body(node, schema, opset, types)
     if body is None:
         return None
-    given = {attribute.name: attribute for attribute in node.attribute}
+    attributes = {attribute.name: attribute for attribute in node.attribute}
     defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
     graph = onnx.GraphProto(name=node.op_type)
     for actual, formal in zip(node.input, body.input, strict=False):
@@ -44,7 +44,7 @@ def compose(
         slot.CopyFrom(inner)
         del slot.attribute[:]
         for attribute in inner.attribute:
-            _resolve(attribute, {**defaults, **given}, slot)
+            _resolve(attribute, {**defaults, **attributes}, slot)
     imports = list(body.opset_import) or [helper.make_opsetid(schema.domain, opset)]
     model = onnx.ModelProto(ir_version=8, graph=graph, opset_import=imports)
     inferred = infer(model)
@@ -55,7 +55,7 @@ def compose(
 
 
 def _resolve(attribute: onnx.AttributeProto, known: Mapping[str, onnx.AttributeProto], node: onnx.NodeProto) -> None:
-    """Adds an attribute to a node, a reference to the caller's attribute replaced by what the caller gives."""
+    """Add an attribute to a node; a reference is replaced by the caller's attribute."""
     if not attribute.ref_attr_name:
         node.attribute.append(attribute)
         return

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 
-def strongly_connected(needs: Sequence[Iterable[int]]) -> list[list[int]]:
-    """The strongly connected parts of a graph given as successor lists (Tarjan 1972, with its own stack).
+def strongly_connected(successors: Sequence[Iterable[int]]) -> list[list[int]]:
+    """Return the strongly connected components of a graph (Tarjan 1972, with an explicit stack).
 
     Args:
-        needs: The successors of each vertex.
+        successors: The successors of each vertex.
 
     Returns:
-        The parts, each a list of vertices.
+        The components, each a list of vertices, successors before predecessors.
     """
-    index = [-1] * len(needs)
-    low = [0] * len(needs)
-    on_stack = [False] * len(needs)
+    index = [-1] * len(successors)
+    low = [0] * len(successors)
+    on_stack = [False] * len(successors)
     stack: list[int] = []
     parts: list[list[int]] = []
     counter = 0
-    for root in range(len(needs)):
+    for root in range(len(successors)):
         if index[root] >= 0:
             continue
         calls: list[tuple[int, Iterator[int]]] = []
@@ -31,14 +31,14 @@ def strongly_connected(needs: Sequence[Iterable[int]]) -> list[list[int]]:
                 counter += 1
                 stack.append(vertex)
                 on_stack[vertex] = True
-                calls.append((vertex, iter(needs[vertex])))
-            vertex, successors = calls[-1]
-            following = next(successors, None)
-            if following is not None:
-                if index[following] < 0:
-                    vertex = following
-                elif on_stack[following]:
-                    low[vertex] = min(low[vertex], index[following])
+                calls.append((vertex, iter(successors[vertex])))
+            vertex, remaining = calls[-1]
+            neighbor = next(remaining, None)
+            if neighbor is not None:
+                if index[neighbor] < 0:
+                    vertex = neighbor
+                elif on_stack[neighbor]:
+                    low[vertex] = min(low[vertex], index[neighbor])
                 continue
             calls.pop()
             if low[vertex] == index[vertex]:
@@ -57,17 +57,17 @@ def strongly_connected(needs: Sequence[Iterable[int]]) -> list[list[int]]:
     return parts
 
 
-def longest_chain(order: Sequence[int], needs: Sequence[Iterable[int]]) -> list[int]:
-    """For each vertex of a graph without circles the number of vertices on the longest path from it.
+def longest_chain(order: Sequence[int], successors: Sequence[Iterable[int]]) -> list[int]:
+    """Return the number of vertices on the longest path from each vertex of an acyclic graph.
 
     Args:
         order: The vertices, successors before predecessors.
-        needs: The successors of each vertex.
+        successors: The successors of each vertex.
 
     Returns:
         The lengths, by vertex.
     """
-    length = [1] * len(needs)
+    length = [1] * len(successors)
     for vertex in order:
-        length[vertex] = 1 + max((length[successor] for successor in needs[vertex]), default=0)
+        length[vertex] = 1 + max((length[successor] for successor in successors[vertex]), default=0)
     return length

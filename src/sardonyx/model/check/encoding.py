@@ -1,4 +1,4 @@
-"""Names that are not UTF-8: protobuf hands them out as bytes, and nothing that works on names can go on."""
+"""Detection of names that are not UTF-8: protobuf returns bytes, which other checks cannot process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 from sardonyx.model.check.codes import finding
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import bodies
 from sardonyx.model.check.skeleton import tensors_of
 
@@ -15,13 +15,13 @@ _SHOWN = 40
 
 
 def check_encoding(model: onnx.ModelProto) -> Iterator[Finding]:
-    """Finds names, domains and operator types that are not UTF-8.
+    """Report names, domains and operator types that are not UTF-8.
 
     Args:
         model: The message.
 
     Yields:
-        One finding for each graph or function that has such texts, and one for the header of the model.
+        One finding for each graph or function with such texts, and one for the header of the model.
     """
     heads = [model.producer_name, model.producer_version, model.domain, model.doc_string]
     imports = [entry.domain for entry in model.opset_import]
@@ -34,10 +34,10 @@ def check_encoding(model: onnx.ModelProto) -> Iterator[Finding]:
         yield from _report([*signature, *imports, *attributes], f"function {number}")
         pending.append((function, f"function {number}"))
     while pending:
-        graph, place = pending.pop()
-        yield from _report(_texts(graph), place)
+        graph, label = pending.pop()
+        yield from _report(_texts(graph), label)
         for number, node in enumerate(graph.node):
-            pending.extend((body, f"body in node {number} of the {place}"[:200]) for _, body in bodies(node))
+            pending.extend((body, f"body in node {number} of the {label}"[:200]) for _, body in bodies(node))
 
 
 def _texts(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[str | bytes]:
@@ -65,9 +65,9 @@ def _pairs(entries: Iterable[onnx.StringStringEntryProto]) -> Iterator[str | byt
         yield from (entry.key, entry.value)
 
 
-def _report(texts: Iterable[str | bytes], place: str) -> Iterator[Finding]:
+def _report(texts: Iterable[str | bytes], label: str) -> Iterator[Finding]:
     for text in texts:
         if isinstance(text, bytes):
             shown = text[:_SHOWN].decode("utf-8", "backslashreplace")
-            yield finding("text-encoding", f"the text {shown!r} is not UTF-8.", Place(item=place))
+            yield finding("text-encoding", f"the text {shown!r} is not UTF-8.", Location(item=label))
             return

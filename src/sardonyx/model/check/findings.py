@@ -1,4 +1,4 @@
-"""What a check says: findings, the places they point at, and the registry of their codes."""
+"""Results of a check: findings, their locations, and the type of their codes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Code:
 
     Attributes:
         name: The stable name, as printed and as used in ``--json``.
-        severity: ``error`` (not a legal model, or not runnable by the target), ``warning`` (legal, and likely to
-            be refused or misread) or ``lint`` (legal, and worse than it need be).
-        meaning: What is wrong, in one sentence.
-        repair: What to do about it, in one sentence.
+        severity: ``error`` (illegal model, or not runnable by the target), ``warning`` (legal, and likely to be refused
+            or misread) or ``lint`` (legal, but wasteful or risky).
+        meaning: The problem, in one sentence.
+        repair: The repair, in one sentence.
     """
 
     name: str
@@ -27,16 +27,16 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a model a finding is.
+class Location:
+    """Location of a finding in a model.
 
     Attributes:
         graph: The path of the graph from the main graph (``If_3.then_branch``, ``function local::f``); empty for the
             main graph.
-        node: The node's name, or ``OpType(first output)`` where it has none.
-        op_type: The node's operator, with its domain where that is not ``ai.onnx``.
+        node: The node's name, or ``OpType(first output)`` for a node without one.
+        op_type: The node's operator, with its domain unless ``ai.onnx``.
         tensor: The name of a tensor: an input, an output, a weight.
-        item: Anything else: a function, an opset import, a file.
+        item: Any other part: a function, an opset import, a file.
     """
 
     graph: str = ""
@@ -59,26 +59,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a check found.
+    """One result of a check.
 
     Attributes:
         severity: ``error``, ``warning`` or ``lint``.
-        code: The name of its kind; ``docs/reference/check.md`` lists them all.
-        reason: What is wrong here, in one sentence.
-        where: The place.
-        remedy: What to do about it, in words.
-        command: The ``sardonyx`` command line that repairs it; empty where no command can.
+        code: The name of its code; ``docs/reference/check.md`` lists all codes.
+        reason: The problem at this location, in one sentence.
+        where: The location.
+        remedy: The remedy in words.
+        command: The ``sardonyx`` command line that repairs the problem; empty if no command can.
     """
 
     severity: Severity
     code: str
     reason: str
-    where: Place
+    where: Location
     remedy: str
     command: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """The finding as a flat dictionary of strings, ready for JSON."""
+        """Return the finding as a flat dictionary of strings, ready for JSON."""
         return {
             "severity": self.severity,
             "code": self.code,

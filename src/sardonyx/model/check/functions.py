@@ -1,4 +1,4 @@
-"""Model functions: duplicates, recursion, depth, size when inlined, calls and attribute references."""
+"""Checks of model functions: duplicates, recursion, depth, inlined size, calls, attribute references."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx
 
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.digraph import longest_chain, strongly_connected
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import (
     FunctionKey,
     Scope,
@@ -19,16 +19,16 @@ from sardonyx.model.check.scopes import (
 )
 
 MAX_CALL_DEPTH = 100
-"""The deepest chain of calls that onnx itself accepts (since 1.23)."""
+"""Limit of nested calls in onnx itself (since 1.23)."""
 
 MAX_EXPANDED_NODES = 1_000_000
-"""Shape inference visits a function once a call, so calls of calls of calls must not multiply without bound."""
+"""Limit of nodes after inlining: inference visits a function once per call, so nested calls multiply."""
 
 _SHOWN = 6
 
 
 def check_functions(model: onnx.ModelProto) -> Iterator[Finding]:
-    """Finds functions that are defined twice, recurse, nest too deep or grow too large, and calls that do not fit.
+    """Report functions that are defined twice, recurse, nest too deep or grow too large, and wrong calls.
 
     Args:
         model: The message.
@@ -40,7 +40,7 @@ def check_functions(model: onnx.ModelProto) -> Iterator[Finding]:
     for position, function in enumerate(model.functions):
         key = function_key(function)
         if key in index:
-            yield finding("function-duplicate", "a function of this domain and name exists already.", _place(function))
+            yield finding("function-duplicate", "a function of this domain and name exists already.", _locate(function))
         index.setdefault(key, position)
     if index:
         yield from _check_calls(model, index)
@@ -48,7 +48,7 @@ def check_functions(model: onnx.ModelProto) -> Iterator[Finding]:
 
 
 def called_function(node: onnx.NodeProto, index: Mapping[FunctionKey, int]) -> int | None:
-    """The position of the model function that a node calls, or None."""
+    """Return the position of the model function that a node calls, or None."""
     return index.get((canonical_domain(node.domain), node.op_type, node.overload))
 
 
@@ -69,7 +69,7 @@ def _check_calls(model: onnx.ModelProto, index: dict[FunctionKey, int]) -> Itera
             elif node.domain in domains and canonical_domain(node.domain) and not _is_operator(node, scope):
                 yield finding(
                     "function-undefined",
-                    f"the model has functions of domain {node.domain!r}, and none named {node.op_type!r}.",
+                    f"the model has functions of domain {node.domain!r}, but not {node.op_type!r}.",
                     scope.at(node),
                 )
     yield from _check_recursion(model.functions, calls, sizes)
@@ -81,11 +81,11 @@ def _is_operator(node: onnx.NodeProto, scope: Scope) -> bool:
 
 
 def _check_call(scope: Scope, node: onnx.NodeProto, function: onnx.FunctionProto) -> Iterator[Finding]:
-    for what, given, formal in (("inputs", node.input, function.input), ("outputs", node.output, function.output)):
-        if len(given) > len(formal):
+    for role, actual, formal in (("inputs", node.input, function.input), ("outputs", node.output, function.output)):
+        if len(actual) > len(formal):
             yield finding(
                 "arity",
-                f"the call has {len(given)} {what}, the function {len(formal)}.",
+                f"the call has {len(actual)} {role}, the function {len(formal)}.",
                 scope.at(node),
             )
     known = set(function.attribute) | {attribute.name for attribute in function.attribute_proto}
@@ -108,26 +108,26 @@ def _check_recursion(
         names = [qualified(functions[i].domain, functions[i].name) for i in sorted(part)[:_SHOWN]]
         more = f" and {len(part) - _SHOWN} more" if len(part) > _SHOWN else ""
         reason = (
-            f"the functions {', '.join(names)}{more} call each other in a circle."
+            f"the functions {', '.join(names)}{more} call each other recursively."
             if len(part) > 1
             else "the function calls itself."
         )
-        yield finding("function-recursive", reason, _place(functions[min(part)]))
+        yield finding("function-recursive", reason, _locate(functions[min(part)]))
     if recursive:
         return
     order = [part[0] for part in parts]
     depth = longest_chain(order, calls)
     deepest = max(range(len(depth)), key=depth.__getitem__)
     if depth[deepest] > MAX_CALL_DEPTH:
-        yield finding("function-depth", f"the calls below it are {depth[deepest]} deep.", _place(functions[deepest]))
+        yield finding("function-depth", f"its calls are nested {depth[deepest]} deep.", _locate(functions[deepest]))
     expanded = list(sizes)
     for position in order:
         expanded[position] += sum(expanded[called] * times for called, times in calls[position].items())
         if expanded[position] > MAX_EXPANDED_NODES:
             yield finding(
                 "function-expansion",
-                f"inlined it has {_rounded(expanded[position])} nodes.",
-                _place(functions[position]),
+                f"the inlined function has {_format_count(expanded[position])} nodes.",
+                _locate(functions[position]),
             )
             return
 
@@ -143,17 +143,21 @@ def _check_attribute_references(model: onnx.ModelProto) -> Iterator[Finding]:
                 name = attribute.ref_attr_name
                 if not name or name in declared:
                     continue
-                holder = "no function is around it" if function is None else "the function does not declare it"
+                problem = (
+                    f"the attribute {attribute.name!r} refers to {name!r} outside of a function."
+                    if function is None
+                    else f"the attribute {attribute.name!r} refers to {name!r}, which the function does not declare."
+                )
                 yield finding(
                     "attribute-reference",
-                    f"the attribute {attribute.name!r} refers to {name!r}, and {holder}.",
+                    problem,
                     scope.at(node),
                 )
 
 
-def _place(function: onnx.FunctionProto) -> Place:
-    return Place(item=f"function {qualified(function.domain, function.name)}")
+def _locate(function: onnx.FunctionProto) -> Location:
+    return Location(item=f"function {qualified(function.domain, function.name)}")
 
 
-def _rounded(count: int) -> str:
+def _format_count(count: int) -> str:
     return f"{count:,}" if count < 10**12 else f"about 10^{len(str(count)) - 1}"

@@ -1,4 +1,4 @@
-"""IR version and opset imports of a model and its functions."""
+"""Checks of the IR version and opset imports of a model and its functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, defs
 
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.commands import Commands
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import canonical_domain, qualified, scopes
 
 ONNX_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training")
@@ -32,22 +32,22 @@ _TYPE_NEEDS_IR = {
 
 
 def check_imports(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
-    """Finds impossible versions and domains that are not imported.
+    """Report invalid versions and domains that are not imported.
 
     Args:
         model: The message.
-        commands: Writes the command lines of the remedies.
+        commands: Builds the command lines of the remedies.
 
     Yields:
         The findings.
     """
     if model.ir_version < 1:
-        yield finding("ir-version", f"the IR version is {model.ir_version}.", Place(item="ir_version"))
+        yield finding("ir-version", f"the IR version is {model.ir_version}.", Location(item="ir_version"))
     elif model.ir_version > onnx.IR_VERSION:
         yield finding(
             "ir-version",
             f"the IR version is {model.ir_version}; onnx {onnx.__version__} knows at most {onnx.IR_VERSION}.",
-            Place(item="ir_version"),
+            Location(item="ir_version"),
             remedy="Update onnx, or write an older IR version.",
             command=commands.convert_ir(onnx.IR_VERSION),
         )
@@ -64,7 +64,7 @@ def _check_import_list(imports: object, prefix: str, commands: Commands) -> Iter
     for entry in imports:  # type: ignore[attr-defined]
         domain, version = canonical_domain(entry.domain), entry.version
         shown = domain or "ai.onnx"
-        where = Place(item=f"{prefix}opset import {shown}")
+        where = Location(item=f"{prefix}opset import {shown}")
         if domain in seen:
             same = seen[domain] == version
             yield finding(
@@ -103,8 +103,8 @@ def _check_used_domains(model: onnx.ModelProto) -> Iterator[Finding]:
     for name, count in sorted(custom.items()):
         yield finding(
             "operator-custom",
-            f"{count} node{'s' if count > 1 else ''} of a domain that onnx does not define: not checked.",
-            Place(item=f"operator {name}"),
+            f"{count} node{'s' if count > 1 else ''} of a domain unknown to onnx: not checked.",
+            Location(item=f"operator {name}"),
         )
 
 
@@ -116,8 +116,8 @@ def _check_ir_features(model: onnx.ModelProto, commands: Commands) -> Iterator[F
     if model.functions and 0 < model.ir_version < 8:
         yield finding(
             "ir-too-old",
-            f"model functions exist since IR version 8, the model has {model.ir_version}.",
-            Place(item="ir_version"),
+            f"model functions exist since IR version 8; the model has {model.ir_version}.",
+            Location(item="ir_version"),
             command=commands.convert_ir(8),
         )
     elements: set[int] = set()
@@ -131,7 +131,7 @@ def _check_ir_features(model: onnx.ModelProto, commands: Commands) -> Iterator[F
         if 0 < model.ir_version < needed:
             yield finding(
                 "ir-too-old",
-                f"{name.lower()} exists since IR version {needed}, the model has {model.ir_version}.",
-                Place(item="ir_version"),
+                f"{name.lower()} exists since IR version {needed}; the model has {model.ir_version}.",
+                Location(item="ir_version"),
                 command=commands.convert_ir(needed),
             )

@@ -1,4 +1,4 @@
-"""What is legal and worse than it need be: in the graph here, in the weights in ``lint_weights``."""
+"""Lint of graphs: legal but wasteful or risky parts; ``lint_weights`` covers the contents of weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.commands import Commands
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.functions import called_function
 from sardonyx.model.check.lint_opset import lint_opset
 from sardonyx.model.check.lint_weights import lint_weights
@@ -20,13 +20,13 @@ from sardonyx.model.check.structure import names_read, names_used, output_names,
 _SHOWN = 4
 
 
-def lint_model(source: Source, commands: Commands, broken: frozenset[Place]) -> Iterator[Finding]:
-    """Finds waste and traps in a legal model.
+def lint_model(source: Source, commands: Commands, broken: frozenset[Location]) -> Iterator[Finding]:
+    """Report waste and risks in a legal model.
 
     Args:
         source: The model.
-        commands: Writes the command lines of the remedies.
-        broken: Places of tensors whose contents cannot be read.
+        commands: Builds the command lines of the remedies.
+        broken: Locations of tensors whose contents cannot be read.
 
     Yields:
         The findings.
@@ -47,10 +47,10 @@ def _lint_uses(scope: Scope, model: onnx.ModelProto, commands: Commands) -> Iter
     outputs = output_names(graph)
     reads = [names_read(node) for node in graph.node]
     used = names_used(graph)
-    given = {value.name for value in model.graph.input} if scope.is_main else set()
+    input_names = {value.name for value in model.graph.input} if scope.is_main else set()
     for name in weight_names(graph):
         if name not in used:
-            command = commands.optimize(*["freeze_initializers"][: name in given], "eliminate_unused_initializer")
+            command = commands.optimize(*["freeze_initializers"][: name in input_names], "eliminate_unused_initializer")
             yield finding("unused-weight", "nothing reads the weight.", scope.at(tensor=name), command=command)
     if scope.is_main:
         weights = set(weight_names(graph))
@@ -69,7 +69,7 @@ def _lint_uses(scope: Scope, model: onnx.ModelProto, commands: Commands) -> Iter
 
 
 def _true_values(model: onnx.ModelProto) -> set[str]:
-    """The names of weights and constants that are a single true."""
+    """Return the names of weights and constants that are a single true."""
     true: set[str] = set()
     for scope in scopes(model):
         named = [(tensor.name, tensor) for tensor in getattr(scope.graph, "initializer", ())]
@@ -114,8 +114,8 @@ def _lint_functions(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
     for position, function in enumerate(model.functions):
         if position not in reached:
             name = qualified(function.domain, function.name)
-            where = Place(item=f"function {name}")
-            yield finding("unused-function", "nothing calls it.", where, command=commands.simplify())
+            where = Location(item=f"function {name}")
+            yield finding("unused-function", "nothing calls the function.", where, command=commands.simplify())
 
 
 def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
@@ -126,24 +126,24 @@ def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
     if listed and model.ir_version >= 4:
         shown = ", ".join(repr(name) for name in listed[:_SHOWN])
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-        reason = f"{shown}{more} can be given by the caller, so that they cannot be folded."
-        yield finding("weight-is-input", reason, Place(tensor=listed[0]), command=freeze)
+        reason = f"callers may override {shown}{more}, which therefore cannot be folded."
+        yield finding("weight-is-input", reason, Location(tensor=listed[0]), command=freeze)
     elif listed:
-        reason = f"all {len(listed)} weights are graph inputs, as IR version {model.ir_version} demands."
-        yield finding("weight-is-input", reason, Place(item="ir_version"), command=freeze)
+        reason = f"all {len(listed)} weights are graph inputs, as IR version {model.ir_version} requires."
+        yield finding("weight-is-input", reason, Location(item="ir_version"), command=freeze)
     shapes = [value.type.tensor_type.shape.dim for value in inputs if value.type.tensor_type.HasField("shape")]
     batched = [shape for shape in shapes if len(shape) > 1]
     firsts = {shape[0].dim_value if shape[0].HasField("dim_value") else None for shape in batched}
     if len(firsts) == 1 and None not in firsts:
-        wanted = {value.name: shape for value, shape in _batched(inputs)}
-        command = commands.set_shape(wanted)
-        for name in wanted:
+        new_shapes = {value.name: shape for value, shape in _batched(inputs)}
+        command = commands.set_shape(new_shapes)
+        for name in new_shapes:
             reason = f"the batch size {next(iter(firsts))} is baked into the input's shape."
-            yield finding("batch-baked", reason, Place(tensor=name), command=command)
+            yield finding("batch-baked", reason, Location(tensor=name), command=command)
 
 
 def _batched(inputs: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[onnx.ValueInfoProto, str]]:
-    """The inputs that have a batch, and their shapes with it open: all of them at once, since they share it."""
+    """Yield the inputs with a batch dimension, and their shapes with a shared symbolic batch."""
     for value in inputs:
         dims = value.type.tensor_type.shape.dim
         if len(dims) > 1:

@@ -1,4 +1,4 @@
-"""What the contents of weights say: NaN, infinities, denormals, width, duplicates."""
+"""Lint of the contents of weights: NaN, infinities, denormals, width, duplicates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onnx import TensorProto, defs
 
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.commands import Commands
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import Scope, canonical_domain, scopes
 from sardonyx.model.check.source import Source
 from sardonyx.model.check.structure import names_used, weight_names
-from sardonyx.model.check.tensors import tensors_with_places
+from sardonyx.model.check.tensors import locate_tensors
 
 FLOAT16_MAX = 65504.0
-"""The largest finite float16."""
+"""Largest finite float16."""
 
 _CHUNK = 1 << 22
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -34,40 +34,40 @@ class _Counts:
     largest: float = 0.0
 
 
-def lint_weights(source: Source, commands: Commands, broken: frozenset[Place]) -> Iterator[Finding]:
-    """Reads all weights and constants, in chunks, and finds contents that will cost time or accuracy.
+def lint_weights(source: Source, commands: Commands, broken: frozenset[Location]) -> Iterator[Finding]:
+    """Read all weights and constants in chunks, and report contents that cost time or accuracy.
 
     Args:
         source: The model.
-        commands: Writes the command lines of the remedies.
-        broken: Places of tensors whose contents cannot be read.
+        commands: Builds the command lines of the remedies.
+        broken: Locations of tensors whose contents cannot be read.
 
     Yields:
         The findings.
     """
-    alike: dict[tuple[int, tuple[int, ...]], list[tuple[onnx.TensorProto, Place]]] = {}
+    alike: dict[tuple[int, tuple[int, ...]], list[tuple[onnx.TensorProto, Location]]] = {}
     for scope in scopes(source.proto):
-        free = _inputs_free_to_be_int32(scope)
-        # What a body gives its node under the name of a weight cannot be another graph's.
+        narrowable = _find_narrowable_values(scope)
+        # A weight that is an output of its body cannot be shared with another graph.
         body = scope.graph if scope.parent is not None and isinstance(scope.graph, onnx.GraphProto) else None
-        given = set() if body is None else {value.name for value in body.output}
+        body_outputs = set() if body is None else {value.name for value in body.output}
         unread = set(weight_names(scope.graph)) - names_used(scope.graph)
-        for tensor, where in tensors_with_places(scope):
+        for tensor, where in locate_tensors(scope):
             if where in broken:
                 continue
-            # What nothing reads is found as such.
-            if where.tensor and tensor.name not in given | unread:
+            # Unread weights have a finding of their own.
+            if where.tensor and tensor.name not in body_outputs | unread:
                 alike.setdefault((tensor.data_type, tuple(tensor.dims)), []).append((tensor, where))
             if tensor.data_type in _FLOATS:
                 yield from _lint_floats(source, tensor, where, commands)
-            elif tensor.data_type == TensorProto.INT64 and (tensor.name in free) and where.tensor:
+            elif tensor.data_type == TensorProto.INT64 and tensor.name in narrowable and where.tensor:
                 yield from _lint_int64(source, tensor, where, commands)
     for group in alike.values():
         if len(group) > 1:
             yield from _lint_duplicates(source, group, commands)
 
 
-def _lint_floats(source: Source, tensor: onnx.TensorProto, where: Place, commands: Commands) -> Iterator[Finding]:
+def _lint_floats(source: Source, tensor: onnx.TensorProto, where: Location, commands: Commands) -> Iterator[Finding]:
     array = source.read(tensor)
     if array is None:
         return
@@ -111,31 +111,31 @@ def _count(array: np.ndarray) -> _Counts:
     return counts
 
 
-def _lint_int64(source: Source, tensor: onnx.TensorProto, where: Place, commands: Commands) -> Iterator[Finding]:
+def _lint_int64(source: Source, tensor: onnx.TensorProto, where: Location, commands: Commands) -> Iterator[Finding]:
     array = source.read(tensor)
     if array is None or not array.size:
         return
     limits = np.iinfo(np.int32)
     if int(array.min()) >= limits.min and int(array.max()) <= limits.max:
         reason = (
-            f"its {array.size:,} elements lie in {int(array.min())} … {int(array.max())}, and its readers take int32."
+            f"its {array.size:,} elements are in {int(array.min())} … {int(array.max())}; its consumers accept int32."
         )
         yield finding("int64-fits-int32", reason, where, command=commands.optimize("narrow_int64_weights"))
 
 
-def _inputs_free_to_be_int32(scope: Scope) -> set[str]:
-    """Names all of whose readers take int32 as well as int64, whatever the types of their other inputs are."""
-    free: set[str] = set()
-    bound: set[str] = set()
+def _find_narrowable_values(scope: Scope) -> set[str]:
+    """Return the names whose consumers all accept int32 instead of int64, whatever their other inputs."""
+    accepted: set[str] = set()
+    rejected: set[str] = set()
     for node in scope.graph.node:
         for position, name in enumerate(node.input):
-            (free if _takes_int32(scope, node, position) else bound).add(name)
+            (accepted if _accepts_int32(scope, node, position) else rejected).add(name)
     if isinstance(scope.graph, onnx.GraphProto):
-        bound.update(value.name for value in scope.graph.output)
-    return free - bound
+        rejected.update(value.name for value in scope.graph.output)
+    return accepted - rejected
 
 
-def _takes_int32(scope: Scope, node: onnx.NodeProto, position: int) -> bool:
+def _accepts_int32(scope: Scope, node: onnx.NodeProto, position: int) -> bool:
     domain = canonical_domain(node.domain)
     version = scope.opsets.get(domain, 0)
     if not defs.has(node.op_type, max_inclusive_version=version, domain=domain):
@@ -151,24 +151,24 @@ def _takes_int32(scope: Scope, node: onnx.NodeProto, position: int) -> bool:
 
 
 def _lint_duplicates(
-    source: Source, group: Sequence[tuple[onnx.TensorProto, Place]], commands: Commands
+    source: Source, group: Sequence[tuple[onnx.TensorProto, Location]], commands: Commands
 ) -> Iterator[Finding]:
     inputs = {value.name for value in source.proto.graph.input}
-    equal: dict[bytes, list[Place]] = {}
+    equal: dict[bytes, list[Location]] = {}
     for tensor, where in group:
         array = source.read(tensor)
         content = b"\0".join(tensor.string_data) if array is None else np.ascontiguousarray(array).view(np.uint8).data
         if array is None and tensor.data_type != TensorProto.STRING:
             continue
         equal.setdefault(hashlib.blake2b(content).digest(), []).append(where)
-    for places in equal.values():
-        if len(places) > 1:
-            frozen = ["freeze_initializers"] if any(place.tensor in inputs for place in places) else []
-            names = ", ".join(repr(place.tensor) for place in places[1 : _SHOWN + 1])
-            more = f" and {len(places) - 1 - _SHOWN} more" if len(places) - 1 > _SHOWN else ""
+    for locations in equal.values():
+        if len(locations) > 1:
+            frozen = ["freeze_initializers"] if any(location.tensor in inputs for location in locations) else []
+            names = ", ".join(repr(location.tensor) for location in locations[1 : _SHOWN + 1])
+            more = f" and {len(locations) - 1 - _SHOWN} more" if len(locations) - 1 > _SHOWN else ""
             yield finding(
                 "duplicate-weight",
-                f"{names}{more} {'have' if len(places) > 2 else 'has'} equal contents.",
-                places[0],
+                f"{names}{more} {'have' if len(locations) > 2 else 'has'} equal contents.",
+                locations[0],
                 command=commands.optimize(*frozen, "eliminate_duplicate_initializer"),
             )

@@ -1,7 +1,7 @@
-"""onnx.checker, with every complaint put at its place.
+"""onnx.checker, with a location for each error.
 
-The C++ checker stops at the first error and names its node only where the node has a name. So a model that it refuses
-is taken apart, and each node, value and tensor is given to it alone.
+The C++ checker stops at the first error and names its node only if the node has a name. So a refused model is taken
+apart, and each node, value and tensor is checked separately.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import onnx
 import onnx.onnx_cpp2py_export.checker as cpp
 
 from sardonyx.model.check.codes import finding
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.functions import called_function
 from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, scopes
 from sardonyx.model.check.skeleton import without_weights
@@ -39,16 +39,16 @@ _KINDS = (
     (r"ir_version", "ir-version"),
 )
 _CONTEXT = re.compile(r"\n*==> Context:.*", re.DOTALL)
-_NOT_TEXT = "onnx.checker refuses it, with a message that is not UTF-8 text."
+_NOT_TEXT = "onnx.checker refuses the model, with a message that is not UTF-8 text."
 _STUB = onnx.GraphProto(name="body")
 
 
-def check_with_onnx(model: onnx.ModelProto, found: frozenset[str]) -> Iterator[Finding]:
-    """Runs onnx.checker and finds the places of what it refuses.
+def check_with_onnx(model: onnx.ModelProto, reported: frozenset[str]) -> Iterator[Finding]:
+    """Run onnx.checker and locate its errors.
 
     Args:
-        model: The message, of which the structure was found sound enough for C++.
-        found: The codes that other checks have found as errors, so that an error without a place is not said twice.
+        model: The message, with a structure sound enough for C++.
+        reported: The codes of errors reported by other checks; an error without a location is not reported again.
 
     Yields:
         The findings.
@@ -56,17 +56,17 @@ def check_with_onnx(model: onnx.ModelProto, found: frozenset[str]) -> Iterator[F
     try:
         onnx.checker.check_model(without_weights(model, keep_shapes=False))
     except UnicodeDecodeError:
-        complaint = _NOT_TEXT
+        message = _NOT_TEXT
     except (onnx.checker.ValidationError, ValueError) as error:
-        complaint = str(error)
+        message = str(error)
     else:
         return
-    placed = list(_check_parts(model))
-    yield from placed
-    if placed or found - {"external-file", "external-range"}:
+    located = list(_check_parts(model))
+    yield from located
+    if located or reported - {"external-file", "external-range"}:
         return
-    reason = _sentence(complaint)
-    yield finding(_kind(complaint), reason, Place(tensor=_quoted_name(complaint)))
+    reason = _sentence(message)
+    yield finding(_kind(message), reason, Location(tensor=_quoted_name(message)))
 
 
 def _check_parts(model: onnx.ModelProto) -> Iterator[Finding]:
@@ -97,24 +97,24 @@ def _check_values(scope: Scope, graph: onnx.GraphProto, context: cpp.CheckerCont
 
 
 def _check_node(scope: Scope, node: onnx.NodeProto, context: cpp.CheckerContext) -> Iterator[Finding]:
-    """Checks a node by itself, its bodies replaced by empty ones: they are scopes of their own."""
-    alone = onnx.NodeProto()
-    alone.CopyFrom(node)
-    for attribute in alone.attribute:
+    """Check a single node; its bodies, which are scopes of their own, are replaced by empty ones."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    for attribute in copy.attribute:
         if attribute.HasField("g"):
             attribute.g.CopyFrom(_STUB)
         for graph in attribute.graphs:
             graph.CopyFrom(_STUB)
         for tensor in (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors:
             _empty(tensor)
-    serialized = alone.SerializeToString()
+    serialized = copy.SerializeToString()
     reason = _refusal(lambda: cpp.check_node(serialized, context, cpp.LexicalScopeContext()))
     if reason:
         yield finding(_kind(reason), _sentence(reason), scope.at(node))
 
 
 def _empty(tensor: onnx.TensorProto) -> None:
-    """Leaves name and type: contents are checked apart, with the sizes that C++ need not compute."""
+    """Clear all but name and type: contents are checked separately, so C++ need not compute their sizes."""
     kind, name = tensor.data_type, tensor.name
     tensor.Clear()
     tensor.data_type, tensor.name = kind, name

@@ -1,4 +1,4 @@
-"""Strict shape inference of onnx, with every contradiction put at its place."""
+"""Strict shape inference of onnx, with a location for each contradiction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx
 
 from sardonyx.model.check.codes import finding
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import Scope, qualified, scopes
 from sardonyx.model.check.skeleton import number_nodes, without_weights, write_defaults
 from sardonyx.model.check.tensors import type_name
@@ -29,16 +29,16 @@ _KINDS = (
 )
 
 REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
-"""What the inference of onnx raises."""
+"""Exceptions that onnx's inference raises."""
 
 _NodeAt = tuple[Scope, onnx.NodeProto]
 
 
 def check_types(model: onnx.ModelProto) -> Iterator[Finding]:
-    """Infers all types and shapes, strictly, and finds what contradicts what is declared.
+    """Infer all types and shapes strictly, and report contradictions to the declarations.
 
     Args:
-        model: The message, of which the structure is sound: names defined, nodes sorted, no circles.
+        model: The message, with a sound structure: names defined, nodes sorted, no cycles.
 
     Yields:
         The findings.
@@ -46,25 +46,25 @@ def check_types(model: onnx.ModelProto) -> Iterator[Finding]:
     numbered = without_weights(model, keep_shapes=True)
     number_nodes(numbered)
     write_defaults(numbered)
-    complaint = _infer(numbered)
-    if not complaint:
+    message = _infer(numbered)
+    if not message:
         return
     nodes = [(scope, node) for scope in scopes(model) for node in scope.graph.node]
-    placed = list(_split(complaint, nodes))
-    if "Inference error(s)" not in complaint:
-        # A wrong signature ends the inference at once; without that check it goes on and finds the others.
-        placed += _split(_infer(numbered, check_type=False), nodes)
-    if placed:
-        yield from placed
+    located = list(_split(message, nodes))
+    if "Inference error(s)" not in message:
+        # A wrong signature aborts the inference; without the type check, inference continues and finds other errors.
+        located += _split(_infer(numbered, check_type=False), nodes)
+    if located:
+        yield from located
         return
-    contradictions = list(_declared_against_inferred(model))
-    yield from contradictions
-    if not contradictions:
-        yield finding(_kind(complaint), _sentence(complaint, nodes), _first_refused(numbered, complaint, nodes))
+    mismatches = list(_compare_declarations(model))
+    yield from mismatches
+    if not mismatches:
+        yield finding(_kind(message), _sentence(message, nodes), _find_refused_node(numbered, message, nodes))
 
 
 def _infer(model: onnx.ModelProto, *, check_type: bool = True) -> str:
-    """The complaint of strict inference with data propagation; empty where it has none."""
+    """Return the error message of strict inference with data propagation; empty on success."""
     try:
         onnx.shape_inference.infer_shapes(model, check_type=check_type, strict_mode=True, data_prop=True)
     except UnicodeDecodeError:
@@ -75,30 +75,30 @@ def _infer(model: onnx.ModelProto, *, check_type: bool = True) -> str:
 
 
 def infer(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto | None:
-    """A copy with the types and shapes that follow; None where inference, though not strict, refuses the model."""
+    """Return a copy with inferred types and shapes; None if inference, though not strict, fails."""
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
     except REFUSALS:
         return None
 
 
-def _split(complaint: str, nodes: list[_NodeAt]) -> Iterator[Finding]:
-    """One finding for each innermost node that a complaint names."""
-    marks = list(_ENTRY.finditer(complaint))
-    said: set[tuple[int, str]] = set()
+def _split(message: str, nodes: list[_NodeAt]) -> Iterator[Finding]:
+    """Yield one finding for each innermost node that a message names."""
+    marks = list(_ENTRY.finditer(message))
+    reported: set[tuple[int, str]] = set()
     for index, mark in enumerate(marks):
-        end = marks[index + 1].start() if index + 1 < len(marks) else len(complaint)
-        reason = _sentence(complaint[mark.end() : end], nodes)
+        end = marks[index + 1].start() if index + 1 < len(marks) else len(message)
+        reason = _sentence(message[mark.end() : end], nodes)
         number = int(mark.group(1))
-        if not reason or number >= len(nodes) or (number, reason) in said:
+        if not reason or number >= len(nodes) or (number, reason) in reported:
             continue
-        said.add((number, reason))
+        reported.add((number, reason))
         scope, node = nodes[number]
         yield finding(_kind(reason), reason, scope.at(node))
 
 
-def _declared_against_inferred(model: onnx.ModelProto) -> Iterator[Finding]:
-    """Compares declared element types and shapes of the main graph with what follows without the declarations."""
+def _compare_declarations(model: onnx.ModelProto) -> Iterator[Finding]:
+    """Compare declared types and shapes of the main graph with those inferred without the declarations."""
     bare = without_weights(model, keep_shapes=True)
     del bare.graph.value_info[:]
     for value in bare.graph.output:
@@ -106,27 +106,27 @@ def _declared_against_inferred(model: onnx.ModelProto) -> Iterator[Finding]:
     inferred = infer(bare, data_prop=True)
     if inferred is None:
         return
-    follows = {value.name: value.type for value in (*inferred.graph.value_info, *inferred.graph.output)}
+    types = {value.name: value.type for value in (*inferred.graph.value_info, *inferred.graph.output)}
     for tensor in model.graph.initializer:
-        follows[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    makers = {name: node for node in model.graph.node for name in node.output}
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    producers = {name: node for node in model.graph.node for name in node.output}
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        kind = follows.get(value.name)
+        kind = types.get(value.name)
         if kind is None or not kind.HasField("tensor_type") or not value.type.HasField("tensor_type"):
             continue
         code, reason = _contradiction(value.type.tensor_type, kind.tensor_type)
         if code:
-            maker = makers.get(value.name)
-            where = Place(tensor=value.name)
-            if maker is not None:
-                where = Place("", maker.name, qualified(maker.domain, maker.op_type), value.name)
+            producer = producers.get(value.name)
+            where = Location(tensor=value.name)
+            if producer is not None:
+                where = Location("", producer.name, qualified(producer.domain, producer.op_type), value.name)
             yield finding(code, reason, where)
 
 
 def _contradiction(declared: onnx.TypeProto.Tensor, inferred: onnx.TypeProto.Tensor) -> tuple[str, str]:
     if declared.elem_type and inferred.elem_type and declared.elem_type != inferred.elem_type:
         names = type_name(declared.elem_type).lower(), type_name(inferred.elem_type).lower()
-        return "type-mismatch", f"declared as {names[0]}, and it is {names[1]}."
+        return "type-mismatch", f"declared as {names[0]}, inferred as {names[1]}."
     if not declared.HasField("shape") or not inferred.HasField("shape"):
         return "", ""
     shapes = [
@@ -136,11 +136,11 @@ def _contradiction(declared: onnx.TypeProto.Tensor, inferred: onnx.TypeProto.Ten
     differ = len(shapes[0]) != len(shapes[1]) or any(
         isinstance(one, int) and isinstance(other, int) and one != other for one, other in zip(*shapes, strict=True)
     )
-    return ("shape-mismatch", f"declared with shape {shapes[0]}, and it has {shapes[1]}.") if differ else ("", "")
+    return ("shape-mismatch", f"declared with shape {shapes[0]}, inferred {shapes[1]}.") if differ else ("", "")
 
 
-def _first_refused(model: onnx.ModelProto, complaint: str, nodes: list[_NodeAt]) -> Place:
-    """The node of the main graph up to which inference goes well, by bisection over the length of the graph."""
+def _find_refused_node(model: onnx.ModelProto, message: str, nodes: list[_NodeAt]) -> Location:
+    """Return the first node of the main graph that inference refuses, by bisection over the length."""
     count = len(model.graph.node)
 
     def refused(length: int) -> bool:
@@ -151,13 +151,13 @@ def _first_refused(model: onnx.ModelProto, complaint: str, nodes: list[_NodeAt])
         return bool(_infer(part))
 
     if not refused(count):
-        return Place(item="graph outputs")
+        return Location(item="graph outputs")
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if refused(middle) else (middle + 1, high)
     if low == 0:
-        return Place(item="graph inputs and weights")
+        return Location(item="graph inputs and weights")
     scope, node = nodes[low - 1]
     return scope.at(node)
 
@@ -167,7 +167,7 @@ def _kind(reason: str) -> str:
 
 
 def _sentence(text: str, nodes: list[_NodeAt]) -> str:
-    """The text without the marks of C++, its numbers replaced by the nodes' names."""
+    """Return the text without C++ prefixes, with node numbers replaced by node names."""
 
     def name(match: re.Match[str]) -> str:
         number = int(match.group(2))

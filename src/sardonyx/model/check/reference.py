@@ -1,6 +1,6 @@
 """The reference page of all finding codes and targets.
 
-``python -m sardonyx.model.check.reference > docs/reference/check.md`` writes it.
+``python -m sardonyx.model.check.reference > docs/reference/check.md`` generates the page.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Iterator
 from sardonyx.model.check.codes import CODES
 from sardonyx.model.check.targets import find_target, known_targets
 
-_HEAD = """# What `sardonyx check` finds
+_HEAD = """# Findings of `sardonyx check`
 
-`sardonyx check model.onnx` runs `onnx.checker` with strict shape inference, and checks of its own for what those miss.
-A path is checked as it lies on disk, with its external data; weights are read only for `--lint`. Each finding has a
-severity, a code, a place (graph path, node, tensor), a reason, a remedy and, where one can repair it, the command line.
-In Python: `sardonyx.check(model, target=None, version=None, lint=False)` gives a list of `Finding`, and
-`Finding.as_dict()` what `--json` prints.
+`sardonyx check model.onnx` runs `onnx.checker` with strict shape inference, and checks for errors that these miss. A
+path is checked as stored on disk, with its external data; weights are read only for `--lint`. Each finding has a
+severity, a code, a location (graph path, node, tensor), a reason, a remedy and, if a command can repair the problem,
+the command line. In Python: `sardonyx.check(model, target=None, version=None, lint=False)` returns a list of `Finding`;
+`Finding.as_dict()` has the fields that `--json` prints.
 
-Structure is checked first and without recursion: cycles, recursive functions, calls or bodies nested too deep. Where
-one of the last three is found, the model is not given to the C++ checks at all; where names are undefined or nodes out
-of order, types are not inferred. So a first finding may hide later ones: repair it and check again.
+Structure is checked first and without recursion: cycles, recursive functions, calls or bodies nested too deep. After
+one of the last three, the C++ checks do not run at all; after undefined names or unsorted nodes, types are not
+inferred. A first finding may therefore hide later ones: repair the model and check again.
 
-An **error** means that the model breaks the ONNX specification, or that the target named cannot run it (exit code 1).
-A **warning** is legal and likely to be refused or misread somewhere. **Lint** (`--lint`) is legal, and worse than it
-need be.
+An **error** means that the model breaks the ONNX specification, or that the named target cannot run the model (exit
+code 1). A **warning** is legal and likely to be refused or misread by some tools. **Lint** (`--lint`) is legal, but
+wasteful or risky.
 """
 
 _TITLES = {"error": "Errors", "warning": "Warnings", "lint": "Lint"}
 
 
 def reference_page() -> str:
-    """The page as Markdown: all codes with meaning and repair, all targets with version and source."""
+    """Return the page as Markdown: all codes with meaning and repair, all targets with version and source."""
     return "\n".join([_HEAD, *_codes(), *_targets()])
 
 
@@ -48,9 +48,8 @@ def _codes() -> Iterator[str]:
 def _targets() -> Iterator[str]:
     yield """## Targets
 
-`--target NAME [--version V]` says which nodes, types, opset and IR version the target cannot run. Without `--version`
-the newest known one is taken. A limit that the source does not name is not checked (`–`), nor are types that it does
-not name.
+`--target NAME [--version V]` reports nodes, types, opset and IR version that the target cannot run. Without `--version`
+the newest known version applies. Limits and types that the source does not name are not checked (`–`).
 
 | target | version | opset | IR | operators | source |
 |---|---|---|---|---|---|"""

@@ -1,4 +1,4 @@
-"""Every graph of a model (main graph, bodies, functions) with its path, without recursion."""
+"""Iteration over all graphs of a model (main graph, bodies, functions), with paths, without recursion."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from sardonyx.model.check.findings import Place
+from sardonyx.model.check.findings import Location
 
 MAX_DEPTH = 33
-"""Bodies nested deeper than this pass protobuf's 100 levels (three levels a body), so no file can hold them."""
+"""Depth limit of bodies: deeper ones exceed protobuf's 100 levels (three per body) in any file."""
 
 _PATH_PARTS = 8
 
@@ -18,22 +18,22 @@ FunctionKey = tuple[str, str, str]
 
 
 def function_key(function: onnx.FunctionProto) -> FunctionKey:
-    """Domain, name and overload: what identifies a function."""
+    """Return the identity of a function: domain, name and overload."""
     return canonical_domain(function.domain), function.name, function.overload
 
 
 def canonical_domain(domain: str) -> str:
-    """The domain with ``ai.onnx`` written as the empty string, as in the specification."""
+    """Return the domain with ``ai.onnx`` written as the empty string, as in the specification."""
     return "" if domain == "ai.onnx" else domain
 
 
 def qualified(domain: str, op_type: str) -> str:
-    """An operator's name with its domain, which is left out for ``ai.onnx``."""
+    """Return an operator's name with its domain, which is omitted for ``ai.onnx``."""
     return f"{domain}::{op_type}" if canonical_domain(domain) else op_type
 
 
 def node_label(node: onnx.NodeProto) -> str:
-    """The node's name, or ``OpType(first output)`` where it has none."""
+    """Return the node's name, or ``OpType(first output)`` for a node without one."""
     if node.name:
         return node.name
     output = next((name for name in node.output if name), "")
@@ -45,12 +45,12 @@ class Scope:
     """One graph or function body.
 
     Attributes:
-        graph: The graph, or the function when this is a function's own body.
-        parent: The scope around it, or None.
-        owner: The node whose attribute the graph is, or None.
-        attribute: The name of that attribute.
-        function: The function that this scope is, or lies in.
-        depth: The number of scopes around it.
+        graph: The graph, or the function for a function's own body.
+        parent: The enclosing scope, or None.
+        owner: The node with the graph as attribute, or None.
+        attribute: The name of the owner's attribute.
+        function: The function of this scope or of an enclosing scope.
+        depth: The number of enclosing scopes.
         opsets: Domain to version, as imported by the model or the function.
     """
 
@@ -64,7 +64,7 @@ class Scope:
 
     @property
     def path(self) -> str:
-        """The path from the main graph; the middle of very long paths is left out."""
+        """The path from the main graph; the middle of very long paths is omitted."""
         parts: list[str] = []
         scope: Scope | None = self
         while scope is not None:
@@ -81,32 +81,32 @@ class Scope:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the model's main graph."""
+        """True for the model's main graph."""
         return self.parent is None and self.function is None
 
-    def at(self, node: onnx.NodeProto | None = None, tensor: str = "", item: str = "") -> Place:
-        """A place in this graph."""
+    def at(self, node: onnx.NodeProto | None = None, tensor: str = "", item: str = "") -> Location:
+        """Return a location in this graph."""
         if node is None:
-            return Place(graph=self.path, tensor=tensor, item=item)
-        return Place(self.path, node_label(node), qualified(node.domain, node.op_type), tensor, item)
+            return Location(graph=self.path, tensor=tensor, item=item)
+        return Location(self.path, node_label(node), qualified(node.domain, node.op_type), tensor, item)
 
     def body(self, node: onnx.NodeProto, attribute: str, graph: onnx.GraphProto) -> Scope:
-        """The scope of a body of one of this scope's nodes."""
+        """Return the scope of a body of one of this scope's nodes."""
         return Scope(graph, self, node, attribute, self.function, self.depth + 1, self.opsets)
 
 
 def main_scope(model: onnx.ModelProto) -> Scope:
-    """The scope of the main graph."""
+    """Return the scope of the main graph."""
     return Scope(model.graph, None, None, "", None, 0, _imports(model.opset_import))
 
 
 def function_scopes(model: onnx.ModelProto) -> list[Scope]:
-    """The scopes of the model's functions."""
+    """Return the scopes of the model's functions."""
     return [Scope(f, None, None, "", f, 0, _imports(f.opset_import)) for f in model.functions]
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """The graphs among a node's attributes, with the names of the attributes (``branches[2]`` in a list)."""
+    """Yield the graphs among a node's attributes with the attribute names (``branches[2]`` in a list)."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -115,14 +115,14 @@ def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def scopes(model: onnx.ModelProto, max_depth: int = MAX_DEPTH) -> Iterator[Scope]:
-    """Yields the main graph, the functions, and all bodies in them.
+    """Yield the main graph, the functions, and all nested bodies.
 
     Args:
         model: The message.
-        max_depth: Bodies below this depth are not entered.
+        max_depth: Bodies below this depth are not visited.
 
     Yields:
-        The scopes, each after the one around it.
+        The scopes, each after its enclosing scope.
     """
     pending = [*reversed(function_scopes(model)), main_scope(model)]
     while pending:

@@ -1,4 +1,4 @@
-"""Copies of a message without the weights, for the C++ functions of onnx, which take serialized messages."""
+"""Copies of a message without weights, for onnx's C++ functions, which accept serialized messages."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from onnx import TensorProto, defs
 
 from sardonyx.model.check.scopes import MAX_DEPTH, canonical_domain, scopes
 
-_KEPT_BYTES = 1024
-_KEPT_INTEGER_BYTES = 65536
+_SMALL_BYTES = 1024
+_SMALL_INTEGER_BYTES = 65536
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 _CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
 def without_weights(model: onnx.ModelProto, *, keep_shapes: bool) -> onnx.ModelProto:
-    """Copies a message without the contents of its larger tensors.
+    """Copy a message without the contents of its larger tensors.
 
     Args:
-        model: The message; it is not changed.
-        keep_shapes: True makes the emptied tensors references to external data, which shape inference takes.
-            False makes them tensors without elements, which the checker takes, as it reads no shapes of weights.
+        model: The message; not changed.
+        keep_shapes: True turns emptied tensors into references to external data, which shape inference accepts. False
+            turns them into tensors without elements, which the checker accepts since it does not read weights' shapes.
 
     Returns:
-        The copy. Integer tensors up to 64 KiB are kept whole: shapes are computed from them.
+        The copy. Integer tensors up to 64 KiB stay complete: shapes are computed from them.
     """
     copy = onnx.ModelProto()
     _copy_fields(model, copy, leave_out="graph")
@@ -46,7 +46,7 @@ def without_weights(model: onnx.ModelProto, *, keep_shapes: bool) -> onnx.ModelP
 
 
 def number_nodes(model: onnx.ModelProto) -> None:
-    """Names every node of every graph by its position in the walk of ``scopes``, as ``@@17@@``."""
+    """Set the name of every node in every graph to its position in the order of ``scopes``, as ``@@17@@``."""
     number = 0
     for scope in scopes(model, max_depth=MAX_DEPTH):
         for node in scope.graph.node:
@@ -55,20 +55,20 @@ def number_nodes(model: onnx.ModelProto) -> None:
 
 
 def write_defaults(model: onnx.ModelProto) -> None:
-    """Writes out the attribute defaults of operators that are functions of others.
+    """Write the attribute defaults of composed operators into their nodes.
 
-    The inference of onnx inlines such an operator without its defaults, and then misses them inside.
+    onnx's inference inlines such an operator without its defaults, which are then missing inside.
     """
-    known: dict[tuple[str, str, int], list[onnx.AttributeProto]] = {}
+    defaults: dict[tuple[str, str, int], list[onnx.AttributeProto]] = {}
     for scope in scopes(model):
         for node in scope.graph.node:
             domain = canonical_domain(node.domain)
             key = (node.op_type, domain, scope.opsets.get(domain, 0))
-            if key not in known:
-                known[key] = _function_defaults(*key)
-            if known[key]:
-                given = {attribute.name for attribute in node.attribute}
-                node.attribute.extend(default for default in known[key] if default.name not in given)
+            if key not in defaults:
+                defaults[key] = _function_defaults(*key)
+            if defaults[key]:
+                names = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(default for default in defaults[key] if default.name not in names)
 
 
 def _function_defaults(op_type: str, domain: str, version: int) -> list[onnx.AttributeProto]:
@@ -81,14 +81,14 @@ def _function_defaults(op_type: str, domain: str, version: int) -> list[onnx.Att
 
 
 def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto, *, weights: bool = True) -> Iterator[onnx.TensorProto]:
-    """The tensors that a graph holds itself: weights, and those in attributes of its nodes.
+    """Yield the tensors of one graph: weights, and tensors in attributes of its nodes.
 
     Args:
         graph: The graph.
-        weights: Whether the weights are among them.
+        weights: False omits the weights.
 
     Yields:
-        The tensors, sparse ones as their values and indices.
+        The tensors; a sparse tensor as its values and indices.
     """
     if weights and isinstance(graph, onnx.GraphProto):
         yield from graph.initializer
@@ -107,12 +107,12 @@ def _is_large(tensor: onnx.TensorProto) -> bool:
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         return True
     if tensor.data_type == TensorProto.STRING:
-        return len(tensor.string_data) > _KEPT_BYTES
-    kept = _KEPT_INTEGER_BYTES if tensor.data_type in _INTEGERS else _KEPT_BYTES
-    if len(tensor.raw_data) > kept:
+        return len(tensor.string_data) > _SMALL_BYTES
+    limit = _SMALL_INTEGER_BYTES if tensor.data_type in _INTEGERS else _SMALL_BYTES
+    if len(tensor.raw_data) > limit:
         return True
     counts = (len(getattr(tensor, field)) for field in _CONTENT[1:-1])
-    return max(counts) * 4 > kept
+    return max(counts) * 4 > limit
 
 
 def _detach(tensor: onnx.TensorProto, keep_shapes: bool) -> None:

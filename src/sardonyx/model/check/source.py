@@ -1,4 +1,4 @@
-"""What is checked: the message as it is on disk, with the contents of large tensors left where they are."""
+"""The model to check: the message as stored on disk, with large tensors' contents left in the file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from onnx import TensorProto, numpy_helper
 from sardonyx.errors import ModelFileError
 from sardonyx.model import external, wire
 from sardonyx.model.check.codes import finding
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import MAX_DEPTH, scopes
 from sardonyx.model.load import Loadable, load
 from sardonyx.model.save import to_proto
 
 MAX_MESSAGE_BYTES = 2**31 - 1
-"""The largest protobuf message."""
+"""Size limit of a protobuf message."""
 
-_LEFT_IN_FILE = 65536
+_MIN_PAYLOAD_BYTES = 65536
 _FIELD_NAMES = {wire.RAW_DATA: "raw_data", wire.FLOAT_DATA: "float_data", wire.DOUBLE_DATA: "double_data"}
 
 Contents = wire.Payload | ir.TensorProtocol
@@ -35,11 +35,11 @@ class Source:
     """A model to check.
 
     Attributes:
-        proto: The message. Large tensors in it may be marks for contents that lie elsewhere.
-        name: What the user calls the model: its path, or ``MODEL.onnx``.
-        folder: Where external data is looked for; None where the model has no place on disk.
-        size: The size of the file or message in bytes, where known.
-        findings: What was found on opening it.
+        proto: The message. Large tensors may be markers for contents stored elsewhere.
+        name: Name of the model: its path, or ``MODEL.onnx``.
+        folder: Folder of the external data; None for a model without a path.
+        size: The size of the file or message in bytes, if known.
+        findings: Findings made while opening the model.
     """
 
     proto: onnx.ModelProto
@@ -49,37 +49,37 @@ class Source:
     findings: list[Finding] = field(default_factory=list)
     _token: str = ""
     _view: memoryview | bytes = b""
-    _elsewhere: list[Contents] = field(default_factory=list)
+    _payloads: list[Contents] = field(default_factory=list)
 
-    def elsewhere(self, tensor: onnx.TensorProto) -> Contents | None:
-        """Where the contents of a tensor are when it is a mark; None when it holds them itself."""
+    def payload_of(self, tensor: onnx.TensorProto) -> Contents | None:
+        """Return the contents of a tensor that is a marker; None for a tensor with its own contents."""
         if not self._token or not tensor.external_data or tensor.external_data[-1].key != self._token:
             return None
-        return self._elsewhere[int(tensor.external_data[-1].value)]
+        return self._payloads[int(tensor.external_data[-1].value)]
 
     def filled_fields(self, tensor: onnx.TensorProto) -> dict[str, int]:
-        """The fields that hold contents of a tensor, with their numbers of bytes (``raw_data``) or entries."""
+        """Return the lengths of a tensor's nonempty content fields, in bytes (``raw_data``) or entries."""
         names = ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
         filled = {name: len(getattr(tensor, name)) for name in names}
-        contents = self.elsewhere(tensor)
+        contents = self.payload_of(tensor)
         if isinstance(contents, wire.Payload):
             entry = {wire.RAW_DATA: 1, wire.FLOAT_DATA: 4, wire.DOUBLE_DATA: 8}[contents.field]
             filled[_FIELD_NAMES[contents.field]] = contents.length // entry
         return {name: length for name, length in filled.items() if length}
 
     def read(self, tensor: onnx.TensorProto) -> np.ndarray | None:
-        """The contents of a tensor as a flat array; mapped into memory where they lie in a file.
+        """Read the contents of a tensor as a flat array, mapped into memory if stored in a file.
 
         Args:
-            tensor: A tensor of ``proto`` of which no check complained.
+            tensor: A tensor of ``proto`` without findings.
 
         Returns:
-            The array in the tensor's own type, as ``numpy`` or ``ml_dtypes`` has it; None where the contents are
-            strings or external data without a place on disk.
+            The array in the tensor's own type, a ``numpy`` or ``ml_dtypes`` type; None for strings and for external
+            data of a model without a path.
         """
         if tensor.data_type == TensorProto.STRING:
             return None
-        contents = self.elsewhere(tensor)
+        contents = self.payload_of(tensor)
         if contents is not None and not isinstance(contents, wire.Payload):
             return contents.numpy().reshape(-1)
         dtype = ir.DataType(tensor.data_type).numpy()
@@ -99,7 +99,7 @@ class Source:
 
 
 def open_source(source: Loadable) -> Source:
-    """Opens anything that ``sardonyx.model.load`` takes, without losing what a broken model says.
+    """Open any ``Loadable``, preserving the parts of a broken model that a Model cannot represent.
 
     Args:
         source: A path, the contents of a file, a message, or a Model.
@@ -108,70 +108,70 @@ def open_source(source: Loadable) -> Source:
         The source.
 
     Raises:
-        ModelFileError: It is missing, or no ONNX model at all.
+        ModelFileError: The file is missing, or not an ONNX model at all.
     """
     if isinstance(source, onnx.ModelProto):
         return Source(source)
     if isinstance(source, ir.Model):
-        return _of_model(source)
+        return _open_model(source)
     if isinstance(source, bytes):
-        return _of_bytes(source) or _of_model(load(source))
+        return _open_bytes(source) or _open_model(load(source))
     path = Path(source)
     file = external.MappedFile(path)
-    opened = _of_bytes(file.view())
+    opened = _open_bytes(file.view())
     if opened is None:
-        opened = _of_model(load(path))
+        opened = _open_model(load(path))
     opened.name, opened.folder, opened.size = str(source), external.Folder(path), file.size
     if file.size > MAX_MESSAGE_BYTES:
         opened.findings.append(
             finding(
                 "message-too-large",
-                f"the file has {file.size:,} bytes, a protobuf message at most {MAX_MESSAGE_BYTES:,}.",
-                Place(item=f"file {path.name}"),
+                f"the file has {file.size:,} bytes; a protobuf message has at most {MAX_MESSAGE_BYTES:,}.",
+                Location(item=f"file {path.name}"),
             )
         )
     return opened
 
 
-def _of_bytes(content: memoryview | bytes) -> Source | None:
-    """The source in a binary file; None where the file is not one (it may be text)."""
+def _open_bytes(content: memoryview | bytes) -> Source | None:
+    """Open a binary file; None if the contents are not binary (they may be text)."""
     token = secrets.token_hex(16)
     try:
-        skeleton, payloads = wire.extract_payloads(content, _LEFT_IN_FILE, token)
+        skeleton, payloads = wire.extract_payloads(content, _MIN_PAYLOAD_BYTES, token)
         proto = onnx.ModelProto.FromString(skeleton)
     except (ModelFileError, DecodeError):
         return None
     if not proto.HasField("graph"):
         return None
-    return Source(proto, _token=token, _view=content, _elsewhere=list(payloads), size=len(content))
+    return Source(proto, _token=token, _view=content, _payloads=list(payloads), size=len(content))
 
 
-def _of_model(model: ir.Model) -> Source:
+def _open_model(model: ir.Model) -> Source:
     graphs = list(_graphs(model))
     deep = next((name for name, _, depth in graphs if depth > MAX_DEPTH), None)
     if deep is not None:
-        place = Place(graph=deep)
+        where = Location(graph=deep)
         reason = f"graphs are nested more than {MAX_DEPTH} deep, so no file can hold the model; nothing was checked."
-        return Source(onnx.ModelProto(), findings=[finding("nesting-too-deep", reason, place)])
+        return Source(onnx.ModelProto(), findings=[finding("nesting-too-deep", reason, where)])
     try:
         proto = to_proto(model, weights=False)
     except RecursionError:
         reason = "types or attributes are nested so deep that no file can hold the model; nothing was checked."
-        return Source(onnx.ModelProto(), findings=[finding("nesting-too-deep", reason, Place())])
+        return Source(onnx.ModelProto(), findings=[finding("nesting-too-deep", reason, Location())])
     token = secrets.token_hex(16)
-    elsewhere: list[Contents] = []
+    payloads: list[Contents] = []
     for scope, (_, graph, _) in zip(scopes(proto), graphs, strict=True):
         for tensor, original in _pairs(scope.graph, graph):
             if tensor.data_location == TensorProto.EXTERNAL:
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
-                tensor.external_data.add(key=token, value=str(len(elsewhere)))
-                elsewhere.append(original)
-    return Source(proto, _token=token, _elsewhere=elsewhere)
+                tensor.external_data.add(key=token, value=str(len(payloads)))
+                payloads.append(original)
+    return Source(proto, _token=token, _payloads=payloads)
 
 
 def _graphs(model: ir.Model) -> Iterator[tuple[str, ir.Graph | ir.Function, int]]:
-    """The graphs of a Model in the order of ``scopes``: name of the owning node, graph, depth."""
+    """Yield the graphs of a Model in the order of ``scopes``: name of the owning node, graph, depth."""
     pending: list[tuple[str, ir.Graph | ir.Function, int]] = [
         (f"function {function.name}", function, 0) for function in reversed(list(model.functions.values()))
     ]
@@ -195,7 +195,7 @@ def _graphs(model: ir.Model) -> Iterator[tuple[str, ir.Graph | ir.Function, int]
 def _pairs(
     proto: onnx.GraphProto | onnx.FunctionProto, graph: ir.Graph | ir.Function
 ) -> Iterator[tuple[onnx.TensorProto, ir.TensorProtocol]]:
-    """The tensors of a graph's message, each with the tensor of the Model that it was written from."""
+    """Yield the tensors of a graph's message, each with its original tensor in the Model."""
     if isinstance(proto, onnx.GraphProto) and isinstance(graph, ir.Graph):
         for tensor in proto.initializer:
             value = graph.initializers.get(tensor.name)

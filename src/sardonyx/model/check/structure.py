@@ -1,6 +1,6 @@
-"""Names, order and cycles: what must hold before any other tool may look at the model.
+"""Checks of names, order and cycles, which must pass before any other tool processes the model.
 
-Everything here is iterative, so that no nesting, chain or circle in a hostile model can exhaust the stack.
+All functions are iterative, so that no nesting, chain or cycle in a hostile model can exhaust the stack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = 6
 
 
 def check_values(model: onnx.ModelProto) -> Iterator[Finding]:
-    """Finds undefined, doubly defined and shadowed names, unsorted nodes and cycles, in every graph.
+    """Report undefined, duplicate and shadowed names, unsorted nodes and cycles, in every graph.
 
     Args:
         model: The message.
@@ -34,15 +34,15 @@ def check_values(model: onnx.ModelProto) -> Iterator[Finding]:
 
 @dataclass(slots=True, eq=False)
 class _Frame:
-    """A graph while its nodes are visited in order."""
+    """A graph whose nodes are being visited in order."""
 
     scope: Scope
-    made_by: dict[str, int]
+    producer_of: dict[str, int]
     defined: set[str]
     position: int = 0
     pending: list[Scope] = field(default_factory=list)
-    reads_ahead: dict[int, set[int]] = field(default_factory=dict)
-    first_ahead: tuple[onnx.NodeProto, str] | None = None
+    forward_reads: dict[int, set[int]] = field(default_factory=dict)
+    first_forward_read: tuple[onnx.NodeProto, str] | None = None
 
 
 def _check_root(root: Scope, ir_version: int) -> Iterator[Finding]:
@@ -89,16 +89,16 @@ def _enter(scope: Scope, frames: list[_Frame], ir_version: int) -> Iterator[Find
     for name in _repeated(weights):
         yield finding("value-duplicate", "two weights have this name.", scope.at(tensor=name))
     yield from _check_weights_against_inputs(scope, inputs, weights, ir_version)
-    made_by: dict[str, int] = {}
+    producer_of: dict[str, int] = {}
     for index, node in enumerate(graph.node):
         for name in node.output:
             if name:
-                made_by.setdefault(name, index)
+                producer_of.setdefault(name, index)
     own = set(inputs) | set(weights)
     for name in sorted(own):
         if _visible(frames, name):
-            yield finding("name-shadowed", "the graph around it defines the same name.", scope.at(tensor=name))
-    frames.append(_Frame(scope, made_by, own))
+            yield finding("name-shadowed", "an enclosing graph defines the same name.", scope.at(tensor=name))
+    frames.append(_Frame(scope, producer_of, own))
 
 
 def _check_weights_against_inputs(
@@ -110,7 +110,7 @@ def _check_weights_against_inputs(
             if name not in listed:
                 yield finding(
                     "initializer-not-input",
-                    f"the weight is no graph input, which IR version {ir_version} wants.",
+                    f"the weight is not a graph input, as IR version {ir_version} requires.",
                     scope.at(tensor=name),
                 )
     if not scope.is_main:
@@ -129,13 +129,13 @@ def _define_outputs(frames: list[_Frame], node: onnx.NodeProto) -> Iterator[Find
         if name in frame.defined:
             yield finding(
                 "value-duplicate",
-                "the name is made here and was made or given before (the graph is not in SSA form).",
+                "the name is already defined (the graph is not in SSA form).",
                 frame.scope.at(node, tensor=name),
             )
         elif _visible(frames[:-1], name):
             yield finding(
                 "value-duplicate",
-                "the name is made here and in the graph around it (names must be unique across bodies).",
+                "an enclosing graph defines the same name (names must be unique across bodies).",
                 frame.scope.at(node, tensor=name),
             )
         frame.defined.add(name)
@@ -149,21 +149,21 @@ def _read(frames: list[_Frame], name: str, node: onnx.NodeProto) -> Iterator[Fin
     for frame in reversed(frames):
         if name in frame.defined:
             return
-        maker = frame.made_by.get(name)
-        if maker is not None:
+        producer = frame.producer_of.get(name)
+        if producer is not None:
             reader = frame.position - 1
-            frame.reads_ahead.setdefault(reader, set()).add(maker)
-            if frame.first_ahead is None:
-                frame.first_ahead = (frame.scope.graph.node[reader], name)
+            frame.forward_reads.setdefault(reader, set()).add(producer)
+            if frame.first_forward_read is None:
+                frame.first_forward_read = (frame.scope.graph.node[reader], name)
             return
     scope = frames[-1].scope
-    yield finding("value-undefined", "nothing defines the name that the node reads.", scope.at(node, tensor=name))
+    yield finding("value-undefined", "the node reads an undefined name.", scope.at(node, tensor=name))
 
 
 def _leave(frames: list[_Frame]) -> Iterator[Finding]:
     frame = frames.pop()
-    if frame.reads_ahead:
-        yield from _cycles_or_disorder(frame)
+    if frame.forward_reads:
+        yield from _report_forward_reads(frame)
     scope = frame.scope
     graph = scope.graph
     if isinstance(graph, onnx.FunctionProto):
@@ -176,57 +176,57 @@ def _leave(frames: list[_Frame]) -> Iterator[Finding]:
         if name in frame.defined or not name:
             continue
         reason = (
-            "the output is a value of the graph around, which a body may not pass on without a node (use Identity)."
+            "the output is a value of an enclosing graph, which a body may return only through a node (Identity)."
             if _visible(frames, name)
-            else "no node, input or weight of the graph makes the output."
+            else "no node, input or weight of the graph defines the output."
         )
         yield finding("output-undefined", reason, scope.at(tensor=name))
 
 
-def _cycles_or_disorder(frame: _Frame) -> Iterator[Finding]:
-    """Tells nodes that merely stand in the wrong order from nodes that need their own results."""
+def _report_forward_reads(frame: _Frame) -> Iterator[Finding]:
+    """Distinguish unsorted nodes from nodes that depend on their own results."""
     nodes = frame.scope.graph.node
-    needs = _dependencies(frame)
-    circles = [part for part in strongly_connected(needs) if len(part) > 1 or part[0] in needs[part[0]]]
-    for circle in circles:
-        shown = [node_label(nodes[index]) for index in sorted(circle)[:_SHOWN]]
-        rest = f" and {len(circle) - _SHOWN} more" if len(circle) > _SHOWN else ""
-        first = nodes[min(circle)]
+    dependencies = _dependencies(frame)
+    cycles = [part for part in strongly_connected(dependencies) if len(part) > 1 or part[0] in dependencies[part[0]]]
+    for cycle in cycles:
+        shown = [node_label(nodes[index]) for index in sorted(cycle)[:_SHOWN]]
+        rest = f" and {len(cycle) - _SHOWN} more" if len(cycle) > _SHOWN else ""
+        first = nodes[min(cycle)]
         reason = (
             f"the nodes {', '.join(shown)}{rest} depend on their own outputs."
-            if len(circle) > 1
+            if len(cycle) > 1
             else "the node depends on its own output."
         )
         yield finding("graph-cycle", reason, frame.scope.at(first))
-    if not circles and frame.first_ahead is not None:
-        node, name = frame.first_ahead
-        others = len(frame.reads_ahead) - 1
+    if not cycles and frame.first_forward_read is not None:
+        node, name = frame.first_forward_read
+        others = len(frame.forward_reads) - 1
         more = f" ({others} more nodes are out of order)" if others else ""
         yield finding(
             "graph-unsorted",
-            f"the node reads a value that a later node makes{more}.",
+            f"the node reads the output of a later node{more}.",
             frame.scope.at(node, tensor=name),
         )
 
 
 def _dependencies(frame: _Frame) -> list[set[int]]:
-    """For each node the nodes whose outputs it, or any body in it, reads."""
-    needs: list[set[int]] = []
+    """Return for each node the nodes whose outputs are read by the node or by a body in the node."""
+    dependencies: list[set[int]] = []
     for node in frame.scope.graph.node:
-        needs.append({frame.made_by[name] for name in names_read(node) if name in frame.made_by})
-    for reader, makers in frame.reads_ahead.items():
-        needs[reader] |= makers
-    return needs
+        dependencies.append({frame.producer_of[name] for name in names_read(node) if name in frame.producer_of})
+    for consumer, producers in frame.forward_reads.items():
+        dependencies[consumer] |= producers
+    return dependencies
 
 
 def names_read(node: onnx.NodeProto) -> set[str]:
-    """The outer names that a node reads: its inputs, and what its bodies read and do not define."""
+    """Return the outer names that a node reads: its inputs, and free names of its bodies."""
     read = set(node.input)
-    nothing: frozenset[str] = frozenset()
-    pending = [(graph, nothing, 1) for _, graph in bodies(node)] if node.attribute else []
+    no_names: frozenset[str] = frozenset()
+    pending = [(graph, no_names, 1) for _, graph in bodies(node)] if node.attribute else []
     while pending:
-        graph, around, depth = pending.pop()
-        own = around | {value.name for value in graph.input} | set(weight_names(graph))
+        graph, outer, depth = pending.pop()
+        own = outer | {value.name for value in graph.input} | set(weight_names(graph))
         own |= {name for inner in graph.node for name in inner.output}
         for inner in graph.node:
             read.update(name for name in inner.input if name not in own)
@@ -238,19 +238,19 @@ def names_read(node: onnx.NodeProto) -> set[str]:
 
 
 def output_names(graph: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
-    """The names of a graph's, or a function's, outputs."""
+    """Return the names of the outputs of a graph or function."""
     if isinstance(graph, onnx.FunctionProto):
         return list(graph.output)
     return [value.name for value in graph.output]
 
 
 def names_used(graph: onnx.GraphProto | onnx.FunctionProto) -> set[str]:
-    """The names that a graph's nodes read, or that are its outputs."""
+    """Return the names that are read by a graph's nodes, or are its outputs."""
     return set(output_names(graph)).union(*(names_read(node) for node in graph.node))
 
 
 def weight_names(graph: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
-    """The names of a graph's weights, dense and sparse, in order; a function has none."""
+    """Return the names of a graph's weights, dense and sparse, in order; empty for a function."""
     if isinstance(graph, onnx.FunctionProto):
         return []
     return [tensor.name for tensor in graph.initializer] + [tensor.values.name for tensor in graph.sparse_initializer]

@@ -1,4 +1,4 @@
-"""Which nodes, types, opset and IR version of a model a target cannot run."""
+"""Checks of nodes, types, opset and IR version against the limits of a target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, defs
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.composition import compose, is_composed
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.functions import called_function
 from sardonyx.model.check.onnx_inference import infer
 from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, qualified, scopes
@@ -18,21 +18,21 @@ from sardonyx.model.check.skeleton import without_weights
 from sardonyx.model.check.targets import Entry, Range, Target
 
 _ElementTypes = Mapping[str, str]
-_WRITTEN_OTHERWISE = ("", "com.microsoft")
-_WRITTEN_FOR_ANY_TYPE = ("Identity",)
-"""Operators that the optimizer takes away, or writes as others, whatever their types."""
+_LEGALIZABLE_DOMAINS = ("", "com.microsoft")
+_LEGALIZABLE_OPERATORS = ("Identity",)
+"""Operators that the optimizer removes or replaces independently of their types."""
 
 _OPTIMIZER_TARGETS = ("onnxruntime", "tensorrt", "openvino")
 
 
 def check_target(model: onnx.ModelProto, target: Target, commands: Commands, *, inferable: bool) -> Iterator[Finding]:
-    """Finds what a target cannot run, or runs only under a condition.
+    """Report the parts of a model that a target cannot run, or runs only under a condition.
 
     Args:
         model: The message.
         target: The target.
-        commands: Writes the command lines of the remedies.
-        inferable: Whether shape inference may be run; without it the types of nodes are not looked at.
+        commands: Builds the command lines of the remedies.
+        inferable: True if shape inference may run; otherwise the types of nodes are not checked.
 
     Yields:
         The findings.
@@ -40,32 +40,34 @@ def check_target(model: onnx.ModelProto, target: Target, commands: Commands, *, 
     yield from _check_versions(model, target, commands)
     typed = _with_types(model) if inferable else model
     functions = {function_key(function): index for index, function in enumerate(model.functions)}
-    known: dict[int, _ElementTypes] = {}
-    conditions: dict[str, list[Place]] = {}
+    types_of: dict[int, _ElementTypes] = {}
+    conditions: dict[str, list[Location]] = {}
     for scope, twin in zip(scopes(model), scopes(typed), strict=True):
-        known[id(scope)] = types = {**(known[id(scope.parent)] if scope.parent else {}), **_element_types(twin)}
+        types_of[id(scope)] = types = {**(types_of[id(scope.parent)] if scope.parent else {}), **_element_types(twin)}
         for node in scope.graph.node:
             if called_function(node, functions) is None:
                 yield from _check_node(scope, node, types, target, commands, conditions)
-    for condition, places in conditions.items():
-        others = f" ({len(places) - 1} more nodes of this kind)" if len(places) > 1 else ""
-        yield finding("target-restriction", f"{condition}{others}", places[0])
+    for condition, locations in conditions.items():
+        others = f" ({len(locations) - 1} more nodes of this kind)" if len(locations) > 1 else ""
+        yield finding("target-restriction", f"{condition}{others}", locations[0])
 
 
 def _check_versions(model: onnx.ModelProto, target: Target, commands: Commands) -> Iterator[Finding]:
-    what = f"{target.name} {target.version}"
+    label = f"{target.name} {target.version}"
     if not _within(model.ir_version, target.ir):
-        reason = f"{what} reads IR versions {_shown(target.ir)}, the model has {model.ir_version}."
+        reason = f"{label} reads IR versions {_format_range(target.ir)}; the model has {model.ir_version}."
         command = commands.convert_ir(_nearest(model.ir_version, target.ir))
-        yield finding("target-ir", reason, Place(item="ir_version"), command=command)
+        yield finding("target-ir", reason, Location(item="ir_version"), command=command)
     for entry in model.opset_import:
         domain = canonical_domain(entry.domain)
         limits = target.opsets.get(domain)
         if limits is None or _within(entry.version, limits):
             continue
-        reason = f"{what} takes opsets {_shown(limits)} of {domain or 'ai.onnx'}, the model has {entry.version}."
+        reason = (
+            f"{label} accepts opsets {_format_range(limits)} of {domain or 'ai.onnx'}; the model has {entry.version}."
+        )
         command = "" if domain else commands.convert_opset(_nearest(entry.version, limits))
-        yield finding("target-opset", reason, Place(item=f"opset import {domain or 'ai.onnx'}"), command=command)
+        yield finding("target-opset", reason, Location(item=f"opset import {domain or 'ai.onnx'}"), command=command)
 
 
 def _check_node(
@@ -74,32 +76,32 @@ def _check_node(
     types: _ElementTypes,
     target: Target,
     commands: Commands,
-    conditions: dict[str, list[Place]],
+    conditions: dict[str, list[Location]],
 ) -> Iterator[Finding]:
     domain = canonical_domain(node.domain)
     entries = target.operators.get(qualified(domain, node.op_type), ())
     schema = _schema(scope, node, domain)
     version = schema.since_version if schema is not None else scope.opsets.get(domain, 1)
-    fitting = [entry for entry in entries if _takes_version(entry, version, scope.opsets.get(domain, 1), target)]
-    what = f"{target.name} {target.version}"
+    fitting = [entry for entry in entries if _accepts_version(entry, version, scope.opsets.get(domain, 1), target)]
+    label = f"{target.name} {target.version}"
     if not fitting:
-        missing = _missing_inside(node, schema, scope.opsets.get(domain, 0), types, target)
+        missing = _find_missing_inner_operator(node, schema, scope.opsets.get(domain, 0), types, target)
         if missing == "":
             return
-        more = f" in opset {scope.opsets.get(domain, 0)} (it takes it in others)" if entries else ""
-        rest = f"; {target.fallback} runs it instead" if target.fallback else ""
-        inside = f" (nor {missing}, of which it is composed)" if missing else ""
-        reason = f"{what} does not run {qualified(domain, node.op_type)}{more}{inside}{rest}."
+        more = f" in opset {scope.opsets.get(domain, 0)} (only in others)" if entries else ""
+        rest = f"; {target.fallback} runs the node instead" if target.fallback else ""
+        inside = f" (nor {missing}, a part of its decomposition)" if missing else ""
+        reason = f"{label} does not run {qualified(domain, node.op_type)}{more}{inside}{rest}."
         command = _legalize(scope, node, target, commands, entries)
         remedy = "" if command else "Choose another target, or export the model without the operator."
         yield finding("target-operator", reason, scope.at(node), remedy=remedy, command=command)
         return
     refused = [_refused_types(node, schema, types, entry, target.casts) for entry in fitting]
     if all(refused):
-        if _missing_inside(node, schema, scope.opsets.get(domain, 0), types, target) == "":
+        if _find_missing_inner_operator(node, schema, scope.opsets.get(domain, 0), types, target) == "":
             return
-        reason = f"{what} does not run it with {', '.join(refused[0])}."
-        command = _legalize(scope, node, target, commands, ()) if node.op_type in _WRITTEN_FOR_ANY_TYPE else ""
+        reason = f"{label} does not run the node with {', '.join(refused[0])}."
+        command = _legalize(scope, node, target, commands, ()) if node.op_type in _LEGALIZABLE_OPERATORS else ""
         yield finding("target-type", reason, scope.at(node), command=command)
         return
     if target.narrowed:
@@ -108,14 +110,14 @@ def _check_node(
             reason = f"{node.op_type} has inputs of type {', '.join(narrowed)}. {target.narrowed}"
             conditions.setdefault(reason, []).append(scope.at(node))
     if fitting[0].restriction:
-        conditions.setdefault(f"{what} on {node.op_type}: {fitting[0].restriction}", []).append(scope.at(node))
+        conditions.setdefault(f"{label} on {node.op_type}: {fitting[0].restriction}", []).append(scope.at(node))
 
 
-def _takes_version(entry: Entry, version: int, opset: int, target: Target) -> bool:
-    """Whether an entry covers a version of an operator's schema.
+def _accepts_version(entry: Entry, version: int, opset: int, target: Target) -> bool:
+    """Return True if an entry covers a version of an operator's schema.
 
-    A kernel registry (types by variable) matches schema versions: an open range is good for its first one only, since
-    a later schema may mean something else. A table from a document speaks of the model's opset.
+    A kernel registry (types by variable) matches schema versions: an open range covers its first version only, since a
+    later schema may have another meaning. A table from a document refers to the model's opset.
     """
     if target.name != "onnxruntime":
         return _within(opset, (entry.first, entry.last))
@@ -124,14 +126,14 @@ def _takes_version(entry: Entry, version: int, opset: int, target: Target) -> bo
     return entry.first is None or entry.first <= version <= entry.last
 
 
-def _missing_inside(
+def _find_missing_inner_operator(
     node: onnx.NodeProto, schema: defs.OpSchema | None, opset: int, types: _ElementTypes, target: Target
 ) -> str | None:
-    """What the target cannot run of the nodes of which an operator is composed, at any depth.
+    """Find an operator beyond the target in the decomposition of a composed operator, at any depth.
 
     Returns:
-        The operator missing; an empty string where none is, so that the target runs the composition; None where the
-        operator is not composed of others, or the target does not compose.
+        The missing operator; an empty string if there is none, so the target runs the decomposition; None if the
+        operator is not composed, or the target does not decompose operators.
     """
     if schema is None or target.name != "onnxruntime" or canonical_domain(schema.domain) not in target.opsets:
         return None
@@ -149,16 +151,16 @@ def _missing_inside(
         version = imports.get(domain, opset)
         if not defs.has(inner.op_type, max_inclusive_version=version, domain=domain):
             continue
-        found = defs.get_schema(inner.op_type, max_inclusive_version=version, domain=domain)
+        inner_schema = defs.get_schema(inner.op_type, max_inclusive_version=version, domain=domain)
         name = qualified(domain, inner.op_type)
         fitting = [
             entry
             for entry in target.operators.get(name, ())
-            if _takes_version(entry, found.since_version, version, target)
+            if _accepts_version(entry, inner_schema.since_version, version, target)
         ]
-        if any(not _refused_types(inner, found, inner_types, entry, target.casts) for entry in fitting):
+        if any(not _refused_types(inner, inner_schema, inner_types, entry, target.casts) for entry in fitting):
             continue
-        missing = _missing_inside(inner, found, version, inner_types, target)
+        missing = _find_missing_inner_operator(inner, inner_schema, version, inner_types, target)
         if missing is None or missing:
             return missing or name
     return ""
@@ -167,12 +169,12 @@ def _missing_inside(
 def _refused_types(
     node: onnx.NodeProto, schema: defs.OpSchema | None, types: _ElementTypes, entry: Entry, casts: Mapping[str, str]
 ) -> list[str]:
-    """The types of a node's inputs and outputs that an entry does not take, each as text."""
+    """Return the types of a node's inputs and outputs that an entry refuses, each as text."""
     refused: list[str] = []
     if not entry.types:
         return refused
-    bound = list(_bound(node, schema))
-    # Where a source gives one list of types it speaks of the operator's data, which is its first input.
+    bound = list(_type_variables(node, schema))
+    # A single list of types in a source refers to the operator's data, its first input.
     data = bound[0][0] if bound else "*"
     for variable, name in bound:
         element = types.get(name)
@@ -185,8 +187,8 @@ def _refused_types(
     return refused
 
 
-def _bound(node: onnx.NodeProto, schema: defs.OpSchema | None) -> Iterator[tuple[str, str]]:
-    """The type variable of each input and output, with the value's name; ``*`` without a schema."""
+def _type_variables(node: onnx.NodeProto, schema: defs.OpSchema | None) -> Iterator[tuple[str, str]]:
+    """Yield the type variable of each input and output, with the value's name; ``*`` without a schema."""
     for names, formals in ((node.input, schema and schema.inputs), (node.output, schema and schema.outputs)):
         for position, name in enumerate(names):
             if not name:
@@ -205,9 +207,9 @@ def _schema(scope: Scope, node: onnx.NodeProto, domain: str) -> defs.OpSchema | 
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with the types of all values that inference finds; where it refuses the model, with those declared.
+    """Return a copy with the inferred types of all values, or with the declared types if inference fails.
 
-    The refusal is a finding of the strict inference, which runs on every model.
+    The strict inference, which runs on every model, reports the failure.
     """
     copy = without_weights(model, keep_shapes=True)
     return infer(copy) or copy
@@ -227,28 +229,29 @@ def _element_types(scope: Scope) -> dict[str, str]:
 
 
 def _type_text(element: int) -> str:
-    """The name of an element type in lower case; empty for a number that is none."""
+    """Return the name of an element type in lower case; empty for an unknown number."""
     return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else ""
 
 
 def _legalize(scope: Scope, node: onnx.NodeProto, target: Target, commands: Commands, entries: Sequence[Entry]) -> str:
-    """The command that writes the node as the target takes it; empty where none does.
+    """Return the command that rewrites the node for the target; empty if there is none.
 
-    The optimizer knows what some targets run. For the others there is the opset in which they take the operator.
+    The optimizer knows the limits of some targets. For other targets, the command converts to an opset in which the
+    target accepts the operator.
     """
     domain = canonical_domain(node.domain)
-    if domain not in _WRITTEN_OTHERWISE:
+    if domain not in _LEGALIZABLE_DOMAINS:
         return ""
     version = scope.opsets.get("", 0)
     limits = target.opsets.get("", (None, None))
     if not domain and version and not defs.has(node.op_type, max_inclusive_version=version):
-        # Operators of ONNX's early days that no operator set has: conversion, to the same set too, writes them out.
+        # No operator set contains some early experimental operators; conversion, even to the same set, expands them.
         return commands.convert_opset(_nearest(version, limits))
     if target.name in _OPTIMIZER_TARGETS:
         return commands.optimize(target=target.name)
     ranges = [(entry.first, entry.last) for entry in entries] if not domain else []
-    taken = [near for near in (_nearest(version, each) for each in ranges) if _within(near, limits)]
-    return commands.convert_opset(min(taken, key=lambda near: abs(near - version))) if taken else ""
+    opsets = [near for near in (_nearest(version, limit) for limit in ranges) if _within(near, limits)]
+    return commands.convert_opset(min(opsets, key=lambda near: abs(near - version))) if opsets else ""
 
 
 def _within(value: int, limits: Range) -> bool:
@@ -263,7 +266,7 @@ def _nearest(value: int, limits: Range) -> int:
     return value if low is None else max(value, low)
 
 
-def _shown(limits: Range) -> str:
+def _format_range(limits: Range) -> str:
     low, high = limits
     if low is None or high is None:
         return f"up to {high}" if low is None else f"from {low}"

@@ -1,10 +1,10 @@
-"""What each target can run: the tables in ``targets/*.json``.
+"""Limits of each target: the tables in ``targets/*.json``.
 
-A table holds, for each version, its ``source``, the range of opsets by domain, the range of IR versions (null where the
-source names no limit), and for each operator a list of entries: a range of opsets, the element types it takes (one
-list, or one for each type variable of the operator's schema; absent where the source does not say) and a restriction
-in words. ``cast`` names the types that the target converts by itself, ``fallback`` the runtime that takes over a node
-which the target cannot run.
+A table contains, for each version, its ``source``, the range of opsets by domain, the range of IR versions (null if the
+source names no limit), and for each operator a list of entries: a range of opsets, the accepted element types (one
+list, or one for each type variable of the operator's schema; absent if the source does not state types) and a
+restriction in words. ``cast`` names the types that the target converts automatically, ``fallback`` the runtime that
+executes nodes which the target cannot run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Range = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a target takes of one operator, for a range of opsets.
+    """Support of a target for one operator, for a range of opsets.
 
     Attributes:
-        first: The first version of the operator's schema that it takes; None without limit.
-        last: The last one.
-        types: Element types by type variable of the schema; by ``*`` where they hold for all inputs; empty if unknown.
+        first: First supported version of the operator's schema; None without limit.
+        last: Last supported version; None without limit.
+        types: Element types by type variable of the schema; by ``*`` for all inputs; empty if unknown.
         restriction: A condition in words.
     """
 
@@ -45,13 +45,13 @@ class Target:
     Attributes:
         name: As in ``sardonyx check --target``.
         version: As in ``--version``.
-        source: Where the table is from.
+        source: Source of the table.
         opsets: The range of opset versions, by domain.
         ir: The range of IR versions.
         operators: The entries of each operator, by its qualified name.
-        casts: Element types that the target converts by itself, and to which.
-        narrowed: A sentence about conversions that may lose values; empty where they cannot.
-        fallback: The runtime that takes over what the target cannot run; empty if none.
+        casts: Element types converted automatically by the target, with the resulting types.
+        narrowed: A sentence about conversions with a possible loss of values; empty if there are none.
+        fallback: The runtime for nodes beyond the target; empty if none.
     """
 
     name: str
@@ -66,42 +66,42 @@ class Target:
 
 
 def known_targets() -> dict[str, list[str]]:
-    """The names of all targets, each with its known versions, oldest first."""
+    """Return the names of all targets, each with its known versions, oldest first."""
     return {name: list(_table(name)["versions"]) for name in _names()}
 
 
 def find_target(name: str | None, version: str | None = None) -> Target | None:
-    """Finds the table of a target.
+    """Return the table of a target.
 
     Args:
-        name: The target's name; None gives None.
-        version: Its version, of which the first parts may be enough (``10.15.1`` finds ``10.15``); None for the
-            newest known.
+        name: The target's name; None returns None.
+        version: The target's version, which may have more parts than the known one (``10.15.1`` matches ``10.15``);
+            None for the newest known.
 
     Returns:
         The target.
 
     Raises:
-        OptionError: The name or the version is not known, or there is a version and no name.
+        OptionError: The name or the version is unknown, or there is a version and no name.
     """
     if name is None:
         if version is not None:
-            raise OptionError("names a version of no target.", where="version", remedy="Name the target too.")
+            raise OptionError("expected a target with the version.", where="version", remedy="Pass the target too.")
         return None
     names = _names()
     if name not in names:
-        raise OptionError(f"{name!r} is no known target.", where="target", remedy=f"Known are {', '.join(names)}.")
+        raise OptionError(f"unknown target {name!r}; expected one of {', '.join(names)}.", where="target")
     versions = list(_table(name)["versions"])
     chosen = versions[-1] if version is None else next((v for v in reversed(versions) if _is_same(v, version)), None)
     if chosen is None:
         raise OptionError(
-            f"{version!r} is no known version of {name}.", where="version", remedy=f"Known are {', '.join(versions)}."
+            f"unknown version {version!r} of {name}; expected one of {', '.join(versions)}.", where="version"
         )
     return _target(name, chosen)
 
 
-def _is_same(known: str, asked: str) -> bool:
-    return asked == known or asked.startswith(f"{known}.")
+def _is_same(known: str, version: str) -> bool:
+    return version == known or version.startswith(f"{known}.")
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Contents of tensors against their declared types and shapes, and external data against the files."""
+"""Checks of tensor contents against their types and shapes, and of external data against the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import TensorProto
 from sardonyx.errors import ExternalDataError
 from sardonyx.model import external
 from sardonyx.model.check.codes import finding
-from sardonyx.model.check.findings import Finding, Place
+from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.scopes import Scope, scopes
 from sardonyx.model.check.source import Source
 
@@ -37,12 +37,12 @@ _LARGEST = 2**63 - 1
 
 
 def type_name(element: int) -> str:
-    """The name of an ONNX element type in upper case, or ``type 99`` for a number that is none."""
+    """Return the name of an ONNX element type in upper case, or ``type 99`` for an unknown number."""
     return TensorProto.DataType.Name(element) if element in TensorProto.DataType.values() else f"type {element}"
 
 
 def check_tensors(source: Source) -> Iterator[Finding]:
-    """Finds tensors whose contents cannot be what they declare, and external data that is not there.
+    """Report tensors whose contents contradict their declaration, and missing external data.
 
     Args:
         source: The model.
@@ -51,12 +51,12 @@ def check_tensors(source: Source) -> Iterator[Finding]:
         The findings.
     """
     for scope in scopes(source.proto):
-        for tensor, where in tensors_with_places(scope):
+        for tensor, where in locate_tensors(scope):
             yield from _check_tensor(source, tensor, where)
 
 
-def tensors_with_places(scope: Scope) -> Iterator[tuple[onnx.TensorProto, Place]]:
-    """The tensors that a graph holds itself, with their places: weights, and those in attributes of its nodes."""
+def locate_tensors(scope: Scope) -> Iterator[tuple[onnx.TensorProto, Location]]:
+    """Yield the tensors of one graph with locations: weights, and tensors in attributes of its nodes."""
     graph = scope.graph
     if isinstance(graph, onnx.GraphProto):
         for tensor in graph.initializer:
@@ -79,16 +79,16 @@ def tensors_with_places(scope: Scope) -> Iterator[tuple[onnx.TensorProto, Place]
 
 
 def elements(dims: Iterable[int]) -> int:
-    """The number of elements of a shape given as integers; exact, however large."""
+    """Return the number of elements of a shape of integers; exact, however large."""
     return math.prod(dims)
 
 
 def content_bytes(element: int, count: int) -> int:
-    """The bytes that ``count`` elements of an ONNX type take; 0 for strings and unknown types."""
+    """Return the size of ``count`` elements of an ONNX type in bytes; 0 for strings and unknown types."""
     return -(-_BITS.get(type_name(element), 0) * count // 8)
 
 
-def _check_tensor(source: Source, tensor: onnx.TensorProto, where: Place) -> Iterator[Finding]:
+def _check_tensor(source: Source, tensor: onnx.TensorProto, where: Location) -> Iterator[Finding]:
     name = type_name(tensor.data_type)
     if name != "STRING" and name not in _BITS:
         yield finding("tensor-type", f"the tensor's element type is {name.lower()}.", where)
@@ -99,10 +99,10 @@ def _check_tensor(source: Source, tensor: onnx.TensorProto, where: Place) -> Ite
     count = elements(tensor.dims)
     if count > _LARGEST or content_bytes(tensor.data_type, count) > _LARGEST:
         yield finding(
-            "dimension-overflow", f"the shape {list(tensor.dims)} has more elements than 64 bits count.", where
+            "dimension-overflow", f"the number of elements of shape {list(tensor.dims)} exceeds 64 bits.", where
         )
         return
-    contents = source.elsewhere(tensor)
+    contents = source.payload_of(tensor)
     if isinstance(contents, ir.ExternalTensor):
         yield from _check_mapped(contents, where)
     elif tensor.data_location == TensorProto.EXTERNAL:
@@ -111,39 +111,43 @@ def _check_tensor(source: Source, tensor: onnx.TensorProto, where: Place) -> Ite
         yield from _check_content(source, tensor, where, name, count)
 
 
-def _check_content(source: Source, tensor: onnx.TensorProto, where: Place, name: str, count: int) -> Iterator[Finding]:
+def _check_content(
+    source: Source, tensor: onnx.TensorProto, where: Location, name: str, count: int
+) -> Iterator[Finding]:
     filled = source.filled_fields(tensor)
     if len(filled) > 1:
-        yield finding("tensor-content", f"the contents stand in {' and '.join(filled)}.", where)
+        yield finding("tensor-content", f"the contents are in several fields: {' and '.join(filled)}.", where)
         return
     if not filled:
         if count:
-            yield finding("tensor-content", f"the tensor has {count:,} elements by its shape, and no contents.", where)
+            yield finding(
+                "tensor-content", f"the tensor's shape has {count:,} elements, but there are no contents.", where
+            )
         return
-    ((field, given),) = filled.items()
+    ((field, actual),) = filled.items()
     if field not in ("raw_data", _OWN_FIELD.get(name, "int32_data")) or (name == "STRING" and field == "raw_data"):
-        yield finding("tensor-content", f"{name.lower()} contents may not stand in {field}.", where)
+        yield finding("tensor-content", f"{name.lower()} contents are not allowed in {field}.", where)
         return
     raw = field == "raw_data"
     needed = content_bytes(tensor.data_type, count) if raw else _entries(name, count)
-    if given != needed:
+    if actual != needed:
         unit = "bytes" if raw else "entries"
         yield finding(
             "tensor-size",
-            f"type {name.lower()} and shape {list(tensor.dims)} need {needed:,} {unit}, {field} has {given:,}.",
+            f"type {name.lower()} and shape {list(tensor.dims)} need {needed:,} {unit}; {field} has {actual:,}.",
             where,
         )
 
 
 def _entries(name: str, count: int) -> int:
-    """The entries of a typed field: complex numbers take two, packed types share one."""
+    """Return the number of entries of a typed field: complex numbers take two, packed types share one."""
     if name.startswith("COMPLEX"):
         return 2 * count
     bits = _BITS.get(name, 8)
     return -(-count * bits // 8) if bits < 8 else count
 
 
-def _check_external(source: Source, tensor: onnx.TensorProto, where: Place, needed: int) -> Iterator[Finding]:
+def _check_external(source: Source, tensor: onnx.TensorProto, where: Location, needed: int) -> Iterator[Finding]:
     if tensor.data_type == TensorProto.STRING:
         yield finding("tensor-content", "strings cannot be external data.", where)
         return
@@ -170,13 +174,13 @@ def _check_external(source: Source, tensor: onnx.TensorProto, where: Place, need
     if reference.offset + length > file.size:
         yield finding(
             "external-range",
-            f"it ends at byte {reference.offset + length:,}, and {reference.location!r} has {file.size:,} bytes.",
+            f"ends at byte {reference.offset + length:,}, but {reference.location!r} has {file.size:,} bytes.",
             where,
         )
 
 
-def _check_mapped(tensor: ir.ExternalTensor, where: Place) -> Iterator[Finding]:
-    """A tensor of a Model in memory that refers to a file of its own."""
+def _check_mapped(tensor: ir.ExternalTensor, where: Location) -> Iterator[Finding]:
+    """Check a tensor of a Model in memory that refers to its own file."""
     try:
         size = Path(tensor.path).stat().st_size
     except OSError as error:
@@ -184,4 +188,4 @@ def _check_mapped(tensor: ir.ExternalTensor, where: Place) -> Iterator[Finding]:
         return
     end = (tensor.offset or 0) + (tensor.nbytes if tensor.length is None else tensor.length)
     if end > size:
-        yield finding("external-range", f"it ends at byte {end:,}, and the file has {size:,} bytes.", where)
+        yield finding("external-range", f"ends at byte {end:,}, but the file has {size:,} bytes.", where)

@@ -1,4 +1,4 @@
-"""Declared types and shapes of inputs, outputs and intermediate values, and names of nodes."""
+"""Checks of declared types and shapes of inputs, outputs and intermediate values, and of node names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MAX_TYPE_DEPTH = 20
 
 
 def check_declarations(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
-    """Finds impossible types and sizes among the declared ones, and node names used twice.
+    """Report impossible declared types and sizes, and duplicate node names.
 
     Args:
         model: The message.
-        commands: Writes the command lines of the remedies.
+        commands: Builds the command lines of the remedies.
 
     Yields:
         The findings.
@@ -44,10 +44,10 @@ def check_declarations(model: onnx.ModelProto, commands: Commands) -> Iterator[F
 
 def _check_node_names(scope: Scope) -> Iterator[Finding]:
     seen: set[str] = set()
-    said: set[str] = set()
+    reported: set[str] = set()
     for node in scope.graph.node:
-        if node.name in seen and node.name not in said:
-            said.add(node.name)
+        if node.name in seen and node.name not in reported:
+            reported.add(node.name)
             yield finding("node-duplicate", "another node of the graph has this name.", scope.at(node))
         if node.name:
             seen.add(node.name)
@@ -87,36 +87,38 @@ def _check_value(scope: Scope, value: onnx.ValueInfoProto, commands: Commands | 
     if 0 in known:
         return
     if elements(known) > _LARGEST:
-        yield finding("dimension-overflow", f"the declared shape {known} has more elements than 64 bits count.", where)
+        yield finding(
+            "dimension-overflow", f"the number of elements of the declared shape {known} exceeds 64 bits.", where
+        )
     elif content_bytes(tensor.elem_type, elements(known)) >= _TERABYTE:
         size = content_bytes(tensor.elem_type, elements(known)) / _TERABYTE
-        yield finding("tensor-too-large", f"with the declared shape {known} it takes {size:,.0f} TB.", where)
+        yield finding("tensor-too-large", f"the declared shape {known} takes {size:,.0f} TB.", where)
 
 
 def _check_filled_constants(scope: Scope) -> Iterator[Finding]:
-    """Constants that are written small and are huge: ``ConstantOfShape`` and ``Expand`` of a known shape."""
-    wanted = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1}
-    nodes = [node for node in scope.graph.node if node.op_type in wanted and not node.domain]
+    """Report huge constants in compact form: ``ConstantOfShape``, ``Expand``, ``Tile`` of a known shape."""
+    shape_inputs = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1}
+    nodes = [node for node in scope.graph.node if node.op_type in shape_inputs and not node.domain]
     if not nodes:
         return
     known = _small_integers(scope)
     for node in nodes:
-        position = wanted[node.op_type]
+        position = shape_inputs[node.op_type]
         shape = known.get(node.input[position]) if len(node.input) > position else None
         if shape and all(size > 0 for size in shape) and elements(shape) >= _TERABYTE:
-            yield finding("tensor-too-large", f"it makes {elements(shape):,} elements or more.", scope.at(node))
+            yield finding("tensor-too-large", f"the output has at least {elements(shape):,} elements.", scope.at(node))
 
 
 def _small_integers(scope: Scope) -> dict[str, list[int]]:
     known: dict[str, list[int]] = {}
-    found: list[tuple[str, onnx.TensorProto]] = []
+    tensors: list[tuple[str, onnx.TensorProto]] = []
     if isinstance(scope.graph, onnx.GraphProto):
-        found += [(tensor.name, tensor) for tensor in scope.graph.initializer]
+        tensors += [(tensor.name, tensor) for tensor in scope.graph.initializer]
     for node in scope.graph.node:
         if node.op_type == "Constant" and node.output:
-            found += [(node.output[0], item.t) for item in node.attribute if item.name == "value"]
+            tensors += [(node.output[0], item.t) for item in node.attribute if item.name == "value"]
             known.update((node.output[0], list(item.ints)) for item in node.attribute if item.name == "value_ints")
-    for name, tensor in found:
+    for name, tensor in tensors:
         if tensor.data_type != TensorProto.INT64 or len(tensor.dims) != 1 or not 0 < tensor.dims[0] <= 16:
             continue
         if len(tensor.raw_data) == 8 * tensor.dims[0] or len(tensor.int64_data) == tensor.dims[0]:

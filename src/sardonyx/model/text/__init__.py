@@ -1,4 +1,4 @@
-"""The ONNX text syntax, both ways and without loss; ``docs/reference/text.md`` states what it adds to onnx's own."""
+"""Lossless parser and printer of the ONNX text syntax; ``docs/reference/text.md`` lists extensions."""
 
 from sardonyx.model.text.parser import parse
 from sardonyx.model.text.printer import print_model

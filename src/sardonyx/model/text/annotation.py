@@ -1,7 +1,7 @@
-"""Annotations: what the ONNX text syntax has no place for, written as protobuf text beside the element it belongs to.
+"""Annotations: fields outside the ONNX text syntax, written as protobuf text next to their element.
 
-``#@ …`` is a comment to onnx's own parser and holds only what describes the model; ``@{ … }`` is no comment and holds
-what changes its meaning, so that onnx's parser refuses the text rather than read another model from it.
+``#@ …`` is a comment to onnx's own parser and contains only descriptive fields; ``@{ … }`` is not a comment and
+contains fields that change the model's meaning, so onnx's parser refuses the text instead of reading another model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Annotation:
     """The annotations of one element.
 
     Attributes:
-        storage: ``"raw"`` or ``"typed"`` where a tensor states its storage.
+        storage: ``"raw"`` or ``"typed"`` if a tensor states its storage.
         unset: Paths of fields that the syntax sets and the model leaves unset.
     """
 
@@ -55,7 +55,7 @@ class Annotation:
 
 
 def find_too_deep(body: str) -> int | None:
-    """The offset in a protobuf text where messages begin to nest deeper than protobuf can read, or None."""
+    """Return the offset at which a protobuf text exceeds protobuf's nesting limit, or None."""
     depth = 0
     for bracket in _BRACKET.finditer(body):
         if bracket.group() in "{<":
@@ -68,14 +68,14 @@ def find_too_deep(body: str) -> int | None:
 
 
 def read(scanner: Scanner, message: Message) -> Annotation:
-    """Read the annotations that stand here, and merge their fields into ``message``.
+    """Parse the annotations at the scanner's position and merge their fields into ``message``.
 
     Raises:
         TextFormatError: An annotation is not protobuf text of a message of this type.
     """
     result = Annotation()
-    while (found := scanner.annotation()) is not None:
-        body, offset = found
+    while (block := scanner.annotation()) is not None:
+        body, offset = block
         position = 0
         while (word := _WORD.match(body, position)) is not None:
             storage, path, wire = word.groups()
@@ -103,14 +103,14 @@ def _merge_wire(scanner: Scanner, message: Message, digits: str, at: int) -> Non
     try:
         message.MergeFromString(base64.b64decode(digits, validate=True))
     except (ValueError, DecodeError) as error:
-        raise scanner.error(f"these are not the bytes of a {message.DESCRIPTOR.name}: {error}", at=at) from None
+        raise scanner.error(f"expected the bytes of a {message.DESCRIPTOR.name}: {error}", at=at) from None
 
 
 def _merge_text(scanner: Scanner, message: Message, body: str, at: int) -> None:
     if not body or body.isspace():
         return
-    if (deep := find_too_deep(body)) is not None:
-        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=at + deep)
+    if (excess := find_too_deep(body)) is not None:
+        raise scanner.error("nested too deeply: protobuf reads at most 100 levels of messages", at=at + excess)
     part = type(message)()
     try:
         text_format.Parse(body, part)
@@ -127,36 +127,36 @@ def _merge_text(scanner: Scanner, message: Message, body: str, at: int) -> None:
 
 
 def explain(error: Exception) -> tuple[int, int, str]:
-    """Line, column and problem of an error of ``text_format``, without the line of text that it quotes."""
-    place = _LINE_COLUMN.match(str(error))
-    if place is None:
+    """Return line, column and problem of a ``text_format`` error, without the quoted line of text."""
+    position = _LINE_COLUMN.match(str(error))
+    if position is None:
         return 1, 1, str(error)[:_LONGEST_PROBLEM]
-    problem = str(error)[place.end() :]
+    problem = str(error)[position.end() :]
     if problem.startswith("'") and "': " in problem:
         problem = problem.rpartition("': ")[2]
-    return int(place.group(1)), int(place.group(2)), problem[:_LONGEST_PROBLEM]
+    return int(position.group(1)), int(position.group(2)), problem[:_LONGEST_PROBLEM]
 
 
 def leftover(message: M, written: frozenset[str]) -> M | None:
-    """The fields of ``message`` that the syntax has not written, unknown ones too; None when there are none."""
+    """Return the fields of ``message`` not in ``written``, including unknown ones; None if there are none."""
     fields = [field for field, _ in message.ListFields() if field.name not in written]
-    unknown = len(UnknownFieldSet(message)) > 0
-    if not fields and not unknown:
+    has_unknown = len(UnknownFieldSet(message)) > 0
+    if not fields and not has_unknown:
         return None
     rest: M = type(message)()
     for descriptor in fields:
         copy_field(message, rest, descriptor)
-    if unknown:
-        strangers = type(message)()
-        strangers.CopyFrom(message)
+    if has_unknown:
+        unknown = type(message)()
+        unknown.CopyFrom(message)
         for descriptor, _ in message.ListFields():
-            strangers.ClearField(descriptor.name)
-        rest.MergeFrom(strangers)
+            unknown.ClearField(descriptor.name)
+        rest.MergeFrom(unknown)
     return rest
 
 
 def copy_field(source: Message, target: Message, descriptor: FieldDescriptor) -> None:
-    """Copy one field that is set, to the bit: a NaN keeps its payload.
+    """Copy one set field bit for bit: a NaN keeps its payload.
 
     Raises:
         TextFormatError: The field is a string that is not UTF-8.
@@ -169,13 +169,13 @@ def copy_field(source: Message, target: Message, descriptor: FieldDescriptor) ->
     elif isinstance(value, bytes) and descriptor.type == FieldDescriptor.TYPE_STRING:
         raise not_utf8(f"{source.DESCRIPTOR.name}.{name}", value)
     elif isinstance(value, float) and math.isnan(value):
-        only = type(source)()
-        only.CopyFrom(source)
-        only.DiscardUnknownFields()
+        part = type(source)()
+        part.CopyFrom(source)
+        part.DiscardUnknownFields()
         for other, _ in source.ListFields():
             if other.name != name:
-                only.ClearField(other.name)
-        target.MergeFrom(only)
+                part.ClearField(other.name)
+        target.MergeFrom(part)
     elif isinstance(value, (bool, int, float, str, bytes)):
         setattr(target, name, value)
     else:
@@ -183,20 +183,20 @@ def copy_field(source: Message, target: Message, descriptor: FieldDescriptor) ->
 
 
 def not_utf8(where: str, value: bytes) -> TextFormatError:
-    """The error for a protobuf string that is not UTF-8, which protobuf forbids and Python cannot set."""
+    """Return the error for a string that is not UTF-8, which protobuf forbids and Python cannot set."""
     return TextFormatError(
-        f"holds {value[:40]!r}, which is not UTF-8 as protobuf strings must be",
+        f"expected a UTF-8 string, got {value[:40]!r}",
         where=where,
-        remedy="Rename it before writing a text form.",
+        remedy="Replace the string before writing a text form.",
     )
 
 
 def write(rest: Message | None, words: list[str]) -> str:
-    """An annotation, with the space or line end that it needs around it; empty when there is nothing to say.
+    """Format an annotation with the required space or line end; empty if there is nothing to state.
 
     Args:
         rest: The fields to write, from ``leftover``.
-        words: ``raw``, ``typed`` and ``unset(…)`` words before them.
+        words: ``raw``, ``typed`` and ``unset(…)`` words that precede the fields.
     """
     if rest is None:
         return f" #@ {' '.join(words)}\n" if words else ""
@@ -210,7 +210,7 @@ def write(rest: Message | None, words: list[str]) -> str:
 
 
 def protobuf_text(message: Message) -> str | None:
-    """One line of protobuf text that reads back to the same message, or None where no text can."""
+    """Return one line of protobuf text that parses to the same message, or None if no text does."""
     text = text_format.MessageToString(message, as_one_line=True, use_short_repeated_primitives=True)
     again = type(message)()
     try:

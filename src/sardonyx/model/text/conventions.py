@@ -1,8 +1,8 @@
-"""What a text leaves to convention: whether small things that the syntax cannot state are set or unset.
+"""Conventions of a text: the default for small fields that the syntax cannot express, set or unset.
 
-onnx's parser sets a node's domain, an attribute tensor's name and an operator set's domain to empty strings where the
-text has none, never sets a node's doc string, and stores every number in a typed field. Exporters differ. The first
-line of a text, ``#@ defaults …``, names the conventions of its model; single exceptions are annotated.
+onnx's parser sets a node's domain, an attribute tensor's name and an operator set's domain to empty strings if absent
+from the text, never sets a node's doc string, and stores every number in a typed field. Exporters differ. The first
+line of a text, ``#@ defaults …``, states the conventions of its model; exceptions are annotated one by one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _INTRODUCTION: Final = "defaults"
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """The conventions of one text; without the first line, those of onnx's parser.
+    """The conventions of one text; without the first line, the conventions of onnx's parser.
 
     Attributes:
         raw: Numbers are stored in ``raw_data`` rather than in a typed field.
-        node_domain_unset: A node written without domain has none, rather than an empty one.
-        node_doc_set: Every node has a doc string, an empty one unless annotated.
-        tensor_name_unset: A tensor in an attribute that is written without name has none, rather than an empty one.
-        opset_domain_unset: An operator set with an empty domain has none.
+        node_domain_unset: The domain of a node written without one is unset, rather than empty.
+        node_doc_set: The doc string of every node is set, to an empty string unless annotated.
+        tensor_name_unset: The name of an attribute's tensor written without one is unset, rather than empty.
+        opset_domain_unset: An empty domain of an operator set is unset.
     """
 
     raw: bool = False
@@ -49,8 +49,8 @@ _WORDS: Final = {
 }
 
 
-def of_model(model: ModelProto) -> Conventions:
-    """The conventions that need the fewest exceptions in this model."""
+def choose(model: ModelProto) -> Conventions:
+    """Return the conventions that need the fewest exceptions in a model."""
     votes: Counter[str] = Counter()
     for entry in model.opset_import:
         if not entry.domain:
@@ -69,7 +69,7 @@ def _count_graph(graph: GraphProto, votes: Counter[str], depth: int) -> None:
 
 def _count_nodes(nodes: Iterable[NodeProto], votes: Counter[str], depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise TextFormatError("nests graphs deeper than protobuf can read", where="the model")
+        raise TextFormatError("nests graphs deeper than protobuf's limit of 100 levels", where="the model")
     for node in nodes:
         if not node.domain:
             votes["node_domain_unset"] += -1 if node.HasField("domain") else 1
@@ -92,30 +92,28 @@ def _count_tensor(tensor: TensorProto, votes: Counter[str]) -> None:
 
 
 def write(conventions: Conventions) -> str:
-    """The first line of a text; empty when its conventions are those of onnx's parser."""
+    """Format the first line of a text; empty for the conventions of onnx's parser."""
     words = [word for word, name in _WORDS.items() if getattr(conventions, name)]
     return f"#@ {_INTRODUCTION} {' '.join(words)}\n" if words else ""
 
 
 def read(scanner: Scanner) -> Conventions:
-    """Read the first line of a text, if it states conventions.
+    """Parse the first line of a text, if the line states conventions.
 
     Raises:
-        TextFormatError: The line has a word that names no convention.
+        TextFormatError: A word of the line is not the name of a convention.
     """
     start = scanner.position
-    found = scanner.annotation()
-    if found is None or found[0].split()[:1] != [_INTRODUCTION]:
+    block = scanner.annotation()
+    if block is None or block[0].split()[:1] != [_INTRODUCTION]:
         scanner.position = start
         return Conventions()
-    body, offset = found
-    return Conventions(**{_WORDS[word]: True for word in _known(scanner, body, offset)})
+    body, offset = block
+    return Conventions(**{_WORDS[word]: True for word in _check_words(scanner, body, offset)})
 
 
-def _known(scanner: Scanner, body: str, offset: int) -> Iterator[str]:
+def _check_words(scanner: Scanner, body: str, offset: int) -> Iterator[str]:
     for word in body.split()[1:]:
         if word not in _WORDS:
-            raise scanner.error(
-                f"expected one of {', '.join(_WORDS)}, found {word[:40]!r}", at=offset + body.index(word)
-            )
+            raise scanner.error(f"expected one of {', '.join(_WORDS)}, got {word[:40]!r}", at=offset + body.index(word))
         yield word

@@ -1,4 +1,4 @@
-"""Decimal numbers and bits: shortest forms that read back to the same bits, and exact reading of any form."""
+"""Conversion of numbers to and from decimals: shortest round-trip formatting, correctly rounded parse."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _NUMBERS: Final = pattern(
 
 
 class NumberError(ValueError):
-    """A number of a list that its type cannot hold."""
+    """A number of a list is outside the range of its type."""
 
 
 def split_plain(body: str, *, integers: bool) -> list[str] | None:
-    """The numbers of a list without comments or special values, or None when it has to be read token by token."""
+    """Split a list without comments or special values; None if the list must be read token by token."""
     pattern = _INTEGERS if integers else _NUMBERS
     return body.split(",") if pattern.fullmatch(body) else None
 
 
 def format_floats(values: npt.NDArray[Any]) -> list[str] | None:
-    """Shortest decimal forms of float32 or float64 values that read back to the same bits.
+    """Format float32 or float64 values as the shortest decimals that parse to the same bits.
 
     Returns:
-        The forms in order, or None when a NaN has a payload, which no decimal form can hold.
+        The decimals in order, or None if a NaN has a payload, which no decimal can express.
     """
     texts: list[str] = values.astype(str).tolist()
-    nan = np.isnan(values)
-    if nan.any():
+    is_nan = np.isnan(values)
+    if is_nan.any():
         quiet = np.array([np.nan, -np.nan], values.dtype)
         quiet[1] = np.copysign(quiet[0], -1)
-        for index in np.flatnonzero(nan).tolist():
+        for index in np.flatnonzero(is_nan).tolist():
             bits = values[index].tobytes()
             if bits not in (quiet[0].tobytes(), quiet[1].tobytes()):
                 return None
@@ -50,7 +50,7 @@ def format_floats(values: npt.NDArray[Any]) -> list[str] | None:
 
 
 def parse_floats(texts: Sequence[str], dtype: np.dtype[np.generic]) -> npt.NDArray[Any]:
-    """Read decimal numbers, each rounded once (ties to even), as C's ``strtof`` and ``strtod`` do.
+    """Parse decimal numbers, each rounded once (ties to even), as C's ``strtof`` and ``strtod`` do.
 
     Raises:
         NumberError: A finite number is beyond the type's range.
@@ -68,7 +68,7 @@ def parse_floats(texts: Sequence[str], dtype: np.dtype[np.generic]) -> npt.NDArr
 
 
 def _repair_double_rounding(values: npt.NDArray[Any], doubles: npt.NDArray[np.float64], texts: Sequence[str]) -> None:
-    """Correct the float32 values whose double stands exactly between two float32, where rounding twice may err."""
+    """Correct float32 values whose double is halfway between two float32: rounding twice may err."""
     inexact = np.flatnonzero(np.isfinite(values) & (values.astype(np.float64) != doubles))
     if not inexact.size:
         return
@@ -86,7 +86,7 @@ def _repair_double_rounding(values: npt.NDArray[Any], doubles: npt.NDArray[np.fl
 
 
 def parse_integers(texts: Sequence[str], dtype: np.dtype[np.generic]) -> npt.NDArray[Any]:
-    """Read decimal integers.
+    """Parse decimal integers.
 
     Raises:
         NumberError: A text is not an integer, or its value does not fit the type.

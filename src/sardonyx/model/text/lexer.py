@@ -1,4 +1,4 @@
-"""Tokens of the ONNX text syntax, read on demand, and the errors that name a line and a column."""
+"""Tokens of the ONNX text syntax, scanned on demand, and errors with line and column."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BLOCK_TOKEN: Final = pattern(r'"(?:[^"\\\n]++|\\.)*+"|\'(?:[^\'\\\n]++|\\.)*+\'
 _PREFIXES: Final = ("b", "base64")
 
 MAX_DIGITS: Final = 1100
-"""Longest number read: the exact decimal form of the smallest double has 1,074 digits."""
+"""Length limit of a number: the exact decimal form of the smallest double has 1,074 digits."""
 
 
 class Scanner:
@@ -39,7 +39,7 @@ class Scanner:
 
     Args:
         text: The whole text.
-        source: Its name in errors, usually a path.
+        source: Name of the text in errors, usually a path.
     """
 
     def __init__(self, text: str, source: str) -> None:
@@ -49,30 +49,30 @@ class Scanner:
         self.depth = 0
 
     def fail(self, expected: str, *, at: int | None = None) -> NoReturn:
-        """Raise that ``expected`` was expected at the next token, or at offset ``at``."""
+        """Raise the error that ``expected`` is missing at the next token, or at offset ``at``."""
         raise self.unexpected(expected, at=at)
 
     def unexpected(self, expected: str, *, at: int | None = None) -> TextFormatError:
-        """The error that ``expected`` was expected at the next token, or at offset ``at``."""
+        """Return the error that ``expected`` is missing at the next token, or at offset ``at``."""
         if at is None:
             self.skip_space()
             at = self.position
         token = _ANY_TOKEN.match(self.text, at)
-        found = "the end of the text" if token is None else repr(token.group()[:40])
-        return self.error(f"expected {expected}, found {found}", at=at)
+        actual = "the end of the text" if token is None else repr(token.group()[:40])
+        return self.error(f"expected {expected}, got {actual}", at=at)
 
     def error(self, problem: str, *, at: int, remedy: str = "") -> TextFormatError:
-        """An error at an offset of the text, with line and column (both from 1)."""
+        """Return an error at an offset of the text, with line and column (both from 1)."""
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
         return TextFormatError(problem, where=f"{self.source}:{line}:{column}", remedy=remedy)
 
     @contextmanager
     def nested(self, levels: int) -> Iterator[None]:
-        """Count ``levels`` more nested messages while the block runs.
+        """Count ``levels`` more nested messages during the block.
 
         Raises:
-            TextFormatError: The text nests deeper than protobuf can read back.
+            TextFormatError: The nesting exceeds protobuf's limit.
         """
         self.depth += levels
         if self.depth > MAX_DEPTH:
@@ -81,18 +81,18 @@ class Scanner:
         self.depth -= levels
 
     def skip_space(self) -> None:
-        """Move over white space and comments, but not over ``#@`` annotations."""
+        """Skip white space and comments, but not ``#@`` annotations."""
         space = _SPACE.match(self.text, self.position)
         if space is not None:
             self.position = space.end()
 
     def peek(self) -> str:
-        """The next character that is not space, or an empty string at the end."""
+        """Return the next character after white space, or an empty string at the end."""
         self.skip_space()
         return self.text[self.position : self.position + 1]
 
     def accept(self, symbol: str) -> bool:
-        """Move over ``symbol`` if it is next."""
+        """Consume ``symbol`` and return True if next."""
         self.skip_space()
         if self.text.startswith(symbol, self.position):
             self.position += len(symbol)
@@ -100,12 +100,12 @@ class Scanner:
         return False
 
     def expect(self, symbol: str, *, where: str) -> None:
-        """Move over ``symbol``, which must be next."""
+        """Consume ``symbol``, which must be next."""
         if not self.accept(symbol):
             self.fail(f"{symbol!r} {where}")
 
     def peek_word(self) -> str:
-        """The identifier that is next, or an empty string."""
+        """Return the next identifier, or an empty string."""
         self.skip_space()
         word = IDENTIFIER.match(self.text, self.position)
         if word is None or (word.group() in _PREFIXES and self.text.startswith('"', word.end())):
@@ -113,28 +113,28 @@ class Scanner:
         return word.group()
 
     def word(self) -> str:
-        """Read the identifier that is next; empty when there is none."""
+        """Consume the next identifier; empty if there is none."""
         word = self.peek_word()
         self.position += len(word)
         return word
 
     def peek_literal(self) -> bool:
-        """Whether a string is next: quoted, or with bytes escaped."""
+        """Return True if a string is next: quoted, or with escaped bytes."""
         return self.peek() == '"' or self.text.startswith('b"', self.position)
 
-    def string(self, what: str) -> str:
-        """Read a string that must be valid UTF-8."""
+    def string(self, expected: str) -> str:
+        """Consume a string that must be valid UTF-8."""
         start = self.position
-        data = self.literal(what)
+        data = self.literal(expected)
         if isinstance(data, str):
             return data
         try:
             return data.decode()
         except UnicodeDecodeError:
-            raise self.error(f"{what} is not valid UTF-8", at=start) from None
+            raise self.error(f"{expected} is not valid UTF-8", at=start) from None
 
-    def literal(self, what: str) -> str | bytes:
-        r"""Read ``"…"``, in which a backslash quotes the next character, or ``b"…"`` with ``\xHH`` escapes."""
+    def literal(self, expected: str) -> str | bytes:
+        r"""Consume ``"…"``, with a backslash quoting the next character, or ``b"…"`` with ``\xHH`` escapes."""
         self.skip_space()
         match = _STRING.match(self.text, self.position)
         if match is not None:
@@ -147,8 +147,8 @@ class Scanner:
             self.position = match.end()
             return data
         if self.text.startswith(('"', 'b"'), self.position):
-            raise self.error("the string that begins here is not closed", at=self.position)
-        raise self.unexpected(what)
+            raise self.error("unterminated string", at=self.position)
+        raise self.unexpected(expected)
 
     def _unescape(self, match: re.Match[bytes]) -> bytes:
         code = match.group(1)
@@ -158,47 +158,47 @@ class Scanner:
             raise self.error(f"unknown escape {match.group().decode(errors='replace')!r}", at=self.position)
         return _BYTE_ESCAPES[code]
 
-    def name(self, what: str) -> str:
-        """Read an identifier or a quoted name."""
+    def name(self, expected: str) -> str:
+        """Consume an identifier or a quoted name."""
         if self.peek_literal():
-            return self.string(what)
+            return self.string(expected)
         word = self.word()
         if not word:
-            self.fail(what)
+            self.fail(expected)
         return word
 
-    def integer(self, what: str, low: int = -(2**63), high: int = 2**63 - 1) -> int:
-        """Read an integer between ``low`` and ``high``."""
+    def integer(self, expected: str, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+        """Consume an integer between ``low`` and ``high``."""
         self.skip_space()
         start = self.position
         match = _INTEGER.match(self.text, start)
         if match is None:
-            self.fail(what)
+            self.fail(expected)
         self.position = match.end()
         if self.text[self.position : self.position + 1] in (".", "e", "E"):
-            self.fail(what, at=start)
+            self.fail(expected, at=start)
         if match.end() - start > MAX_DIGITS or not low <= int(match.group()) <= high:
-            raise self.error(f"{what}: {match.group()[:40]} is not between {low} and {high}", at=start)
+            raise self.error(f"{expected}: {match.group()[:40]} is not between {low} and {high}", at=start)
         return int(match.group())
 
-    def number(self, what: str) -> str:
-        """Read a number, and return it as it is written."""
+    def number(self, expected: str) -> str:
+        """Consume a number and return its text."""
         self.skip_space()
         match = _NUMBER.match(self.text, self.position)
         if match is None:
-            self.fail(what)
+            self.fail(expected)
         if match.end() - match.start() > MAX_DIGITS:
             raise self.error(f"a number of {match.end() - match.start()} characters is too long", at=self.position)
         self.position = match.end()
         return match.group()
 
     def peek_number(self) -> bool:
-        """Whether a number is next; ``inf`` and ``nan`` are numbers."""
+        """Return True if a number is next; ``inf`` and ``nan`` are numbers."""
         self.skip_space()
         return _NUMBER.match(self.text, self.position) is not None
 
     def plain_numbers(self, close: str, *, integers: bool) -> list[str] | None:
-        """Read a list of numbers and the bracket that closes it at once; None, and no move, when it has comments."""
+        """Consume a whole list of numbers and its closing bracket; None, consuming nothing, for other lists."""
         end = self.text.find(close, self.position)
         numbers = split_plain(self.text[self.position : max(end, self.position)], integers=integers)
         if numbers is not None:
@@ -206,27 +206,25 @@ class Scanner:
         return numbers
 
     def peek_base64(self) -> bool:
-        """Whether a block of base64 is next."""
+        """Return True if a base64 block is next."""
         self.skip_space()
         return self.text.startswith('base64"', self.position)
 
     def base64(self) -> bytes:
-        """Read ``base64"…"``, in which white space means nothing."""
+        """Consume ``base64"…"``; white space inside is ignored."""
         match = _BASE64.match(self.text, self.position)
         if match is None:
-            raise self.error(
-                "the base64 block that begins here is not closed, or holds something else", at=self.position
-            )
+            raise self.error("unterminated base64 block, or a character outside base64", at=self.position)
         digits = match.group(1).encode("ascii", "replace").translate(None, b" \t\n\v\f\r")
         try:
             data = base64.b64decode(digits, validate=True)
         except binascii.Error as error:
-            raise self.error(f"wrong base64: {error}", at=self.position) from None
+            raise self.error(f"invalid base64: {error}", at=self.position) from None
         self.position = match.end()
         return data
 
     def annotation(self) -> tuple[str, int] | None:
-        """Read ``#@ …`` to the end of its line, or ``@{ … }``; the body and its offset, or None."""
+        """Consume ``#@ …`` to the end of its line, or ``@{ … }``; return the body and its offset, or None."""
         self.skip_space()
         start = self.position
         if self.text.startswith("#@", start):
@@ -241,4 +239,4 @@ class Scanner:
             if depth == 0 and token.group() == "}":
                 self.position = token.end()
                 return self.text[start + 2 : token.start()], start + 2
-        raise self.error("the block that begins here is not closed", at=start)
+        raise self.error("unterminated block", at=start)

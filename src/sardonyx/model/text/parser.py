@@ -1,4 +1,4 @@
-"""Read a model from the ONNX text syntax: everything onnx's parser reads, and the annotations of our printer."""
+"""Parser of the ONNX text syntax: everything onnx's parser reads, and the annotations of our printer."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from sardonyx.model.text.vocabulary import ATTRIBUTE_TYPES, LIST_OF, SINGLE_OF, 
 
 
 def parse(text: str, *, source: str = "<text>") -> ModelProto:
-    """Read a model from the ONNX text syntax.
+    """Parse a model from the ONNX text syntax.
 
     Args:
         text: The whole text.
-        source: Its name in errors, usually a path.
+        source: Name of the text in errors, usually a path.
 
     Raises:
-        TextFormatError: The text does not follow the syntax; says where, what was found and what was expected.
+        TextFormatError: The text does not follow the syntax; the error states line, column, and expected and actual
+            token.
     """
     scanner = Scanner(text, source)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise scanner.error("the text holds a surrogate, which is not a character", at=error.start) from None
+            raise scanner.error("the text contains a surrogate, which is not a character", at=error.start) from None
     return _Parser(scanner).model()
 
 
@@ -55,7 +56,7 @@ class _Parser:
         return model
 
     def header(self, proto: Any, keys: dict[str, Callable[[_Parser, Any], None]]) -> None:
-        """Read ``< key: value, … >``, if it is there."""
+        """Parse ``< key: value, … >``, if present."""
         if not self.scanner.accept("<"):
             return
         while True:
@@ -80,7 +81,7 @@ class _Parser:
             opset.version = self.scanner.integer("an operator set's version")
             annotation.read(self.scanner, opset).finish(opset)
 
-        self.bracketed(entry, "an operator set")
+        self.bracketed_list(entry, "an operator set")
 
     def metadata(self, proto: ModelProto) -> None:
         def entry() -> None:
@@ -90,16 +91,16 @@ class _Parser:
             pair.value = self.scanner.string("a metadata value in quotes")
             annotation.read(self.scanner, pair).finish(pair)
 
-        self.bracketed(entry, "a metadata entry")
+        self.bracketed_list(entry, "a metadata entry")
 
-    def bracketed(self, entry: Callable[[], None], what: str) -> None:
+    def bracketed_list(self, entry: Callable[[], None], element: str) -> None:
         self.scanner.expect("[", where="before a list")
         if self.scanner.accept("]"):
             return
         entry()
         while self.scanner.accept(","):
             entry()
-        self.scanner.expect("]", where=f"or ',' after {what}")
+        self.scanner.expect("]", where=f"or ',' after {element}")
 
     def graph(self, graph: GraphProto) -> None:
         graph.name = self.scanner.name("a graph's name")
@@ -117,7 +118,7 @@ class _Parser:
         self.body(graph)
 
     def values(self, graph: GraphProto, infos: Any, close: str, *, keep_initialized: bool) -> None:
-        """Read values that may have data, up to ``close``; data makes an initializer."""
+        """Parse values with optional data, up to ``close``; data makes an initializer."""
         if self.scanner.accept(close):
             return
         while True:
@@ -177,7 +178,7 @@ class _Parser:
             self.attribute_after(function.attribute_proto.add(), name)
 
     def parameters(self, function: FunctionProto, names: _Names) -> None:
-        """Read the inputs or outputs of a function; a type in front of one makes a value info."""
+        """Parse the inputs or outputs of a function; a preceding type makes a value info."""
         self.scanner.expect("(", where="before a function's inputs and outputs")
         if self.scanner.accept(")"):
             return
@@ -217,7 +218,7 @@ class _Parser:
         annotation.read(scanner, node).finish(node)
 
     def names(self, names: _Names) -> None:
-        """Read names with commas between; nothing before a comma is an empty name, nothing after the last is none."""
+        """Parse names separated by commas; nothing before a comma is an empty name, nothing at the end none."""
         scanner = self.scanner
         while True:
             if scanner.peek_literal():
@@ -240,7 +241,7 @@ class _Parser:
         self.scanner.expect(">", where="or ',' after an attribute")
 
     def attribute_after(self, attribute: AttributeProto, name: str) -> None:
-        """Read an attribute whose name is already read."""
+        """Parse the remainder of an attribute after its name."""
         scanner = self.scanner
         attribute.name = name
         if scanner.accept(":"):
@@ -261,7 +262,7 @@ class _Parser:
         notes.finish(attribute)
 
     def value_list(self, attribute: AttributeProto, start: int) -> None:
-        """Read ``[value, …]``; the elements give the type of a list that does not state one."""
+        """Parse ``[value, …]``; the elements determine the type of a list without a stated type."""
         scanner = self.scanner
         if scanner.accept("]"):
             if attribute.type in LIST_OF or attribute.type == AttributeProto.UNDEFINED:
@@ -282,7 +283,7 @@ class _Parser:
         scanner.expect("]", where="or ',' after an element")
 
     def plain_list(self, attribute: AttributeProto, start: int) -> bool:
-        """Read a list of numbers at once, if it holds nothing but plain numbers."""
+        """Parse a whole list of numbers, if the list consists of plain numbers only."""
         integers = attribute.type == AttributeProto.INTS
         texts = self.scanner.plain_numbers("]", integers=integers)
         if texts is None:
@@ -297,12 +298,12 @@ class _Parser:
         return True
 
     def value(self, attribute: AttributeProto, expected: int, *, in_list: bool = False) -> None:
-        """Read one value into the field of its type.
+        """Parse one value into the field of its type.
 
         Args:
-            attribute: Gets type and value.
-            expected: The type it must have; UNDEFINED when the text does not say.
-            in_list: Whether the value is an element of a list, where a reference cannot stand.
+            attribute: Receives type and value.
+            expected: The required type; UNDEFINED if the text does not state one.
+            in_list: True for an element of a list, which cannot be a reference.
         """
         scanner = self.scanner
         scanner.skip_space()
@@ -322,11 +323,11 @@ class _Parser:
         else:
             self.numeric_value(attribute, expected)
         if expected not in (AttributeProto.UNDEFINED, attribute.type):
-            wanted, found = (AttributeProto.AttributeType.Name(kind) for kind in (expected, attribute.type))
-            raise scanner.error(f"expected a value of type {wanted}, found one of type {found}", at=start)
+            names = [AttributeProto.AttributeType.Name(kind) for kind in (expected, attribute.type)]
+            raise scanner.error(f"expected a value of type {names[0]}, got one of type {names[1]}", at=start)
 
     def next_is_graph(self) -> bool:
-        """Whether a name that begins a graph is next, rather than a type, a number or a string."""
+        """Return True if the next token is the name of a graph, rather than a type, a number or a string."""
         scanner = self.scanner
         if scanner.peek_word():
             return not next_is_type(scanner) and not scanner.peek_number()
@@ -345,7 +346,7 @@ class _Parser:
             attribute.type = AttributeProto.GRAPH
 
     def typed_value(self, attribute: AttributeProto, expected: int, start: int) -> None:
-        """Read a tensor, or a type when nothing that makes a tensor follows it."""
+        """Parse a tensor, or a type if no tensor data follows."""
         scanner = self.scanner
         kind = TypeProto()
         parse_type(scanner, kind)

@@ -1,4 +1,4 @@
-"""Regular expressions whose repetitions keep what they matched, on every Python."""
+"""Regular expressions with possessive quantifiers, on every Python."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 import sys
 from typing import Final
 
-_KEEPING_GROUP: Final = re.compile(r"\)([*?]|\{\d+,\})\+")
+_POSSESSIVE_GROUP: Final = re.compile(r"\)([*?]|\{\d+,\})\+")
 
 
 def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """A compiled regular expression.
+    """Compile a regular expression.
 
-    Python before 3.11.5 goes on at the wrong place where the last round of a group that keeps what it matched
-    (``(…)*+``) fails in its midst. There such groups may give back what they matched: a text that does not match takes
-    longer, and those of our grammars match as before, since no two ways through a group begin alike.
+    Python before 3.11.5 continues at a wrong position if the last iteration of a possessive group (``(…)*+``) fails
+    midway. There, such groups become greedy: a text without a match takes longer, and the matches of our grammars stay
+    the same, since no two alternatives in a group have a common prefix.
     """
     if sys.version_info < (3, 11, 5):
-        text = _KEEPING_GROUP.sub(r")\1", text)
+        text = _POSSESSIVE_GROUP.sub(r")\1", text)
     return re.compile(text, flags)

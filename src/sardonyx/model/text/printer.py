@@ -1,4 +1,4 @@
-"""Write a model in the ONNX text syntax, with nothing lost."""
+"""Lossless printer of the ONNX text syntax."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _HEADER_TEXTS = ("producer_name", "producer_version", "domain")
 
 
 def print_model(proto: ModelProto) -> str:
-    """A model in the ONNX text syntax; ``parse`` gives the equal message back.
+    """Format a model in the ONNX text syntax; ``parse`` returns an equal message.
 
     Raises:
-        TextFormatError: A name is not UTF-8, or messages nest deeper than protobuf can read.
+        TextFormatError: A name is not UTF-8, or messages nest deeper than protobuf's limit.
     """
-    return _Printer(conventions.of_model(proto)).model(proto)
+    return _Printer(conventions.choose(proto)).model(proto)
 
 
 class _Printer:
@@ -92,9 +92,9 @@ class _Printer:
         return f"{quoted(entry.domain)} : {entry.version}" + annotation.write(rest, words)
 
     def graph(self, graph: GraphProto, indent: str) -> str:
-        """A graph from its name to its closing brace, whose first line is already indented."""
+        """Format a graph from its name to its closing brace; the first line is already indented."""
         if self.depth > MAX_DEPTH:
-            raise TextFormatError("nests graphs deeper than protobuf can read", where=graph.name)
+            raise TextFormatError("nests graphs deeper than protobuf's limit of 100 levels", where=graph.name)
         inputs = ", ".join(map(_value_info, graph.input))
         outputs = ", ".join(map(_value_info, graph.output))
         parts = [f"{quote(graph.name)} ({inputs}) => ({outputs}) "]
@@ -156,10 +156,10 @@ class _Printer:
             elif not node.doc_string:
                 written.add("doc_string")
         attributes = [self.attribute(attribute, indent) for attribute in node.attribute]
-        listed = f" <{', '.join(attributes)}>" if attributes else ""
+        attribute_text = f" <{', '.join(attributes)}>" if attributes else ""
         inputs = f" ({_names(node.input)})"
         last = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
-        call = operator + (inputs + listed if last else listed + inputs)
+        call = operator + (inputs + attribute_text if last else attribute_text + inputs)
         note = annotation.write(annotation.leftover(node, frozenset(written)), words)
         outputs = f"{_names(node.output)} = " if node.output else "= "
         if note.endswith("\n"):
@@ -190,7 +190,7 @@ class _Printer:
         return f"{text}{note or ' '}= {value}"
 
     def value(self, attribute: AttributeProto, kind: int, indent: str, words: list[str], written: set[str]) -> str:
-        """The value of an attribute of this type, or ``?`` when it has none that can be written here."""
+        """Format the value of an attribute of this type; ``?`` if the syntax cannot express the value."""
         field = VALUE_FIELDS.get(kind, "")
         if field in ("", "sparse_tensor", "sparse_tensors"):
             return "?"
@@ -227,7 +227,7 @@ class _Printer:
 
 
 def _floats(attribute: AttributeProto, field: str, items: list[float]) -> list[str] | None:
-    """Decimal forms of an attribute's floats, or None when one is a NaN that no decimal form can hold."""
+    """Format an attribute's floats as decimals; None if one is a NaN with a payload."""
     values = np.array(items, np.float32)
     if np.isnan(values).any():
         original, copy = AttributeProto(), AttributeProto()
@@ -245,7 +245,7 @@ def _floats(attribute: AttributeProto, field: str, items: list[float]) -> list[s
 
 
 def _kind_of_value(attribute: AttributeProto) -> int:
-    """The type that an attribute without stated type would have by its only value; 0 when that is not clear."""
+    """Return the type of an attribute without stated type, derived from its only value; 0 if ambiguous."""
     present = {field.name for field, _ in attribute.ListFields()}
     kinds = [kind for kind, field in VALUE_FIELDS.items() if field in present]
     return kinds[0] if len(kinds) == 1 else 0

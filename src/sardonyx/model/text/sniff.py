@@ -1,4 +1,4 @@
-"""Tell by its first bytes in which form a model file is."""
+"""Detection of a model file's form from its first bytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BEGINNING: Final = re.compile(r'[A-Za-z_"<]')
 
 
 def sniff(head: bytes | str) -> Literal["onnx-text", "textproto", "binary"]:
-    """The form of a model, from the first bytes of its file.
+    """Return the form of a model, from the first bytes of its file.
 
     A binary model begins with a protobuf tag and has control characters near its beginning (the length of a name, a
     version number). Protobuf text begins with ``field:`` or ``field {``; the ONNX text syntax with ``<`` or with a
-    graph's name and ``(``. Comments, white space and a byte order mark may stand before either.
+    graph's name and ``(``. Comments, white space and a byte order mark may precede either.
 
     Args:
-        head: The first few hundred bytes or characters, or more; a character cut at the end does no harm.
+        head: At least the first few hundred bytes or characters; a truncated last character is ignored.
     """
     if isinstance(head, bytes):
         try:

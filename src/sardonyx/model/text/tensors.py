@@ -1,4 +1,4 @@
-"""Tensors in the ONNX text syntax: small ones as numbers, large ones as base64, external data as its entries."""
+"""Tensors in the ONNX text syntax: small ones as numbers, large ones as base64, or external data."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sardonyx.model.text.vocabulary import ELEMENT_NAMES, STORAGE, TYPE_WORDS, S
 from sardonyx.model.text.words import is_identifier, quote, quoted, quoted_bytes
 
 MAX_READABLE: Final = 1024
-"""Most numbers that are written as decimals; longer data is written as base64 of its bytes."""
+"""Limit for writing numbers as decimals; longer data is written as base64 of its bytes."""
 
 _BASE64_LINE: Final = 120
 _ENTRY: Final = frozenset({"key", "value"})
 
 
 def format_tensor(tensor: TensorProto, *, raw: bool, name_unset: bool | None = None) -> str:
-    """A tensor with its data.
+    """Format a tensor with its data.
 
     Args:
         tensor: The tensor.
-        raw: The text's convention: numbers are stored in ``raw_data``.
-        name_unset: None for an initializer, which is always named; for a tensor in an attribute, the text's
-            convention: without a name it has none, rather than an empty one.
+        raw: Convention of the text: numbers are stored in ``raw_data``.
+        name_unset: None for an initializer, which is always named; for a tensor in an attribute, the convention of the
+            text: an omitted name is unset, rather than empty.
     """
     words: list[str] = []
     written = {"dims"}
@@ -97,7 +97,7 @@ def _is_plain(entry: StringStringEntryProto) -> bool:
 
 
 def _survives(tensor: TensorProto, field: str, values: npt.NDArray[Any]) -> bool:
-    """Whether float values pass through Python unchanged; a signalling NaN comes out quiet."""
+    """Return True if float values pass through Python unchanged; a signalling NaN becomes quiet."""
     if not np.isnan(values).any():
         return True
     original, copy = TensorProto(), TensorProto()
@@ -128,30 +128,30 @@ def _format_base64(data: bytes) -> str:
 
 
 def start_tensor(scanner: Scanner, tensor: TensorProto, kind: TypeProto, at: int) -> None:
-    """Take element type and sizes of a tensor from the type that was read in front of it.
+    """Set element type and sizes of a tensor from its parsed type.
 
     Raises:
-        TextFormatError: The type is not that of a tensor, or has a size that is not a number.
+        TextFormatError: The type is not a tensor type, or a size is not a number.
     """
     inner = kind.tensor_type
     if not kind.HasField("tensor_type") or not inner.HasField("shape"):
-        raise scanner.error("a tensor with data needs a tensor type with all its sizes", at=at)
+        raise scanner.error("expected a tensor type with all sizes before the data", at=at)
     if kind.HasField("denotation") or any(dim.HasField("denotation") for dim in inner.shape.dim):
-        raise scanner.error("the type of a tensor with data cannot have a denotation", at=at)
+        raise scanner.error("a tensor with data cannot have a denotation in its type", at=at)
     tensor.data_type = inner.elem_type
     for dim in inner.shape.dim:
         if not dim.HasField("dim_value"):
-            raise scanner.error("a tensor with data needs sizes that are numbers", at=at)
+            raise scanner.error("expected numbers as sizes of a tensor with data", at=at)
         tensor.dims.append(dim.dim_value)
 
 
 def parse_data(scanner: Scanner, tensor: TensorProto, *, raw: bool) -> None:
-    """Read the data of a tensor whose type is known, and the annotation after it.
+    """Parse the data of a tensor of known type, and the following annotation.
 
     Args:
-        scanner: Stands after the ``=``, if there is one.
-        tensor: Has its element type and sizes; gets its data.
-        raw: The text's convention: numbers are stored in ``raw_data``.
+        scanner: Positioned after the ``=``, if present.
+        tensor: The tensor with its element type and sizes; receives the data.
+        raw: Convention of the text: numbers are stored in ``raw_data``.
     """
     scanner.skip_space()
     start = scanner.position
@@ -190,13 +190,13 @@ def _parse_strings(scanner: Scanner, tensor: TensorProto) -> None:
 
 
 def _parse_numbers(scanner: Scanner, tensor: TensorProto, start: int) -> list[str]:
-    """The numbers up to the closing brace, as they are written."""
+    """Return the texts of the numbers up to the closing brace."""
     if scanner.accept("}"):
         return []
     storage = STORAGE.get(tensor.data_type)
     if storage is None:
         name = ELEMENT_NAMES.get(tensor.data_type, str(tensor.data_type))
-        raise scanner.error(f"numbers cannot be given for element type {name}", at=start)
+        raise scanner.error(f"element type {name} cannot have numbers as data", at=start)
     integers = storage.raw.kind != "f"
     plain = scanner.plain_numbers("}", integers=integers)
     if plain is not None:
@@ -233,5 +233,5 @@ def _store_bytes(scanner: Scanner, tensor: TensorProto, block: bytes, at: int, r
         tensor.raw_data = block
         return
     if len(block) % storage.typed.itemsize:
-        raise scanner.error(f"{len(block)} bytes are not whole entries of {storage.field}", at=at)
+        raise scanner.error(f"expected whole entries of {storage.field}, got {len(block)} bytes", at=at)
     getattr(tensor, storage.field).extend(np.frombuffer(block, storage.typed).tolist())

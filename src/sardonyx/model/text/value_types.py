@@ -19,13 +19,13 @@ _QUALIFIED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_
 
 
 def format_type(proto: TypeProto, *, depth: int = 0) -> str:
-    """A type as the syntax writes it, with annotations for what it cannot write.
+    """Format a type, with annotations for fields that the syntax cannot express.
 
     Raises:
-        TextFormatError: The type nests deeper than protobuf can read.
+        TextFormatError: The type nests deeper than protobuf's limit.
     """
     if depth > MAX_DEPTH:
-        raise TextFormatError("nested deeper than protobuf can read", where="a type")
+        raise TextFormatError("nested deeper than protobuf's limit of 100 levels", where="a type")
     kind = proto.WhichOneof("value")
     rest = annotation.leftover(proto, _KINDS)
     if kind is None:
@@ -59,7 +59,7 @@ def format_type(proto: TypeProto, *, depth: int = 0) -> str:
 
 
 def _format_element(inner: object, field: str, kind: str, words: list[str], written: set[str]) -> str:
-    """The element type's name; ``undefined`` for a number without a name, which then stays to be annotated."""
+    """Return the element type's name; ``undefined`` for an unnamed number, which must then be annotated."""
     number = getattr(inner, field)
     if not inner.HasField(field):  # type: ignore[attr-defined]
         words.append(f"unset({kind}.{field})")
@@ -98,12 +98,12 @@ def _format_opaque(inner: TypeProto.Opaque, written: set[str]) -> str:
 
 
 def next_is_type(scanner: Scanner) -> bool:
-    """Whether a type is next."""
+    """Return True if a type is next."""
     return scanner.peek_word() in TYPE_WORDS or scanner.peek() == "?"
 
 
 def parse_type(scanner: Scanner, proto: TypeProto) -> None:
-    """Read a type into ``proto``."""
+    """Parse a type into ``proto``."""
     with scanner.nested(2):
         scanner.skip_space()
         start = scanner.position
@@ -168,7 +168,7 @@ def _parse_opaque(scanner: Scanner, proto: TypeProto) -> None:
 
 
 def _parse_shape(scanner: Scanner, inner: TypeProto.Tensor | TypeProto.SparseTensor) -> None:
-    """Read ``[…]``: nothing means rank 0, empty brackets an unknown rank."""
+    """Parse ``[…]``: absent brackets mean rank 0, empty brackets an unknown rank."""
     if not scanner.accept("["):
         inner.shape.SetInParent()
         return

@@ -1,4 +1,4 @@
-"""The words of the ONNX text syntax: element types, attribute types, and where each element type stores its values."""
+"""Words of the ONNX text syntax: element types, attribute types, and the storage of each element type."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ ELEMENT_TYPES: Final[dict[str, int]] = {
     "float6e2m3": 27,
     "float6e3m2": 28,
 }
-"""Element types by the name that the syntax gives them (``TensorProto.DataType``)."""
+"""Element types (``TensorProto.DataType``) by their name in the syntax."""
 
 ELEMENT_NAMES: Final[dict[int, str]] = {number: name for name, number in ELEMENT_TYPES.items()}
 
 TYPE_WORDS: Final = frozenset(ELEMENT_TYPES) | {"seq", "map", "optional", "sparse_tensor", "opaque"}
-"""Every word that begins a type; a name equal to one of them is written in quotes."""
+"""Words that begin a type; a name equal to one of these words is written in quotes."""
 
 ATTRIBUTE_TYPES: Final[dict[str, int]] = {name.lower(): number for name, number in AttributeProto.AttributeType.items()}
 ATTRIBUTE_NAMES: Final[dict[int, str]] = {number: name for name, number in ATTRIBUTE_TYPES.items()}
@@ -66,7 +66,7 @@ VALUE_FIELDS: Final[dict[int, str]] = {
     AttributeProto.SPARSE_TENSORS: "sparse_tensors",
     AttributeProto.TYPE_PROTOS: "type_protos",
 }
-"""The field of ``AttributeProto`` that holds the value of each attribute type."""
+"""The field of ``AttributeProto`` for the value of each attribute type."""
 
 LIST_OF: Final[dict[int, int]] = {
     AttributeProto.FLOAT: AttributeProto.FLOATS,
@@ -76,20 +76,20 @@ LIST_OF: Final[dict[int, int]] = {
     AttributeProto.GRAPH: AttributeProto.GRAPHS,
     AttributeProto.TYPE_PROTO: AttributeProto.TYPE_PROTOS,
 }
-"""The list type of each single type whose lists can be written element by element."""
+"""The list type of each single type whose lists are written element by element."""
 
 SINGLE_OF: Final[dict[int, int]] = {many: one for one, many in LIST_OF.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a tensor of one element type keeps its numbers.
+    """Fields and formats for the numbers of a tensor of one element type.
 
     Attributes:
         field: The typed field of ``TensorProto`` (``float_data``, ``int32_data``, …).
-        typed: Little-endian dtype of one entry of that field.
-        raw: Little-endian dtype of one number of ``raw_data``. Types that numpy does not have are written as
-            bit patterns, types below one byte as their packed bytes; both as in ``int32_data``.
+        typed: Little-endian dtype of one entry of the typed field.
+        raw: Little-endian dtype of one number of ``raw_data``. Types absent from numpy are written as bit patterns,
+            types below one byte as their packed bytes; both as in ``int32_data``.
     """
 
     field: str
@@ -119,9 +119,9 @@ STORAGE: Final[dict[int, Storage]] = {
     TensorProto.BOOL: _storage("int32_data", "<i4", "u1"),
     **{number: _storage("int32_data", "<i4", "u1") for number in range(TensorProto.FLOAT8E4M3FN, 29)},
 }
-"""Storage by element type; strings are in ``string_data`` and have no entry here."""
+"""Storage by element type; strings are stored in ``string_data`` and have no entry."""
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MAX_DEPTH: Final = 90
-"""Deepest nesting of messages that is read or written; protobuf itself refuses messages nested deeper than 100."""
+"""Nesting limit of parser and printer; protobuf itself refuses messages nested deeper than 100."""

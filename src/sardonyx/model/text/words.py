@@ -1,4 +1,4 @@
-"""Names and strings as the ONNX text syntax writes them."""
+"""Names and strings in the ONNX text syntax."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from sardonyx.model.text.vocabulary import IDENTIFIER, TYPE_WORDS
 
 
 def quoted(value: str) -> str:
-    """A string in quotes.
+    """Return a string in quotes.
 
     Raises:
-        TextFormatError: The string is not UTF-8: protobuf then gives bytes.
+        TextFormatError: The string is not UTF-8: protobuf then returns bytes.
     """
     if not isinstance(value, str):
         raise not_utf8("a string", value)
@@ -20,7 +20,7 @@ def quoted(value: str) -> str:
 
 
 def quoted_bytes(value: bytes) -> str:
-    r"""Bytes in quotes, or as ``b"…"`` with ``\xHH`` escapes when they are not UTF-8 or hold NUL."""
+    r"""Return bytes in quotes, or as ``b"…"`` with ``\xHH`` escapes if not UTF-8 or if containing NUL."""
     text = value.decode("utf-8", "surrogateescape")
     if "\0" not in text and len(text.encode("utf-8", "ignore")) == len(value):
         return quoted(text)
@@ -30,10 +30,10 @@ def quoted_bytes(value: bytes) -> str:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a name can stand without quotes wherever no type can.
+    """Return True if a name needs no quotes at positions that exclude types.
 
     Raises:
-        TextFormatError: The name is not UTF-8: protobuf then gives bytes.
+        TextFormatError: The name is not UTF-8: protobuf then returns bytes.
     """
     if not isinstance(name, str):
         raise not_utf8("a name", name)
@@ -41,10 +41,10 @@ def is_identifier(name: str) -> bool:
 
 
 def named(name: str) -> str:
-    """A name where no type can stand: in quotes unless it is an identifier."""
+    """Return a name for a position that excludes types: in quotes unless an identifier."""
     return name if is_identifier(name) else quoted(name)
 
 
 def quote(name: str) -> str:
-    """A name, in quotes unless it is an identifier that begins no type."""
+    """Return a name, in quotes unless an identifier that does not begin a type."""
     return name if is_identifier(name) and name not in TYPE_WORDS else quoted(name)
