@@ -166,4 +166,4 @@ def test_several_queries_of_several_samples_behind_a_cache_stay() -> None:
     assert "GroupQueryAttention" in [node.op_type for node in engine.model.graph]
     model = transformed(_DECODER.format(masked="m = Identity(s)"), opset=17, **_NUMBERS).model
     engine = pipeline.transform(model, pipeline.select("onnxruntime"), Settings(target="onnxruntime"))
-    assert any("of one sample only" in reason for reason in engine.refused.values())
+    assert any("for a single sample only" in reason for reason in engine.refused.values())

@@ -87,7 +87,7 @@ def test_inputs_and_outputs_are_renamed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_name_that_something_else_has_is_not_given() -> None:
     proto, engine = run(GATHER.replace("rows", "input_1"), "rename_input_output")
     assert [v.name for v in proto.graph.input] == ["table", "at"]
-    assert any("name of something else" in reason for reason in engine.refused.values())
+    assert any("already names another value" in reason for reason in engine.refused.values())
 
 
 def test_nodes_without_a_name_get_one() -> None:

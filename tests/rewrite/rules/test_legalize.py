@@ -190,7 +190,7 @@ def test_an_einsum_of_unknown_rank_is_refused() -> None:
     model.graph.input[1].type.tensor_type.ClearField("shape")
     loaded = model_io.from_proto(model)
     engine = pipeline.transform(loaded, pipeline.select(passes=["legalize_einsum"]), Settings())
-    assert list(engine.refused.values()) == ["types and ranks of its inputs are not all known"]
+    assert list(engine.refused.values()) == ["the type or rank of an input is not known"]
 
 
 def test_same_padding_of_an_open_size_is_refused() -> None:
@@ -200,7 +200,7 @@ def test_same_padding_of_an_open_size_is_refused() -> None:
         "legalize_auto_pad",
     )
     assert operators == ["MaxPool"]
-    assert list(engine.refused.values()) == ["its padding depends on an open size"]
+    assert list(engine.refused.values()) == ["the padding depends on an open size"]
 
 
 def test_what_a_decomposition_is_made_of() -> None:

@@ -112,7 +112,7 @@ def test_a_guard_stays_where_a_row_may_lose_all(given: bool) -> None:
     table = _TABLE.copy()
     table[1] = -np.inf
     engine = transformed(text, zero=np.float32(0), **({} if given else {"mask": table}))
-    assert "a mask may leave a row nothing: the guard makes 0 of its NaN" in engine.refused.values()
+    assert "a mask may mask a whole row, whose NaN the guard replaces by 0" in engine.refused.values()
     assert [node.op_type for node in engine.model.graph][-1] == "Where"
 
 

@@ -58,13 +58,13 @@ NEAR_MISSES = [
     ),
     (
         "fuse_consecutive_reshapes/reshape_of_reshape",
-        "read by other operators",
+        "has other readers",
         "g (float[2, 6] x) => (float[12] y, float[3, 4] z) { r = Reshape(x, a)\n y = Reshape(r, b)\n z = Relu(r) }",
         {"a": np.array([3, 4]), "b": np.array([12])},
     ),
     (
         "fuse_consecutive_slices/slice_of_slice",
-        "read by other operators",
+        "has other readers",
         "g (float[9] x) => (float[2] y, float[4] z)"
         " { s = Slice(x, one, five)\n y = Slice(s, one, three)\n z = Relu(s) }",
         {"one": np.array([1]), "three": np.array([3]), "five": np.array([5])},
@@ -120,7 +120,7 @@ NEAR_MISSES = [
     ),
     (
         "fuse_layer_normalization/layer_normalization",
-        "size of the axes is not known",
+        "size of a normalized axis is not known",
         """g (float[2, N] x) => (float[2, N] y) {
             m = ReduceMean(x, last)
             d = Sub(x, m)
@@ -147,19 +147,19 @@ NEAR_MISSES = [
     ),
     (
         "fuse_transpose_after_gemm/transposed_result",
-        "C is not constant",
+        "C of the Gemm is not constant",
         "g (float[N, 2] x, float[2] c) => (float[2, N] y) { g = Gemm(x, w, c) y = Transpose(g) }",
         {"w": np.ones((2, 2), FLOAT)},
     ),
     (
         "fuse_scale_into_matmul/scale_of_gemm",
-        "one number a column",
+        "one per column",
         "g (float[3, 2] x) => (float[3, 2] y) { g = Gemm(x, w) y = Mul(g, rows) }",
         {"w": np.ones((2, 2), FLOAT), "rows": np.arange(3, dtype=FLOAT)[:, None]},
     ),
     (
         "fuse_reshapes_around_matmul/rows_made_for_product",
-        "not those joined before",
+        "not the axes merged before",
         "g (float[2, 6, 4] x) => (float[3, 4, 5] y) { r = Reshape(x, rows) p = MatMul(r, w) y = Reshape(p, parted) }",
         {"rows": np.array([12, 4]), "parted": np.array([3, 4, 5]), "w": np.ones((4, 5), FLOAT)},
     ),
@@ -172,7 +172,7 @@ NEAR_MISSES = [
     ),
     (
         "eliminate_nop_dropout/dropout",
-        "training_mode is not known to be false, nor the ratio to be 0",
+        "neither training_mode is known to be false nor the ratio to be 0",
         "g (float[N] x, bool training) => (float[N] y) { y = Dropout(x, half, training) }",
         {"half": FLOAT(0.5)},
     ),

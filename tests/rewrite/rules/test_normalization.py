@@ -239,7 +239,7 @@ _LAYER_NORM = """g (float[2, N] x, float[3] g) => (float[2, 3] y) {
 
 def test_layer_normalization_of_unknown_size_stays() -> None:
     engine = transformed(_LAYER_NORM, opset=17, eps=np.float32(1e-5))
-    assert "a size of the axes is not known, or is 0, or the type is no float" in engine.refused.values()
+    assert "the size of a normalized axis is not known or 0, or the type is not a float" in engine.refused.values()
 
 
 def test_layer_normalization_takes_a_computed_scale() -> None:

@@ -83,4 +83,4 @@ def test_the_first_layer_of_a_detector_sorts_its_channels_in_the_weights() -> No
     weight = np.arange(48, dtype=np.float32).reshape(4, 12, 1, 1)
     engine = transformed(text, w=weight, **places, **numbers)
     assert [node.op_type for node in engine.model.graph] == ["SpaceToDepth", "Conv"]
-    assert "the places of a block stand in another order than SpaceToDepth has them in" in engine.refused.values()
+    assert "the Slices are not in the order of SpaceToDepth" in engine.refused.values()

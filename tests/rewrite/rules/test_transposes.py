@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sardonyx.core.dim import Dim
-from sardonyx.rewrite.rules.transposes import merged_axes
+from sardonyx.rewrite.rules.transposes import group_merged_axes
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
 from tests.rewrite.rules.test_near_misses import transformed
 
@@ -110,11 +110,11 @@ def test_outputs_stay_equal(label: str) -> None:
 
 def test_merged_axes() -> None:
     batch, length = Dim.symbol("batch"), Dim.symbol("length")
-    assert merged_axes((batch, 12, length, 32), (batch * 12, length, 32)) == [[0, 1], [2], [3]]
-    assert merged_axes((batch, 1, length), (batch, length)) == [[0], [1, 2]]
-    assert merged_axes((2, 3), (2, 1, 3)) == [[0], [], [1]]
-    assert merged_axes((6, 5), (2, 3, 5)) is None
-    assert merged_axes((batch, length), (length, batch)) is None
+    assert group_merged_axes((batch, 12, length, 32), (batch * 12, length, 32)) == [[0, 1], [2], [3]]
+    assert group_merged_axes((batch, 1, length), (batch, length)) == [[0], [1, 2]]
+    assert group_merged_axes((2, 3), (2, 1, 3)) == [[0], [], [1]]
+    assert group_merged_axes((6, 5), (2, 3, 5)) is None
+    assert group_merged_axes((batch, length), (length, batch)) is None
 
 
 def test_keys_split_into_heads_are_turned_once() -> None:

@@ -52,12 +52,12 @@ from sardonyx.rewrite.rules.clips import limit
 from sardonyx.rewrite.rules.polynomials import (
     ARITHMETIC,
     Expansion,
-    arguments,
-    close,
     expand,
-    inner,
+    find_shared_value,
+    is_close,
+    iterate_arguments,
+    iterate_inner_nodes,
     number_of,
-    read_outside,
 )
 from sardonyx.rewrite.site import Site
 
@@ -79,7 +79,7 @@ class Gated:
 
     def objection(self, s: Site) -> Refusal | None:
         """Why the root must not become an operator of x alone, if there is a reason."""
-        outside = read_outside({**self.root.nodes, **self.argument.nodes, self.gate: None}, s.node)
+        outside = find_shared_value({**self.root.nodes, **self.argument.nodes, self.gate: None}, s.node)
         if outside is not None:
             return Refusal(f"'{outside}' in between has other readers")
         return type_objection(self.x, s.output)
@@ -96,8 +96,8 @@ def type_objection(x: ir.Value, y: ir.Value, types: tuple[ir.DataType, ...] = FL
 
 def gated(s: Site, *gates: str) -> Iterator[Gated]:
     """Every way to read the root as arithmetic on some x and one of these operators of a polynomial in x."""
-    for gate in inner(s, gates):
-        for x in arguments(s, gate.inputs[0]):
+    for gate in iterate_inner_nodes(s, gates):
+        for x in iterate_arguments(s, gate.inputs[0]):
             argument = expand(s, gate.inputs[0], [x])
             root = None if argument is None else expand(s, s.output, [x, gate.outputs[0]])
             if argument is not None and root is not None:
@@ -163,7 +163,7 @@ def hard_swish(s: Site) -> Result:
         line = _line(s, found.gate, found.argument)
         if line is None or not found.root.is_close_to({(1, 1): 1 / line[2]}):
             continue
-        if close(line[0], 1 / 6) and close(line[1], 0.5):
+        if is_close(line[0], 1 / 6) and is_close(line[1], 0.5):
             return found.objection(s) or HardSwish(found.x)
     return None
 
@@ -191,12 +191,12 @@ def clipped_line(s: Site) -> Result:
     """clip(a·x + b, 0, 1) is HardSigmoid."""
     if s.producer(0, *ROOTS, "Sub") is None:
         return None
-    for x in list(arguments(s, s.input(0)))[1:]:
+    for x in list(iterate_arguments(s, s.input(0)))[1:]:
         argument = expand(s, s.input(0), [x])
         line = None if argument is None else _line(s, s.node, argument)
         if argument is None or line is None or line[0] == 0 or line[2] != 1:
             continue
-        outside = read_outside(argument.nodes, s.node)
+        outside = find_shared_value(argument.nodes, s.node)
         if outside is not None:
             return Refusal(f"'{outside}' in between has other readers")
         return type_objection(x, s.output) or HardSigmoid(x, alpha=line[0], beta=line[1])

@@ -14,9 +14,9 @@ from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refu
 from sardonyx.rewrite.notation import Attention, Concat, Expand, Shape, Transpose
 from sardonyx.rewrite.rules.attention_heads import heads_joined_after, joined_heads, parted
 from sardonyx.rewrite.rules.broadcasting import repeated
-from sardonyx.rewrite.rules.masks import MASKED, leaves_a_key, may_hide_all, table_of
-from sardonyx.rewrite.rules.normalization import made_by
-from sardonyx.rewrite.rules.scales import scaled
+from sardonyx.rewrite.rules.masks import MASKED, leaves_every_query_a_key, mask_table, may_mask_whole_rows
+from sardonyx.rewrite.rules.normalization import producer_of
+from sardonyx.rewrite.rules.scales import match_scaled
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
@@ -39,7 +39,7 @@ class Scores:
 
 def scores(s: Site, value: ir.Value | None) -> Scores | None:
     """The Softmax of scaled products that makes ``value`` and is read by nothing else, or None."""
-    softmax = made_by(s, value, "Softmax")
+    softmax = producer_of(s, value, "Softmax")
     if softmax is None or value is None or not facts.used_once(value) or facts.rank(value) != 4:
         return None
     if axis_of(s, softmax, -1 if s.opset >= 13 else 1) != 3:
@@ -49,19 +49,19 @@ def scores(s: Site, value: ir.Value | None) -> Scores | None:
     if found is None:
         return None
     node, scale = found
-    sides = [scaled(s, operand) or (operand, 1.0) for operand in node.inputs]
+    sides = [match_scaled(s, operand) or (operand, 1.0) for operand in node.inputs]
     q, turned = sides[0][0], sides[1][0]
     return None if q is None or turned is None else Scores(q, turned, scale * sides[0][1] * sides[1][1], mask)
 
 
 def _unmasked(s: Site, value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
     """The scores behind a mask that is added to them, or that says which of them count; and the mask."""
-    node = made_by(s, value, "Add", "Where")
+    node = producer_of(s, value, "Add", "Where")
     if node is None or not facts.used_once(node.outputs[0]):
         return value, None
     if node.op_type == "Where":
         number = repeated(s, node.inputs[2])
-        seen = number is not None and number <= MASKED and leaves_a_key(s, node.inputs[0])
+        seen = number is not None and number <= MASKED and leaves_every_query_a_key(s, node.inputs[0])
         return (node.inputs[1], node.inputs[0]) if seen else (value, None)
     for at in (0, 1):
         if _product(s, node.inputs[at]) is not None:
@@ -71,8 +71,8 @@ def _unmasked(s: Site, value: ir.Value | None) -> tuple[ir.Value | None, ir.Valu
 
 def _product(s: Site, value: ir.Value | None) -> tuple[ir.Node, float] | None:
     """The MatMul, and the number that it is multiplied by, which make ``value``."""
-    inner, scale = scaled(s, value) or (value, 1.0)
-    node = made_by(s, inner, "MatMul")
+    inner, scale = match_scaled(s, value) or (value, 1.0)
+    node = producer_of(s, inner, "MatMul")
     return (node, scale) if node is not None and inner is not None and facts.used_once(inner) else None
 
 
@@ -101,7 +101,7 @@ def _mask_operand(s: Site, found: Scores) -> ir.Value | Expr | Refusal | None:
         or facts.dtype(found.mask) not in (ir.DataType.BOOL, facts.dtype(found.q))
     ):
         return Refusal("the mask's rank is not known, or not from 2 to 4")
-    if may_hide_all(s, found.mask):
+    if may_mask_whole_rows(s, found.mask):
         return Refusal("the mask may hide all keys from a query, of which engines make one thing or another")
     lead = zip(reversed(mask[:-2]), reversed(q[:2]), strict=False)
     if not all(size == 1 or equal(size, want) is True for size, want in lead):
@@ -126,14 +126,14 @@ def _as_long(s: Site, mask: ir.Value, axis: int, size: Size) -> bool:
     dims = s.sizes.dims(mask)
     if dims is None or equal(dims[axis], size) is True:
         return dims is not None
-    most = facts.dim_at(table_of(s, mask)[0], axis)
+    most = facts.dim_at(mask_table(s, mask)[0], axis)
     # The first so many of a table of n > 1: were they fewer than the scores, these could not be broadcast.
     return most is not None and most > 1 and equal(dims[axis], dim_min(most, size)) is True
 
 
 def _keys(s: Site, turned: ir.Value) -> Expr | ir.Value | None:
     """The keys (batch, heads, length, width) of which ``turned`` has the last two axes changed over."""
-    node = made_by(s, turned, "Transpose")
+    node = producer_of(s, turned, "Transpose")
     perm = None if node is None else s.attr("perm", node=node)
     if node is None or perm is None or len(perm) != 4:
         return None
@@ -165,7 +165,7 @@ def scale_of_attention(s: Site) -> Result:
     number = s.attr("scale")
     if number is None and width and facts.rank(s.input(0)) == 4:
         number = width**-0.5
-    found = [scaled(s, value) for value in s.node.inputs[:2]]
+    found = [match_scaled(s, value) for value in s.node.inputs[:2]]
     if not any(found) or number is None:
         return None
     (q, by), (k, times) = (part or (value, 1.0) for part, value in zip(found, s.node.inputs, strict=False))
@@ -192,14 +192,14 @@ def scale_of_attention(s: Site) -> Result:
 )
 def multi_head_attention(s: Site) -> Result:
     """Attention with its heads parted and joined is ONNX Runtime's MultiHeadAttention, where nothing is masked."""
-    product = made_by(s, heads_joined_after(s), "MatMul")
+    product = producer_of(s, heads_joined_after(s), "MatMul")
     found = None if product is None else scores(s, product.inputs[0])
     if s.opset >= 23 or product is None or found is None or not facts.used_once(product.outputs[0]):
         return None
     reason = "its kernel is slower with a mask" if found.mask is not None else objection(s, found, product.inputs[1])
     if reason is not None:
         return Refusal(reason)
-    turned = made_by(s, found.turned, "Transpose")
+    turned = producer_of(s, found.turned, "Transpose")
     perm = None if turned is None else s.attr("perm", (), node=turned)
     keys = parted(s, turned.inputs[0]) if turned is not None and tuple(perm or ()) == (0, 2, 3, 1) else None
     queries, values = joined_heads(s, found.q), joined_heads(s, product.inputs[1])

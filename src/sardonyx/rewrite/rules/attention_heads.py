@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Patch, Refusal, Result, rule
-from sardonyx.rewrite.rules.normalization import made_by
-from sardonyx.rewrite.rules.signatures import axes, axis_of, split, split_sizes
+from sardonyx.rewrite.rules.normalization import producer_of
+from sardonyx.rewrite.rules.signatures import axes_of, axis_of, build_split, split_sizes
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
@@ -22,7 +22,7 @@ PARTS_FIRST = (2, 0, 3, 1, 4)
 
 def joined_heads(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
     """The tensor (batch, length, heads · width) that Reshape and Transpose make heads of, and how many."""
-    turned = made_by(s, value, "Transpose")
+    turned = producer_of(s, value, "Transpose")
     if turned is None:
         return _parted_at_once(s, value)
     if tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND:
@@ -31,7 +31,7 @@ def joined_heads(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None
 
 
 def parted(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
-    node = made_by(s, value, "Reshape")
+    node = producer_of(s, value, "Reshape")
     joined, parted = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
     if node is None or joined is None or parted is None or len(joined) != 3 or len(parted) != 4:
         return None
@@ -43,7 +43,7 @@ def parted(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
 
 def _parted_at_once(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
     """The same where the length is 1, so that a Reshape alone makes (batch, heads, 1, width) of it."""
-    node = made_by(s, value, "Reshape")
+    node = producer_of(s, value, "Reshape")
     joined, apart = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
     if node is None or joined is None or apart is None or len(joined) != 3 or len(apart) != 4:
         return None
@@ -72,7 +72,7 @@ def heads_joined_after(s: Site) -> ir.Value | None:
 @rule("fuse_heads_into_attention", on="Reshape", after=("Transpose", "Attention"), exactness=REASSOCIATES, opset=23)
 def heads_of_attention(s: Site) -> Result:
     """Attention between Reshapes and Transposes that part and join its heads does so by itself."""
-    node = made_by(s, heads_joined_after(s), "Attention")
+    node = producer_of(s, heads_joined_after(s), "Attention")
     if node is None or not facts.used_once(node.outputs[0]) or not all(facts.unused(v) for v in node.outputs[3:]):
         return None
     packed: dict[ir.Value, Expr] = {}
@@ -88,7 +88,7 @@ def heads_of_attention(s: Site) -> Result:
 
 def _without_heads(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]) -> tuple[Expr | ir.Value, int] | None:
     """The tensor (batch, length, heads · width) of which ``value`` has the heads apart, rotated or not; how many."""
-    node = made_by(s, value, "RotaryEmbedding")
+    node = producer_of(s, value, "RotaryEmbedding")
     if node is None:
         return joined_heads(s, value) or _part(s, value, packed)
     inner = joined_heads(s, node.inputs[0]) or _part(s, node.inputs[0], packed)
@@ -103,10 +103,10 @@ def _without_heads(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]
 def _part(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]) -> tuple[Expr, int] | None:
     """One of the tensors side by side in one, of which Reshape, Transpose and Split or Gather make it with heads."""
     found = _taken(s, value)
-    turned = None if found is None else made_by(s, found[0], "Transpose")
+    turned = None if found is None else producer_of(s, found[0], "Transpose")
     if found is None or turned is None or tuple(s.attr("perm", (), node=turned)) != PARTS_FIRST:
         return None
-    node = made_by(s, turned.inputs[0], "Reshape")
+    node = producer_of(s, turned.inputs[0], "Reshape")
     source = None if node is None else node.inputs[0]
     joined, parted_dims = s.sizes.dims(source), s.sizes.dims(turned.inputs[0])
     if source is None or joined is None or parted_dims is None or len(joined) != 3 or joined[:2] != parted_dims[:2]:
@@ -114,13 +114,13 @@ def _part(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]) -> tupl
     parts, heads, width = parted_dims[2:]
     if not isinstance(parts, int) or not isinstance(heads, int) or not isinstance(width, int):
         return None
-    whole = packed.setdefault(source, split(s, source, [heads * width] * parts, 2))
+    whole = packed.setdefault(source, build_split(s, source, [heads * width] * parts, 2))
     return whole.out(found[1]), heads
 
 
 def _taken(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
     """The tensor, and the place along its first axis, that ``value`` is taken from."""
-    node = made_by(s, value, "Squeeze", "Gather")
+    node = producer_of(s, value, "Squeeze", "Gather")
     source = None if node is None else node.inputs[0]
     if node is None or source is None:
         return None
@@ -129,17 +129,17 @@ def _taken(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
         if axis_of(s, node) != 0 or facts.rank(node.inputs[1]) != 0 or index is None or size is None:
             return None
         return source, index % size
-    parts = made_by(s, source, "Split")
-    if parts is None or axes(s, node) != (0,) or axis_of(s, parts) != 0 or parts.inputs[0] is None:
+    parts = producer_of(s, source, "Split")
+    if parts is None or axes_of(s, node) != (0,) or axis_of(s, parts) != 0 or parts.inputs[0] is None:
         return None
     return (parts.inputs[0], source.index() or 0) if set(split_sizes(s, parts) or ()) == {1} else None
 
 
 def repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
     """The tensor each of whose heads Unsqueeze, Expand and Reshape repeat; None where nothing is repeated so."""
-    last = made_by(s, value, "Reshape")
-    grown = None if last is None else made_by(s, last.inputs[0], "Expand")
-    first = None if grown is None else made_by(s, grown.inputs[0], "Unsqueeze", "Reshape")
+    last = producer_of(s, value, "Reshape")
+    grown = None if last is None else producer_of(s, last.inputs[0], "Expand")
+    first = None if grown is None else producer_of(s, grown.inputs[0], "Unsqueeze", "Reshape")
     source = None if first is None else first.inputs[0]
     if value is None or grown is None or first is None or source is None:
         return None

@@ -13,7 +13,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import CONSTANT, EXACT, REASSOCIATES, Expr, Guard, Refusal, Result, V, guard, rule
 from sardonyx.rewrite.notation import ConstantOfShape
 from sardonyx.rewrite.rules.ranges import value_range
-from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 from sardonyx.rewrite.weight_dependencies import asked
@@ -146,7 +146,7 @@ def _without_expand(s: Site) -> Result:
         if _broadcast_anyway(s, i, value, expand.inputs[0]):
             inputs = list(s.node.inputs)
             inputs[i] = expand.inputs[0]
-            return again(s.node, *inputs)
+            return reapply(s.node, *inputs)
         near = Refusal("the Expand decides the shape of the result")
     return near
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Op, Patch, Refusal, Result, rule
-from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
@@ -19,7 +19,7 @@ LENGTH = 2
 
 def appended(s: Site, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
     """The keys (or values) of earlier runs and the new ones, that ``value`` (batch, heads, length, width) joins."""
-    node = made_by(s, value, "Concat")
+    node = producer_of(s, value, "Concat")
     if node is None or facts.rank(value) != 4 or len(node.inputs) != 2 or axis_of(s, node) != LENGTH:
         return None
     past, new = node.inputs

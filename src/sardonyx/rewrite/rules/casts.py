@@ -9,7 +9,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
 from sardonyx.rewrite.notation import Cast
-from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
 
 _INTEGER_BITS = {
@@ -122,7 +122,7 @@ def cast_moved_cast(s: Site) -> Result:
         return None
     if not holds_all(middle, source):
         return Refusal(f"the Cast from {source.name} to {middle.name} loses values")
-    return again(moved, inner.inputs[0], *moved.inputs[1:])
+    return reapply(moved, inner.inputs[0], *moved.inputs[1:])
 
 
 @rule("eliminate_nop_cast", on="Cast", after="Concat", exactness=EXACT)
@@ -143,4 +143,4 @@ def cast_joined_casts(s: Site) -> Result:
         return None
     if not holds_all(middle, target):
         return Refusal(f"the Casts from {target.name} to {middle.name} lose values")
-    return again(joined, *parts)
+    return reapply(joined, *parts)

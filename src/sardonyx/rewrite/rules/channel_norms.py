@@ -9,8 +9,8 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Transpose
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
-from sardonyx.rewrite.rules.normalization import centered, divided_by_spread, made_by, trailing
-from sardonyx.rewrite.rules.polynomials import read_outside
+from sardonyx.rewrite.rules.normalization import count_trailing, match_centered, match_division_by_rms, producer_of
+from sardonyx.rewrite.rules.polynomials import find_shared_value
 from sardonyx.rewrite.site import Site
 
 INVERSES = ("Sqrt", "Pow", "Reciprocal", "Div")
@@ -36,11 +36,11 @@ def _turned(s: Site, op_type: str, x: ir.Value, axes: tuple[int, ...], epsilon: 
 @rule("fuse_layer_normalization", on=("Div", "Mul"), after=INVERSES, exactness=REASSOCIATES, opset=17)
 def layer_normalization_of_channels(s: Site) -> Result:
     """(x − mean) / √(variance + ε) over axes that are not the last is LayerNormalization between two Transposes."""
-    found = divided_by_spread(s)
-    middle = None if found is None else centered(s, found.deviation)
+    found = match_division_by_rms(s)
+    middle = None if found is None else match_centered(s, found.deviation)
     if found is None or middle is None or middle.axes != found.axes or _is_other(middle.x, found.axes):
         return None
-    outside = read_outside({**found.nodes, **middle.nodes}, s.node)
+    outside = find_shared_value({**found.nodes, **middle.nodes}, s.node)
     if outside is not None:
         return Refusal(f"'{outside}' in between has other readers")
     return _turned(s, "LayerNormalization", middle.x, found.axes, found.epsilon)
@@ -49,10 +49,10 @@ def layer_normalization_of_channels(s: Site) -> Result:
 @rule("fuse_rms_normalization", on=("Div", "Mul"), after=INVERSES, exactness=REASSOCIATES, opset=23)
 def rms_normalization_of_channels(s: Site) -> Result:
     """The quotient x / √(mean(x²) + ε) over axes that are not the last is RMSNormalization between two Transposes."""
-    found = divided_by_spread(s)
-    if found is None or centered(s, found.deviation) is not None or _is_other(found.deviation, found.axes):
+    found = match_division_by_rms(s)
+    if found is None or match_centered(s, found.deviation) is not None or _is_other(found.deviation, found.axes):
         return None
-    outside = read_outside(found.nodes, s.node)
+    outside = find_shared_value(found.nodes, s.node)
     if outside is not None:
         return Refusal(f"'{outside}' in between has other readers")
     return _turned(s, "RMSNormalization", found.deviation, found.axes, found.epsilon)
@@ -61,7 +61,7 @@ def rms_normalization_of_channels(s: Site) -> Result:
 def _is_other(x: ir.Value, axes: tuple[int, ...]) -> bool:
     """Whether the axes are the last, for which no Transpose is needed, or not known."""
     rank = facts.rank(x)
-    return rank is None or trailing(axes, rank) is not None
+    return rank is None or count_trailing(axes, rank) is not None
 
 
 @rule("fuse_scale_into_normalization", on=("Mul", "Add"), after="Transpose", exactness=EXACT, opset=17)
@@ -69,7 +69,7 @@ def parameter_behind_transpose(s: Site) -> Result:
     """A factor or term behind the Transpose of a normalization moves before it, where it becomes a parameter."""
     for index in (0, 1):
         turned, constant = s.producer(index, "Transpose"), s.input(1 - index)
-        node = None if turned is None else made_by(s, turned.inputs[0], "LayerNormalization", "RMSNormalization")
+        node = None if turned is None else producer_of(s, turned.inputs[0], "LayerNormalization", "RMSNormalization")
         if turned is None or node is None or not facts.is_constant(constant):
             continue
         perm, rank = s.attr("perm", node=turned), facts.rank(s.output)

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import CONSTANT, EXACT, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Concat
-from sardonyx.rewrite.rules.signatures import axis_of, split, split_sizes
-from sardonyx.rewrite.rules.slices import contiguous
+from sardonyx.rewrite.rules.signatures import axis_of, build_split, split_sizes
+from sardonyx.rewrite.rules.slices import contiguous_range
 from sardonyx.rewrite.site import Site
 
 MOST_PARTS = 64
@@ -84,7 +84,7 @@ def concat_of_adjacent_slices(s: Site) -> Result:
         part = s.producer(i, "Slice")
         if part is None or part.inputs[0] is not source:
             return None
-        span = contiguous(s, part)
+        span = contiguous_range(s, part)
         if span is None or span[0] != axis or span[1] != reached:
             return Refusal("the Slices do not follow one another along the axis")
         reached = span[2]
@@ -113,7 +113,7 @@ def slice_of_concat(s: Site) -> Result:
     concat = s.producer(0, "Concat")
     if concat is None:
         return None
-    span, axis = contiguous(s, s.node), axis_of(s, concat)
+    span, axis = contiguous_range(s, s.node), axis_of(s, concat)
     if span is None or span[0] != axis:
         return None
     start = 0
@@ -147,7 +147,7 @@ def _as_split(s: Site) -> Result:
     chosen = _partition(parts, facts.dim_at(source, span[0]) or 0)
     if chosen is None:
         return Refusal(f"no set of {s.node.op_type}s takes each element once")
-    made = split(s, source, [end - start for start, end in chosen], span[0])
+    made = build_split(s, source, [end - start for start, end in chosen], span[0])
     replace: dict[ir.Value, Replacement] = {}
     for i, bounds in enumerate(chosen):
         replace.update((value, made if i == 0 else made.out(i)) for value in parts[bounds])
@@ -159,7 +159,7 @@ def _as_split(s: Site) -> Result:
 def _span(s: Site, node: ir.Node) -> tuple[int, int, int] | None:
     """Axis, start and end of what a Slice, or a Gather of indices that go up by one, takes with its axis kept."""
     if facts.is_op(node, "Slice"):
-        return contiguous(s, node)
+        return contiguous_range(s, node)
     if not facts.is_op(node, "Gather"):
         return None
     axis, indices = axis_of(s, node), facts.small_constant(node.inputs[1])

@@ -15,7 +15,7 @@ from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, micro
 from sardonyx.rewrite.notation import Cast
 from sardonyx.rewrite.rules.activations import gated
 from sardonyx.rewrite.rules.clips import limit
-from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
@@ -59,7 +59,7 @@ def activation_of_conv(s: Site) -> Result:
         return None
     if (refusal := not_one_kernel(s, conv)) is not None:
         return refusal
-    if any(made_by(s, value, "DequantizeLinear") is not None for value in conv.inputs):
+    if any(producer_of(s, value, "DequantizeLinear") is not None for value in conv.inputs):
         return Refusal("a convolution of quantized operands is found by them, and as it stands")
     parameters = _parameters(s)
     if parameters is None:
@@ -171,12 +171,12 @@ def _embedded(s: Site, found: list[Embedding]) -> Result:
 
 def _terms(s: Site, value: ir.Value | None) -> list[ir.Value]:
     """What is added up in ``value``, where nothing else reads the sums."""
-    node = made_by(s, value, "Add")
+    node = producer_of(s, value, "Add")
     if node is None or value is None or not facts.used_once(value):
         return [] if value is None else [value]
     parts: list[ir.Value] = []
     for operand in node.inputs:
-        inner = made_by(s, operand, "Add")
+        inner = producer_of(s, operand, "Add")
         inside = inner is not None and operand is not None and facts.used_once(operand)
         parts += [v for v in (inner.inputs if inner is not None and inside else [operand]) if v is not None]
     return parts
@@ -187,7 +187,7 @@ def _embedding(s: Site, value: ir.Value) -> Embedding | None:
         shape = facts.static_shape(value)
         rows = shape is not None and (len(shape) == 2 or (len(shape) == 3 and shape[0] == 1))
         return (value, None) if rows and facts.dtype(value) == ir.DataType.FLOAT else None
-    node = made_by(s, value, "Gather")
+    node = producer_of(s, value, "Gather")
     if node is None or not facts.used_once(value) or axis_of(s, node) != 0:
         return None
     table, indices = node.inputs

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Patch, Refusal, Replacement, Result, microsoft, rule
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
-from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
 
@@ -79,7 +79,7 @@ def _terms(s: Site, total: ir.Node, width: int) -> tuple[ir.Value, ir.Value, ir.
     if not _alike(s, first, second, total):
         return None
     for x, skip in ((first, second), (second, first)):
-        inner = made_by(s, x, "Add")
+        inner = producer_of(s, x, "Add")
         if inner is None or x is None or skip is None or not facts.used_once(x):
             continue
         for index in (1, 0):

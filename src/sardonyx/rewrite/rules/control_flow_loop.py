@@ -12,14 +12,21 @@ from sardonyx.rewrite.facts import captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import Numbers, adopted, copied, immovable, release_outputs, splice
 from sardonyx.rewrite.rules.control_flow_if import known_condition
-from sardonyx.rewrite.rules.loop_carried import Carried, carried, source_within, supplant, surely_runs, without
+from sardonyx.rewrite.rules.loop_carried import (
+    CarriedLoop,
+    is_certain_to_run,
+    read_loop,
+    remove_from_loop,
+    replace_parameter,
+    trace_identity,
+)
 from sardonyx.rewrite.site import Site
 
 MOST_UNROLLED = 1024
 """Nodes that unrolling one loop may make."""
 
 
-def trips(s: Site, loop: Carried) -> int | None:
+def trips(s: Site, loop: CarriedLoop) -> int | None:
     """How often the body of a Loop runs, where constants decide it."""
     most = None if s.input(0) is None else s.sizes.constant(s.input(0))
     if s.input(0) is not None and most is None:
@@ -29,7 +36,7 @@ def trips(s: Site, loop: Carried) -> int | None:
         return 0 if most is not None and most[0] <= 0 else None
     if not begins or (most is not None and most[0] <= 0):
         return 0
-    goes_on = source_within(loop.body.outputs[0], loop.body)
+    goes_on = trace_identity(loop.body.outputs[0], loop.body)
     again = begins if goes_on is loop.body.inputs[1] else known_condition(s.sizes, goes_on)
     if again is False:
         return 1
@@ -41,7 +48,7 @@ def trips(s: Site, loop: Carried) -> int | None:
 @rule("eliminate_short_loop", on="Loop", exactness=EXACT)
 def never_runs(s: Site) -> Result:
     """Loop that runs its body never gives its initial values, and outputs of no slices."""
-    loop = carried(s)
+    loop = read_loop(s)
     if loop is None or trips(s, loop) != 0:
         return None
     empty: list[np.ndarray | None] = []
@@ -68,7 +75,7 @@ def never_runs(s: Site) -> Result:
 @rule("eliminate_short_loop", on="Loop", exactness=EXACT)
 def runs_once(s: Site) -> Result:
     """Loop that runs its body once is its body."""
-    loop = carried(s)
+    loop = read_loop(s)
     if loop is None or trips(s, loop) != 1:
         return None
     if (reason := immovable(s.workspace, loop.body)) is not None:
@@ -81,7 +88,7 @@ def runs_once(s: Site) -> Result:
 @rule("unroll_loop", on="Loop", exactness=EXACT, default=False)
 def runs_known_number_of_times(s: Site) -> Result:
     """Loop that runs a known number of times is its body, that many times."""
-    loop = carried(s)
+    loop = read_loop(s)
     count = None if loop is None else trips(s, loop)
     if loop is None or count is None or count < 1:
         return None
@@ -92,7 +99,7 @@ def runs_known_number_of_times(s: Site) -> Result:
     return Patch(build=lambda: _unrolled(s, loop, count))
 
 
-def _unrolled(s: Site, loop: Carried, count: int) -> Patch:
+def _unrolled(s: Site, loop: CarriedLoop, count: int) -> Patch:
     """The body ``count`` times; the last time it is the body itself."""
     nodes: list[ir.Node] = []
     true = s.workspace.new_constant(_shaped(True, loop.body.inputs[1]), s.graph, f"{s.output.name}_true", nodes)
@@ -149,7 +156,7 @@ def _added(s: Site, op: str, inputs: list[ir.Value], attributes: list[ir.Attr], 
 @rule("eliminate_unused_loop_state", on=("Loop", "Scan"), exactness=EXACT)
 def state_without_use(s: Site) -> Result:
     """State, slices and outputs of a loop that nothing needs are no longer carried, read and computed."""
-    loop = carried(s)
+    loop = read_loop(s)
     if loop is None:
         return None
     needed = [*loop.body.outputs[: loop.conditions]]
@@ -171,7 +178,7 @@ def state_without_use(s: Site) -> Result:
         return None
 
     def drop() -> Patch:
-        node, pairs = without(s, loop, states=states, sliced=sliced, stacked=stacked)
+        node, pairs = remove_from_loop(s, loop, states=states, sliced=sliced, stacked=stacked)
         return Patch(pairs, nodes=[node], edit=lambda: list(loop.body))
 
     return Patch(build=drop)
@@ -196,10 +203,10 @@ def _reached(body: ir.Graph, values: Sequence[ir.Value]) -> set[ir.Value]:
 @rule("eliminate_unchanged_loop_state", on=("Loop", "Scan"), exactness=EXACT)
 def state_without_change(s: Site) -> Result:
     """State that no run of a loop changes is read from outside, where it is what it was."""
-    loop = carried(s)
+    loop = read_loop(s)
     if loop is None:
         return None
-    still = {i for i in range(loop.states) if source_within(loop.update(i), loop.body) is loop.parameter(i)}
+    still = {i for i in range(loop.states) if trace_identity(loop.update(i), loop.body) is loop.parameter(i)}
     if not still:
         return None
     if len(still) == len(s.node.outputs):
@@ -211,8 +218,8 @@ def state_without_change(s: Site) -> Result:
             value = loop.initial(i)
             assert value is not None
             replaced[s.node.outputs[i]] = value
-            supplant(s.workspace, loop.body, loop.parameter(i), value)
-        node, pairs = without(s, loop, states=still)
+            replace_parameter(s.workspace, loop.body, loop.parameter(i), value)
+        node, pairs = remove_from_loop(s, loop, states=still)
         return Patch({**replaced, **pairs}, nodes=[node], edit=lambda: list(loop.body))
 
     return Patch(build=drop)
@@ -221,7 +228,7 @@ def state_without_change(s: Site) -> Result:
 @rule("eliminate_duplicate_loop_state", on=("Loop", "Scan"), exactness=EXACT)
 def state_carried_twice(s: Site) -> Result:
     """Two states that begin and go on alike are one; slices of one value are read once."""
-    loop = carried(s)
+    loop = read_loop(s)
     if loop is None:
         return None
     for i in range(loop.states):
@@ -237,23 +244,23 @@ def state_carried_twice(s: Site) -> Result:
     return None
 
 
-def _goes_on_alike(loop: Carried, first: int, again: int) -> bool:
+def _goes_on_alike(loop: CarriedLoop, first: int, again: int) -> bool:
     numbers = Numbers()
     numbers.same(loop.parameter(first), loop.parameter(again))
     numbers.enter(loop.body)
     return numbers.of(loop.update(first)) == numbers.of(loop.update(again))
 
 
-def _one_state(s: Site, loop: Carried, first: int, again: int) -> Patch:
-    supplant(s.workspace, loop.body, loop.parameter(again), loop.parameter(first))
+def _one_state(s: Site, loop: CarriedLoop, first: int, again: int) -> Patch:
+    replace_parameter(s.workspace, loop.body, loop.parameter(again), loop.parameter(first))
     old = s.node.outputs[again]
-    node, pairs = without(s, loop, states={again})
+    node, pairs = remove_from_loop(s, loop, states={again})
     return Patch({**pairs, old: pairs[s.node.outputs[first]]}, nodes=[node], edit=lambda: list(loop.body))
 
 
-def _one_slice(s: Site, loop: Carried, first: int, again: int) -> Patch:
-    supplant(s.workspace, loop.body, loop.slice_parameter(again), loop.slice_parameter(first))
-    node, pairs = without(s, loop, sliced={again})
+def _one_slice(s: Site, loop: CarriedLoop, first: int, again: int) -> Patch:
+    replace_parameter(s.workspace, loop.body, loop.slice_parameter(again), loop.slice_parameter(first))
+    node, pairs = remove_from_loop(s, loop, sliced={again})
     return Patch(pairs, nodes=[node], edit=lambda: list(loop.body))
 
 
@@ -269,12 +276,12 @@ NEVER_FAILS = frozenset(
 @rule("hoist_loop_invariant", on=("Loop", "Scan"), exactness=EXACT)
 def same_in_every_run(s: Site) -> Result:
     """What a body computes from outer values alone is computed once, before the loop."""
-    loop = carried(s)
+    loop = read_loop(s)
     if loop is None:
         return None
     if immovable(s.workspace, loop.body) is not None:
         return None
-    runs = surely_runs(s, loop)
+    runs = is_certain_to_run(s, loop)
     outputs = set(loop.body.outputs)
     inside = {v for v in loop.body.initializers.values() if v in outputs}
     inside.update(loop.body.inputs)

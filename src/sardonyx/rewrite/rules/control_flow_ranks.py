@@ -14,7 +14,7 @@ from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Result
 from sardonyx.rewrite.rules.bodies import branches
 from sardonyx.rewrite.rules.control_flow_if import known_condition, taken
-from sardonyx.rewrite.rules.ranks import output_rank, surely_fails
+from sardonyx.rewrite.rules.ranks import is_certain_to_fail, output_rank
 from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
 
@@ -57,7 +57,7 @@ class Supposition(Sizes):
             return
         if node.domain not in STANDARD:
             return
-        self.contradicted = self.contradicted or surely_fails(node, self.rank, self)
+        self.contradicted = self.contradicted or is_certain_to_fail(node, self.rank, self)
         for index, output in enumerate(node.outputs):
             # What the file says of shapes may hold for the other branch alone: what follows goes before it.
             rank = output_rank(node, index, self.rank, self)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Replacement, Result, rule
 from sardonyx.rewrite.notation import Concat, Transpose
-from sardonyx.rewrite.rules.loop_carried import Carried, carried, surely_runs, without
-from sardonyx.rewrite.rules.signatures import with_axes
+from sardonyx.rewrite.rules.loop_carried import CarriedLoop, is_certain_to_run, read_loop, remove_from_loop
+from sardonyx.rewrite.rules.signatures import apply_along
 from sardonyx.rewrite.site import Site
 
 
@@ -29,7 +29,7 @@ class _Growing:
     by: ir.Node
 
 
-def _growing(loop: Carried, state: int) -> _Growing | None:
+def _growing(loop: CarriedLoop, state: int) -> _Growing | None:
     """How a state grows; None where the body reads it for anything else, or it does not."""
     parameter, update = loop.parameter(state), loop.update(state)
     node = update.producer()
@@ -46,7 +46,7 @@ def _growing(loop: Carried, state: int) -> _Growing | None:
 @rule("rewrite_growing_loop_state", on="Loop", exactness=EXACT)
 def joined_row_by_row(s: Site) -> Result:
     """State to which every run of a Loop joins a row is its rows, put out as slices, joined once."""
-    loop = carried(s)
+    loop = read_loop(s)
     for state in range(0 if loop is None else loop.states):
         assert loop is not None
         grown = _growing(loop, state)
@@ -58,26 +58,26 @@ def joined_row_by_row(s: Site) -> Result:
         axis %= rank
         if facts.dim_at(grown.row, axis) != 1:
             return Refusal("what a run joins to the state is not known to be one row")
-        if facts.static_shape(grown.row) is None and s.target != "native" and not surely_runs(s, loop):
+        if facts.static_shape(grown.row) is None and s.target != "native" and not is_certain_to_run(s, loop):
             # What an engine makes of slices of open sizes when there are none is its own affair.
             return Refusal("the sizes of the rows are open, and the body may never run")
         return Patch(build=lambda grown=grown, axis=axis: _joined(s, loop, grown, axis))  # type: ignore[misc]
     return None
 
 
-def _joined(s: Site, loop: Carried, grown: _Growing, axis: int) -> Patch:
+def _joined(s: Site, loop: CarriedLoop, grown: _Growing, axis: int) -> Patch:
     initial, rank = loop.initial(grown.state), facts.rank(grown.row)
     assert initial is not None
     assert rank is not None
     node, pairs, rows = _collected(s, loop, grown)
-    joined = Concat(initial, _laid_along(s, with_axes(s, "Squeeze", rows, [axis + 1]), axis, rank), axis=axis)
+    joined = Concat(initial, _laid_along(s, apply_along(s, "Squeeze", rows, [axis + 1]), axis, rank), axis=axis)
     return Patch({**pairs, s.node.outputs[grown.state]: joined}, nodes=[node], edit=lambda: list(loop.body))
 
 
 @rule("rewrite_growing_loop_state", on="Loop", exactness=EXACT)
 def inserted_one_by_one(s: Site) -> Result:
     """A sequence into which every run of a Loop puts a tensor, to be joined, is tensors put out as slices."""
-    loop = carried(s)
+    loop = read_loop(s)
     for state in range(0 if loop is None else loop.states):
         assert loop is not None
         grown = _growing(loop, state)
@@ -104,7 +104,7 @@ def _joins(s: Site, node: ir.Node) -> bool:
     return node.graph is s.graph and facts.is_op(node, "ConcatFromSequence")
 
 
-def _joined_by(s: Site, loop: Carried, grown: _Growing, readers: list[ir.Node]) -> Patch:
+def _joined_by(s: Site, loop: CarriedLoop, grown: _Growing, readers: list[ir.Node]) -> Patch:
     rank = facts.rank(grown.row)
     assert rank is not None
     node, pairs, rows = _collected(s, loop, grown)
@@ -115,13 +115,13 @@ def _joined_by(s: Site, loop: Carried, grown: _Growing, readers: list[ir.Node]) 
             replaced[reader.outputs[0]] = _laid_along(s, rows, axis % (rank + 1), rank + 1)
         else:
             axis %= rank
-            replaced[reader.outputs[0]] = _laid_along(s, with_axes(s, "Squeeze", rows, [axis + 1]), axis, rank)
+            replaced[reader.outputs[0]] = _laid_along(s, apply_along(s, "Squeeze", rows, [axis + 1]), axis, rank)
     return Patch(replaced, nodes=[node], remove=readers, edit=lambda: list(loop.body))
 
 
-def _collected(s: Site, loop: Carried, grown: _Growing) -> tuple[ir.Node, dict[ir.Value, ir.Value], ir.Value]:
+def _collected(s: Site, loop: CarriedLoop, grown: _Growing) -> tuple[ir.Node, dict[ir.Value, ir.Value], ir.Value]:
     """The loop that puts out the rows, each old output with the new one, and the rows along a new first axis."""
-    node, pairs = without(s, loop, states={grown.state}, collected=[grown.row])
+    node, pairs = remove_from_loop(s, loop, states={grown.state}, collected=[grown.row])
     return node, pairs, node.outputs[-1]
 
 

@@ -8,7 +8,7 @@ from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.bodies import immovable, release_outputs, splice
-from sardonyx.rewrite.rules.loop_carried import Carried, carried
+from sardonyx.rewrite.rules.loop_carried import CarriedLoop, read_loop
 from sardonyx.rewrite.site import Site
 
 ROUNDED = frozenset(
@@ -55,7 +55,7 @@ def elementwise_scan(s: Site) -> Result:
 
 
 def _batch(s: Site, operators: frozenset[str]) -> Result:
-    scan = carried(s)
+    scan = read_loop(s)
     if scan is None:
         return None
     reason = _objection(s, scan, operators)
@@ -64,7 +64,7 @@ def _batch(s: Site, operators: frozenset[str]) -> Result:
     return Patch(build=lambda: _at_once(s, scan))
 
 
-def _objection(s: Site, scan: Carried, operators: frozenset[str]) -> str | None:
+def _objection(s: Site, scan: CarriedLoop, operators: frozenset[str]) -> str | None:
     if scan.states:
         return "it carries state"
     for name, count in (("input", scan.sliced), ("output", len(scan.stacked))):
@@ -93,7 +93,7 @@ def _objection(s: Site, scan: Carried, operators: frozenset[str]) -> str | None:
     return None if all(v in sliced for v in scan.stacked) else "it puts out a value that does not depend on the slice"
 
 
-def _at_once(s: Site, scan: Carried) -> Patch:
+def _at_once(s: Site, scan: CarriedLoop) -> Patch:
     given = {scan.slice_parameter(i): value for i in range(scan.sliced) if (value := scan.slice_input(i)) is not None}
     outputs = [given.get(value, value) for value in release_outputs(scan.body)]
     nodes = splice(s.workspace, scan.body, given, s.graph)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
 from sardonyx.rewrite.rules.ranges import value_range
-from sardonyx.rewrite.rules.signatures import with_axes
+from sardonyx.rewrite.rules.signatures import apply_along
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.weight_dependencies import asked, made
 
@@ -239,7 +239,7 @@ def computed_bias(s: Site) -> Result:
         return Refusal("what is added is not one computed number a channel")
     channel = len(shape) - rank + 1
     axes = [axis for axis in range(len(shape)) if axis != channel]
-    return Op((conv.op_type,))(*conv.inputs[:2], with_axes(s, "Squeeze", added, axes), **attributes_of(conv))
+    return Op((conv.op_type,))(*conv.inputs[:2], apply_along(s, "Squeeze", added, axes), **attributes_of(conv))
 
 
 def _open_convolution(s: Site) -> tuple[ir.Node, ir.Value, int] | Refusal | None:

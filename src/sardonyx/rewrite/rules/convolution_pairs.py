@@ -11,8 +11,8 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Op, Patch, Refusal, Result, rule
 from sardonyx.rewrite.rules.convolution import attributes_of, bias_of, sole_convolution
-from sardonyx.rewrite.rules.signatures import axis_of, split, split_sizes
-from sardonyx.rewrite.rules.slices import contiguous
+from sardonyx.rewrite.rules.signatures import axis_of, build_split, split_sizes
+from sardonyx.rewrite.rules.slices import contiguous_range
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
@@ -134,7 +134,7 @@ def parallel_convs(s: Site) -> Result:
     if parts is None:
         return Refusal("a weight or a bias is not constant")
     sizes = [(facts.static_shape(node.inputs[1]) or (0,))[0] for node in siblings]
-    joined = split(s, Op(("Conv",))(x, *parts, **attributes_of(s.node)), sizes, 1)
+    joined = build_split(s, Op(("Conv",))(x, *parts, **attributes_of(s.node)), sizes, 1)
     return Patch({node.outputs[0]: joined.out(i) for i, node in enumerate(siblings)}, after=x)
 
 
@@ -216,6 +216,6 @@ def _channels(s: Site, value: ir.Value | None) -> tuple[ir.Value, int, int] | No
         sizes, index = split_sizes(s, node), value.index() or 0
         return None if sizes is None else (node.inputs[0], sum(sizes[:index]), sizes[index])
     if facts.is_op(node, "Slice"):
-        span = contiguous(s, node)
+        span = contiguous_range(s, node)
         return (node.inputs[0], span[1], span[2] - span[1]) if span is not None and span[0] == 1 else None
     return None

@@ -24,7 +24,7 @@ from sardonyx.rewrite.language import (
 )
 from sardonyx.rewrite.notation import Abs, Add, Div, Mul, Neg, Not, Reciprocal, Sub
 from sardonyx.rewrite.rules.broadcasting import REPEATING, filled, keeps_shape, repeated
-from sardonyx.rewrite.rules.normalization import LAYER_NORMALIZATION, ends_normalization
+from sardonyx.rewrite.rules.normalization import LAYER_NORMALIZATION, is_affine_of_normalization
 from sardonyx.rewrite.site import Site
 
 UNITS: dict[str, Any] = {
@@ -65,7 +65,7 @@ def _unit(s: Site, *, exactly: bool) -> Result:
         if _keeps_signed_zero(s.node.op_type, number, kind) != exactly:
             continue
         if x is not None and keeps_shape(s, x, [operand]):
-            if s.opset < LAYER_NORMALIZATION and ends_normalization(s, x):
+            if s.opset < LAYER_NORMALIZATION and is_affine_of_normalization(s, x):
                 return Refusal("engines make one kernel of the layer normalization that it ends")
             return x
         near = Refusal(f"the {number} may broadcast the other operand to another shape")

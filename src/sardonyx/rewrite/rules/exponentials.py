@@ -7,8 +7,8 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Exp, LogSoftmax, Softmax
-from sardonyx.rewrite.rules.normalization import made_by
-from sardonyx.rewrite.rules.polynomials import read_outside
+from sardonyx.rewrite.rules.normalization import producer_of
+from sardonyx.rewrite.rules.polynomials import find_shared_value
 from sardonyx.rewrite.rules.reductions import reduced_axes
 from sardonyx.rewrite.site import Site
 
@@ -34,11 +34,11 @@ def quotient_of_exponentials(s: Site) -> Result:
     if axis is None or x is None or facts.dtype(x) not in FLOATS:
         return Refusal("the sum is not kept along one axis that Softmax can be taken along, or the type is no float")
     nodes: dict[ir.Node, None] = {grown: None, total: None}
-    outside = read_outside(nodes, s.node)
+    outside = find_shared_value(nodes, s.node)
     if outside is not None:
         return Refusal(f"'{outside}' in between has other readers")
-    lowered = made_by(s, x, "Sub")
-    largest = None if lowered is None else made_by(s, lowered.inputs[1], "ReduceMax")
+    lowered = producer_of(s, x, "Sub")
+    largest = None if lowered is None else producer_of(s, lowered.inputs[1], "ReduceMax")
     if lowered is not None and largest is not None and largest.inputs[0] is lowered.inputs[0]:
         x = lowered.inputs[0] if _axis(s, largest) == axis and facts.used_once(x) else x
     return Softmax(x, axis=axis)

@@ -1,4 +1,4 @@
-"""Constant folding: whole constant subgraphs are evaluated once, here, and become weights."""
+"""Constant folding: evaluate constant subgraphs once and store the results as weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.sweep import sweep
 from sardonyx.rewrite.weight_dependencies import is_watched, made, tensor_of
 
-KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
-"""Never folded: quantization is what engines look for, and a Constant or Identity is the rules' business."""
+NEVER_FOLDED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
+"""Operators that are never folded.
+
+Engines match quantization nodes; other rules handle Constant and Identity."""
 
 SPLAT_BYTES = 128
-"""Bytes up to which a ConstantOfShape is folded: its node costs about as much, and says the same in less."""
+"""Bytes up to which a ConstantOfShape is folded: a larger result takes more room than the node."""
 
 ROUNDED_ONCE = frozenset(
     {
@@ -37,12 +39,15 @@ ROUNDED_ONCE = frozenset(
         "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
     }
 )  # fmt: skip
-"""Operators whose floats every engine computes to the same bits: moved, compared, or rounded once as IEEE 754 says."""
+"""Operators with equal float bits in every engine: they move, compare, or round once as IEEE 754 says."""
 
 
 @sweep("fold_constants", exactness=EXACT)
 def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Subgraphs of constants become weights, unless they draw, quantize, or would grow the file beyond bounds."""
+    """Replace constant subgraphs by weights.
+
+    A node that draws random numbers, quantizes, or would grow the file beyond the bound is not folded.
+    """
     group = _foldable(engine, graph)
     if not group:
         return
@@ -54,52 +59,52 @@ def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
                 frontier.append(output)
     if not frontier:
         return
-    answers = _evaluate(engine, group, frontier)
+    tensors = _evaluate(engine, group, frontier)
     for value in frontier:
-        found = answers.get(value)
+        tensor = tensors.get(value)
         producer = value.producer()
         assert producer is not None
-        if found is None or producer.graph is None:
+        if tensor is None or producer.graph is None:
             continue
-        yield producer, _replaced(engine, value, found, inside)
+        yield producer, _replace_by_constant(engine, value, tensor, inside)
 
 
-def _replaced(engine: Engine, value: ir.Value, tensor: ir.TensorProtocol, group: set[ir.Node]) -> Result:
+def _replace_by_constant(engine: Engine, value: ir.Value, tensor: ir.TensorProtocol, group: set[ir.Node]) -> Result:
     producer = value.producer()
     assert producer is not None
     if value.dtype is not None and tensor.dtype != value.dtype:
-        return Refusal(f"it evaluates to {tensor.dtype}, and {value.dtype} is declared")
+        return Refusal(f"expected element type {value.dtype} as declared, got {tensor.dtype}")
     nodes: list[ir.Node] = []
     assert producer.graph is not None
     constant = engine.new_constant(tensor, producer.graph, f"{value.name}_folded", nodes)
-    exact = _bits_are_given(producer, group)
+    exact = _is_exact(producer, group)
     return Patch({value: constant}, nodes=nodes, exactness=None if exact else REASSOCIATES)
 
 
-def _bits_are_given(node: ir.Node, group: set[ir.Node]) -> bool:
-    """Whether every engine computes the same bits for the node, and for all of the group that it reads."""
-    seen, waiting = {node}, [node]
-    while waiting:
-        each = waiting.pop()
-        floats = [v for v in each.outputs if v.dtype is None or v.dtype.is_floating_point()]
-        if floats and (each.op_type not in ROUNDED_ONCE or each.domain not in STANDARD):
+def _is_exact(node: ir.Node, group: set[ir.Node]) -> bool:
+    """Return True if every engine computes equal bits for the node and all of the group before it."""
+    seen, stack = {node}, [node]
+    while stack:
+        current = stack.pop()
+        floats = [v for v in current.outputs if v.dtype is None or v.dtype.is_floating_point()]
+        if floats and (current.op_type not in ROUNDED_ONCE or current.domain not in STANDARD):
             return False
-        readers = [v.producer() for v in each.inputs if v is not None]
+        readers = [v.producer() for v in current.inputs if v is not None]
         new = [source for source in readers if source in group and source not in seen]
         seen.update(new)
-        waiting.extend(new)
+        stack.extend(new)
     return True
 
 
 def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
-    """The nodes, in order, whose inputs are constants or outputs of other such nodes, within the growth bound."""
+    """Return the nodes, in order, that depend on constants alone and stay within the growth bound."""
     known: set[ir.Value] = set()
     group: list[ir.Node] = []
     for node in facts.nodes_of(graph):
         if not _reads_constants(node, known):
             continue
         known_here = node.domain in STANDARD or facts.is_users(node)
-        if not known_here or node.op_type in KEPT or not facts.is_pure(node):
+        if not known_here or node.op_type in NEVER_FOLDED or not facts.is_pure(node):
             continue
         if facts.bodies(node) or facts.refers_to_function_attribute(node):
             continue
@@ -113,15 +118,15 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
 
 
 def _reads_constants(node: ir.Node, known: set[ir.Value]) -> bool:
-    """Whether a node reads something, and nothing but constants and what is ``known`` to become one."""
-    for value in node.inputs:  # No generator: every node is asked, and most fail at their first input.
+    """Return True if the node has inputs, and each is a constant or in ``known`` (folded earlier)."""
+    for value in node.inputs:  # A loop is faster than `all(...)`: this runs at every node, and most fail at once.
         if value is not None and value not in known and not facts.is_constant(value):
             return False
     return bool(node.inputs)
 
 
 def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | None:
-    """Why a node of constants must not be folded, if there is a reason."""
+    """Return the reason why a constant node must not be folded, or None."""
     size = 0
     for output in node.outputs:
         shape = facts.static_shape(output)
@@ -131,8 +136,8 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
         kind = facts.dtype(output)
         if kind is None or (shape is None and node.op_type not in ("NonZero", "Unique", "Compress")):
             if not all(v is None or facts.is_constant(v) for v in node.inputs):
-                return "the size of its result is not known yet"
-            return "the size of its result cannot be told"
+                return "the size of the result is not known yet"
+            return "the size of the result cannot be inferred"
         if shape is None:
             source = facts.static_shape(node.inputs[0]) or (0,)
             shape = (len(source) + 1, int(np.prod(source, dtype=object)))
@@ -149,39 +154,39 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
         elif value in known and (shape := facts.static_shape(value)) is not None and value is not None:
             freed += int(np.prod(shape, dtype=object) * (value.dtype.itemsize if value.dtype else 0))
     if node.op_type == "ConstantOfShape" and size > SPLAT_BYTES:
-        return f"one number stands for {size} bytes"
+        return f"the node replaces {size} bytes by one number"
     if size - freed > engine.settings.growth:
-        return f"folding it would add {size - freed} bytes"
+        return f"folding would add {size - freed} bytes"
     return None
 
 
 def _evaluate(
     engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]
 ) -> Mapping[ir.Value, ir.TensorProtocol]:
-    """The frontier's values; node by node where one of the group has no result, so that the others do."""
+    """Return the values of the frontier; node by node if the group as a whole fails."""
     try:
-        return _made_together(engine, group, frontier)
+        return _evaluate_group(engine, group, frontier)
     except SardonyxError as error:
         if len(group) == 1:
             engine.refused[("fold_constants", node_label(group[0]))] = str(error)
             return {}
-    answers: dict[ir.Value, np.ndarray] = {}
+    arrays: dict[ir.Value, np.ndarray] = {}
     for node in group:
-        if all(v is None or v in answers or facts.is_constant(v) for v in node.inputs):
+        if all(v is None or v in arrays or facts.is_constant(v) for v in node.inputs):
             try:
-                answers.update(evaluate_constants(engine, [node], [v for v in node.outputs if v.name], answers))
+                arrays.update(evaluate_constants(engine, [node], [v for v in node.outputs if v.name], arrays))
             except SardonyxError as error:
                 engine.refused[("fold_constants", node_label(node))] = str(error)
-    return {v: tensor_of(answers[v]) for v in frontier if v in answers}
+    return {v: tensor_of(arrays[v]) for v in frontier if v in arrays}
 
 
-def _made_together(
+def _evaluate_group(
     engine: Engine, group: Sequence[ir.Node], frontier: Sequence[ir.Value]
 ) -> Mapping[ir.Value, ir.TensorProtocol]:
     read = dict.fromkeys(value for node in group for value in node.inputs)
     constants = {value: tensor for value in read if (tensor := facts.constant_tensor(value)) is not None}
     if is_watched(constants.values()):
-        # Folding takes the nodes apart, and they are evaluated again.
+        # Folding removes the nodes from the graph, and a change of a weight evaluates the copies again.
         nodes, twins = copy_nodes(group)
     else:
         nodes, twins = list(group), {value: value for value in (*constants, *frontier) if value is not None}
@@ -197,8 +202,8 @@ def _results(
     imports: Mapping[str, int],
     *arrays: np.ndarray,
 ) -> list[np.ndarray]:
-    found = evaluate_nodes(nodes, outputs, dict(zip(inputs, arrays, strict=True)).get, imports)
-    return [found[value] for value in outputs]
+    arrays_by_value = evaluate_nodes(nodes, outputs, dict(zip(inputs, arrays, strict=True)).get, imports)
+    return [arrays_by_value[value] for value in outputs]
 
 
 def _imports(workspace: Workspace) -> dict[str, int]:
@@ -211,12 +216,12 @@ def evaluate_constants(
     outputs: Sequence[ir.Value],
     known: Mapping[ir.Value, np.ndarray] | None = None,
 ) -> dict[ir.Value, np.ndarray]:
-    """The values of ``outputs``, from ``nodes`` run on constants (and on what is ``known`` besides).
+    """Return the values of ``outputs``, computed by ``nodes`` from constants and the arrays in ``known``.
 
     Raises:
-        UnsupportedError: An operator has no definition here, or an input is not constant.
-        ExecutionError: A node has no result for these values.
-        ResourceError: It takes too much memory or time.
+        UnsupportedError: an operator has no definition, or an input is not constant.
+        ExecutionError: a node has no result for these values.
+        ResourceError: the computation exceeds the limit of memory or time.
     """
 
     def tensor(value: ir.Value) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Model-local functions: calls inlined, equal ones merged, unused ones and unused operator sets removed."""
+"""Model-local functions: inline calls, merge equal definitions, remove unused ones and unused imports."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
 from sardonyx.rewrite.rules.bodies import Numbers, release_outputs, renamed, splice
 from sardonyx.rewrite.sweep import sweep
 
-Wanted = Callable[[ir.Function], bool]
+Predicate = Callable[[ir.Function], bool]
 
 
 @sweep("inline_functions", exactness=EXACT, default=False)
 def inline_all(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Every call of a model-local function becomes the nodes of the function."""
+    """Replace every call of a model-local function by the function's nodes."""
     yield from _inline(engine, graph, lambda function: True)
 
 
 @sweep("inline_small_functions", exactness=EXACT)
 def inline_small(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Calls of functions of one node, or of those called but once, become the nodes of the function."""
+    """Inline functions of one node, and functions with a single call."""
     if engine.model.functions:
         calls = _calls(engine.model)
         yield from _inline(engine, graph, lambda f: len(f) <= 1 or calls[f.identifier()] == 1)
@@ -37,42 +37,42 @@ def _calls(model: ir.Model) -> Counter[ir.OperatorIdentifier]:
     return Counter(node.op_identifier() for graph in graphs for node in facts.nodes_of(graph))
 
 
-def _inline(engine: Engine, graph: ir.Graph, wanted: Wanted) -> Iterator[tuple[ir.Node, Result]]:
+def _inline(engine: Engine, graph: ir.Graph, is_selected: Predicate) -> Iterator[tuple[ir.Node, Result]]:
     functions = engine.model.functions
     if not functions:
         return
     for node in list(facts.nodes_of(graph)):
         function = functions.get(node.op_identifier())
-        if function is not None and engine.alive(node) and wanted(function):
-            yield node, _call_inlined(engine, graph, node, function)
+        if function is not None and engine.alive(node) and is_selected(function):
+            yield node, _inline_call(engine, graph, node, function)
 
 
-def _call_inlined(engine: Engine, root: ir.Graph, node: ir.Node, function: ir.Function) -> Result:
+def _inline_call(engine: Engine, root: ir.Graph, node: ir.Node, function: ir.Function) -> Result:
     if facts.bodies(node):
-        return Refusal("it is called with a graph as an attribute")
-    if (domain := _foreign(engine, function)) is not None:
-        return Refusal(f"the function is written for another version of '{domain or 'ai.onnx'}'")
+        return Refusal("the call has a graph attribute")
+    if (domain := _mismatched_domain(engine, function)) is not None:
+        return Refusal(f"the function imports another version of '{domain or 'ai.onnx'}'")
 
     def inline() -> Patch:
         for domain, version in function.opset_imports.items():
             if ("" if domain == "ai.onnx" else domain) not in engine.opset_imports:
                 root.opset_imports[domain] = engine.opset_imports[domain] = version
         body = function.graph.clone()
-        _attributes_given(body, node, function)
+        _bind_attributes(body, node, function)
         renamed(engine, body)
         into = node.graph
         assert into is not None
-        given = {p: node.inputs[i] if i < len(node.inputs) else None for i, p in enumerate(body.inputs)}
-        outputs = [given.get(value, value) for value in release_outputs(body)]
-        nodes = splice(engine, body, given, into)
+        arguments = {p: node.inputs[i] if i < len(node.inputs) else None for i, p in enumerate(body.inputs)}
+        outputs = [arguments.get(value, value) for value in release_outputs(body)]
+        nodes = splice(engine, body, arguments, into)
         pairs = zip(node.outputs, outputs, strict=False)
         return Patch({old: new for old, new in pairs if new is not None}, nodes=nodes)
 
     return Patch(build=inline)
 
 
-def _foreign(engine: Engine, function: ir.Function) -> str | None:
-    """The domain of a node of the function whose operator differs in the version that the caller imports."""
+def _mismatched_domain(engine: Engine, function: ir.Function) -> str | None:
+    """Return the domain of an operator in the function that differs at the version imported by the caller."""
     for node in facts.nodes_of(function.graph):
         domain = "" if node.domain in STANDARD else node.domain
         its = function.opset_imports.get(domain, function.opset_imports.get("ai.onnx") if not domain else None)
@@ -88,25 +88,25 @@ def _foreign(engine: Engine, function: ir.Function) -> str | None:
     return None
 
 
-def _attributes_given(body: ir.Graph, call: ir.Node, function: ir.Function) -> None:
-    """Put what the call gives (or the function by default) for the attributes that refer to the function's."""
+def _bind_attributes(body: ir.Graph, call: ir.Node, function: ir.Function) -> None:
+    """Replace references to function attributes by the values of the call, else the function's defaults."""
     for node in facts.nodes_of(body):
         for name, attribute in list(node.attributes.items()):
             if not attribute.is_ref():
                 continue
             parameter = str(attribute.ref_attr_name)
-            given = call.attributes.get(parameter) or function.attributes.get(parameter)
-            if given is None or (not given.is_ref() and given.value is None):
+            argument = call.attributes.get(parameter) or function.attributes.get(parameter)
+            if argument is None or (not argument.is_ref() and argument.value is None):
                 del node.attributes[name]
-            elif given.is_ref():
-                node.attributes[name] = ir.RefAttr(name, str(given.ref_attr_name), given.type)
+            elif argument.is_ref():
+                node.attributes[name] = ir.RefAttr(name, str(argument.ref_attr_name), argument.type)
             else:
-                node.attributes[name] = ir.Attr(name, given.type, given.value)
+                node.attributes[name] = ir.Attr(name, argument.type, argument.value)
 
 
 @sweep("eliminate_duplicate_function", exactness=EXACT)
 def equal_functions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Calls of a function that is written like another one call that other one."""
+    """Redirect calls of a function to the first function with an equal definition."""
     functions = engine.model.functions
     if len(functions) < 2:
         return
@@ -119,7 +119,7 @@ def equal_functions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, 
     for node in list(facts.nodes_of(graph)):
         first = instead.get(node.op_identifier())
         if first is not None and first.identifier() != node.op_identifier():
-            yield node, Patch(edit=lambda node=node, first=first: _called(engine, graph, node, first))  # type: ignore[misc]
+            yield node, Patch(edit=lambda node=node, first=first: _redirect_call(engine, graph, node, first))  # type: ignore[misc]
 
 
 def _definition(numbers: Numbers, function: ir.Function) -> Hashable:
@@ -130,7 +130,7 @@ def _definition(numbers: Numbers, function: ir.Function) -> Hashable:
     return imports, attributes, len(function.inputs), outputs
 
 
-def _called(engine: Engine, root: ir.Graph, node: ir.Node, function: ir.Function) -> list[ir.Node]:
+def _redirect_call(engine: Engine, root: ir.Graph, node: ir.Node, function: ir.Function) -> list[ir.Node]:
     if function.domain not in engine.opset_imports:
         root.opset_imports[function.domain] = engine.opset_imports[function.domain] = 1
     node.domain, node.op_type, node.overload = function.identifier()
@@ -139,7 +139,7 @@ def _called(engine: Engine, root: ir.Graph, node: ir.Node, function: ir.Function
 
 @sweep("eliminate_unused_function", exactness=EXACT)
 def unused_functions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Model-local functions that nothing calls."""
+    """Remove model-local functions without calls."""
     functions = engine.model.functions
     if engine.in_function or not functions:
         return
@@ -158,7 +158,7 @@ def unused_functions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node,
 
 @sweep("eliminate_unused_opset_import", exactness=EXACT)
 def unused_imports(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Operator sets other than the default one that no node comes from."""
+    """Remove imports of operator sets without nodes, except the default one."""
     if all(domain in STANDARD for domain in graph.opset_imports):
         return
     used = {node.domain for node in facts.nodes_of(graph)}

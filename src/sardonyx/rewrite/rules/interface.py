@@ -1,4 +1,4 @@
-"""Passes that run only when they are named, and change what a model's users see: names, types, captures."""
+"""Optional passes that change a model's interface: names, input types, metadata."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sweep import sweep
 
 CAPTURES = "captures"
-"""Key of a node's metadata under which ``lift_lexical_references`` lists what its bodies read from outside."""
+"""Metadata key under which ``lift_lexical_references`` lists the outer values read by a node's bodies."""
 
 _PATTERNS = {"OPTIMIZER_RENAME_INPUT_PATTERN": "input_%d", "OPTIMIZER_RENAME_OUTPUT_PATTERN": "output_%d"}
 
 
 @sweep("nop", exactness=EXACT)
 def nothing(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Does nothing: for comparing."""
+    """Change nothing, for comparison."""
     yield from ()
 
 
 @sweep("set_unique_name_for_nodes", exactness=EXACT, default=False, late=True)
 def name_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Nodes without a name get one that no other node has."""
+    """Give each unnamed node a unique name."""
     unnamed = [node for node in facts.nodes_of(graph) if not node.name]
 
     def give() -> list[ir.Node]:
-        for node in unnamed:
-            node.name = engine.node_names.fresh(node_label(node))
+        for unnamed_node in unnamed:
+            unnamed_node.name = engine.node_names.fresh(node_label(unnamed_node))
         return []
 
     if unnamed:
@@ -43,29 +43,30 @@ def name_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Resul
 
 @sweep("rename_input_output", exactness=EXACT, default=False, late=True)
 def rename_interface(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Graph inputs become input_0, input_1, …, outputs output_0, …; environment variables give other patterns.
+    """Rename graph inputs to input_0, input_1, … and outputs to output_0, …
 
-    ``OPTIMIZER_RENAME_INPUT_PATTERN`` and ``OPTIMIZER_RENAME_OUTPUT_PATTERN`` count where they hold ``%d``.
+    The environment variables ``OPTIMIZER_RENAME_INPUT_PATTERN`` and ``OPTIMIZER_RENAME_OUTPUT_PATTERN`` give other
+    patterns, in which ``%d`` is the index.
     """
     first = next(iter(graph), None)
     if graph is not engine.model.graph or first is None:
         return
-    wanted: dict[ir.Value, str] = {}
+    new_names: dict[ir.Value, str] = {}
     for values, (variable, usual) in zip((graph.inputs, graph.outputs), _PATTERNS.items(), strict=True):
         pattern = os.environ.get(variable, usual)
         prefix, _, suffix = (pattern if "%d" in pattern else usual).partition("%d")
-        wanted.update({v: f"{prefix}{i}{suffix}" for i, v in enumerate(values) if not v.is_initializer()})
-    wanted = {value: name for value, name in wanted.items() if value.name != name}
-    if not wanted:
+        new_names.update({v: f"{prefix}{i}{suffix}" for i, v in enumerate(values) if not v.is_initializer()})
+    new_names = {value: name for value, name in new_names.items() if value.name != name}
+    if not new_names:
         return
-    others = {v.name for v in _values(graph) if v not in wanted}
-    clash = next((name for name in wanted.values() if name in others), None)
+    others = {v.name for v in _values(graph) if v not in new_names}
+    clash = next((name for name in new_names.values() if name in others), None)
     if clash is not None:
-        yield first, Refusal(f"'{clash}' is the name of something else")
+        yield first, Refusal(f"'{clash}' already names another value")
         return
 
     def rename() -> list[ir.Node]:
-        for value, name in wanted.items():
+        for value, name in new_names.items():
             value.name = name
         return []
 
@@ -82,18 +83,18 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 @sweep("rewrite_input_dtype", exactness=EXACT, default=False, late=True)
 def narrow_inputs(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Graph inputs of int64 become int32, cast to int64 where they are read."""
+    """Change graph inputs of int64 to int32, with a Cast to int64 before their readers."""
     first = next(iter(graph), None)
     if graph is not engine.model.graph or first is None:
         return
     for value in [v for v in graph.inputs if facts.dtype(v) == ir.DataType.INT64 and not v.is_initializer()]:
         if value.is_graph_output():
-            yield first, Refusal(f"'{value.name}' is an output too")
+            yield first, Refusal(f"'{value.name}' is also a graph output")
         elif value.uses():
-            yield first, Patch(edit=_narrowing(engine, graph, value))
+            yield first, Patch(edit=_make_narrow_input(engine, graph, value))
 
 
-def _narrowing(engine: Engine, graph: ir.Graph, value: ir.Value) -> Callable[[], list[ir.Node]]:
+def _make_narrow_input(engine: Engine, graph: ir.Graph, value: ir.Value) -> Callable[[], list[ir.Node]]:
     def narrow() -> list[ir.Node]:
         readers = tuple(value.uses())
         cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(ir.DataType.INT64))])
@@ -111,19 +112,19 @@ def _narrowing(engine: Engine, graph: ir.Graph, value: ir.Value) -> Callable[[],
 
 @sweep("lift_lexical_references", exactness=EXACT, default=False, late=True)
 def list_captures(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Nodes with bodies list in their metadata, as JSON, which outer values the bodies read."""
+    """List the outer values read by a node's bodies, as JSON in the metadata of the node."""
     for node in facts.nodes_of(graph):
-        held: Iterable[ir.Graph] = list(facts.bodies(node))
-        names = sorted({str(v.name) for body in held for v in captured_values(body)})
+        bodies: Iterable[ir.Graph] = list(facts.bodies(node))
+        names = sorted({str(v.name) for body in bodies for v in captured_values(body)})
         listed = json.dumps(names)
         if not names or node.metadata_props.get(CAPTURES) == listed:
             continue
         if (engine.model.ir_version or 0) < 10:
-            yield node, Refusal("nodes have metadata from IR version 10 on")
+            yield node, Refusal("node metadata needs IR version 10")
             continue
-        yield node, Patch(edit=lambda node=node, listed=listed: _note(node, listed))  # type: ignore[misc]
+        yield node, Patch(edit=lambda node=node, listed=listed: _store_captures(node, listed))  # type: ignore[misc]
 
 
-def _note(node: ir.Node, listed: str) -> list[ir.Node]:
+def _store_captures(node: ir.Node, listed: str) -> list[ir.Node]:
     node.metadata_props[CAPTURES] = listed
     return []

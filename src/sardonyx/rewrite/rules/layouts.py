@@ -1,6 +1,6 @@
-"""Operators that work alike in any order of axes, and how each is said of operands whose axes stand otherwise.
+"""Operators under axis permutations: each operator on operands whose axes are permuted.
 
-No rule stands here: :mod:`sardonyx.rewrite.rules.transpose_moves` moves Transposes through these operators.
+This module has no rule; :mod:`sardonyx.rewrite.rules.transpose_moves` moves Transposes through these operators.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from sardonyx.rewrite import facts, targets
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr
 from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Said, has_rank, inverse, retold
 from sardonyx.rewrite.rules.broadcasting import BROADCASTING, CHOOSING
-from sardonyx.rewrite.rules.signatures import axes, normalized
-from sardonyx.rewrite.rules.windows_in_order import matmul, pooling, resize
+from sardonyx.rewrite.rules.permuted_operators import matmul, pooling, resize
+from sardonyx.rewrite.rules.signatures import axes_of, normalize_axes
 from sardonyx.rewrite.site import Site
 
-ROUNDED = frozenset(
+ROUNDED_ELEMENTWISE = frozenset(
     {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSwish"}
     | {"Log", "Mish", "Pow", "Reciprocal", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish"}
     | {"Tan", "Tanh", "ThresholdedRelu", "HardSigmoid"}
 )
-"""Functions that kernels may round otherwise at the end of a row of numbers than within it."""
+"""Functions that kernels may round differently at the end of a row (scalar tail)."""
 
-PLAIN = frozenset(
+EXACT_ELEMENTWISE = frozenset(
     {"Abs", "BitwiseNot", "Cast", "CastLike", "Ceil", "Clip", "Floor", "Identity", "IsInf", "IsNaN", "LeakyRelu"}
     | {"Neg", "Not", "Relu", "Round", "Sign"}
 )
-"""Operators of each element of their first operand by itself."""
+"""Elementwise operators of the first operand with equal bits in any order."""
 
-MANY = BROADCASTING | CHOOSING | {"PRelu"}
-"""Operators of elements at one place in several operands, which broadcast."""
+BROADCAST_OPERATORS = BROADCASTING | CHOOSING | {"PRelu"}
+"""Elementwise operators of several operands, which broadcast."""
 
 _CHOICES = frozenset({"ReduceMax", "ReduceMin", "ArgMax", "ArgMin"})
-"""Reductions that choose: of floats, kernels keep a NaN along some axes and lose it along others."""
+"""Reductions that select an element; kernels propagate a float NaN along some axes only."""
 
 REDUCTIONS = _CHOICES | frozenset(
     {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum"}
@@ -43,14 +43,16 @@ REDUCTIONS = _CHOICES | frozenset(
 )
 
 
-def in_order(s: Site, order: Order) -> Said | None:
-    """The node at the site said of operands that have this order, or None where it cannot be."""
+def adapt_to_order(s: Site, order: Order) -> Said | None:
+    """Return the node at the site for operands in this axis order; None if the operator does not allow it."""
     node = s.node
     if node.domain not in facts.STANDARD:
         return None
-    if node.op_type in PLAIN or (node.op_type in ROUNDED and node.op_type not in MANY):
-        return _each_element(s, order)
-    if node.op_type in MANY:
+    if node.op_type in EXACT_ELEMENTWISE or (
+        node.op_type in ROUNDED_ELEMENTWISE and node.op_type not in BROADCAST_OPERATORS
+    ):
+        return _elementwise(s, order)
+    if node.op_type in BROADCAST_OPERATORS:
         return _broadcast(s, order)
     if node.op_type in REDUCTIONS:
         return _reduction(s, order)
@@ -63,13 +65,13 @@ def _axis(axis: int, order: Order) -> int:
     return order[axis % len(order)]
 
 
-def _each_element(s: Site, order: Order) -> Said | None:
-    exactness = REASSOCIATES if s.node.op_type in ROUNDED else EXACT
+def _elementwise(s: Site, order: Order) -> Said | None:
+    exactness = REASSOCIATES if s.node.op_type in ROUNDED_ELEMENTWISE else EXACT
     return Said((0,), order, retold(s), exactness) if has_rank(s, order) else None
 
 
 def _broadcast(s: Site, order: Order) -> Said | None:
-    """All operands of the output's rank are data; others must hold one number, or be constant."""
+    """All operands of the output's rank are data; the others must have one element or be constant."""
     if s.opset < 7 or facts.rank(s.output) != len(order):
         return None
     data = []
@@ -81,7 +83,7 @@ def _broadcast(s: Site, order: Order) -> Said | None:
         if facts.rank(value) != len(order) and not facts.is_constant(value):
             return None
         data.append(i)
-    exactness = REASSOCIATES if s.node.op_type in ROUNDED or s.node.op_type in CHOOSING else EXACT
+    exactness = REASSOCIATES if s.node.op_type in ROUNDED_ELEMENTWISE or s.node.op_type in CHOOSING else EXACT
     return Said(tuple(data), order, retold(s), exactness)
 
 
@@ -90,10 +92,10 @@ def _one_number(value: ir.Value) -> bool:
     return shape is not None and all(size == 1 for size in shape)
 
 
-def _without(gone: Sequence[int], order: Order) -> Order:
-    """The order left when axes ``gone`` of the value are dropped, there and where it is held."""
-    left = sorted(set(order) - {order[axis] for axis in gone})
-    return tuple(left.index(place) for axis, place in enumerate(order) if axis not in gone)
+def _drop_axes(dropped: Sequence[int], order: Order) -> Order:
+    """Return the order that remains when the axes ``gone`` of the value are dropped."""
+    remaining = sorted(set(order) - {order[axis] for axis in dropped})
+    return tuple(remaining.index(stored) for axis, stored in enumerate(order) if axis not in dropped)
 
 
 def _reduction(s: Site, order: Order) -> Said | None:
@@ -108,38 +110,38 @@ def _reduction(s: Site, order: Order) -> Said | None:
         along: Order = (int(s.attr("axis", 0)) % len(order),)
         build = retold(s, axis=order[along[0]])
     else:
-        written = axes(s, s.node)
-        found = None if written is None else normalized(written, len(order))
-        if found is None:
+        written = axes_of(s, s.node)
+        reduced = None if written is None else normalize_axes(written, len(order))
+        if reduced is None:
             return None
-        if not found:
+        if not reduced:
             if s.attr("noop_with_empty_axes", 0):
                 return None
             along, build = tuple(range(len(order))), retold(s)
         else:
-            along, build = found, _with_axes(s, [order[axis] for axis in found])
-    return Said((0,), order if keeps else _without(along, order), build, exactness)
+            along, build = reduced, _with_sorted_axes(s, [order[axis] for axis in reduced])
+    return Said((0,), order if keeps else _drop_axes(along, order), build, exactness)
 
 
-def _with_axes(s: Site, on: Sequence[int]) -> Callable[[Sequence[Operand]], Expr]:
+def _with_sorted_axes(s: Site, on: Sequence[int]) -> Callable[[Sequence[Operand]], Expr]:
     if s.input(1) is not None:
         return retold(s, {1: np.array(sorted(on), np.int64)})
     return retold(s, axes=sorted(on))
 
 
 def _squeeze(s: Site, order: Order) -> Said | None:
-    along = normalized(axes(s, s.node) or (), len(order))
+    along = normalize_axes(axes_of(s, s.node) or (), len(order))
     if not along or not has_rank(s, order):
         return None
-    return Said((0,), _without(along, order), _with_axes(s, [order[axis] for axis in along]))
+    return Said((0,), _drop_axes(along, order), _with_sorted_axes(s, [order[axis] for axis in along]))
 
 
 def _unsqueeze(s: Site, order: Order) -> Said | None:
-    written = axes(s, s.node)
+    written = axes_of(s, s.node)
     if not written or not has_rank(s, order):
         return None
     rank = len(order) + len(written)
-    new = normalized(written, rank)
+    new = normalize_axes(written, rank)
     if new is None or len(new) != len(written):
         return None
     rest = [axis for axis in range(rank) if axis not in new]
@@ -158,10 +160,10 @@ def _along_axis(s: Site, order: Order) -> Said | None:
 
 
 def _softmax(s: Site, order: Order) -> Said | None:
-    """Along the last axis only: along any other it turns its operand itself."""
     if s.opset < 13 or not has_rank(s, order):
         return None
     axis = _axis(int(s.attr("axis", -1)), order)
+    # Along any other axis, kernels transpose the operand internally.
     return Said((0,), order, retold(s, axis=axis), REASSOCIATES) if axis == len(order) - 1 else None
 
 
@@ -170,7 +172,7 @@ def _gather(s: Site, order: Order) -> Said | None:
         return None
     axis = int(s.attr("axis", 0)) % len(order)
     dropped = facts.rank(s.input(1)) == 0
-    return Said((0,), _without((axis,), order) if dropped else order, retold(s, axis=order[axis]))
+    return Said((0,), _drop_axes((axis,), order) if dropped else order, retold(s, axis=order[axis]))
 
 
 def _pad(s: Site, order: Order) -> Said | None:
@@ -193,8 +195,8 @@ def _pad(s: Site, order: Order) -> Said | None:
 
 
 def _pads(pads: Sequence[int], order: Order) -> list[int]:
-    places, rank = inverse(order), len(order)
-    return [pads[axis] for axis in places] + [pads[rank + axis] for axis in places]
+    source_axes, rank = inverse(order), len(order)
+    return [pads[axis] for axis in source_axes] + [pads[rank + axis] for axis in source_axes]
 
 
 def _slice(s: Site, order: Order) -> Said | None:
@@ -212,14 +214,14 @@ def _slice(s: Site, order: Order) -> Said | None:
 
 
 def _repeat(s: Site, order: Order) -> Said | None:
-    """Tile, and Expand to a shape of as many axes: numbers of each axis."""
+    """Tile, and Expand to a shape of equal rank: one entry per axis."""
     if not has_rank(s, order) or s.opset < 8:
         return None
-    each = s.sizes.constant(s.input(1))
-    if each is None or len(each) > len(order):
+    repeats = s.sizes.constant(s.input(1))
+    if repeats is None or len(repeats) > len(order):
         return None
-    each = (1,) * (len(order) - len(each)) + tuple(each)
-    return Said((0,), order, retold(s, {1: np.array([each[axis] for axis in inverse(order)], np.int64)}))
+    repeats = (1,) * (len(order) - len(repeats)) + tuple(repeats)
+    return Said((0,), order, retold(s, {1: np.array([repeats[axis] for axis in inverse(order)], np.int64)}))
 
 
 def _quantize(s: Site, order: Order) -> Said | None:
@@ -227,7 +229,7 @@ def _quantize(s: Site, order: Order) -> Said | None:
     if not has_rank(s, order) or scale is None or s.attr("block_size", 0):
         return None
     if "fuse_quantized_movement" in targets.profile(s.target).without:
-        # Its engine moves them by itself.
+        # The target's engine moves quantization nodes itself.
         return None
     if _one_number(scale):
         return Said((0,), order, retold(s))

@@ -1,4 +1,4 @@
-"""What a file holds besides the computation, removed when asked: texts, inferred shapes, inputs that nothing reads."""
+"""Optional removal of metadata: descriptions, inferred shapes, unused inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.rewrite.sweep import sweep
 
 @sweep("eliminate_unused_input", exactness=EXACT, default=False, late=True)
 def unused_inputs(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Graph inputs that nothing reads are no longer asked for."""
+    """Remove graph inputs without readers."""
     if not engine.in_function:
         for value in [v for v in graph.inputs if facts.unused(v)]:
             graph.inputs.remove(value)
@@ -24,7 +24,7 @@ def unused_inputs(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Re
 
 @sweep("clear_value_info", exactness=EXACT, default=False, late=True)
 def no_value_info(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Types and shapes of values between inputs and outputs are not written to the file."""
+    """Leave types and shapes of intermediate values out of the file."""
     for inner in facts.graphs_of(graph):
         list_only(inner, frozenset())
     yield from ()
@@ -32,25 +32,25 @@ def no_value_info(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Re
 
 @sweep("clear_doc_strings", exactness=EXACT, default=False, late=True)
 def no_doc_strings(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Descriptions of the model, and of its graphs, nodes and values, are removed."""
+    """Remove the descriptions of the model, and of its graphs, nodes and values."""
     if not engine.in_function:
         engine.model.doc_string = None
-    for described in _described(graph):
+    for described in _iterate_described(graph):
         described.doc_string = None
     yield from ()
 
 
 @sweep("clear_metadata", exactness=EXACT, default=False, late=True)
 def no_metadata(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Metadata of the model, and of its graphs, nodes and values, is removed."""
+    """Remove the metadata of the model, and of its graphs, nodes and values."""
     if not engine.in_function:
         engine.model.metadata_props.clear()
-    for described in _described(graph):
+    for described in _iterate_described(graph):
         described.metadata_props.clear()
     yield from ()
 
 
-def _described(graph: ir.Graph) -> Iterator[ir.Graph | ir.Node | ir.Value]:
+def _iterate_described(graph: ir.Graph) -> Iterator[ir.Graph | ir.Node | ir.Value]:
     for inner in facts.graphs_of(graph):
         yield inner
         yield from inner.inputs

@@ -1,60 +1,61 @@
-"""ArgMax and TopK of a growing function of the values: the place is found without it, but for ties."""
+"""ArgMax and TopK of a monotone function: the index does not depend on the function, except for ties."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import APPROXIMATES, Refusal, Result, rule
-from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.language import APPROXIMATES, AnyOf, Match, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.notation import ArgMax
+from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
 
-GROWING = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus", "Erf")
+INCREASING = ("Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus", "Erf")
 ALONG_AXIS = ("Softmax", "LogSoftmax")
-HARDLY_SATURATED = ("Exp", "Softmax", "LogSoftmax")
-"""Functions whose largest value among common numbers is still told from the second."""
+RARELY_SATURATED = ("Exp", "Softmax", "LogSoftmax")
+"""Functions that keep the two largest of usual values apart."""
 
 
-@rule("eliminate_nop_monotone_argmax", on=("ArgMax", "ArgMin", "TopK"), exactness=APPROXIMATES, default=False)
-def place_of_extremum(s: Site) -> Result:
-    """ArgMax, ArgMin, or the indices of TopK, taken before a growing function instead of after it.
-
-    Only asked for: the function may round different values to equal ones, or
-    give NaN, and then another place is found than the model as written finds.
-    """
-    return _place(s, *GROWING, *ALONG_AXIS)
-
-
-@rule("eliminate_nop_monotone_argmax", on="ArgMax", exactness=APPROXIMATES)
-def place_of_maximum(s: Site) -> Result:
-    """ArgMax of Exp, Softmax or LogSoftmax in single precision or better is ArgMax of what these are given.
-
-    Another place is found only where the two largest values differ by less than the function's rounding.
-    """
-    kind = facts.dtype(s.input(0))
-    if kind not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        return None
-    return _place(s, *HARDLY_SATURATED)
-
-
-def _place(s: Site, *functions: str) -> Result:
-    inner, between = s.producer(0, *functions), s.input(0)
-    if inner is None or between is None or inner.inputs[0] is None:
-        return None
+def _skip_function(m: Match) -> Result:
+    s, function = m.site, m.nodes[1]
     if s.node.op_type == "TopK" and not facts.unused(s.output):
-        return Refusal("the values of TopK are read")
-    if inner.op_type in ALONG_AXIS and not _same_axis(s, s.attr("axis", -1 if s.opset >= 13 else 1, node=inner)):
-        return Refusal("it is normalized along another axis")
-    moved = again(s.node, inner.inputs[0], *s.node.inputs[1:])
+        return Refusal("the values of TopK are used")
+    if function.op_type in ALONG_AXIS and not _same_axis(s, s.attr("axis", -1 if s.opset >= 13 else 1, node=function)):
+        return Refusal("the normalized axis is another one")
+    moved = reapply(s.node, m.x, *s.node.inputs[1:])
     return (None, moved.out(1)) if s.node.op_type == "TopK" else moved
+
+
+@rule("eliminate_nop_monotone_argmax", exactness=APPROXIMATES, default=False)
+def place_of_extremum(x: V) -> Rewrite:
+    """Take ArgMax, ArgMin, or the indices of TopK before an increasing function instead of after.
+
+    Optional: the function may round different values to equal ones, or give NaN; then the index differs from the
+    model's.
+    """
+    return AnyOf("ArgMax", "ArgMin", "TopK")(AnyOf(*INCREASING, *ALONG_AXIS)(x), ...) >> _skip_function
+
+
+@rule("eliminate_nop_monotone_argmax", exactness=APPROXIMATES)
+def place_of_maximum(x: V) -> Rewrite:
+    """Take ArgMax before Exp, Softmax or LogSoftmax, in single precision or better.
+
+    The index differs only if the two largest values differ by less than the function's rounding.
+    """
+
+    def skip(m: Match) -> Result:
+        is_precise = facts.dtype(m.root.inputs[0]) in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        return _skip_function(m) if is_precise else None
+
+    return ArgMax(AnyOf(*RARELY_SATURATED)(x)) >> skip
 
 
 def _same_axis(s: Site, axis: int) -> bool:
     rank = s.rank(0)
     if rank is None:
         return False
-    wanted = s.attr("axis", -1 if s.node.op_type == "TopK" else 0)
+    selected = s.attr("axis", -1 if s.node.op_type == "TopK" else 0)
     if s.opset < 13 and axis % rank != rank - 1:
-        # Below 13, the operator normalizes over all the axes from this one on.
+        # Below version 13, the operator normalizes over all axes from this one on.
         return False
-    return bool(axis % rank == wanted % rank)
+    return bool(axis % rank == selected % rank)

@@ -1,64 +1,78 @@
-"""Data movement that moves nothing: Pad by zero, Tile by one, Resize to the same size, overwritten Scatters."""
+"""Data movement without effect: Pad by 0, Tile by 1, Resize to the same size, overwriting Scatters."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
-from sardonyx.rewrite.rules.reshapes import same_dims
+from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Result, Rewrite, V, guard, rule, where
+from sardonyx.rewrite.notation import Pad, ScatterND, Tile
+from sardonyx.rewrite.rules.reshapes import have_same_dims
 from sardonyx.rewrite.site import Site
 
-_SAME_PLACES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"})
-"""Coordinate transformations that map every pixel to itself where no size changes."""
+_IDENTITY_MODES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"})
+"""Coordinate transformations that map each pixel to itself if no size changes."""
 
 
-@rule("eliminate_nop_pad", on="Pad", exactness=EXACT)
-def pad_by_nothing(s: Site) -> Result:
-    """Pad by zero everywhere."""
-    if s.opset < 11:
-        pads = s.attr("pads") or s.attr("paddings")
-    else:
-        pads = s.sizes.constant(s.input(1))
-    return s.input(0) if pads is not None and not any(pads) else None
+def _pads_nothing(m: Match) -> bool:
+    s = m.site
+    pads = s.sizes.constant(s.input(1)) if s.opset >= 11 else s.attr("pads") or s.attr("paddings")
+    return pads is not None and not any(pads)
 
 
-@rule("eliminate_nop_tile", on="Tile", exactness=EXACT)
-def tile_by_one(s: Site) -> Result:
-    """Tile with one repeat along every axis."""
-    if s.opset < 6:
-        return None
-    repeats = s.sizes.constant(s.input(1))
-    return s.input(0) if repeats is not None and set(repeats) <= {1} else None
+@rule("eliminate_nop_pad", exactness=EXACT)
+def pad_by_nothing(x: V) -> Rewrite:
+    """Remove a Pad of 0 everywhere."""
+    return Pad(x, ...) >> x | where(guard(_pads_nothing, ""))
+
+
+def _repeats_once(m: Match) -> bool:
+    repeats = m.site.sizes.constant(m.repeats)
+    return repeats is not None and set(repeats) <= {1}
+
+
+@rule("eliminate_nop_tile", exactness=EXACT)
+def tile_by_one(x: V, repeats: V) -> Rewrite:
+    """Remove a Tile of one repeat along every axis."""
+    return Tile(x, repeats) >> x | where(guard(_repeats_once, ""))
 
 
 @rule("eliminate_nop_resize", on=("Resize", "Upsample"), exactness=EXACT)
 def resize_to_same(s: Site) -> Result:
-    """Resize by a scale of 1, or to the size that the image has."""
-    if s.attr("coordinate_transformation_mode", "asymmetric") not in _SAME_PLACES or s.attr("antialias", 0):
+    """Remove a Resize by a scale of 1, or to the size of the image."""
+    if s.attr("coordinate_transformation_mode", "asymmetric") not in _IDENTITY_MODES or s.attr("antialias", 0):
         return None
     at = 2 if s.node.op_type == "Resize" and s.opset >= 11 else 1
     scales = s.attr("scales") if s.node.op_type == "Upsample" and s.opset < 9 else facts.small_constant(s.input(at))
     if scales is not None and len(scales):
         return s.input(0) if all(scale == 1 for scale in scales) else None
-    return s.input(0) if same_dims(s, s.input(0), s.output) else None
+    return s.input(0) if have_same_dims(s, s.input(0), s.output) else None
 
 
-@rule("eliminate_overwritten_scatter", on="ScatterND", exactness=EXACT)
-def scatter_over_everything(s: Site) -> Result:
-    """ScatterND that writes every row once, in order, is what it writes."""
-    if s.attr("reduction", "none") not in ("none", None):
-        return None
-    rows, indices = facts.dim_at(s.input(0), 0), facts.small_constant(s.input(1))
-    if indices is None or indices.ndim != 2 or indices.shape[1] != 1:
-        return None
+def overwrites_every_row(m: Match) -> Refusal | None:
+    """Guard: the constant indices of a ScatterND are all rows of the data, in order."""
+    rows, indices = facts.dim_at(m.data, 0), facts.small_constant(m.indices)
+    if m.reduction not in ("none", None) or indices is None or indices.ndim != 2 or indices.shape[1] != 1:
+        return SILENT
     if rows is None or not np.array_equal(indices[:, 0], np.arange(rows)):
-        return Refusal("it is not known to write every row once, in order")
-    return s.input(2)
+        return Refusal("the indices are not known to be every row once, in order")
+    return None
 
 
-@rule("eliminate_overwritten_scatter", on=("ScatterElements", "ScatterND", "Scatter"), exactness=EXACT)
-def scatter_of_nothing(s: Site) -> Result:
-    """A Scatter without indices leaves its data as it is."""
-    shape = facts.static_shape(s.input(1))
-    return s.input(0) if shape is not None and 0 in shape[: len(shape) - (s.node.op_type == "ScatterND")] else None
+@rule("eliminate_overwritten_scatter", exactness=EXACT)
+def scatter_over_everything(data: V, indices: V, updates: V, reduction: A) -> Rewrite:
+    """Replace a ScatterND that writes every row once, in order, by the updates."""
+    return ScatterND(data, indices, updates, reduction=reduction) >> updates | where(overwrites_every_row)
+
+
+def _has_no_indices(m: Match) -> bool:
+    shape = facts.static_shape(m.indices)
+    # The last axis of ScatterND's indices enumerates axes, not elements.
+    return shape is not None and 0 in shape[: len(shape) - (m.root.op_type == "ScatterND")]
+
+
+@rule("eliminate_overwritten_scatter", exactness=EXACT)
+def scatter_of_nothing(data: V, indices: V, updates: V) -> Rewrite:
+    """Remove a Scatter without indices."""
+    scatter = AnyOf("ScatterElements", "ScatterND", "Scatter")(data, indices, updates)
+    return scatter >> data | where(guard(_has_no_indices, ""))

@@ -1,4 +1,4 @@
-"""Pixels sorted into channels by strided Slices, and repeated by Expand, as the operators that images have for it."""
+"""Rearranged pixels: strided Slices as SpaceToDepth, Expand of pixels as Resize."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Op, Refusal, Result, rule
-from sardonyx.rewrite.notation import Resize, SpaceToDepth
-from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, AnyOf, Match, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.notation import Concat, Conv, Expand, Reshape, Resize, SpaceToDepth
+from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of, slice_ranges
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 _KINDS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-"""Types that engines move pixels of between depth and space."""
+"""Element types for which engines have kernels of SpaceToDepth."""
 
 _LARGEST_BLOCK = 8
 
 
 def _corner(s: Site, value: ir.Value | None) -> tuple[ir.Value, int, tuple[int, int]] | None:
-    """The image, the stride and the first row and column, of which a Slice takes every so many rows and columns."""
-    node = made_by(s, value, "Slice")
+    """Return the image, the stride, and the first row and column of a Slice with equal strides along both."""
+    node = producer_of(s, value, "Slice")
     ranges = None if node is None else slice_ranges(s, node)
     x = None if node is None else node.inputs[0]
     sizes = [facts.dim_at(x, axis) for axis in (2, 3)]
@@ -41,69 +41,79 @@ def _corner(s: Site, value: ir.Value | None) -> tuple[ir.Value, int, tuple[int, 
 
 
 def _blocks(s: Site, concat: ir.Node) -> tuple[ir.Value, int, list[int]] | None:
-    """The image whose blocks of pixels a Concat of Slices sorts into channels, their size, and the order of places."""
-    found = [_corner(s, value) for value in concat.inputs]
-    if axis_of(s, concat) != 1 or not found or found[0] is None:
+    """Return the image, block size and order of positions of a Concat of strided Slices into channels."""
+    corners = [_corner(s, value) for value in concat.inputs]
+    if axis_of(s, concat) != 1 or not corners or corners[0] is None:
         return None
-    x, block, _ = found[0]
-    places: list[int] = []
-    for each in found:
-        if each is None or each[0] is not x or each[1] != block:
+    x, block, _ = corners[0]
+    positions: list[int] = []
+    for corner in corners:
+        if corner is None or corner[0] is not x or corner[1] != block:
             return None
-        places.append(each[2][0] * block + each[2][1])
-    return (x, block, places) if sorted(places) == list(range(block**2)) and facts.dtype(x) in _KINDS else None
+        positions.append(corner[2][0] * block + corner[2][1])
+    return (x, block, positions) if sorted(positions) == list(range(block**2)) and facts.dtype(x) in _KINDS else None
 
 
 @rule("fuse_space_to_depth", on="Concat", after="Slice", exactness=EXACT)
 def slices_of_blocks(s: Site) -> Result:
-    """A Concat of every so many rows and columns of an image, each place of a block once, in order, is SpaceToDepth."""
-    found = _blocks(s, s.node)
-    if found is None:
+    """Fuse a Concat of strided Slices, one per position of a block in order, into SpaceToDepth."""
+    blocks = _blocks(s, s.node)
+    if blocks is None:
         return None
-    x, block, places = found
-    if places != sorted(places):
-        return Refusal("the places of a block stand in another order than SpaceToDepth has them in")
+    x, block, positions = blocks
+    if positions != sorted(positions):
+        return Refusal("the Slices are not in the order of SpaceToDepth")
     return SpaceToDepth(x, blocksize=block)
 
 
-@rule("fuse_space_to_depth", on="Conv", after="Concat", exactness=REASSOCIATES)
-def slices_of_blocks_before_convolution(s: Site) -> Result:
-    """The same in any order before a convolution is SpaceToDepth, with the channels of the weights in its order."""
-    concat = s.producer(0, "Concat")
-    found = None if concat is None else _blocks(s, concat)
-    if concat is None or found is None:
-        return None
-    x, block, places = found
-    channels, weight = facts.dim_at(x, 1), facts.constant(s.input(1))
-    if s.attr("group", 1) != 1 or channels is None or weight is None or not facts.used_once(concat.outputs[0]):
-        return Refusal("the weights are not constant or in groups, or the channels have other readers")
-    parts: Sequence[np.ndarray] = np.split(weight, block**2, axis=1)
-    ordered = np.concatenate([parts[places.index(place)] for place in range(block**2)], axis=1)
-    image = SpaceToDepth(x, blocksize=block)
-    return Op(("Conv",))(image, ordered, *s.node.inputs[2:], **dict[str, Any](s.node.attributes))
+@rule("fuse_space_to_depth", exactness=REASSOCIATES)
+def slices_of_blocks_before_convolution(w: V) -> Rewrite:
+    """Fuse strided Slices in any order into SpaceToDepth before a Conv, whose weights are permuted."""
+
+    def fuse(m: Match) -> Result:
+        s, concat = m.site, m.nodes[1]
+        blocks = _blocks(s, concat)
+        if blocks is None:
+            return None
+        x, block, positions = blocks
+        channels, weight = facts.dim_at(x, 1), facts.constant(m.w)
+        if s.attr("group", 1) != 1 or channels is None or weight is None or not facts.used_once(concat.outputs[0]):
+            return Refusal("expected constant weights, one group, and no other reader of the concatenated channels")
+        parts: Sequence[np.ndarray] = np.split(weight, block**2, axis=1)
+        ordered = np.concatenate([parts[positions.index(position)] for position in range(block**2)], axis=1)
+        image = SpaceToDepth(x, blocksize=block)
+        return Conv(image, ordered, *s.node.inputs[2:], **dict[str, Any](s.node.attributes))
+
+    return Conv(Concat(...), w, ...) >> fuse
 
 
-@rule("fuse_expand_into_resize", on="Reshape", after="Expand", exactness=EXACT, opset=13)
-def repeated_pixels(s: Site) -> Result:
-    """Pixels that Expand repeats along rows and columns of their own, and Reshape joins, are Resize to the nearest."""
-    grown = s.producer(0, "Expand")
-    apart = None if grown is None else made_by(s, grown.inputs[0], "Unsqueeze", "Reshape")
-    x = None if apart is None else apart.inputs[0]
-    if grown is None or apart is None or x is None:
-        return None
-    before, single, wide, after = (s.sizes.dims(v) for v in (x, apart.outputs[0], grown.outputs[0], s.output))
-    if before is None or single is None or wide is None or after is None or (len(before), len(wide)) != (4, 6):
-        return None
-    (n, c, h, w), rows, columns = before, wide[3], wide[5]
-    if single != (n, c, h, 1, w, 1) or wide[:3] != (n, c, h) or wide[4] != w:
-        return None
-    if 0 in before:
-        return Refusal("engines refuse to resize what has no elements")
-    if not isinstance(rows, int) or not isinstance(columns, int) or rows < 1 or columns < 1:
-        return Refusal("how often the pixels are repeated is not known")
-    if not all(equal(size, want) is True for size, want in zip(after, (n, c, h * rows, w * columns), strict=True)):
-        return Refusal("the repeated pixels are joined otherwise")
-    if facts.dtype(x) != ir.DataType.FLOAT or not facts.used_once(grown.outputs[0]):
-        return Refusal("engines have no kernel for the type, or the repeated pixels have other readers")
-    scales = np.array([1, 1, rows, columns], np.float32)
-    return Resize(x, None, scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+@rule("fuse_expand_into_resize", exactness=EXACT, opset=13)
+def repeated_pixels(x: V) -> Rewrite:
+    """Fuse Expand of each pixel to a block and Reshape into Resize to the nearest."""
+
+    def fuse(m: Match) -> Result:
+        s, (_, expand, unsqueeze) = m.site, m.nodes
+        values = (m.x, unsqueeze.outputs[0], expand.outputs[0], s.output)
+        before, single, expanded, after = (s.sizes.dims(value) for value in values)
+        if before is None or single is None or expanded is None or after is None:
+            return None
+        if (len(before), len(expanded)) != (4, 6):
+            return None
+        (n, c, h, w), rows, columns = before, expanded[3], expanded[5]
+        if single != (n, c, h, 1, w, 1) or expanded[:3] != (n, c, h) or expanded[4] != w:
+            return None
+        if 0 in before:
+            return Refusal("engines reject a Resize of an empty tensor")
+        if not isinstance(rows, int) or not isinstance(columns, int) or rows < 1 or columns < 1:
+            return Refusal("the number of repetitions is not known")
+        expected = (n, c, h * rows, w * columns)
+        if not all(equal(a, b) is True for a, b in zip(after, expected, strict=True)):
+            return Refusal("the Reshape does not merge the repeated rows and columns")
+        if facts.dtype(m.x) != ir.DataType.FLOAT or not facts.used_once(expand.outputs[0]):
+            return Refusal("engines lack a kernel for the type, or the repeated pixels have other readers")
+        scales = np.array([1, 1, rows, columns], np.float32)
+        return Resize(
+            m.x, None, scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+        )
+
+    return Reshape(Expand(AnyOf("Unsqueeze", "Reshape")(x, ...), ...), ...) >> fuse

@@ -1,6 +1,6 @@
-"""Sums and products written out as polynomials, so that one rule knows every order in which exporters write a formula.
+"""Sums and products expanded to polynomials, so that one rule matches every way to write a formula.
 
-``0.5·x·(1 + t)``, ``x·(t/2 + 0.5)`` and ``(x·t + x)/2`` are the same polynomial in x and t. No rule stands here.
+``0.5·x·(1 + t)``, ``x·(t/2 + 0.5)`` and ``(x·t + x)/2`` are the same polynomial in x and t. This module has no rule.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _HIGHEST = 4
 _MOST_NODES = 16
 
 TOLERANCE = 2e-3
-"""Relative distance at which a coefficient is the one meant: exporters write 0.7979 for √(2/π), and float16 rounds."""
+"""Relative tolerance of coefficients: exporters write 0.7979 for √(2/π), and float16 rounds."""
 
 
 @dataclass
 class Expansion:
-    """A value written out in atoms, with the nodes that compute it from them."""
+    """A value as a polynomial in atoms, with the nodes in between."""
 
     terms: Polynomial
     nodes: dict[ir.Node, None] = field(default_factory=dict)
 
-    def is_close_to(self, wanted: Mapping[tuple[int, ...], float]) -> bool:
-        """Whether it has these terms, and no others."""
+    def is_close_to(self, expected: Mapping[tuple[int, ...], float]) -> bool:
+        """Return True if the nonzero terms are these, up to ``TOLERANCE``."""
         terms = {powers: c for powers, c in self.terms.items() if c != 0}
-        return terms.keys() == wanted.keys() and all(close(terms[p], c) for p, c in wanted.items())
+        return terms.keys() == expected.keys() and all(is_close(terms[p], c) for p, c in expected.items())
 
 
-def close(found: float, wanted: float) -> bool:
-    """Whether a coefficient is the one meant."""
-    return math.isclose(found, wanted, rel_tol=TOLERANCE)
+def is_close(actual: float, expected: float) -> bool:
+    """Return True if a coefficient is the expected one, up to ``TOLERANCE``."""
+    return math.isclose(actual, expected, rel_tol=TOLERANCE)
 
 
 def expand(s: Site, value: ir.Value | None, atoms: Sequence[ir.Value]) -> Expansion | None:
-    """``value`` as a polynomial in ``atoms``, or None where it is none of low degree with numbers as coefficients."""
+    """Return ``value`` as a polynomial of low degree in ``atoms`` with numbers as coefficients, or None."""
     nodes: dict[ir.Node, None] = {}
     terms = _expanded(s, value, {atom: i for i, atom in enumerate(atoms)}, nodes)
     return None if terms is None else Expansion(terms, nodes)
@@ -115,18 +115,18 @@ def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _product(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    found: Polynomial = {}
+    terms: Polynomial = {}
     for left, c in a.items():
         for right, d in b.items():
             powers = tuple(i + j for i, j in zip(left, right, strict=True))
             if sum(powers) > _HIGHEST:
                 return None
-            found[powers] = found.get(powers, 0.0) + c * d
-    return found
+            terms[powers] = terms.get(powers, 0.0) + c * d
+    return terms
 
 
 def number_of(value: ir.Value | None) -> float | None:
-    """The finite number that a constant of one element and at most one axis holds, as a float."""
+    """Return the finite number in a constant of one element and rank at most 1, as a float."""
     tensor = facts.constant_tensor(value)
     if tensor is None or len(tensor.shape) > 1 or facts.count(tensor) != 1:
         return None
@@ -134,8 +134,8 @@ def number_of(value: ir.Value | None) -> float | None:
     return float(number) if type(number) in (int, float) and math.isfinite(number) else None
 
 
-def arguments(s: Site, value: ir.Value | None) -> Iterator[ir.Value]:
-    """What ``value`` may be a function of: itself, then what arithmetic with numbers makes it of, nearest first."""
+def iterate_arguments(s: Site, value: ir.Value | None) -> Iterator[ir.Value]:
+    """Yield ``value`` and the sources of its arithmetic with numbers, nearest first."""
     seen: dict[ir.Value, None] = {}
     queue = [value]
     while queue and len(seen) <= _MOST_NODES:
@@ -149,11 +149,11 @@ def arguments(s: Site, value: ir.Value | None) -> Iterator[ir.Value]:
             queue.extend(node.inputs)
 
 
-def inner(s: Site, op_types: Sequence[str]) -> Iterator[ir.Node]:
-    """The nodes of these operators under the root's arithmetic."""
+def iterate_inner_nodes(s: Site, op_types: Sequence[str]) -> Iterator[ir.Node]:
+    """Yield the nodes of these operators before the root's arithmetic."""
     seen: set[ir.Node] = {s.node}
     queue, graph = list(s.node.inputs), s.node.graph
-    for value in queue:  # It grows meanwhile.
+    for value in queue:  # The loop appends to the queue.
         node = None if value is None else value.producer()
         if node is None or node in seen or node.graph is not graph:
             continue
@@ -167,8 +167,8 @@ def inner(s: Site, op_types: Sequence[str]) -> Iterator[ir.Node]:
             queue.extend(node.inputs)
 
 
-def read_outside(nodes: Mapping[ir.Node, None], root: ir.Node) -> str | None:
-    """Name of a value between these nodes that others read too, or that is a graph output; None where there is none."""
+def find_shared_value(nodes: Mapping[ir.Node, None], root: ir.Node) -> str | None:
+    """Return the name of an intermediate value that other nodes or the graph's outputs read, else None."""
     for node in nodes:
         if node is root:
             continue

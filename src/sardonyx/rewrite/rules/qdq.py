@@ -1,4 +1,4 @@
-"""Quantization: pairs that give back what they were given, movement while quantized, limits that it keeps anyway."""
+"""Quantization: inverse pairs, data movement on quantized elements, limits implied by the type."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import onnx_ir as ir
 from sardonyx.errors import SardonyxError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
+from sardonyx.rewrite.language import EXACT, AnyOf, Match, Patch, Refusal, Result, Rewrite, V, rule, where
 from sardonyx.rewrite.names import node_label
-from sardonyx.rewrite.notation import Concat
+from sardonyx.rewrite.notation import Concat, DequantizeLinear, QuantizeLinear
 from sardonyx.rewrite.rules.fold import evaluate_constants
-from sardonyx.rewrite.rules.signatures import again
+from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
@@ -25,19 +25,19 @@ LIMITS = {
     ir.DataType.INT16: (-32768, 32767),
     ir.DataType.UINT16: (0, 65535),
 }
-"""Quantized types whose steps a float32 tells apart, with their least and largest number."""
+"""Quantized types whose steps float32 represents, with their least and largest number."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """How a QuantizeLinear or DequantizeLinear maps numbers: ``real = (quantized - zero) * scale``.
+    """Parameters of a quantization node: ``real = (quantized - zero) * scale``.
 
     Attributes:
         kind: The quantized type.
-        scale: Scales: one, or one for each place along ``axis``.
+        scale: Scales, one or one per index along ``axis``.
         zero: Zero points, as many.
-        axis: The axis that several scales go along; 0 for one.
-        block: Elements that share a scale along the axis, 0 for all.
+        axis: The axis of several scales; 0 for one.
+        block: Number of elements per scale along the axis, 0 for all.
     """
 
     kind: ir.DataType
@@ -47,24 +47,24 @@ class Parameters:
     block: int
 
     @property
-    def single(self) -> bool:
-        """Whether one scale goes for the whole tensor."""
+    def is_per_tensor(self) -> bool:
+        """True if one scale applies to the whole tensor."""
         return self.scale.size == 1
 
-    def same(self, other: Parameters) -> bool:
-        """Whether the two map alike."""
+    def is_same(self, other: Parameters) -> bool:
+        """Return True if both nodes use the same mapping."""
         along = (self.axis, self.block) == (other.axis, other.block)
         arrays = np.array_equal(self.scale, other.scale) and np.array_equal(self.zero, other.zero)
         return self.kind == other.kind and self.scale.dtype == other.scale.dtype and along and arrays
 
 
-def parameters(s: Site, node: ir.Node) -> Parameters | None:
-    """The parameters of a quantization node, where they are constant and rounding surely inverts them."""
+def read_parameters(s: Site, node: ir.Node) -> Parameters | None:
+    """Return the parameters of a quantization node, if they are constant and rounding inverts the scaling."""
     quantized = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
     kind = facts.dtype(quantized)
-    given = node.inputs[2] if len(node.inputs) > 2 else None
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
     scale = facts.small_constant(node.inputs[1])
-    zero = np.zeros_like(scale, np.int32) if given is None else facts.small_constant(given)
+    zero = np.zeros_like(scale, np.int32) if zero_point is None else facts.small_constant(zero_point)
     if kind not in LIMITS or scale is None or zero is None or zero.size != scale.size or scale.ndim > 1:
         return None
     if s.attr("precision", 0, node=node) or s.attr("output_dtype", 0, node=node):
@@ -75,14 +75,14 @@ def parameters(s: Site, node: ir.Node) -> Parameters | None:
         written = s.attr("axis", 1, node=node)
         axis = written if rank is None else written % rank
     widest = LIMITS[kind][1] - LIMITS[kind][0]
-    if not _invertible(scale, widest):
+    if not _is_invertible(scale, widest):
         return None
     block = int(s.attr("block_size", 0, node=node) or 0)
     return Parameters(kind, scale.reshape(-1), zero.reshape(-1).astype(np.int32), axis, block)
 
 
-def _invertible(scale: np.ndarray, widest: int) -> bool:
-    """Whether ``round(n * scale / scale) == n`` for all ``n`` up to ``widest``, with no over- or underflow."""
+def _is_invertible(scale: np.ndarray, widest: int) -> bool:
+    """Return True if ``round(n * scale / scale) == n`` up to ``widest``, without overflow or underflow."""
     kind = scale.dtype
     if kind not in (np.float32, np.float16):
         return False
@@ -92,16 +92,18 @@ def _invertible(scale: np.ndarray, widest: int) -> bool:
     return bool(in_range) and widest * 2.0 * float(info.eps) < 0.5
 
 
-@rule("eliminate_dequantize_quantize", on="QuantizeLinear", after="DequantizeLinear", exactness=EXACT)
-def quantized_again(s: Site) -> Result:
-    """Quantizing what was just dequantized by the same scale and zero point gives it back."""
-    inner = s.producer(0, "DequantizeLinear")
-    if inner is None:
-        return None
-    mine, its = parameters(s, s.node), parameters(s, inner)
-    if mine is None or its is None:
-        return Refusal("a scale or zero point is not constant, or not surely inverted by rounding")
-    return inner.inputs[0] if mine.same(its) else Refusal("the scales, zero points or types differ")
+def quantizes_alike(m: Match) -> Refusal | None:
+    """Guard: both quantization nodes of the match have equal constant parameters."""
+    outer, inner = (read_parameters(m.site, node) for node in m.nodes)
+    if outer is None or inner is None:
+        return Refusal("a scale or zero point is not constant, or rounding may not invert the scaling")
+    return None if outer.is_same(inner) else Refusal("the scales, zero points or types differ")
+
+
+@rule("eliminate_dequantize_quantize", exactness=EXACT)
+def quantized_again(x: V) -> Rewrite:
+    """Remove DequantizeLinear and QuantizeLinear with equal scale and zero point."""
+    return QuantizeLinear(DequantizeLinear(x, ...), ...) >> x | where(quantizes_alike)
 
 
 MOVEMENT = frozenset(
@@ -112,7 +114,7 @@ MOVEMENT = frozenset(
 
 @rule("fuse_quantized_movement", on="QuantizeLinear", after=(*MOVEMENT, "Concat"), exactness=EXACT)
 def moved_while_quantized(s: Site) -> Result:
-    """Data movement between DequantizeLinear and QuantizeLinear of one scale moves the quantized elements."""
+    """Move quantized elements instead of dequantizing, moving and quantizing with one scale."""
     node = s.producer(0, *MOVEMENT, "Concat")
     if node is None:
         return None
@@ -122,56 +124,56 @@ def moved_while_quantized(s: Site) -> Result:
         return None
     if not facts.used_once(node.outputs[0]):
         return Refusal(f"the {node.op_type} has other readers")
-    mine = parameters(s, s.node)
-    if mine is None or not mine.single:
-        return Refusal("there is no single constant scale")
-    for found in (parameters(s, d) for d in inner if d is not None):
-        if found is None or not mine.same(found):
+    mine = read_parameters(s, s.node)
+    if mine is None or not mine.is_per_tensor:
+        return Refusal("expected one constant scale per tensor")
+    for theirs in (read_parameters(s, d) for d in inner if d is not None):
+        if theirs is None or not mine.is_same(theirs):
             return Refusal("the scales, zero points or types differ")
     quantized = [d.inputs[0] for d in inner if d is not None]
     if node.op_type == "Concat":
         return Concat(*quantized, axis=s.attr("axis", node=node))
-    return again(node, quantized[0], *node.inputs[1:])
+    return reapply(node, quantized[0], *node.inputs[1:])
 
 
-@rule("eliminate_limit_before_quantize", on="QuantizeLinear", after=("Relu", "Clip"), exactness=EXACT)
-def limited_by_quantization(s: Site) -> Result:
-    """Relu or Clip before a QuantizeLinear that cannot go beyond these limits anyway."""
-    node = s.producer(0, "Relu", "Clip")
-    if node is None:
-        return None
-    bounds = _bounds(s, node)
-    mine = parameters(s, s.node)
-    if bounds is None or mine is None:
-        return Refusal("the limits or the quantization are not constant")
-    least, largest = LIMITS[mine.kind]
-    scale = mine.scale.astype(np.float64)
-    # A limit that is itself quantized to the end of the range changes nothing: rounding keeps order.
-    low = np.rint(bounds[0] / scale) + mine.zero <= least
-    high = np.rint(bounds[1] / scale) + mine.zero >= largest
-    if not (np.all(low) and np.all(high)):
-        return Refusal("the quantized type goes beyond the limits")
-    return again(s.node, node.inputs[0], *s.node.inputs[1:])
+@rule("eliminate_limit_before_quantize", exactness=EXACT)
+def limited_by_quantization(x: V) -> Rewrite:
+    """Remove Relu or Clip before a QuantizeLinear whose type implies the limits."""
+
+    def quantize(m: Match) -> Result:
+        bounds, mine = _clip_bounds(m.site, m.nodes[1]), read_parameters(m.site, m.root)
+        if bounds is None or mine is None:
+            return Refusal("the limits or the quantization parameters are not constant")
+        least, largest = LIMITS[mine.kind]
+        scale = mine.scale.astype(np.float64)
+        # A limit that quantizes to the end of the range has no effect, because rounding is monotone.
+        low = np.rint(bounds[0] / scale) + mine.zero <= least
+        high = np.rint(bounds[1] / scale) + mine.zero >= largest
+        if not (np.all(low) and np.all(high)):
+            return Refusal("the range of the quantized type exceeds the limits")
+        return reapply(m.root, m.x, *m.root.inputs[1:])
+
+    return QuantizeLinear(AnyOf("Relu", "Clip")(x, ...), ...) >> quantize
 
 
-def _bounds(s: Site, node: ir.Node) -> tuple[float, float] | None:
+def _clip_bounds(s: Site, node: ir.Node) -> tuple[float, float] | None:
     if node.op_type == "Relu":
         return 0.0, np.inf
     if s.opset < 11:
         return float(s.attr("min", -np.inf, node=node)), float(s.attr("max", np.inf, node=node))
-    found = []
-    for place, default in ((1, -np.inf), (2, np.inf)):
-        given = node.inputs[place] if len(node.inputs) > place else None
-        value = default if given is None else facts.scalar(given)
+    bounds = []
+    for index, default in ((1, -np.inf), (2, np.inf)):
+        operand = node.inputs[index] if len(node.inputs) > index else None
+        value = default if operand is None else facts.scalar(operand)
         if value is None or np.isnan(value):
             return None
-        found.append(float(value))
-    return found[0], found[1]
+        bounds.append(float(value))
+    return bounds[0], bounds[1]
 
 
 @sweep("fold_quantized_weights", exactness=EXACT, on=("QuantizeLinear",))
 def quantized_weights(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """QuantizeLinear of a weight is the quantized weight."""
+    """Fold QuantizeLinear of a weight into a quantized weight."""
     if engine.in_function:
         return
     nodes = [

@@ -1,6 +1,6 @@
-"""The range that an operator's results lie in, whatever it is given: NaN apart.
+"""Interval analysis: bounds on the elements of a value, NaN apart.
 
-No rule stands here: limits and roots ask it.
+This module has no rule; rules on limits and roots use it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.site import Site
 
 Interval = tuple[float | None, float | None]
-"""Least and greatest value; None where it is not known."""
+"""Least and greatest value; None if not known."""
 
 INF = math.inf
 
@@ -30,30 +30,30 @@ _BY_OPERATOR: dict[str, Interval] = {
     "Sqrt": (0.0, INF),
 }
 
-_PASSED_ON = frozenset(
+_SELECTING = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Expand", "Tile", "Identity"}
     | {"Split", "DepthToSpace", "SpaceToDepth"}
 )
-"""Operators each of whose results is one of the elements of their first input."""
+"""Operators that only select elements of their first input."""
 
-_STAYS_POSITIVE = frozenset({"ReduceSum", "ReduceMean", "GlobalAveragePool", "AveragePool"})
-"""Operators that give no negative number where they are given none."""
+_KEEPS_NONNEGATIVE = frozenset({"ReduceSum", "ReduceMean", "GlobalAveragePool", "AveragePool"})
+"""Operators with nonnegative results for nonnegative inputs."""
 
 _DEEPEST = 8
 
 
 def value_range(s: Site, value: ir.Value | None, depth: int = 0) -> Interval:
-    """Bounds on every element of ``value`` that is not NaN."""
+    """Return bounds on all elements of ``value`` except NaN."""
     number = facts.scalar(value)
     if isinstance(number, (int, float)) and not math.isnan(number):
         return number, number
     node = None if value is None else value.producer()
     if node is None or depth > _DEEPEST or not facts.is_op(node, node.op_type):
         return None, None
-    if node.op_type in _PASSED_ON:
+    if node.op_type in _SELECTING:
         return value_range(s, node.inputs[0], depth + 1)
     if node.op_type == "Clip" and s.opset >= 11:
-        return _clipped(node)
+        return _clip_interval(node)
     if node.op_type == "Concat":
         parts = [value_range(s, v, depth + 1) for v in node.inputs]
         lows, highs = [low for low, _ in parts], [high for _, high in parts]
@@ -72,22 +72,22 @@ def value_range(s: Site, value: ir.Value | None, depth: int = 0) -> Interval:
     if kind is None or not kind.is_floating_point():
         # Sums, products and even the absolute value of integers wrap around.
         return None, None
-    return (0.0, None) if _never_negative(s, node, depth) else _BY_OPERATOR.get(node.op_type, (None, None))
+    return (0.0, None) if _is_nonnegative(s, node, depth) else _BY_OPERATOR.get(node.op_type, (None, None))
 
 
-def _clipped(node: ir.Node) -> Interval:
+def _clip_interval(node: ir.Node) -> Interval:
     low, high = (facts.scalar(v) for v in (*node.inputs[1:], None, None)[:2])
-    given = [v for v in node.inputs[1:] if v is not None]
-    if len(given) != (low is not None) + (high is not None):
-        # A lower bound above the upper one gives way to it: an unknown one may undo the other.
+    bounds = [v for v in node.inputs[1:] if v is not None]
+    if len(bounds) != (low is not None) + (high is not None):
+        # The upper bound wins if it is below the lower one, so that an unknown bound may override the other.
         return None, None
     return (None, None) if low is not None and high is not None and low > high else (low, high)
 
 
-def _never_negative(s: Site, node: ir.Node, depth: int) -> bool:
+def _is_nonnegative(s: Site, node: ir.Node, depth: int) -> bool:
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return True
-    if node.op_type in _STAYS_POSITIVE:
+    if node.op_type in _KEEPS_NONNEGATIVE:
         inputs = node.inputs[:1]
     elif node.op_type in ("Add", "Mul", "Div", "Max", "Min", "Sum", "Mean"):
         inputs = node.inputs
@@ -96,5 +96,5 @@ def _never_negative(s: Site, node: ir.Node, depth: int) -> bool:
     lows = [value_range(s, v, depth + 1)[0] for v in inputs]
     if not all(low is not None and low >= 0 for low in lows):
         return False
-    # A divisor of −0.0 would turn the sign.
+    # A divisor of −0.0 would flip the sign.
     return node.op_type != "Div" or (lows[1] is not None and lows[1] > 0)

@@ -1,4 +1,4 @@
-"""Ranks: which one an operator's output has, and which ones its operands must have for a run to succeed."""
+"""Rank inference: the rank of an operator's output, and the ranks that its operands must have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.rewrite.inference import BROADCASTING
 from sardonyx.rewrite.sizes import Sizes
 
 RankOf = Callable[[ir.Value | None], int | None]
-"""The rank of a value, or None where it is not known."""
+"""Returns the rank of a value, or None if not known."""
 
 LIKE_FIRST = frozenset(
     {
@@ -40,7 +40,7 @@ REDUCTIONS = frozenset(
 
 
 def output_rank(node: ir.Node, index: int, rank: RankOf, sizes: Sizes) -> int | None:
-    """The rank of output ``index``, from the ranks of the inputs; None where that does not tell."""
+    """Return the rank of output ``index`` from the ranks of the inputs, or None."""
     if facts.refers_to_function_attribute(node):
         return None
     first = rank(node.inputs[0]) if node.inputs else None
@@ -74,23 +74,23 @@ def output_rank(node: ir.Node, index: int, rank: RankOf, sizes: Sizes) -> int | 
 
 
 def axes_of(node: ir.Node, sizes: Sizes) -> Sequence[int] | None:
-    """The axes of a Squeeze, Unsqueeze or reduction where they are written and known."""
+    """Return the axes of a Squeeze, Unsqueeze or reduction, if written and known."""
     written = node.attributes.get("axes")
     if written is not None:
         return written.as_ints()
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    return None if given is None else sizes.constant(given)
+    operand = node.inputs[1] if len(node.inputs) > 1 else None
+    return None if operand is None else sizes.constant(operand)
 
 
-def surely_fails(node: ir.Node, rank: RankOf, sizes: Sizes) -> bool:
-    """Whether no run of the node can succeed: an operand has a rank that the operator does not take."""
+def is_certain_to_fail(node: ir.Node, rank: RankOf, sizes: Sizes) -> bool:
+    """Return True if every run of the node fails, because of an operand's rank."""
     if facts.refers_to_function_attribute(node):
         return False
     first = rank(node.inputs[0]) if node.inputs else None
     match node.op_type:
         case "LSTM" | "GRU" | "RNN":
-            given = [rank(node.inputs[i]) for i in RECURRENT.values() if i < len(node.inputs)]
-            return any(r not in (None, 3) for r in given)
+            ranks = [rank(node.inputs[i]) for i in RECURRENT.values() if i < len(node.inputs)]
+            return any(r not in (None, 3) for r in ranks)
         case "Conv" | "ConvTranspose":
             weight = rank(node.inputs[1])
             return first is not None and weight is not None and first != weight

@@ -1,4 +1,4 @@
-"""Recurrent operators: operands that say what their absence says."""
+"""Recurrent operators: optional operands that equal their default."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MOVEMENT = frozenset(
         "Flatten",
     }
 )
-"""Operators whose output holds only elements of their first input."""
+"""Operators whose output contains only elements of their first input."""
 
 STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
-"""Operator → inputs that are initial states, zero where absent."""
+"""Inputs that are initial states, by operator; an absent state is 0."""
 
 
-def all_zero(value: ir.Value | None) -> bool:
-    """Whether every element is +0, however the tensor is made."""
+def is_all_zero(value: ir.Value | None) -> bool:
+    """Return True if every element is +0, through fills and data movement."""
     seen = 0
     stack = [value]
     while stack:
@@ -66,12 +66,12 @@ def all_zero(value: ir.Value | None) -> bool:
 
 @rule("eliminate_zero_initial_state", on=("LSTM", "GRU", "RNN"), exactness=EXACT, opset=7)
 def zero_state(s: Site) -> Result:
-    """An initial state of zeros is what a recurrent operator starts from anyway."""
-    zero = [i for i in STATES[s.node.op_type] if s.input(i) is not None and all_zero(s.input(i))]
+    """Remove an initial state of zeros, which is the default."""
+    zero = [i for i in STATES[s.node.op_type] if s.input(i) is not None and is_all_zero(s.input(i))]
     if not zero:
         return None
     if facts.refers_to_function_attribute(s.node):
-        return Refusal("its attributes are the function's")
+        return Refusal("an attribute refers to an attribute of the enclosing function")
     operands = [None if i in zero else v for i, v in enumerate(s.node.inputs)]
     while operands[-1] is None:
         operands.pop()

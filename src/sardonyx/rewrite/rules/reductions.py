@@ -1,29 +1,46 @@
-"""Reductions: over nothing, of each other, and with the axes that a neighbour drops or puts back."""
+"""Reductions: without effect, nested, or with axes that an adjacent operator drops or inserts."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import APPROXIMATES, EXACT, REASSOCIATES, Expr, Patch, Refusal, Result, rule
+from sardonyx.rewrite.language import (
+    APPROXIMATES,
+    EXACT,
+    REASSOCIATES,
+    A,
+    AnyOf,
+    Expr,
+    Match,
+    Patch,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    rule,
+    where,
+)
+from sardonyx.rewrite.notation import CumSum, Squeeze, Unsqueeze
 from sardonyx.rewrite.rules.broadcasting import filled
-from sardonyx.rewrite.rules.reshapes import FAMILY, in_shape_of, same_dims
-from sardonyx.rewrite.rules.signatures import axes, normalized, with_axes
+from sardonyx.rewrite.rules.reshapes import FAMILY, have_same_dims, reshape_like
+from sardonyx.rewrite.rules.signatures import apply_along, axes_of, normalize_axes
 from sardonyx.rewrite.site import Site
 
 NESTING = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
-"""Reductions that give a single element as it is, and may be taken along some axes first and others after."""
+"""Reductions that are the identity on one element and nest along separate axes."""
 
 REDUCTIONS = (*NESTING, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 
 
 def reduced_axes(s: Site, node: ir.Node) -> tuple[int, ...] | None:
-    """The axes that a reduction takes, from the front; None where they are not known."""
-    given, rank = axes(s, node), facts.rank(node.inputs[0])
-    if given is None:
+    """Return the reduced axes counted from the front; None if not known."""
+    written, rank = axes_of(s, node), facts.rank(node.inputs[0])
+    if written is None:
         return None
-    if given:
-        return normalized(given, rank)
+    if written:
+        return normalize_axes(written, rank)
     if s.attr("noop_with_empty_axes", 0, node=node):
         return ()
     return None if rank is None else tuple(range(rank))
@@ -32,72 +49,84 @@ def reduced_axes(s: Site, node: ir.Node) -> tuple[int, ...] | None:
 def _reduce(s: Site, node: ir.Node, along: tuple[int, ...], keepdims: bool) -> Expr:
     x = node.inputs[0]
     assert x is not None
-    return with_axes(s, node.op_type, x, along, keepdims=int(keepdims))
+    return apply_along(s, node.op_type, x, along, keepdims=int(keepdims))
 
 
-@rule("eliminate_nop_reduce", on=NESTING, exactness=REASSOCIATES, opset=5)
-def reduce_of_one(s: Site) -> Result:
-    """Reduction along axes of size 1 is its input, in the result's shape; a sum of −0.0 alone is 0.0."""
-    along = reduced_axes(s, s.node)
-    if along is None or not all(facts.dim_at(s.input(0), axis) == 1 for axis in along):
+@rule("eliminate_nop_reduce", exactness=REASSOCIATES, opset=5)
+def reduce_of_one(x: V) -> Rewrite:
+    """Replace a reduction along axes of size 1 by its input, reshaped; a sum of −0.0 alone is 0.0."""
+
+    def source(m: Match) -> Result:
+        s, along = m.site, reduced_axes(m.site, m.root)
+        if along is None or not all(facts.dim_at(m.x, axis) == 1 for axis in along):
+            return None
+        if along == () and not s.attr("noop_with_empty_axes", 0) and s.rank(0) != 0:
+            return None
+        return m.x if s.attr("keepdims", 1) or not along else reshape_like(s, m.x, s.output)
+
+    return AnyOf(*NESTING)(x, ...) >> source
+
+
+@rule("fuse_consecutive_reduce_unsqueeze", exactness=EXACT)
+def reduce_unsqueeze() -> Rewrite:
+    """Fuse Unsqueeze of the axes dropped by a reduction: the reduction keeps the axes."""
+
+    def keep_axes(m: Match) -> Result:
+        s, node = m.site, m.nodes[1]
+        if s.attr("keepdims", 1, node=node):
+            return None
+        if not facts.used_once(node.outputs[0]):
+            return Refusal("the reduced tensor has other readers")
+        along, inserted = reduced_axes(s, node), normalize_axes(axes_of(s, s.node) or (), facts.rank(s.output))
+        if not along or along != inserted:
+            return Refusal("the Unsqueeze inserts other axes than the reduction drops")
+        return _reduce(s, node, along, keepdims=True)
+
+    return Unsqueeze(AnyOf(*REDUCTIONS)(...), ...) >> keep_axes
+
+
+@rule("fuse_consecutive_reduce_unsqueeze", exactness=EXACT)
+def reduce_squeeze() -> Rewrite:
+    """Fuse Squeeze of the axes kept by a reduction: the reduction drops the axes."""
+
+    def drop_axes(m: Match) -> Result:
+        s, node = m.site, m.nodes[1]
+        if not s.attr("keepdims", 1, node=node):
+            return None
+        if not facts.used_once(node.outputs[0]):
+            return Refusal("the reduced tensor has other readers")
+        along, dropped = reduced_axes(s, node), normalize_axes(axes_of(s, s.node) or (), s.rank(0))
+        if not along or along != dropped:
+            return Refusal("the Squeeze drops other axes than the reduction keeps")
+        return _reduce(s, node, along, keepdims=False)
+
+    return Squeeze(AnyOf(*REDUCTIONS)(...), ...) >> drop_axes
+
+
+@rule("fuse_consecutive_reduce_unsqueeze", exactness=EXACT)
+def reduce_reshape(x: V) -> Rewrite:
+    """Fuse a Reshape that keeps or drops exactly the reduced axes into keepdims."""
+
+    def reduce(m: Match) -> Result:
+        s, node = m.site, m.nodes[1]
+        along, dims, target = reduced_axes(s, node), s.sizes.dims(m.x), s.sizes.dims(s.output)
+        if not facts.used_once(node.outputs[0]) or not along or dims is None or target is None:
+            return None
+        shape_with_axes = tuple(1 if axis in along else size for axis, size in enumerate(dims))
+        shape_without_axes = tuple(size for axis, size in enumerate(dims) if axis not in along)
+        for keepdims, shape in ((True, shape_with_axes), (False, shape_without_axes)):
+            if shape == target and bool(s.attr("keepdims", 1, node=node)) != keepdims:
+                return _reduce(s, node, along, keepdims=keepdims)
         return None
-    if along == () and not s.attr("noop_with_empty_axes", 0) and s.rank(0) != 0:
-        return None
-    if s.attr("keepdims", 1) or not along:
-        return s.input(0)
-    return in_shape_of(s, s.input(0), s.output)
 
-
-@rule("fuse_consecutive_reduce_unsqueeze", on="Unsqueeze", after=REDUCTIONS, exactness=EXACT)
-def reduce_unsqueeze(s: Site) -> Result:
-    """Reduction whose dropped axes an Unsqueeze puts back keeps its axes."""
-    node, between = s.producer(0, *REDUCTIONS), s.input(0)
-    if node is None or between is None or s.attr("keepdims", 1, node=node):
-        return None
-    if not facts.used_once(between):
-        return Refusal("the reduced tensor has other readers")
-    along, back = reduced_axes(s, node), normalized(axes(s, s.node) or (), facts.rank(s.output))
-    if not along or along != back:
-        return Refusal("other axes are put back than are reduced")
-    return _reduce(s, node, along, keepdims=True)
-
-
-@rule("fuse_consecutive_reduce_unsqueeze", on="Squeeze", after=REDUCTIONS, exactness=EXACT)
-def reduce_squeeze(s: Site) -> Result:
-    """Reduction whose kept axes a Squeeze drops does not keep them."""
-    node, between = s.producer(0, *REDUCTIONS), s.input(0)
-    if node is None or between is None or not s.attr("keepdims", 1, node=node):
-        return None
-    if not facts.used_once(between):
-        return Refusal("the reduced tensor has other readers")
-    along, dropped = reduced_axes(s, node), normalized(axes(s, s.node) or (), facts.rank(between))
-    if not along or along != dropped:
-        return Refusal("other axes are dropped than are reduced")
-    return _reduce(s, node, along, keepdims=False)
-
-
-@rule("fuse_consecutive_reduce_unsqueeze", on=FAMILY, after=REDUCTIONS, exactness=EXACT)
-def reduce_reshape(s: Site) -> Result:
-    """Reduction whose result is reshaped to what keeping, or dropping, its axes gives."""
-    node, between = s.producer(0, *REDUCTIONS), s.input(0)
-    if node is None or between is None or not facts.used_once(between):
-        return None
-    along, dims, wanted = reduced_axes(s, node), s.sizes.dims(node.inputs[0]), s.sizes.dims(s.output)
-    if not along or dims is None or wanted is None:
-        return None
-    kept = tuple(1 if axis in along else size for axis, size in enumerate(dims))
-    dropped = tuple(size for axis, size in enumerate(dims) if axis not in along)
-    for keepdims, shape in ((True, kept), (False, dropped)):
-        if shape == wanted and bool(s.attr("keepdims", 1, node=node)) != keepdims:
-            return _reduce(s, node, along, keepdims=keepdims)
-    return None
+    return AnyOf(*FAMILY)(AnyOf(*REDUCTIONS)(x, ...), ...) >> reduce
 
 
 @rule("fuse_consecutive_reduces", on=NESTING, after=NESTING, exactness=REASSOCIATES)
 def reduce_of_reduce(s: Site) -> Result:
-    """A reduction of the same reduction along other axes is one along both.
+    """Fuse two reductions of one type along separate axes.
 
-    ONNX Runtime's ReduceMax and ReduceMin keep or drop a NaN by the place that it stands at, before as after.
+    ONNX Runtime's ReduceMax and ReduceMin propagate NaN or not depending on its position, before as after.
     """
     inner, between = s.producer(0, s.node.op_type), s.input(0)
     if inner is None or between is None:
@@ -105,9 +134,9 @@ def reduce_of_reduce(s: Site) -> Result:
     first, second, rank = reduced_axes(s, inner), reduced_axes(s, s.node), facts.rank(inner.inputs[0])
     keeps = bool(s.attr("keepdims", 1))
     if not first or not second or rank is None or not facts.used_once(between):
-        return Refusal("axes are not known, or the inner result has other readers")
+        return Refusal("the axes are not known, or the inner result has other readers")
     if keeps != bool(s.attr("keepdims", 1, node=inner)):
-        return Refusal("one keeps its axes and the other does not")
+        return Refusal("keepdims of the two reductions differ")
     if not keeps:
         remaining = [axis for axis in range(rank) if axis not in first]
         second = tuple(remaining[axis] for axis in second)
@@ -116,15 +145,15 @@ def reduce_of_reduce(s: Site) -> Result:
     return _reduce(s, inner, tuple(sorted((*first, *second))), keepdims=keeps)
 
 
-@rule("eliminate_nop_variadic", on=("Sum", "Max", "Min", "Mean"), exactness=EXACT)
-def variadic_of_one(s: Site) -> Result:
-    """Sum, Max, Min or Mean of one tensor."""
-    return s.input(0) if len(s.node.inputs) == 1 else None
+@rule("eliminate_nop_variadic", exactness=EXACT)
+def variadic_of_one(x: V) -> Rewrite:
+    """Remove Sum, Max, Min or Mean of one tensor."""
+    return AnyOf("Sum", "Max", "Min", "Mean")(x) >> x
 
 
 @rule("eliminate_nop_softmax", on="Softmax", exactness=APPROXIMATES, opset=9, default=False)
 def softmax_of_one(s: Site) -> Result:
-    """Softmax along an axis of size 1 is 1; only asked for, since it hides NaN and infinities in the input."""
+    """Replace Softmax along an axis of size 1 by ones; optional, since NaN and infinities are lost."""
     axis, shape, kind = s.attr("axis", -1 if s.opset >= 13 else 1), facts.static_shape(s.output), facts.dtype(s.output)
     if shape is None or kind is None or not shape:
         return None
@@ -138,10 +167,14 @@ def softmax_of_one(s: Site) -> Result:
     return Patch({s.output: s.workspace.new_constant(result, s.graph, f"{s.output.name}_ones", nodes)}, nodes=nodes)
 
 
-@rule("eliminate_nop_reduce", on="CumSum", exactness=REASSOCIATES)
-def cumulative_sum_of_one(s: Site) -> Result:
-    """CumSum along an axis of size 1, its own element included, is its input."""
-    axis = facts.scalar(s.input(1))
-    if not isinstance(axis, int) or s.attr("exclusive", 0) or facts.dim_at(s.input(0), axis) != 1:
-        return None
-    return s.input(0) if same_dims(s, s.input(0), s.output) else None
+def _sums_one_element(m: Match) -> bool:
+    axis = facts.scalar(m.axis)
+    if not isinstance(axis, int) or m.exclusive or facts.dim_at(m.x, axis) != 1:
+        return False
+    return have_same_dims(m.site, m.x, m.site.output)
+
+
+@rule("eliminate_nop_reduce", exactness=REASSOCIATES)
+def cumulative_sum_of_one(x: V, axis: V, exclusive: A) -> Rewrite:
+    """Remove an inclusive CumSum along an axis of size 1."""
+    return CumSum(x, axis, exclusive=exclusive) >> x | where(guard(_sums_one_element, ""))

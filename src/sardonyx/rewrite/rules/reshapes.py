@@ -1,4 +1,4 @@
-"""Operators that keep elements in order and change only the shape: merged, moved together, or dropped."""
+"""Operators that only change the shape: merge, move, remove."""
 
 from __future__ import annotations
 
@@ -6,11 +6,26 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr, Refusal, Result, rule
-from sardonyx.rewrite.notation import Reshape
+from sardonyx.rewrite.language import (
+    EXACT,
+    REASSOCIATES,
+    A,
+    AnyOf,
+    Expr,
+    Match,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    rule,
+    unshared,
+    where,
+)
+from sardonyx.rewrite.notation import Flatten, MatMul, Reshape, Transpose
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.shape_arithmetic import constant_target
-from sardonyx.rewrite.rules.signatures import again, checks_sizes, read_only_by
+from sardonyx.rewrite.rules.signatures import is_read_only_by, may_reject_sizes, reapply
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
@@ -21,66 +36,70 @@ UNARY = frozenset(
     | {"IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid"}
     | {"Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu"}
 )
-"""Element-wise operators of one tensor."""
+"""Elementwise operators of one tensor."""
 
 BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Less", "Greater", "And", "Or", "Xor", "Max", "Min"})
-"""Element-wise operators that may have a single number for their second tensor."""
+"""Elementwise operators whose other operand may be a number."""
 
-UNCHECKED = "a Squeeze takes an axis that is not known to be of size 1, and fails where it is not"
+UNCHECKED = "a squeezed axis is not known to be of size 1, and the Squeeze fails if it is not"
 
 LONGEST_CHAIN = 8
-"""Element-wise operators in a row that a shape change is looked for behind."""
+"""Consecutive elementwise operators after which a shape change is searched."""
 
 
-def same_dims(s: Site, a: ir.Value | None, b: ir.Value | None) -> bool:
-    """Whether two tensors surely have the same shape, open sizes included."""
+def have_same_dims(s: Site, a: ir.Value | None, b: ir.Value | None) -> bool:
+    """Return True if two tensors are known to have the same shape, including open sizes."""
     left, right = s.sizes.dims(a), s.sizes.dims(b)
     if left is None or right is None or len(left) != len(right):
         return False
     return all(equal(x, y) is True for x, y in zip(left, right, strict=True))
 
 
-def in_shape_of(s: Site, x: ir.Value | None, like: ir.Value) -> Expr | ir.Value | None:
-    """``x`` with its elements in the shape of ``like``: as it is, or reshaped; None where too many sizes are open."""
-    dims, wanted = s.sizes.dims(x), s.sizes.dims(like)
-    if x is None or dims is None or wanted is None:
+def reshape_like(s: Site, x: ir.Value | None, like: ir.Value) -> Expr | ir.Value | None:
+    """Return ``x`` in the shape of ``like``: unchanged, or reshaped; None if too many sizes are open."""
+    dims, shape = s.sizes.dims(x), s.sizes.dims(like)
+    if x is None or dims is None or shape is None:
         return None
-    if same_dims(s, x, like):
+    if have_same_dims(s, x, like):
         return x
-    target = constant_target(wanted, dims)
+    target = constant_target(shape, dims)
     return None if target is None else Reshape(x, np.array(target, np.int64))
 
 
-@rule("eliminate_nop_flatten", on="Flatten", exactness=EXACT)
-def flatten_of_matrix(s: Site) -> Result:
-    """Flatten of what has two dimensions already."""
-    if s.rank(0) == 2 and s.attr("axis") in (1, -1):
-        return s.input(0)
-    return s.input(0) if same_dims(s, s.input(0), s.output) else None
+def keeps_dims(m: Match) -> bool:
+    """Return True if the root's output is known to have the shape of x."""
+    return have_same_dims(m.site, m.x, m.site.output)
 
 
-@rule("eliminate_nop_reshape", on=("Reshape", "Squeeze"), exactness=EXACT)
-def shape_kept(s: Site) -> Result:
-    """A shape operator whose result has the shape of its input, open sizes included."""
-    return s.input(0) if same_dims(s, s.input(0), s.output) else None
+@rule("eliminate_nop_flatten", exactness=EXACT)
+def flatten_of_matrix(x: V, axis: A) -> Rewrite:
+    """Remove a Flatten of a matrix."""
+    is_matrix = guard(lambda m: (facts.rank(m.x) == 2 and m.axis in (1, -1)) or keeps_dims(m), "")
+    return Flatten(x, axis=axis) >> x | where(is_matrix)
+
+
+@rule("eliminate_nop_reshape", exactness=EXACT)
+def shape_kept(x: V) -> Rewrite:
+    """Remove a shape operator whose result has the shape of its input, including open sizes."""
+    return AnyOf("Reshape", "Squeeze")(x, ...) >> x | where(guard(keeps_dims, ""))
 
 
 @rule("fuse_consecutive_reshapes", on=FAMILY, after=FAMILY, exactness=EXACT, opset=5)
 def reshape_of_reshape(s: Site) -> Result:
-    """Reshape, Flatten, Squeeze or Unsqueeze of another of these is one Reshape."""
+    """Fuse Reshape, Flatten, Squeeze or Unsqueeze of another of these into one Reshape."""
     inner, between = s.producer(0, *FAMILY), s.input(0)
     if inner is None or between is None:
         return None
     if s.node.op_type == inner.op_type and inner.op_type in ("Squeeze", "Unsqueeze"):
         return None
-    if checks_sizes(s, inner, s.node):
+    if may_reject_sizes(s, inner, s.node):
         return Refusal(UNCHECKED)
     source = inner.inputs[0]
-    if source is not None and same_dims(s, source, s.output):
+    if source is not None and have_same_dims(s, source, s.output):
         return source
-    if not read_only_by(between, *FAMILY):
-        return Refusal(f"'{between.name}' is read by other operators too")
-    merged = in_shape_of(s, source, s.output)
+    if not is_read_only_by(between, *FAMILY):
+        return Refusal(f"'{between.name}' has other readers")
+    merged = reshape_like(s, source, s.output)
     if merged is not None:
         return merged
     target = s.sizes.constant(s.input(1)) if s.node.op_type == "Reshape" else None
@@ -89,21 +108,24 @@ def reshape_of_reshape(s: Site) -> Result:
     return Refusal("more than one size of the result is open")
 
 
-@rule("eliminate_consecutive_idempotent_ops", on="Reshape", after="Reshape", exactness=EXACT, opset=5)
-def reshape_twice(s: Site) -> Result:
-    """Reshape of a Reshape to a shape that takes nothing from its input."""
-    inner = s.producer(0, "Reshape")
-    if inner is None or not facts.used_once(inner.outputs[0]):
-        return None
-    target = facts.constant_ints(s.input(1))
-    if target is None or (0 in target and not s.attr("allowzero", 0)):
-        return Refusal("the shape is not constant, or takes a size from the input")
-    return Reshape(inner.inputs[0], s.input(1), allowzero=s.attr("allowzero", 0) or None)
+def copies_no_size(m: Match) -> Refusal | None:
+    """Guard: the shape is constant, and no entry of it means a size of the input."""
+    target = facts.constant_ints(m.shape)
+    if target is None or (0 in target and not m.allowzero):
+        return Refusal("the shape is not constant, or copies a size of the input")
+    return None
+
+
+@rule("eliminate_consecutive_idempotent_ops", exactness=EXACT, opset=5)
+def reshape_twice(x: V, shape: V, allowzero: A) -> Rewrite:
+    """Remove the first of two Reshapes if the second copies no size."""
+    once = Reshape(x, shape, allowzero=lambda m: m.allowzero or None)
+    return Reshape(Reshape(x, ...), shape, allowzero=allowzero) >> once | where(unshared, copies_no_size)
 
 
 @rule("eliminate_reshape_around_elementwise", on=FAMILY, exactness=EXACT, opset=5)
 def reshape_around_elementwise(s: Site) -> Result:
-    """A change of shape before an element-wise operator moves behind it, where another stands and takes it in."""
+    """Move a shape change from before elementwise operators to after them, next to another shape change."""
     chain: list[tuple[ir.Node, int]] = []
     value = s.input(0)
     while value is not None and len(chain) <= LONGEST_CHAIN:
@@ -119,92 +141,99 @@ def reshape_around_elementwise(s: Site) -> Result:
         value = node.inputs[position]
     if not chain or value is None or (shaper := value.producer()) is None or shaper.op_type not in FAMILY:
         return None
-    if checks_sizes(s, shaper, s.node):
+    if may_reject_sizes(s, shaper, s.node):
         return Refusal(UNCHECKED)
     source = shaper.inputs[0]
-    if not facts.used_once(value) and not same_dims(s, source, s.output):
+    if not facts.used_once(value) and not have_same_dims(s, source, s.output):
         return None
-    moved = in_shape_of(s, source, s.output)
+    moved = reshape_like(s, source, s.output)
     if moved is None:
         return Refusal("more than one size of the result is open")
     for node, position in reversed(chain):
         others = [v for i, v in enumerate(node.inputs) if i != position]
         if node.op_type in BINARY and not keeps_shape(s, s.output, others):
-            return Refusal("the number has more dimensions than the result")
+            return Refusal("the other operand has a higher rank than the result")
         inputs: list[Expr | ir.Value | None] = list(node.inputs)
         inputs[position] = moved
-        moved = again(node, *inputs)
+        moved = reapply(node, *inputs)
     return moved
 
 
-@rule("eliminate_reshape_around_elementwise", on=tuple(sorted(BINARY)), after=FAMILY, exactness=EXACT, opset=7)
-def both_operands_reshaped(s: Site) -> Result:
-    """An element-wise operator of two tensors of one shape, each put into another shape, comes before that change."""
-    if len(s.node.inputs) != 2 or s.input(0) is s.input(1):
-        return None
-    left, right = s.producer(0, *FAMILY), s.producer(1, *FAMILY)
-    if left is None or right is None:
-        return None
-    if not same_dims(s, left.inputs[0], right.inputs[0]) or not same_dims(s, s.input(0), s.input(1)):
-        return None
-    if not facts.used_once(left.outputs[0]) or not facts.used_once(right.outputs[0]):
-        return Refusal("one of the shapes has other readers")
-    if checks_sizes(s, right):
-        return Refusal(UNCHECKED)
-    return again(left, again(s.node, left.inputs[0], right.inputs[0]), *left.inputs[1:])
+@rule("eliminate_reshape_around_elementwise", exactness=EXACT, opset=7)
+def both_operands_reshaped(x: V, y: V) -> Rewrite:
+    """Move equal shape changes of both operands of an elementwise operator to its result."""
+
+    def move(m: Match) -> Result:
+        s, (operator, left, right) = m.site, m.nodes
+        if left is right or not have_same_dims(s, m.x, m.y):
+            return None
+        if not have_same_dims(s, left.outputs[0], right.outputs[0]):
+            return None
+        if not facts.used_once(left.outputs[0]) or not facts.used_once(right.outputs[0]):
+            return Refusal("a reshaped operand has other readers")
+        if may_reject_sizes(s, right):
+            return Refusal(UNCHECKED)
+        inputs = [m.x, m.y] if operator.inputs[0] is left.outputs[0] else [m.y, m.x]
+        return reapply(left, reapply(operator, *inputs), *left.inputs[1:])
+
+    return AnyOf(*sorted(BINARY))(AnyOf(*FAMILY)(x, ...), AnyOf(*FAMILY)(y, ...)) >> move
 
 
-@rule("fuse_reshapes_around_matmul", on=FAMILY, after="MatMul", exactness=REASSOCIATES, opset=5)
-def rows_made_for_product(s: Site) -> Result:
-    """Axes joined to the rows of a matrix before its product with another, and parted after it, stay apart."""
-    product = s.producer(0, "MatMul")
-    if product is None or facts.rank(product.inputs[1]) != 2:
-        return None
-    rows = None if product.inputs[0] is None else product.inputs[0].producer()
-    if rows is None or rows.graph is not s.graph or not facts.is_op(rows, *FAMILY):
-        return None
-    before, joined, after = (s.sizes.dims(v) for v in (rows.inputs[0], product.inputs[0], s.output))
-    if before is None or joined is None or after is None or len(before) < 2 or len(before) != len(after):
-        return None
-    kept = all(equal(a, b) is True for a, b in zip(before[:-1], after[:-1], strict=True))
-    if not kept or equal(before[-1], joined[-1]) is not True:
-        return Refusal("the axes parted after the product are not those joined before it")
-    if not facts.used_once(product.outputs[0]):
-        return Refusal("the product has other readers")
-    if checks_sizes(s, rows, s.node):
-        return Refusal(UNCHECKED)
-    return again(product, rows.inputs[0], product.inputs[1])
+@rule("fuse_reshapes_around_matmul", exactness=REASSOCIATES, opset=5)
+def rows_made_for_product(x: V, w: V) -> Rewrite:
+    """Remove the Reshapes around a product with a matrix that merge and split the axes of its rows."""
+
+    def multiply(m: Match) -> Result:
+        s, (_, product, rows) = m.site, m.nodes
+        if facts.rank(m.w) != 2:
+            return None
+        before, joined, after = (s.sizes.dims(v) for v in (m.x, rows.outputs[0], s.output))
+        if before is None or joined is None or after is None or len(before) < 2 or len(before) != len(after):
+            return None
+        has_same_lead = all(equal(a, b) is True for a, b in zip(before[:-1], after[:-1], strict=True))
+        if not has_same_lead or equal(before[-1], joined[-1]) is not True:
+            return Refusal("the axes split after the product are not the axes merged before")
+        if not facts.used_once(product.outputs[0]):
+            return Refusal("the product has other readers")
+        if may_reject_sizes(s, rows, s.node):
+            return Refusal(UNCHECKED)
+        return MatMul(m.x, m.w)
+
+    return AnyOf(*FAMILY)(MatMul(AnyOf(*FAMILY)(x, ...), w), ...) >> multiply
 
 
 def _tensor_operand(node: ir.Node) -> int | None:
-    """The operand that alone decides the shape: of a unary operator, or of a binary one with a number."""
+    """Return the index of the operand that alone decides the shape, or None."""
     if node.op_type in UNARY:
         return 0
     if node.op_type not in BINARY:
         return None
     for number, tensor in ((1, 0), (0, 1)):
-        found = facts.constant_tensor(node.inputs[number])
+        constant = facts.constant_tensor(node.inputs[number])
         if (
-            found is not None
-            and found.size == 1
-            and len(found.shape) <= 1
+            constant is not None
+            and constant.size == 1
+            and len(constant.shape) <= 1
             and not facts.is_constant(node.inputs[tensor])
         ):
             return tensor
     return None
 
 
-@rule("rewrite_transpose_to_reshape", on="Transpose", exactness=EXACT, opset=5)
-def transpose_that_moves_nothing(s: Site) -> Result:
-    """Transpose that only moves axes of size 1 is a Reshape, where another shape operator stands next to it."""
-    dims, perm = s.sizes.dims(s.input(0)), s.attr("perm")
-    if dims is None:
-        return None
-    order = [axis for axis in (perm or reversed(range(len(dims)))) if dims[axis] != 1]
-    if order != sorted(order):
-        return None
-    before = s.producer(0, *FAMILY)
-    after = [use.node.op_type in FAMILY and use.idx == 0 for use in s.output.uses()]
-    if before is None and not any(after):
-        return None
-    return in_shape_of(s, s.input(0), s.output)
+@rule("rewrite_transpose_to_reshape", exactness=EXACT, opset=5)
+def transpose_that_moves_nothing(x: V, perm: A) -> Rewrite:
+    """Replace a Transpose that only moves axes of size 1 by Reshape, next to another shape operator."""
+
+    def reshape(m: Match) -> Result:
+        s, dims = m.site, m.site.sizes.dims(m.x)
+        if dims is None:
+            return None
+        order = [axis for axis in (m.perm or reversed(range(len(dims)))) if dims[axis] != 1]
+        if order != sorted(order):
+            return None
+        is_before_shape = any(use.node.op_type in FAMILY and use.idx == 0 for use in s.output.uses())
+        if s.producer(0, *FAMILY) is None and not is_before_shape:
+            return None
+        return reshape_like(s, m.x, s.output)
+
+    return Transpose(x, perm=perm) >> reshape

@@ -1,26 +1,26 @@
-"""Scatters that write a box: an assignment to a slice, which exporters spell with index grids."""
+"""Scatters that write a box: assignments to a slice, which exporters write with index grids."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, Expr, Refusal, Result, rule
-from sardonyx.rewrite.notation import Concat, Reshape, Slice
+from sardonyx.rewrite.language import EXACT, A, Expr, Match, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.notation import Concat, Reshape, ScatterND, Slice
 from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.rules.fold import evaluate_constants
-from sardonyx.rewrite.site import Site
 
 PEEKED_ELEMENTS = 1 << 23
-"""Indices looked at, at most, to see what they address."""
+"""Largest number of indices that are evaluated to find the addressed elements."""
 
 
 def peek(workspace: Workspace, value: ir.Value | None) -> np.ndarray | None:
-    """A constant subgraph's value, without making it a weight; None if it is not constant or too large."""
+    """Return the value of a constant subgraph, which stays as it is; None if not constant or too large."""
     shape = facts.static_shape(value)
     if value is None or shape is None or int(np.prod(shape, dtype=object)) > PEEKED_ELEMENTS:
         return None
@@ -38,7 +38,7 @@ def peek(workspace: Workspace, value: ir.Value | None) -> np.ndarray | None:
 
 
 def _constant_subgraph(value: ir.Value) -> list[ir.Node] | None:
-    """The nodes that compute ``value`` from constants alone, in order; None if something else takes part."""
+    """Return the nodes that compute ``value`` from constants alone, in order, or None."""
     order: dict[ir.Node, None] = {}
     stack: list[tuple[ir.Node | None, bool]] = [(value.producer(), False)]
     while stack:
@@ -64,11 +64,11 @@ def _constant_subgraph(value: ir.Value) -> list[ir.Node] | None:
 
 
 def addressed_box(indices: np.ndarray) -> tuple[tuple[int, int], ...] | None:
-    """The box ``((low, high), …)`` that ScatterND indices walk through in row-major order, else None."""
+    """Return the box ``((low, high), …)`` that ScatterND indices enumerate in row-major order, or None."""
     if indices.size == 0:
         return None
     rows = indices.reshape(-1, indices.shape[-1])
-    # In order, the first row is the lowest corner and the last one the highest.
+    # In row-major order, the first row is the lowest corner and the last row the highest.
     low, high = rows[0].tolist(), rows[-1].tolist()
     sizes = [b - a + 1 for a, b in zip(low, high, strict=True)]
     if min(low) < 0 or min(sizes) < 1 or math.prod(sizes) != len(rows):
@@ -81,26 +81,34 @@ def addressed_box(indices: np.ndarray) -> tuple[tuple[int, int], ...] | None:
     return tuple((a, b + 1) for a, b in zip(low, high, strict=True))
 
 
-@rule("eliminate_scatter_of_slice", on="ScatterND", exactness=EXACT, opset=11)
-def assigned_slice(s: Site) -> Result:
-    """ScatterND that assigns to a slice of one axis is a Concat of what stays and what is assigned."""
-    if s.attr("reduction", "none") not in ("none", b"none"):
-        return None
-    data, indices, updates = s.node.inputs
-    shape, index_shape = facts.static_shape(data), facts.static_shape(indices)
-    if data is None or updates is None or shape is None or index_shape is None or not index_shape:
-        return None
-    found = peek(s.workspace, indices)
-    if found is None:
-        return Refusal("its indices are not constant")
-    box = addressed_box(found)
-    if box is None:
-        return Refusal("its indices are no box in order")
-    if any(high > size for (_, high), size in zip(box, shape, strict=False)):
-        return Refusal("its indices leave the tensor")
-    partial = [axis for axis, (low, high) in enumerate(box) if (low, high) != (0, shape[axis])]
-    if len(partial) > 1:
-        return Refusal("it assigns to a part of more than one axis")
+@rule("eliminate_scatter_of_slice", exactness=EXACT, opset=11)
+def assigned_slice(data: V, indices: V, updates: V, reduction: A) -> Rewrite:
+    """Replace a ScatterND that assigns to a slice of one axis by a Concat."""
+
+    def concat(m: Match) -> Result:
+        shape, index_shape = facts.static_shape(m.data), facts.static_shape(m.indices)
+        if m.reduction not in (None, "none", b"none") or shape is None or not index_shape:
+            return None
+        rows = peek(m.site.workspace, m.indices)
+        if rows is None:
+            return Refusal("the indices are not constant")
+        box = addressed_box(rows)
+        if box is None:
+            return Refusal("the indices do not enumerate a box in row-major order")
+        if any(high > size for (_, high), size in zip(box, shape, strict=False)):
+            return Refusal("an index is out of bounds")
+        partial = [axis for axis, (low, high) in enumerate(box) if (low, high) != (0, shape[axis])]
+        if len(partial) > 1:
+            return Refusal("the indices select a part of more than one axis")
+        return _assign(m.data, m.updates, shape, box, partial)
+
+    return ScatterND(data, indices, updates, reduction=reduction) >> concat
+
+
+def _assign(
+    data: ir.Value, updates: ir.Value, shape: tuple[int, ...], box: Sequence[tuple[int, int]], partial: Sequence[int]
+) -> Expr | ir.Value:
+    """Return ``data`` with ``updates`` in the box, which is a part of at most one axis."""
     box_shape = tuple(high - low for low, high in box) + shape[len(box) :]
     part: Expr | ir.Value = updates
     if facts.static_shape(updates) != box_shape:
@@ -109,13 +117,9 @@ def assigned_slice(s: Site) -> Result:
         return part
     axis = partial[0]
     low, high = box[axis]
-    pieces: list[Expr | ir.Value] = []
-    if low > 0:
-        pieces.append(_piece(data, axis, 0, low))
-    pieces.append(part)
-    if high < shape[axis]:
-        pieces.append(_piece(data, axis, high, shape[axis]))
-    return Concat(*pieces, axis=axis)
+    before = [_piece(data, axis, 0, low)] if low > 0 else []
+    after = [_piece(data, axis, high, shape[axis])] if high < shape[axis] else []
+    return Concat(*before, part, *after, axis=axis)
 
 
 def _piece(data: ir.Value, axis: int, start: int, end: int) -> Expr:

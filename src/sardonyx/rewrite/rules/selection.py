@@ -1,61 +1,63 @@
-"""Where: with a known condition, equal branches, or branches that are true and false."""
+"""Selections (Where) with a constant condition, equal branches, or constant boolean branches."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.language import EXACT, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule, where
 from sardonyx.rewrite.notation import And, Not, Or, Where
-from sardonyx.rewrite.rules.broadcasting import keeps_shape, repeated
-from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.rules.broadcasting import broadcasts_into, keeps_shape, repeated
 
 
-@rule("eliminate_where", on="Where", exactness=REASSOCIATES)
-def known_condition(s: Site) -> Result:
-    """Where with a condition that is true, or false, everywhere: one branch; zeros keep their sign."""
-    condition = repeated(s, s.input(0))
-    if condition is None:
-        return None
-    chosen, other = (s.input(1), s.input(2)) if condition else (s.input(2), s.input(1))
-    if not keeps_shape(s, chosen, [other, s.input(0)]):
-        return Refusal("the other branch, or the condition, may broadcast the one chosen to another shape")
-    return chosen
+@rule("eliminate_where", exactness=REASSOCIATES)
+def known_condition(condition: V, yes: V, no: V) -> Rewrite:
+    """Replace Where with a constant condition by the selected branch; zeros keep their sign."""
+
+    def select(m: Match) -> Result:
+        truth = repeated(m.site, m.condition)
+        if truth is None:
+            return None
+        branches: tuple[ir.Value, ir.Value] = (m.yes, m.no) if truth else (m.no, m.yes)
+        if not keeps_shape(m.site, branches[0], [branches[1], m.condition]):
+            return Refusal("the other branch or the condition may broadcast the selected branch")
+        return branches[0]
+
+    return Where(condition, yes, no) >> select
 
 
-@rule("eliminate_where", on="Where", exactness=REASSOCIATES)
-def equal_branches(s: Site) -> Result:
-    """Where of a value and the same value; zeros keep their sign."""
-    if s.input(1) is not s.input(2):
-        return None
-    if not keeps_shape(s, s.input(1), [s.input(0)]):
-        return Refusal("the condition may broadcast the branches to another shape")
-    return s.input(1)
+@rule("eliminate_where", exactness=REASSOCIATES)
+def equal_branches(condition: V, x: V) -> Rewrite:
+    """Replace Where of two equal branches by the branch; zeros keep their sign."""
+    return Where(condition, x, x) >> x | where(broadcasts_into(x, condition))
 
 
 @rule("rewrite_where", exactness=REASSOCIATES)
 def negated_condition(condition: V, yes: V, no: V) -> Rewrite:
-    """Where of Not has its branches changed over; ONNX Runtime may give a zero the other sign."""
+    """Swap the branches of Where(Not(condition)); ONNX Runtime may change the sign of a zero."""
     return Where(Not(condition), yes, no) >> Where(condition, no, yes)
 
 
-@rule("rewrite_bool_where", on="Where", exactness=EXACT, opset=9)
-def boolean_where(s: Site) -> Result:
-    """Where with true or false for a branch is the condition, Not, And, or Or."""
-    condition = s.input(0)
-    if condition is None or facts.dtype(s.output) != ir.DataType.BOOL:
-        return None
-    yes, no = repeated(s, s.input(1)), repeated(s, s.input(2))
-    if yes is None and no is None:
-        return None
-    if yes is not None and no is not None:
-        if yes == no or not keeps_shape(s, condition, [s.input(1), s.input(2)]):
+@rule("rewrite_bool_where", exactness=EXACT, opset=9)
+def boolean_where(condition: V, yes: V, no: V) -> Rewrite:
+    """Replace Where with a constant boolean branch by the condition, Not, And, or Or."""
+
+    def logical(m: Match) -> Result:
+        s, condition = m.site, m.condition
+        if facts.dtype(s.output) != ir.DataType.BOOL:
             return None
-        return condition if yes else Not(condition)
-    other = s.input(2) if no is None else s.input(1)
-    number = s.input(1) if no is None else s.input(2)
-    if other is None or not (keeps_shape(s, condition, [number]) or keeps_shape(s, other, [number])):
-        return Refusal("the constant branch decides the shape of the result")
-    if yes:
-        return Or(condition, other)
-    return And(condition, other) if no is not None and not no else None
+        yes, no = repeated(s, m.yes), repeated(s, m.no)
+        if yes is None and no is None:
+            return None
+        if yes is not None and no is not None:
+            if yes == no or not keeps_shape(s, condition, [m.yes, m.no]):
+                return None
+            return condition if yes else Not(condition)
+        other, number = (m.no, m.yes) if no is None else (m.yes, m.no)
+        if not (keeps_shape(s, condition, [number]) or keeps_shape(s, other, [number])):
+            return Refusal("the constant branch may broadcast the result")
+        if yes:
+            return Or(condition, other)
+        return And(condition, other) if no is not None and not no else None
+
+    return Where(condition, yes, no) >> logical

@@ -1,4 +1,4 @@
-"""Shape arithmetic: what the known sizes decide becomes constant, and what stays open is computed once."""
+"""Shape arithmetic: fold known sizes to constants, compute each open size once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
-from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
-from sardonyx.rewrite.notation import Reshape, Shape
+from sardonyx.rewrite.language import EXACT, Match, Patch, Refusal, Result, Rewrite, V, guard, rule, where
+from sardonyx.rewrite.notation import Expand, Reshape, Shape
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import INTEGRAL, RULES, Elements, Sizes, at_least, equal
 from sardonyx.rewrite.sweep import sweep
@@ -21,18 +21,18 @@ from sardonyx.rewrite.sweep import sweep
 FOLLOWED = frozenset(RULES) - {"Constant", "Identity"}
 
 
-def _as_constant(s: Site) -> Result:
-    """The node's value as a constant, when its inputs' sizes decide it."""
+def _fold_sizes(s: Site) -> Result:
+    """Replace the node by a constant, if the sizes of its inputs decide the value."""
     output = s.node.outputs[0]
     kind = facts.dtype(output)
     if kind not in INTEGRAL:
         return None
     if len(output.shape or ()) > 1 or len(s.node.outputs) > 1 or facts.unused(output):
         return None
-    found = s.sizes.elements(output)
-    if found is None:
+    value = s.sizes.elements(output)
+    if value is None:
         return None
-    rank, elements = found
+    rank, elements = value
     if not all(isinstance(e, int) for e in elements):
         return None
     array = np.array(elements, np.int64).astype(kind.numpy())
@@ -43,52 +43,56 @@ def _as_constant(s: Site) -> Result:
 
 @rule("eliminate_shape_op", on=("Shape", "Size"), exactness=EXACT)
 def shape_of_static(s: Site) -> Result:
-    """Shape or Size of a tensor whose size is known is a constant."""
-    return _as_constant(s)
+    """Replace Shape or Size of a tensor of known size by a constant."""
+    return _fold_sizes(s)
 
 
 @rule("eliminate_shape_gather", on="Gather", exactness=EXACT)
 def gather_of_shape(s: Site) -> Result:
-    """Gather of a known size out of a shape is a constant."""
-    return _as_constant(s)
+    """Replace a Gather of a known size from a shape by a constant."""
+    return _fold_sizes(s)
 
 
 @rule("eliminate_slice_after_shape", on="Slice", exactness=EXACT)
 def slice_of_shape(s: Site) -> Result:
-    """Slice of known sizes out of a shape is a constant."""
-    return _as_constant(s)
+    """Replace a Slice of known sizes from a shape by a constant."""
+    return _fold_sizes(s)
 
 
 @rule("fold_shape_arithmetic", on=FOLLOWED - {"Shape", "Size", "Gather", "Slice"}, exactness=EXACT)
 def known_sizes(s: Site) -> Result:
-    """Arithmetic on sizes that are known, or cancel, is a constant."""
-    return _as_constant(s)
+    """Replace arithmetic on sizes that are known, or cancel, by a constant."""
+    return _fold_sizes(s)
 
 
-@rule("fuse_concat_into_reshape", on="Reshape", exactness=EXACT, opset=5)
-def reshape_target(s: Site) -> Result:
-    """A computed Reshape target becomes a constant with at most one −1, and 0 for what is copied."""
-    target = s.input(1)
-    if target is None or facts.is_constant(target):
-        return None
-    found, dims = s.sizes.elements(target), s.sizes.dims(s.input(0))
-    if found is None or dims is None:
-        return None
-    copies = not facts.attribute(s.node, "allowzero", s.opset, 0)
-    wanted = [dims[i] if copies and e == 0 and i < len(dims) else e for i, e in enumerate(found[1])]
-    constant = constant_target(wanted, dims)
-    if constant is None:
-        return Refusal("more than one size of the target is open")
-    return Reshape(s.input(0), np.array(constant, np.int64))
+@rule("fuse_concat_into_reshape", exactness=EXACT, opset=5)
+def reshape_target(x: V, shape: V) -> Rewrite:
+    """Replace a computed Reshape target by a constant with at most one −1, and 0 for copied sizes."""
+
+    def reshape(m: Match) -> Result:
+        s = m.site
+        if facts.is_constant(m.shape):
+            return None
+        entries, dims = s.sizes.elements(m.shape), s.sizes.dims(m.x)
+        if entries is None or dims is None:
+            return None
+        copies = not s.attr("allowzero", 0)
+        sizes = [dims[i] if copies and e == 0 and i < len(dims) else e for i, e in enumerate(entries[1])]
+        constant = constant_target(sizes, dims)
+        if constant is None:
+            return Refusal("more than one size of the target is open")
+        return Reshape(m.x, np.array(constant, np.int64))
+
+    return Reshape(x, shape) >> reshape
 
 
 def constant_target(target: Sequence[Size], dims: Sequence[Size]) -> list[int] | None:
-    """A Reshape target of numbers that gives ``target`` for input shape ``dims``, or None."""
+    """Return a constant Reshape target that gives ``target`` for input shape ``dims``, or None."""
     out: list[int] = []
     open_at: list[int] = []
     for axis, size in enumerate(target):
         if isinstance(size, int):
-            # Zero means "copy" there; where a zero is meant, only a copied one says it.
+            # In a target, 0 means "copy": a size of 0 can only be copied.
             if size == 0 and (axis >= len(dims) or equal(dims[axis], 0) is not True):
                 return None
             out.append(size)
@@ -108,26 +112,28 @@ def constant_target(target: Sequence[Size], dims: Sequence[Size]) -> list[int] |
     return out
 
 
-@rule("eliminate_nop_reshape", on="Reshape", exactness=EXACT, opset=5)
-def reshape_to_same(s: Site) -> Result:
-    """Reshape to the shape that the tensor has, open sizes included."""
-    dims = s.sizes.dims(s.input(0))
-    if dims is None:
-        return None
-    target = _reshaped(s, dims)
-    if target is None or len(target) != len(dims):
-        return None
-    return s.input(0) if all(equal(a, b) is True for a, b in zip(target, dims, strict=True)) else None
+def _is_own_shape(m: Match) -> bool:
+    dims = m.site.sizes.dims(m.x)
+    target = None if dims is None else _resolve_target(m.site, dims)
+    if dims is None or target is None or len(target) != len(dims):
+        return False
+    return all(equal(a, b) is True for a, b in zip(target, dims, strict=True))
 
 
-def _reshaped(s: Site, dims: Sequence[Size]) -> list[Size] | None:
-    """The output shape that the target says, with −1 and 0 resolved."""
-    found = s.sizes.elements(s.input(1))
-    if found is None:
+@rule("eliminate_nop_reshape", exactness=EXACT, opset=5)
+def reshape_to_same(x: V, shape: V) -> Rewrite:
+    """Remove a Reshape to the shape of the tensor, including open sizes."""
+    return Reshape(x, shape) >> x | where(guard(_is_own_shape, ""))
+
+
+def _resolve_target(s: Site, dims: Sequence[Size]) -> list[Size] | None:
+    """Return the output shape of a Reshape, with −1 and 0 resolved."""
+    entries = s.sizes.elements(s.input(1))
+    if entries is None:
         return None
     copies = not facts.attribute(s.node, "allowzero", s.opset, 0)
     target: list[Size] = []
-    for axis, size in enumerate(found[1]):
+    for axis, size in enumerate(entries[1]):
         if size == 0 and copies:
             if axis >= len(dims):
                 return None
@@ -135,7 +141,7 @@ def _reshaped(s: Site, dims: Sequence[Size]) -> list[Size] | None:
         target.append(size)
     open_at = [i for i, size in enumerate(target) if size == -1]
     if len(open_at) == 1 and len(target) == len(dims):
-        # With one size left open and all the others equal, the open one is what is left.
+        # If all other sizes are equal, the open size equals the remaining one.
         others = [i for i in range(len(dims)) if i != open_at[0]]
         if all(equal(target[i], dims[i]) is True and at_least(dims[i], 1) is True for i in others):
             target[open_at[0]] = dims[open_at[0]]
@@ -144,25 +150,27 @@ def _reshaped(s: Site, dims: Sequence[Size]) -> list[Size] | None:
     return target
 
 
-@rule("eliminate_nop_expand", on="Expand", exactness=EXACT)
-def expand_to_same(s: Site) -> Result:
-    """Expand to a shape that broadcasting the tensor does not change, open sizes included."""
-    found, dims = s.sizes.elements(s.input(1)), s.sizes.dims(s.input(0))
-    if found is None or dims is None or len(found[1]) > len(dims):
-        return None
-    tail = dims[len(dims) - len(found[1]) :]
-    if all(want == 1 or equal(want, have) is True for want, have in zip(found[1], tail, strict=True)):
-        return s.input(0)
-    return None
+def _broadcasts_nothing(m: Match) -> bool:
+    entries, dims = m.site.sizes.elements(m.shape), m.site.sizes.dims(m.x)
+    if entries is None or dims is None or len(entries[1]) > len(dims):
+        return False
+    tail = dims[len(dims) - len(entries[1]) :]
+    return all(size == 1 or equal(size, old) is True for size, old in zip(entries[1], tail, strict=True))
+
+
+@rule("eliminate_nop_expand", exactness=EXACT)
+def expand_to_same(x: V, shape: V) -> Rewrite:
+    """Remove an Expand to a shape that does not change the tensor, including open sizes."""
+    return Expand(x, shape) >> x | where(guard(_broadcasts_nothing, ""))
 
 
 @sweep("share_equal_sizes", exactness=EXACT)
 def equal_sizes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Sizes computed twice, whatever way, are computed once; a whole shape is read off the tensor that has it."""
-    yield from _shared(engine, graph, {})
+    """Compute equal sizes once, and read a whole shape from the tensor with this shape."""
+    yield from _share_sizes(engine, graph, {})
 
 
-def _shared(
+def _share_sizes(
     engine: Engine, graph: ir.Graph, outer: MutableMapping[Hashable, ir.Value]
 ) -> Iterator[tuple[ir.Node, Result]]:
     seen: MutableMapping[Hashable, ir.Value] = ChainMap({}, outer)
@@ -170,52 +178,52 @@ def _shared(
     for node in graph:
         if not engine.flat:
             for body in facts.bodies(node):
-                yield from _shared(engine, body, seen)
+                yield from _share_sizes(engine, body, seen)
         if node.op_type not in RULES or node.domain not in STANDARD or len(node.outputs) != 1:
             continue
         value = node.outputs[0]
         if facts.dtype(value) != ir.DataType.INT64:
             continue
-        found = sizes.elements(value)
-        if found is None or all(isinstance(e, int) for e in found[1]) or facts.unused(value):
+        entries = sizes.elements(value)
+        if entries is None or all(isinstance(e, int) for e in entries[1]) or facts.unused(value):
             continue
-        first = seen.get(found)
-        if first is None or not _alive(engine, first):
-            # What was seen may be gone by now, with the last of its readers.
-            seen[found] = value
-            result = _read_off(sizes, node, found)
+        first = seen.get(entries)
+        if first is None or not _is_alive(engine, first):
+            # The value seen first may have been removed with its last reader.
+            seen[entries] = value
+            result = _read_from_shape(sizes, node, entries)
             if result is not None:
-                del seen[found]
+                del seen[entries]
                 yield node, result
         elif not value.is_graph_output():
             yield node, Patch({value: first})
 
 
-def _alive(engine: Engine, value: ir.Value) -> bool:
+def _is_alive(engine: Engine, value: ir.Value) -> bool:
     producer = value.producer()
     return producer is not None and engine.alive(producer)
 
 
-def _read_off(sizes: Sizes, node: ir.Node, found: Elements) -> Result:
-    """A shape put together of its parts, when a single tensor behind them has just these sizes in a row."""
-    if node.op_type != "Concat" or len(found[1]) < 2:
+def _read_from_shape(sizes: Sizes, node: ir.Node, entries: Elements) -> Result:
+    """Replace a Concat of sizes by the Shape of a tensor that has these sizes in a row."""
+    if node.op_type != "Concat" or len(entries[1]) < 2:
         return None
-    for tensor in _measured(node):
+    for tensor in _shape_sources(node):
         dims = sizes.dims(tensor)
-        if dims is None or len(dims) < len(found[1]):
+        if dims is None or len(dims) < len(entries[1]):
             continue
-        for start in range(len(dims) - len(found[1]) + 1):
-            if all(equal(a, b) is True for a, b in zip(dims[start:], found[1], strict=False)):
-                whole = len(dims) == len(found[1])
-                if whole:
+        for start in range(len(dims) - len(entries[1]) + 1):
+            if all(equal(a, b) is True for a, b in zip(dims[start:], entries[1], strict=False)):
+                is_whole_shape = len(dims) == len(entries[1])
+                if is_whole_shape:
                     return Shape(tensor)
                 if sizes.opset >= 15:
-                    return Shape(tensor, start=start or None, end=start + len(found[1]))
+                    return Shape(tensor, start=start or None, end=start + len(entries[1]))
     return None
 
 
-def _measured(node: ir.Node) -> list[ir.Value]:
-    """The tensors whose shapes a piece of shape arithmetic reads."""
+def _shape_sources(node: ir.Node) -> list[ir.Value]:
+    """Return the tensors whose shapes the node's shape arithmetic reads."""
     tensors: dict[ir.Value, None] = {}
     stack, seen = [node], {node}
     while stack and len(seen) < 64:

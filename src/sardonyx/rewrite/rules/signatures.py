@@ -1,6 +1,6 @@
-"""Parameters that operator sets moved from attributes to inputs, read and written alike at every version.
+"""Parameters that are attributes in some operator sets and inputs in others.
 
-No rule stands here: the families of rules that look at axes, slices and splits share these readings.
+This module has no rule; the rules on axes, slices and splits share these functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sardonyx.rewrite.language import Expr, Op
 from sardonyx.rewrite.site import Site
 
 END = np.iinfo(np.int64).max
-"""What exporters write for "to the end" of a Slice."""
+"""End of a Slice that exporters write for "to the end"."""
 
 Range = tuple[int, int, int]
 """Start, end and step of a Slice along one axis, as written."""
@@ -24,46 +24,46 @@ Range = tuple[int, int, int]
 _AXES_AS_INPUT = {"Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13}
 
 
-def axes(s: Site, node: ir.Node) -> tuple[int, ...] | None:
-    """The axes of a Squeeze, Unsqueeze or Reduce as written; empty where left out, None where not known."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is not None:
-        return facts.constant_ints(given)
+def axes_of(s: Site, node: ir.Node) -> tuple[int, ...] | None:
+    """Return the axes of a Squeeze, Unsqueeze or Reduce as written; empty if absent, None if not known."""
+    operand = node.inputs[1] if len(node.inputs) > 1 else None
+    if operand is not None:
+        return facts.constant_ints(operand)
     if "axes" in node.attributes and node.attributes["axes"].is_ref():
         return None
-    found = s.attr("axes", node=node)
-    return () if found is None else tuple(int(axis) for axis in found)
+    written = s.attr("axes", node=node)
+    return () if written is None else tuple(int(axis) for axis in written)
 
 
-def normalized(given: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
-    """The axes counted from the front, sorted; None where that needs a rank that is not known, or one is no axis."""
+def normalize_axes(written: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
+    """Return the axes counted from the front, sorted; None if the rank is not known or an axis is invalid."""
     if rank is None:
-        return tuple(sorted(given)) if all(axis >= 0 for axis in given) else None
-    if not all(-rank <= axis < rank for axis in given):
+        return tuple(sorted(written)) if all(axis >= 0 for axis in written) else None
+    if not all(-rank <= axis < rank for axis in written):
         return None
-    return tuple(sorted({axis % rank for axis in given}))
+    return tuple(sorted({axis % rank for axis in written}))
 
 
-def with_axes(s: Site, op_type: str, x: Expr | ir.Value, given: Sequence[int], **attrs: Any) -> Expr:
-    """``op_type`` of ``x`` along ``given`` axes, in the form of the operator set in force."""
+def apply_along(s: Site, op_type: str, x: Expr | ir.Value, along: Sequence[int], **attrs: Any) -> Expr:
+    """Return ``op_type`` of ``x`` along axes, in the form of the operator set in force."""
     if s.opset >= _AXES_AS_INPUT.get(op_type, 18):
-        return Op((op_type,))(x, np.array(given, np.int64), **attrs)
-    return Op((op_type,))(x, axes=list(given), **attrs)
+        return Op((op_type,))(x, np.array(along, np.int64), **attrs)
+    return Op((op_type,))(x, axes=list(along), **attrs)
 
 
-def checks_sizes(s: Site, *nodes: ir.Node) -> bool:
-    """Whether one of these is a Squeeze of axes not known to be of size 1, which fails where they are of another."""
+def may_reject_sizes(s: Site, *nodes: ir.Node) -> bool:
+    """Return True if a node is a Squeeze of axes not known to be of size 1, which fails for other sizes."""
     for node in nodes:
         if node.op_type != "Squeeze":
             continue
-        along = normalized(axes(s, node) or (), facts.rank(node.inputs[0]))
+        along = normalize_axes(axes_of(s, node) or (), facts.rank(node.inputs[0]))
         if along is None or not all(facts.dim_at(node.inputs[0], axis) == 1 for axis in along):
             return True
     return False
 
 
 def slice_ranges(s: Site, node: ir.Node) -> dict[int, Range] | None:
-    """The ranges of a Slice by axis (counted from the front); None where one is not known."""
+    """Return the ranges of a Slice by axis (counted from the front); None if one is not known."""
     if s.opset < 10:
         starts, ends, on = s.attr("starts", node=node), s.attr("ends", node=node), s.attr("axes", node=node)
         steps = None
@@ -89,22 +89,22 @@ def slice_ranges(s: Site, node: ir.Node) -> dict[int, Range] | None:
     return ranges if len(ranges) == len(on) and 0 not in steps else None
 
 
-def sliced(s: Site, x: ir.Value, ranges: Mapping[int, Range]) -> Expr | None:
-    """Slice of ``x`` by these ranges; None where the operator set in force cannot say it."""
+def build_slice(s: Site, x: ir.Value, ranges: Mapping[int, Range]) -> Expr | None:
+    """Return the Slice of ``x`` by these ranges; None if the operator set in force cannot express it."""
     on = sorted(ranges)
     starts, ends, steps = ([ranges[axis][i] for axis in on] for i in range(3))
     if s.opset < 10:
         if any(step != 1 for step in steps):
             return None
         return Op(("Slice",))(x, starts=starts, ends=ends, axes=on)
-    given = [np.array(values, np.int64) for values in (starts, ends, on)]
+    operands = [np.array(values, np.int64) for values in (starts, ends, on)]
     if any(step != 1 for step in steps):
-        given.append(np.array(steps, np.int64))
-    return Op(("Slice",))(x, *given)
+        operands.append(np.array(steps, np.int64))
+    return Op(("Slice",))(x, *operands)
 
 
-def whole(span: Range, size: int | None) -> bool:
-    """Whether a range surely takes all of an axis of ``size`` (None: not known), in order."""
+def covers_axis(span: Range, size: int | None) -> bool:
+    """Return True if a range selects all of an axis of ``size`` (None: not known), in order."""
     start, end, step = span
     if step != 1:
         return False
@@ -114,34 +114,34 @@ def whole(span: Range, size: int | None) -> bool:
 
 
 def split_sizes(s: Site, node: ir.Node) -> tuple[int, ...] | None:
-    """The sizes of a Split's parts; None where they are not known."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is not None:
-        return s.sizes.constant(given)
+    """Return the sizes of a Split's parts; None if not known."""
+    operand = node.inputs[1] if len(node.inputs) > 1 else None
+    if operand is not None:
+        return s.sizes.constant(operand)
     written = s.attr("split", node=node)
     if written is not None:
         return tuple(int(size) for size in written)
     size = facts.dim_at(node.inputs[0], s.attr("axis", 0, node=node))
     if size is None or "split" in node.attributes:
         return None
-    each = -(-size // len(node.outputs))
-    return tuple(max(min(each, size - i * each), 0) for i in range(len(node.outputs)))
+    part_size = -(-size // len(node.outputs))
+    return tuple(max(min(part_size, size - i * part_size), 0) for i in range(len(node.outputs)))
 
 
-def split(s: Site, x: Expr | ir.Value, sizes: Sequence[int], axis: int) -> Expr:
-    """Split of ``x`` along ``axis`` into parts of these sizes."""
+def build_split(s: Site, x: Expr | ir.Value, sizes: Sequence[int], axis: int) -> Expr:
+    """Return the Split of ``x`` along ``axis`` into parts of these sizes."""
     if s.opset >= 13:
         return Op(("Split",))(x, np.array(sizes, np.int64), n_outputs=len(sizes), axis=axis)
     return Op(("Split",))(x, n_outputs=len(sizes), axis=axis, split=list(sizes))
 
 
-def again(node: ir.Node, *inputs: Expr | ir.Value | None) -> Expr:
-    """The same operator with the same attributes, on other inputs."""
+def reapply(node: ir.Node, *inputs: Expr | ir.Value | None) -> Expr:
+    """Return the node's operator with the same attributes on other inputs."""
     return Op((node.op_type,), node.domain)(*inputs, **dict[str, Any](node.attributes))
 
 
 def axis_of(s: Site, node: ir.Node, default: int = 0) -> int | None:
-    """The ``axis`` attribute, counted from the front where the rank of the first input is known."""
+    """Return the ``axis`` attribute, counted from the front if the rank of the first input is known."""
     attribute = node.attributes.get("axis")
     if attribute is not None and attribute.is_ref():
         return None
@@ -152,8 +152,8 @@ def axis_of(s: Site, node: ir.Node, default: int = 0) -> int | None:
     return axis % rank if -rank <= axis < rank else None
 
 
-def read_only_by(value: ir.Value, *op_types: str) -> bool:
-    """Whether every reader is one of these operators with ``value`` as its first input, and it is no graph output."""
+def is_read_only_by(value: ir.Value, *op_types: str) -> bool:
+    """Return True if only these operators read ``value``, as first input, and no graph output does."""
     uses = value.uses()
     return not value.is_graph_output() and all(
         use.idx == 0 and use.node.op_type in op_types and use.node.graph is value.graph for use in uses

@@ -1,20 +1,21 @@
-"""Softmax with what follows it."""
+"""Softmax and its successors."""
 
 from __future__ import annotations
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import APPROXIMATES, Refusal, Result, rule
-from sardonyx.rewrite.notation import LogSoftmax
-from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.language import APPROXIMATES, Match, Result, Rewrite, V, rule, unshared, where
+from sardonyx.rewrite.notation import Log, LogSoftmax, Softmax
 
 
-@rule("fuse_consecutive_log_softmax", on="Log", after="Softmax", exactness=APPROXIMATES)
-def log_of_softmax(s: Site) -> Result:
-    """Log of Softmax is LogSoftmax, which stays finite where Softmax is rounded to zero."""
-    softmax = s.producer(0, "Softmax")
-    if softmax is None or softmax.inputs[0] is None or facts.refers_to_function_attribute(softmax):
-        return None
-    if not facts.used_once(softmax.outputs[0]):
-        return Refusal("the Softmax has other readers")
-    # Both operators have the same versions: an axis left out means the same axis for both.
-    return LogSoftmax(softmax.inputs[0], axis=softmax.attributes.get("axis"))
+@rule("fuse_consecutive_log_softmax", exactness=APPROXIMATES)
+def log_of_softmax(x: V) -> Rewrite:
+    """Fuse Log of Softmax into LogSoftmax, which stays finite if Softmax rounds to zero."""
+
+    def fuse(m: Match) -> Result:
+        softmax = m.nodes[1]
+        if facts.refers_to_function_attribute(softmax):
+            return None
+        # Both operators have the same versions, so that their default axes agree.
+        return LogSoftmax(m.x, axis=softmax.attributes.get("axis"))
+
+    return Log(Softmax(x)) >> fuse | where(unshared)

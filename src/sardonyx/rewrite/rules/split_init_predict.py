@@ -1,4 +1,4 @@
-"""A model taken apart: what depends on weights alone, to be run once, and what depends on the inputs."""
+"""A model split into the part that depends on weights alone, to run once, and the rest."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sardonyx.rewrite.sweep import sweep
 
 
 @dataclass(frozen=True)
-class Halves:
-    """Where the graph is cut.
+class Partition:
+    """A partition of the nodes of a graph.
 
     Attributes:
-        predicted: Nodes that depend on inputs, draw at random, or hold bodies.
-        prepared: The others.
-        boundary: Values of weights and prepared nodes that predicted nodes or the model's outputs read, in order.
+        predicted: Nodes that depend on inputs, draw random numbers, or have bodies.
+        prepared: The other nodes.
+        boundary: Values of weights and prepared nodes read by predicted nodes or graph outputs, in order.
     """
 
     predicted: dict[ir.Node, None]
@@ -35,7 +35,7 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
         yield from captured_values(body)
 
 
-def _halves(graph: ir.Graph) -> Halves:
+def _partition(graph: ir.Graph) -> Partition:
     changing = {value for value in graph.inputs if not value.is_initializer()}
     predicted: dict[ir.Node, None] = {}
     prepared: dict[ir.Node, None] = {}
@@ -47,49 +47,49 @@ def _halves(graph: ir.Graph) -> Halves:
             predicted[node] = None
             changing.update(node.outputs)
     read = (*(value for node in predicted for value in _read(node)), *graph.outputs)
-    return Halves(predicted, prepared, {value: None for value in read if value not in changing})
+    return Partition(predicted, prepared, {value: None for value in read if value not in changing})
 
 
 @sweep("split_init", exactness=EXACT, default=False, late=True)
 def keep_prepared(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """What depends on weights alone stays; what the rest would read of it are the outputs."""
-    halves = _halves(graph)
-    if graph is not engine.model.graph or not halves.predicted:
+    """Keep the nodes that depend on weights alone; their values read by the rest become the outputs."""
+    partition = _partition(graph)
+    if graph is not engine.model.graph or not partition.predicted:
         return
 
     def keep() -> list[ir.Node]:
-        kept = [value for value in graph.outputs if value in halves.boundary]
+        remaining = [value for value in graph.outputs if value in partition.boundary]
         graph.outputs.clear()
-        graph.outputs.extend([*kept, *(value for value in halves.boundary if value not in kept)])
+        graph.outputs.extend([*remaining, *(value for value in partition.boundary if value not in remaining)])
         for value in [value for value in graph.inputs if not value.is_initializer()]:
             graph.inputs.remove(value)
         return []
 
-    def apart() -> Patch:
-        dying = list(reversed(halves.predicted))
-        for value in [v for v in graph.outputs if v.producer() in halves.predicted]:
+    def remove_predicted() -> Patch:
+        dying = list(reversed(partition.predicted))
+        for value in [v for v in graph.outputs if v.producer() in partition.predicted]:
             graph.outputs.remove(value)
         return Patch(remove=dying, edit=keep)
 
-    yield next(iter(halves.predicted)), Patch(build=apart)
+    yield next(iter(partition.predicted)), Patch(build=remove_predicted)
 
 
 @sweep("split_predict", exactness=EXACT, default=False, late=True)
 def keep_predicted(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """What depends on the inputs stays; what it reads of weights and of what they prepare are inputs more."""
-    halves = _halves(graph)
+    """Keep the nodes that depend on the inputs; weights and prepared values become inputs."""
+    partition = _partition(graph)
     first = next(iter(graph), None)
-    if graph is not engine.model.graph or first is None or not halves.boundary:
+    if graph is not engine.model.graph or first is None or not partition.boundary:
         return
-    unknown = next((value for value in halves.boundary if value.type is None), None)
+    unknown = next((value for value in partition.boundary if value.type is None), None)
     if unknown is not None:
         yield first, Refusal(f"the type of '{unknown.name}' is not known")
         return
 
     def keep() -> list[ir.Node]:
-        for value in halves.boundary:
-            _give(engine, graph, value)
-        for node in reversed(halves.prepared):
+        for value in partition.boundary:
+            _make_input(engine, graph, value)
+        for node in reversed(partition.prepared):
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
             graph.remove(node)
@@ -102,19 +102,19 @@ def keep_predicted(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
     yield first, Patch(edit=keep)
 
 
-def _give(engine: Engine, graph: ir.Graph, value: ir.Value) -> None:
-    """Make the value a graph input of its name."""
+def _make_input(engine: Engine, graph: ir.Graph, value: ir.Value) -> None:
+    """Make the value a graph input under its name."""
     if value.is_initializer():
         del graph.initializers[str(value.name)]
         value.const_value = None
         if not value.is_graph_input():
             graph.inputs.append(value)
         return
-    given = ir.Value(name=value.name, type=value.type, shape=value.shape)
-    graph.inputs.append(given)
+    graph_input = ir.Value(name=value.name, type=value.type, shape=value.shape)
+    graph.inputs.append(graph_input)
     for use in tuple(value.uses()):
-        use.node.replace_input_with(use.idx, given)
+        use.node.replace_input_with(use.idx, graph_input)
     for index, output in enumerate(graph.outputs):
         if output is value:
-            graph.outputs[index] = given
+            graph.outputs[index] = graph_input
     value.name = engine.names.fresh(f"{value.name}_prepared")

@@ -1,95 +1,109 @@
-"""Squeeze and Unsqueeze in a row: merged, or cancelled, whatever the sizes are."""
+"""Consecutive Squeeze and Unsqueeze: fuse or cancel, for all sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
+from sardonyx.rewrite.language import EXACT, SILENT, Match, Refusal, Result, Rewrite, V, rule, where
+from sardonyx.rewrite.notation import Squeeze, Unsqueeze
 from sardonyx.rewrite.rules.reshapes import UNCHECKED
-from sardonyx.rewrite.rules.signatures import axes, checks_sizes, normalized, read_only_by, with_axes
-from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.rules.signatures import apply_along, axes_of, is_read_only_by, may_reject_sizes, normalize_axes
 
 
-def _pair(s: Site, inner_type: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The axes of the inner and of the outer operator, each from the front; None where they are not known."""
-    inner = s.producer(0, inner_type)
-    if inner is None:
-        return None
-    found: list[tuple[int, ...]] = []
-    for node in (inner, s.node):
-        given = axes(s, node)
-        if not given:
+def _axes_of_pair(m: Match) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the axes of the inner and of the outer operator, counted from the front, or None."""
+    pair: list[tuple[int, ...]] = []
+    for node in reversed(m.nodes):
+        written = axes_of(m.site, node)
+        if not written:
             return None
         wide = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
-        counted = normalized(given, facts.rank(wide))
-        if counted is None:
+        axes = normalize_axes(written, facts.rank(wide))
+        if axes is None:
             return None
-        found.append(counted)
-    return found[0], found[1]
+        pair.append(axes)
+    return pair[0], pair[1]
 
 
-def _left_of(kept: Sequence[int], removed: Sequence[int]) -> tuple[int, ...]:
-    """Where ``kept`` axes stand once the ``removed`` ones are gone."""
-    return tuple(axis - sum(gone < axis for gone in removed) for axis in kept)
+def _drop_axes(remaining: Sequence[int], removed: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of ``kept`` axes after the ``removed`` ones are dropped."""
+    return tuple(axis - sum(dropped < axis for dropped in removed) for axis in remaining)
 
 
-def _around(moved: Sequence[int], fixed: Sequence[int]) -> tuple[int, ...]:
-    """Where axes counted without the ``fixed`` ones stand among them."""
+def _insert_axes(moved: Sequence[int], fixed: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of ``moved`` axes after the ``fixed`` ones are inserted."""
     out = []
     for axis in moved:
-        for taken in sorted(fixed):
-            axis += taken <= axis
+        for inserted in sorted(fixed):
+            axis += inserted <= axis
         out.append(axis)
     return tuple(out)
 
 
-@rule("fuse_consecutive_squeezes", on="Squeeze", after="Squeeze", exactness=EXACT)
-def squeeze_of_squeeze(s: Site) -> Result:
-    """Squeeze of a Squeeze is one Squeeze."""
-    pair, between = _pair(s, "Squeeze"), s.input(0)
-    if pair is None or between is None or (inner := between.producer()) is None or inner.inputs[0] is None:
+@rule("fuse_consecutive_squeezes", exactness=EXACT)
+def squeeze_of_squeeze(x: V) -> Rewrite:
+    """Fuse two Squeezes."""
+
+    def fuse(m: Match) -> Result:
+        pair = _axes_of_pair(m)
+        if pair is None:
+            return None
+        if not is_read_only_by(m.nodes[1].outputs[0], "Squeeze"):
+            return Refusal("the inner Squeeze has other readers")
+        first, second = pair
+        return apply_along(m.site, "Squeeze", m.x, sorted((*first, *_insert_axes(second, first))))
+
+    return Squeeze(Squeeze(x, ...), ...) >> fuse
+
+
+@rule("fuse_consecutive_unsqueezes", exactness=EXACT)
+def unsqueeze_of_unsqueeze(x: V) -> Rewrite:
+    """Fuse two Unsqueezes."""
+
+    def fuse(m: Match) -> Result:
+        pair = _axes_of_pair(m)
+        if pair is None:
+            return None
+        if not is_read_only_by(m.nodes[1].outputs[0], "Unsqueeze"):
+            return Refusal("the inner Unsqueeze has other readers")
+        first, second = pair
+        return apply_along(m.site, "Unsqueeze", m.x, sorted((*second, *_insert_axes(first, second))))
+
+    return Unsqueeze(Unsqueeze(x, ...), ...) >> fuse
+
+
+@rule("fuse_consecutive_squeeze_unsqueeze", exactness=EXACT)
+def squeeze_of_unsqueeze(x: V) -> Rewrite:
+    """Cancel the axes that an Unsqueeze inserts and a Squeeze drops."""
+
+    def cancel(m: Match) -> Result:
+        pair, source = _axes_of_pair(m), m.nodes[1].inputs[0]
+        if pair is None or source is None:
+            return None
+        inserted, dropped = pair
+        if inserted == dropped:
+            return source
+        if set(dropped) < set(inserted):
+            rest = [axis for axis in inserted if axis not in dropped]
+            return apply_along(m.site, "Unsqueeze", source, _drop_axes(rest, dropped))
+        if set(inserted) < set(dropped):
+            rest = [axis for axis in dropped if axis not in inserted]
+            return apply_along(m.site, "Squeeze", source, _drop_axes(rest, inserted))
         return None
-    if not read_only_by(between, "Squeeze"):
-        return Refusal("the inner Squeeze has other readers")
-    first, second = pair
-    return with_axes(s, "Squeeze", inner.inputs[0], sorted((*first, *_around(second, first))))
+
+    return Squeeze(Unsqueeze(x, ...), ...) >> cancel
 
 
-@rule("fuse_consecutive_unsqueezes", on="Unsqueeze", after="Unsqueeze", exactness=EXACT)
-def unsqueeze_of_unsqueeze(s: Site) -> Result:
-    """Unsqueeze of an Unsqueeze is one Unsqueeze."""
-    pair, between = _pair(s, "Unsqueeze"), s.input(0)
-    if pair is None or between is None or (inner := between.producer()) is None or inner.inputs[0] is None:
-        return None
-    if not read_only_by(between, "Unsqueeze"):
-        return Refusal("the inner Unsqueeze has other readers")
-    first, second = pair
-    return with_axes(s, "Unsqueeze", inner.inputs[0], sorted((*second, *_around(first, second))))
+def inserts_dropped_axes(m: Match) -> Refusal | None:
+    """Guard: the axes of both operators are equal, and the Squeeze cannot fail."""
+    pair = _axes_of_pair(m)
+    if pair is None or pair[0] != pair[1]:
+        return SILENT
+    return Refusal(UNCHECKED) if may_reject_sizes(m.site, m.nodes[1]) else None
 
 
-@rule("fuse_consecutive_squeeze_unsqueeze", on="Squeeze", after="Unsqueeze", exactness=EXACT)
-def squeeze_of_unsqueeze(s: Site) -> Result:
-    """Squeeze of an Unsqueeze: what both name cancels."""
-    pair, between = _pair(s, "Unsqueeze"), s.input(0)
-    if pair is None or between is None or (inner := between.producer()) is None or inner.inputs[0] is None:
-        return None
-    made, taken = pair
-    if made == taken:
-        return inner.inputs[0]
-    if set(taken) < set(made):
-        return with_axes(s, "Unsqueeze", inner.inputs[0], _left_of([a for a in made if a not in taken], taken))
-    if set(made) < set(taken):
-        return with_axes(s, "Squeeze", inner.inputs[0], _left_of([a for a in taken if a not in made], made))
-    return None
-
-
-@rule("fuse_consecutive_squeeze_unsqueeze", on="Unsqueeze", after="Squeeze", exactness=EXACT)
-def unsqueeze_of_squeeze(s: Site) -> Result:
-    """Unsqueeze of a Squeeze at the same axes."""
-    pair, between = _pair(s, "Squeeze"), s.input(0)
-    if pair is None or between is None or (inner := between.producer()) is None:
-        return None
-    if pair[0] != pair[1]:
-        return None
-    return Refusal(UNCHECKED) if checks_sizes(s, inner) else inner.inputs[0]
+@rule("fuse_consecutive_squeeze_unsqueeze", exactness=EXACT)
+def unsqueeze_of_squeeze(x: V) -> Rewrite:
+    """Cancel a Squeeze and an Unsqueeze of the same axes."""
+    return Unsqueeze(Squeeze(x, ...), ...) >> x | where(inserts_dropped_axes)

@@ -1,9 +1,9 @@
-"""Transposes moved through operators that work in any order of axes, to where the fewest bytes are transposed.
+"""Transposes moved to minimize the transposed bytes, by a minimum cut.
 
-From each Transpose a region grows over what it could be moved through. Every node in it may be turned, so that it
-works in the order of axes before the Transpose, or be left; a Transpose stands wherever the two meet. The cheapest
-choice is a minimum cut. A region is changed only where its Transposes take fewer bytes, or are fewer, and neither
-grows: so moving them ends.
+From each Transpose a region grows over the operators through which the Transpose can move. Every node of the region
+either runs in the axis order before the Transpose (*permuted*) or stays; a Transpose is needed at each boundary
+between the two. The cheapest choice is a minimum cut. A region changes only if its Transposes move fewer bytes, or
+are fewer, and neither number grows: the pass terminates.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from sardonyx.rewrite.minimum_cut import NEVER, Network
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Transpose
 from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Said, composed, inverse
-from sardonyx.rewrite.rules.layouts import MANY, in_order
+from sardonyx.rewrite.rules.layouts import BROADCAST_OPERATORS, adapt_to_order
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
 LARGEST = 4096
-"""Nodes beyond which a region grows no more."""
+"""Largest number of nodes in a region."""
 
-TAKEN_AS = 32
-"""What an open size is counted as."""
+ASSUMED_SIZE = 32
+"""Assumed size of an open dimension."""
 
 NAME = "move_transposes"
 
 
 @sweep(NAME, exactness=REASSOCIATES, on=("Transpose",))
 def move_transposes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Transposes are moved through other operators where fewer of them, or of fewer bytes, are left."""
+    """Move Transposes through other operators if fewer Transposes, or fewer transposed bytes, remain."""
     fixed = engine.memo.setdefault((NAME, "fixed"), set())
     for inner in engine.graphs(graph):
         seen: set[tuple[ir.Value, Order]] = set()
         for node in [node for node in inner if facts.is_op(node, "Transpose")]:
             for value, order in _starts(engine, node):
                 if (value, order) not in seen and engine.alive(node):
-                    region = _grown(engine, inner, value, order, fixed)
+                    region = _grow_region(engine, inner, value, order, fixed)
                     seen.update(region.orders.items())
-                    yield from _moved(engine, node, region, fixed)
+                    yield from _permute_region(engine, node, region, fixed)
 
 
 def _perm(engine: Engine, node: ir.Node) -> Order | None:
-    """The permutation of a Transpose, or None where it is no whole one."""
+    """Return the permutation of a Transpose, or None if not known or the identity."""
     try:
         written = facts.attribute(node, "perm", 1)
     except facts.UnknownAttribute:
@@ -65,7 +65,7 @@ def _perm(engine: Engine, node: ir.Node) -> Order | None:
 
 
 def _starts(engine: Engine, node: ir.Node) -> Iterator[tuple[ir.Value, Order]]:
-    """What a Transpose makes, and what it reads, with the orders in which they need no Transpose."""
+    """Yield the result and the operand of a Transpose, with the orders in which they need no Transpose."""
     order, source = _perm(engine, node), node.inputs[0]
     if order is not None and source is not None:
         yield node.outputs[0], order
@@ -74,13 +74,13 @@ def _starts(engine: Engine, node: ir.Node) -> Iterator[tuple[ir.Value, Order]]:
 
 @dataclass
 class _Region:
-    """Nodes that can be turned, said so, and the orders of the values that they read and make.
+    """Nodes that can be permuted, and the axis orders of their operands and results.
 
     Attributes:
-        graph: The graph that holds them.
-        said: Each node, said of operands in its order.
-        order: The order of the data that a node reads.
-        orders: The order in which a value would be held.
+        graph: The graph of the nodes.
+        said: Each node, on permuted operands.
+        order: Axis order of a node's operands.
+        orders: Axis order of a permuted value.
     """
 
     graph: ir.Graph
@@ -89,61 +89,61 @@ class _Region:
     orders: dict[ir.Value, Order] = field(default_factory=dict)
 
     def data(self, node: ir.Node) -> Iterator[ir.Value]:
-        """The operands of a node whose order counts and that are no constants."""
+        """Yield the nonconstant operands of a node whose axes are permuted."""
         for i in self.said[node].data:
             value = node.inputs[i]
             if value is not None and not facts.is_constant(value):
                 yield value
 
 
-def _grown(engine: Engine, graph: ir.Graph, value: ir.Value, order: Order, fixed: set[ir.Node]) -> _Region:
+def _grow_region(engine: Engine, graph: ir.Graph, value: ir.Value, order: Order, fixed: set[ir.Node]) -> _Region:
     region = _Region(graph, orders={value: order})
-    waiting = [value]
-    while waiting and len(region.said) < LARGEST:
-        current = waiting.pop()
+    stack = [value]
+    while stack and len(region.said) < LARGEST:
+        current = stack.pop()
         producer = current.producer()
         around = [use.node for use in current.uses()] + ([producer] if producer is not None else [])
         for node in dict.fromkeys(around):
             if node.graph is graph and node not in region.said and node not in fixed:
-                waiting += _taken_in(engine, region, node, current)
+                stack += _add_to_region(engine, region, node, current)
     return region
 
 
-def _taken_in(engine: Engine, region: _Region, node: ir.Node, beside: ir.Value) -> list[ir.Value]:
-    """Take a node into the region, if it can be turned as the value ``beside`` it is; the values that are new there."""
-    order = region.orders[beside]
-    said = _said(engine, node, order)
-    made = beside.producer() is node
-    if said is None or (made and said.order != order):
+def _add_to_region(engine: Engine, region: _Region, node: ir.Node, neighbor: ir.Value) -> list[ir.Value]:
+    """Add a node next to the value ``beside`` to the region, if possible; return the values that are new."""
+    order = region.orders[neighbor]
+    said = _in_order(engine, node, order)
+    is_result = neighbor.producer() is node
+    if said is None or (is_result and said.order != order):
         return []
     reads = [v for i in said.data if (v := node.inputs[i]) is not None]
     variable = [v for v in reads if not facts.is_constant(v)]
-    if not variable or (not made and beside not in variable):
+    if not variable or (not is_result and neighbor not in variable):
         return []
-    wanted = {**dict.fromkeys(variable, order), **dict.fromkeys(node.outputs, said.order)}
-    if any(region.orders.get(v, want) != want for v, want in wanted.items()):
+    orders = {**dict.fromkeys(variable, order), **dict.fromkeys(node.outputs, said.order)}
+    if any(region.orders.get(v, order_of_value) != order_of_value for v, order_of_value in orders.items()):
         return []
-    if any(facts.is_constant(v) and not _may_be_turned(engine, v) for v in reads):
+    if any(facts.is_constant(v) and not _may_be_permuted(engine, v) for v in reads):
         return []
     region.said[node], region.order[node] = said, order
-    new = [v for v in wanted if v not in region.orders]
-    region.orders.update(wanted)
-    return [v for v in new if not _in_place(region.orders[v])]
+    new = [v for v in orders if v not in region.orders]
+    region.orders.update(orders)
+    return [v for v in new if not _is_identity(region.orders[v])]
 
 
-def _said(engine: Engine, node: ir.Node, order: Order) -> Said | None:
+def _in_order(engine: Engine, node: ir.Node, order: Order) -> Said | None:
     try:
-        return in_order(Site(engine, node), order)
+        return adapt_to_order(Site(engine, node), order)
     except facts.UnknownAttribute:
         return None
 
 
-def _in_place(order: Order) -> bool:
+def _is_identity(order: Order) -> bool:
     return list(order) == sorted(order)
 
 
-def _may_be_turned(engine: Engine, value: ir.Value) -> bool:
-    """Whether a constant may be held in another order: it is small, or nothing else reads it."""
+def _may_be_permuted(engine: Engine, value: ir.Value) -> bool:
+    """Return True if a constant may be stored in another order: it is small, or has one reader."""
     tensor = facts.constant_tensor(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return False
@@ -154,66 +154,68 @@ def _may_be_turned(engine: Engine, value: ir.Value) -> bool:
 
 
 def _bytes(engine: Engine, value: ir.Value, order: Order) -> int:
-    """The bytes of a Transpose from or to the value in this order; none where only axes of size 1 change place."""
-    sizes = [_number(size) for size in engine.sizes.dims(value) or (TAKEN_AS,) * len(order)]
-    moved = [place for axis, place in enumerate(order) if sizes[axis] != 1]
+    """Return the bytes of a Transpose of the value; 0 if only axes of size 1 move."""
+    sizes = [_evaluate_size(size) for size in engine.sizes.dims(value) or (ASSUMED_SIZE,) * len(order)]
+    moved = [stored for axis, stored in enumerate(order) if sizes[axis] != 1]
     kind = facts.dtype(value)
     return 0 if moved == sorted(moved) else math.prod(sizes) * max(1, 4 if kind is None else kind.bitwidth // 8)
 
 
-def _number(size: algebra.Size) -> int:
+def _evaluate_size(size: algebra.Size) -> int:
     try:
-        return max(1, algebra.evaluate(size, dict.fromkeys(algebra.symbols(size), TAKEN_AS)))
+        return max(1, algebra.evaluate(size, dict.fromkeys(algebra.symbols(size), ASSUMED_SIZE)))
     except (ShapeError, ZeroDivisionError):
-        return TAKEN_AS
+        return ASSUMED_SIZE
 
 
 class _Costs:
-    """What the Transposes in and around a region take, and the choice of nodes to turn for which that is least."""
+    """The cost of the Transposes in and around a region, and the cheapest choice of permuted nodes."""
 
     def __init__(self, engine: Engine, region: _Region) -> None:
         self._engine = engine
         self._region = region
         self._unit = 1 + 2 * len(region.orders)
-        seen = {value: self._seen(value) for value, order in region.orders.items() if not _in_place(order)}
-        self._values = list(seen.values())
-        for value, found in seen.items():
-            source = self._other_order_of(value)
-            found.turned_of = None if source is None else seen[source]
+        values = {v: self._describe(v) for v, order in region.orders.items() if not _is_identity(order)}
+        self._values = list(values.values())
+        for value, description in values.items():
+            source = self._permuted_from(value)
+            description.permuted_from = None if source is None else values[source]
 
-    def turned(self) -> set[ir.Node]:
-        """The nodes to turn."""
+    def choose_permuted(self) -> set[ir.Node]:
+        """Return the nodes to permute, by a minimum cut."""
         network = Network()
-        places = {node: network.place() for node in self._region.said}
+        vertices = {node: network.place() for node in self._region.said}
         ends = {True: network.SOURCE, False: network.SINK}
-        for each in self._values:
-            plain, turned = network.place(), network.place()
-            network.connect(_end(each.plain, places, ends), plain, each.cost)
-            network.connect(turned, _end(each.turned, places, ends), each.cost)
-            for node in each.readers:
-                network.connect(plain, places[node], NEVER)
-                network.connect(places[node], turned, NEVER)
-            if each.asked_plain:
+        for value in self._values:
+            plain, permuted = network.place(), network.place()
+            network.connect(_end(value.plain, vertices, ends), plain, value.cost)
+            network.connect(permuted, _end(value.permuted, vertices, ends), value.cost)
+            for node in value.readers:
+                network.connect(plain, vertices[node], NEVER)
+                network.connect(vertices[node], permuted, NEVER)
+            if value.needs_plain:
                 network.connect(plain, network.SINK, NEVER)
-            if each.asked_turned or each.held_turned:
-                network.connect(network.SOURCE, turned, NEVER)
+            if value.needs_permuted or value.has_permuted_twin:
+                network.connect(network.SOURCE, permuted, NEVER)
         chosen = network.cut()
-        return {node for node, place in places.items() if place in chosen}
+        return {node for node, vertex in vertices.items() if vertex in chosen}
 
     def total(self, chosen: set[ir.Node]) -> tuple[int, int]:
-        """Bytes and number of the Transposes, when these nodes are turned."""
+        """Return bytes and number of the Transposes, if the ``chosen`` nodes are permuted."""
         needed: set[tuple[_Value, bool]] = set()
-        for each in self._values:
-            if each.asked_plain or not chosen.issuperset(each.readers):
-                needed.add(each.held_as(turned=False))
-            if each.asked_turned or not chosen.isdisjoint(each.readers):
-                needed.add(each.held_as(turned=True))
-        return divmod(sum(each.cost for each, turned in needed if each.lacks(chosen, turned=turned)), self._unit)
+        for value in self._values:
+            if value.needs_plain or not chosen.issuperset(value.readers):
+                needed.add(value.stored_form(permuted=False))
+            if value.needs_permuted or not chosen.isdisjoint(value.readers):
+                needed.add(value.stored_form(permuted=True))
+        return divmod(
+            sum(value.cost for value, permuted in needed if value.lacks(chosen, permuted=permuted)), self._unit
+        )
 
-    def _other_order_of(self, value: ir.Value) -> ir.Value | None:
-        """The value of the region of which a Transpose makes this one, where each is the other in its other order."""
+    def _permuted_from(self, value: ir.Value) -> ir.Value | None:
+        """Return the value of which this one is the permuted form, by a Transpose inside of the region."""
         producer = value.producer()
-        perm = None if producer is None else _perm_of(self._engine, producer)
+        perm = None if producer is None else _transpose_order(self._engine, producer)
         if producer is None or perm is None or producer.graph is not self._region.graph:
             return None
         source, orders = producer.inputs[0], self._region.orders
@@ -221,101 +223,104 @@ class _Costs:
             return None
         return source
 
-    def _seen(self, value: ir.Value) -> _Value:
+    def _describe(self, value: ir.Value) -> _Value:
         order, producer = self._region.orders[value], value.producer()
         plain: ir.Node | bool = False
-        turned: ir.Node | bool = False
+        permuted: ir.Node | bool = False
         if producer is not None and producer in self._region.said:
-            plain = turned = producer
+            plain = permuted = producer
         elif producer is not None and producer.graph is self._region.graph and facts.is_op(producer, "Transpose"):
             perm = _perm(self._engine, producer)
-            plain, turned = perm is not None, perm == order
-        found = _Value(self._unit * _bytes(self._engine, value, order) + 1, plain, turned)
-        found.asked_plain = value.is_graph_output()
-        for node, place in value.uses():
-            if node in self._region.said and place in self._region.said[node].data:
-                found.readers.append(node)
-            elif node.graph is not self._region.graph or (perm := _perm_of(self._engine, node)) is None:
-                found.asked_plain = True
+            plain, permuted = perm is not None, perm == order
+        description = _Value(self._unit * _bytes(self._engine, value, order) + 1, plain, permuted)
+        description.needs_plain = value.is_graph_output()
+        for node, index in value.uses():
+            if node in self._region.said and index in self._region.said[node].data:
+                description.readers.append(node)
+            elif node.graph is not self._region.graph or (perm := _transpose_order(self._engine, node)) is None:
+                description.needs_plain = True
             elif perm == inverse(order):
-                between = self._other_order_of(node.outputs[0]) is value
-                found.asked_turned, found.held_turned = found.asked_turned or not between, found.held_turned or between
-        return found
+                is_twin = self._permuted_from(node.outputs[0]) is value
+                description.needs_permuted = description.needs_permuted or not is_twin
+                description.has_permuted_twin = description.has_permuted_twin or is_twin
+        return description
 
 
 @dataclass(eq=False)
 class _Value:
-    """A value that could be held in another order.
+    """A value of a region in its original (*plain*) and its other (*permuted*) axis order.
 
     Attributes:
-        cost: Of a Transpose from one of its orders to the other.
-        plain: Whether a Transpose makes it as it is; or the node that does not make it so when turned.
-        turned: Whether it is there in the other order anyway; or the node that makes it so when turned.
-        readers: Nodes of the region that read it, in the order that they work in.
-        asked_plain: Whether anything else reads it as it is.
-        asked_turned: Whether it is turned anyway, for readers outside the region.
-        held_turned: Whether the region has it in the other order too, as another value.
-        turned_of: The value of which this one is the other order; a Transpose between the two is one of that value.
+        cost: Cost of a Transpose between the two orders.
+        plain: True if a Transpose produces the plain value; or the node that produces the value, plain unless permuted.
+        permuted: True if the permuted value exists anyway; or the node that produces the value, permuted if chosen.
+        readers: Nodes of the region that read the value, in the order in which these nodes run.
+        needs_plain: True if a reader outside of the region needs the plain value.
+        needs_permuted: True if a Transpose outside of the region needs the permuted value.
+        has_permuted_twin: True if the permuted value is another value of the region.
+        permuted_from: The value of which this one is the permuted form; one Transpose serves both.
     """
 
     cost: int
     plain: ir.Node | bool
-    turned: ir.Node | bool
+    permuted: ir.Node | bool
     readers: list[ir.Node] = field(default_factory=list)
-    asked_plain: bool = False
-    asked_turned: bool = False
-    held_turned: bool = False
-    turned_of: _Value | None = None
+    needs_plain: bool = False
+    needs_permuted: bool = False
+    has_permuted_twin: bool = False
+    permuted_from: _Value | None = None
 
-    def held_as(self, *, turned: bool) -> tuple[_Value, bool]:
-        """The value that is to be held for this one to be there as it is, or turned; and whether that one is turned."""
-        found = self
-        while found.turned_of is not None:
-            found, turned = found.turned_of, not turned
-        return found, turned
+    def stored_form(self, *, permuted: bool) -> tuple[_Value, bool]:
+        """Return the first of the twins that equals this value in this order, and its order."""
+        first = self
+        while first.permuted_from is not None:
+            first, permuted = first.permuted_from, not permuted
+        return first, permuted
 
-    def lacks(self, chosen: set[ir.Node], *, turned: bool) -> bool:
-        """Whether it takes a Transpose to have it as it is, or turned, when these nodes are turned."""
-        made = self.turned if turned else self.plain
-        return (made if isinstance(made, bool) else made in chosen) != turned
-
-
-def _end(made: ir.Node | bool, places: dict[ir.Node, int], ends: dict[bool, int]) -> int:
-    return ends[made] if isinstance(made, bool) else places[made]
+    def lacks(self, chosen: set[ir.Node], *, permuted: bool) -> bool:
+        """Return True if this order of the value needs a Transpose when ``chosen`` nodes are permuted."""
+        source = self.permuted if permuted else self.plain
+        return (source if isinstance(source, bool) else source in chosen) != permuted
 
 
-def _perm_of(engine: Engine, node: ir.Node) -> Order | None:
+def _end(source: ir.Node | bool, vertices: dict[ir.Node, int], ends: dict[bool, int]) -> int:
+    return ends[source] if isinstance(source, bool) else vertices[source]
+
+
+def _transpose_order(engine: Engine, node: ir.Node) -> Order | None:
     return _perm(engine, node) if facts.is_op(node, "Transpose") else None
 
 
 # -- moving ------------------------------------------------------------------------------------
 
 
-def _moved(engine: Engine, seed: ir.Node, region: _Region, fixed: set[ir.Node]) -> Iterator[tuple[ir.Node, Result]]:
-    """Turn the nodes that are cheapest to have turned, one by one, and join the Transposes that meet."""
+def _permute_region(
+    engine: Engine, seed: ir.Node, region: _Region, fixed: set[ir.Node]
+) -> Iterator[tuple[ir.Node, Result]]:
+    """Permute the cheapest set of nodes, one by one, and merge consecutive Transposes."""
     if not region.said:
         return
     costs = _Costs(engine, region)
-    chosen = costs.turned()
+    chosen = costs.choose_permuted()
     before, after = costs.total(set()), costs.total(chosen)
     if after >= before or after[1] > before[1]:
-        yield seed, Refusal("moving it would leave as many bytes to transpose, or more Transposes")
+        yield seed, Refusal("moving the Transpose would save no bytes, or add Transposes")
         return
-    held: dict[ir.Value, ir.Value] = {}
+    permuted_values: dict[ir.Value, ir.Value] = {}
     outputs: list[ir.Value] = []
-    for node in _in_sequence(region, chosen):
+    for node in _sort(region, chosen):
         said = region.said[node]
-        # Asked each time: to hold one operand in its other order may put another in the place of the next.
-        while (value := next((v for v in region.data(node) if v not in held), None)) is not None:
-            yield from _hold(engine, node, value, region.order[node], held)
-            if value not in held:
+        # The operands are read again in each iteration: permuting one may replace another.
+        while (value := next((v for v in region.data(node) if v not in permuted_values), None)) is not None:
+            yield from _permute_value(engine, node, value, region.order[node], permuted_values)
+            if value not in permuted_values:
                 break
         if value is not None:
             fixed.add(node)
             continue
-        expr = said.build(_operands(region, node, held))
+        expr = said.build(_operands(region, node, permuted_values))
         replace: dict[ir.Value, Replacement] = {
-            value: expr.out(i) if _in_place(said.order) else Transpose(expr.out(i), perm=list(said.order))
+            value: expr.out(i) if _is_identity(said.order) else Transpose(expr.out(i), perm=list(said.order))
             for i, value in enumerate(node.outputs)
             if not facts.unused(value)
         }
@@ -325,44 +330,46 @@ def _moved(engine: Engine, seed: ir.Node, region: _Region, fixed: set[ir.Node]) 
         if engine.alive(node):
             fixed.add(node)
         else:
-            made = [v for reader, place in readers if (v := reader.inputs[place]) is not None]
-            _keep_origin(engine, made, own)
-            outputs += made
-    for value in [*outputs, *held]:
-        yield from _joined(engine, value)
+            results = [v for reader, index in readers if (v := reader.inputs[index]) is not None]
+            _keep_origin(engine, results, own)
+            outputs += results
+    for value in [*outputs, *permuted_values]:
+        yield from _merge_transposes(engine, value)
 
 
-def _hold(
-    engine: Engine, node: ir.Node, value: ir.Value, order: Order, held: dict[ir.Value, ir.Value]
+def _permute_value(
+    engine: Engine, node: ir.Node, value: ir.Value, order: Order, permuted_values: dict[ir.Value, ir.Value]
 ) -> Iterator[tuple[ir.Node, Result]]:
-    """Find what is the value in its other order, or make it right after the value."""
+    """Find the permuted form of a value, or insert a Transpose right after the value."""
     producer = value.producer()
-    perm = None if producer is None or producer.graph is not node.graph else _perm_of(engine, producer)
+    perm = None if producer is None or producer.graph is not node.graph else _transpose_order(engine, producer)
     before = None if producer is None or perm is None else producer.inputs[0]
-    source, whole = value, inverse(order)
+    source, perm_from_source = value, inverse(order)
     if perm is not None and before is not None:
-        source, whole = before, composed(perm, whole)
-    if _in_place(whole):
-        held[value] = source
+        source, perm_from_source = before, composed(perm, perm_from_source)
+    if _is_identity(perm_from_source):
+        permuted_values[value] = source
         return
-    made = ir.Node(
-        "", "Transpose", [source], [ir.AttrInt64s("perm", whole)], name=engine.node_names.fresh(f"{value.name}_turned")
-    )
-    output = made.outputs[0]
-    output.name, output.type = engine.names.fresh(f"{value.name}_turned"), source.type
-    output.shape = None if source.shape is None else ir.Shape([source.shape[axis] for axis in whole])
-    again = [use.node for use in value.uses() if source is value and _perm_of(engine, use.node) == whole]
-    yield node, Patch(nodes=[made], after=value, exactness=EXACT)
-    if made.graph is not None:
-        held[value] = output
-        for other in again:
-            if other.graph is made.graph:
+    label = f"{value.name}_turned"
+    attributes = [ir.AttrInt64s("perm", perm_from_source)]
+    transpose = ir.Node("", "Transpose", [source], attributes, name=engine.node_names.fresh(label))
+    output = transpose.outputs[0]
+    output.name, output.type = engine.names.fresh(label), source.type
+    output.shape = None if source.shape is None else ir.Shape([source.shape[axis] for axis in perm_from_source])
+    duplicates = [
+        use.node for use in value.uses() if source is value and _transpose_order(engine, use.node) == perm_from_source
+    ]
+    yield node, Patch(nodes=[transpose], after=value, exactness=EXACT)
+    if transpose.graph is not None:
+        permuted_values[value] = output
+        for other in duplicates:
+            if other.graph is transpose.graph:
                 yield other, Patch({other.outputs[0]: output}, exactness=EXACT)
 
 
-def _keep_origin(engine: Engine, made: list[ir.Value], own: tuple[str, ...]) -> None:
-    """A turned node, and the Transpose behind it, come of the node alone, not of all that were turned before it."""
-    for value in made:
+def _keep_origin(engine: Engine, results: list[ir.Value], own: tuple[str, ...]) -> None:
+    """Record the original node alone as origin of the permuted node and its Transpose."""
+    for value in results:
         last = value.producer()
         first = None if last is None or last.op_type != "Transpose" else last.inputs[0]
         for node in (last, None if first is None else first.producer()):
@@ -370,49 +377,51 @@ def _keep_origin(engine: Engine, made: list[ir.Value], own: tuple[str, ...]) -> 
                 engine.origin[node] = own
 
 
-def _operands(region: _Region, node: ir.Node, held: dict[ir.Value, ir.Value]) -> list[Operand]:
+def _operands(region: _Region, node: ir.Node, permuted_values: dict[ir.Value, ir.Value]) -> list[Operand]:
     operands: list[Operand] = list(node.inputs)
     for i in region.said[node].data:
         value = node.inputs[i]
         if value is not None:
-            operands[i] = held[value] if value in held else _constant(node, value, region.order[node])
+            operands[i] = (
+                permuted_values[value] if value in permuted_values else _constant(node, value, region.order[node])
+            )
     return operands
 
 
 def _constant(node: ir.Node, value: ir.Value, order: Order) -> np.ndarray:
-    """A constant operand in the other order; axes of size 1 in front are left out where it broadcasts."""
+    """Return a constant operand in the other order, without leading axes of size 1 if it broadcasts."""
     array = facts.constant(value)
     assert array is not None
-    turned = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(inverse(order))
-    while node.op_type in MANY and turned.ndim > 1 and turned.shape[0] == 1:
-        turned = turned[0]
-    return np.ascontiguousarray(turned)
+    permuted = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(inverse(order))
+    while node.op_type in BROADCAST_OPERATORS and permuted.ndim > 1 and permuted.shape[0] == 1:
+        permuted = permuted[0]
+    return np.ascontiguousarray(permuted)
 
 
-def _joined(engine: Engine, value: ir.Value) -> Iterator[tuple[ir.Node, Result]]:
-    """Transposes of a Transpose become one, or none."""
+def _merge_transposes(engine: Engine, value: ir.Value) -> Iterator[tuple[ir.Node, Result]]:
+    """Merge Transposes of a Transpose into one, or none."""
     first = value.producer()
-    inner = None if first is None or not engine.alive(first) else _perm_of(engine, first)
+    inner = None if first is None or not engine.alive(first) else _transpose_order(engine, first)
     if first is None or inner is None or first.inputs[0] is None:
         return
     for use in list(value.uses()):
-        outer = _perm_of(engine, use.node) if use.node.graph is first.graph else None
+        outer = _transpose_order(engine, use.node) if use.node.graph is first.graph else None
         if outer is not None and engine.alive(use.node):
             whole, source = composed(inner, outer), first.inputs[0]
-            joined = source if _in_place(whole) else Transpose(source, perm=list(whole))
+            joined = source if _is_identity(whole) else Transpose(source, perm=list(whole))
             yield use.node, Patch({use.node.outputs[0]: joined}, exactness=EXACT)
 
 
-def _in_sequence(region: _Region, chosen: set[ir.Node]) -> list[ir.Node]:
-    """The chosen nodes, each after those whose outputs it reads."""
-    found: dict[ir.Node, None] = {}
+def _sort(region: _Region, chosen: set[ir.Node]) -> list[ir.Node]:
+    """Return the chosen nodes in topological order."""
+    order: dict[ir.Node, None] = {}
     for start in region.said:
         stack = [start] if start in chosen else []
         while stack:
             node = stack[-1]
-            before = [v.producer() for v in region.data(node)]
-            waiting = [each for each in before if each is not None and each in chosen and each not in found]
-            stack += waiting
-            if not waiting:
-                found[stack.pop()] = None
-    return list(found)
+            producers = [v.producer() for v in region.data(node)]
+            pending = [p for p in producers if p is not None and p in chosen and p not in order]
+            stack += pending
+            if not pending:
+                order[stack.pop()] = None
+    return list(order)

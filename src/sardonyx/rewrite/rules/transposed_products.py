@@ -1,7 +1,6 @@
-"""Batched products that turn and scale their operands by themselves, as ONNX Runtime contributes them.
+"""Batched products with transposed and scaled operands, as ONNX Runtime's FusedMatMul.
 
-It is looked for when Transposes have been moved, and where attention has become one operator: what is left of both
-goes into the product.
+The pass runs after the Transposes have been moved and attention has been fused: the rest goes into the product.
 """
 
 from __future__ import annotations
@@ -14,44 +13,44 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import REASSOCIATES, Patch, Refusal, Result, microsoft
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME
-from sardonyx.rewrite.rules.normalization import made_by
+from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.polynomials import number_of
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
-_ON_THE_WAY = ("Add", "Div", "Mul", "Where")
-"""What stands between the scores of attention and their Softmax."""
+_BEFORE_SOFTMAX = ("Add", "Div", "Mul", "Where")
+"""Operators between the scores of attention and their Softmax."""
 
 _FARTHEST = 4
 
 
 @sweep("fuse_matmul_transpose", exactness=REASSOCIATES, on=("MatMul",), emits=DOMAIN, targets=ONNXRUNTIME)
 def turned_operands(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """A product of transposed tensors, or times a number, is ONNX Runtime's FusedMatMul."""
+    """Fuse transposed operands and a scalar factor of a product into ONNX Runtime's FusedMatMul."""
     for inner in engine.graphs(graph):
         for node in [node for node in inner if facts.is_op(node, "MatMul")]:
             if engine.alive(node):
-                yield node, _fused(Site(engine, node))
+                yield node, _fuse(Site(engine, node))
 
 
-def _fused(s: Site) -> Result:
-    operands = [_turned(s, value) for value in s.node.inputs]
-    end, alpha = _scaled(s)
-    if alpha is None and not any(turned for _, turned in operands):
+def _fuse(s: Site) -> Result:
+    operands = [_match_transposed(s, value) for value in s.node.inputs]
+    end, alpha = _match_scale(s)
+    if alpha is None and not any(is_transposed for _, is_transposed in operands):
         return None
     if facts.dtype(s.output) != ir.DataType.FLOAT:
-        return Refusal("its kernel takes 32-bit floats only")
+        return Refusal("the kernel supports float32 only")
     if any((facts.rank(value) or 0) < 2 for value in s.node.inputs):
         return Refusal("an operand is a vector, or its rank is not known")
-    if _of_attention(s):
-        return Refusal("engines look for attention as it stands")
-    flags = {name: 1 for name, (_, turned) in zip(("transA", "transB"), operands, strict=True) if turned}
+    if _is_in_attention(s):
+        return Refusal("engines match attention in its unfused form")
+    flags = {name: 1 for name, (_, is_transposed) in zip(("transA", "transB"), operands, strict=True) if is_transposed}
     return Patch({end: microsoft("FusedMatMul")(*(value for value, _ in operands), alpha=alpha, **flags)})
 
 
-def _turned(s: Site, value: ir.Value | None) -> tuple[ir.Value | None, bool]:
-    """The tensor of which ``value`` has the last two axes changed over, and whether there is one."""
-    node = made_by(s, value, "Transpose")
+def _match_transposed(s: Site, value: ir.Value | None) -> tuple[ir.Value | None, bool]:
+    """Return the tensor before a swap of the last two axes and True, else ``value`` and False."""
+    node = producer_of(s, value, "Transpose")
     rank = facts.rank(value)
     if node is None or value is None or rank is None or rank < 2 or not facts.used_once(value):
         return value, False
@@ -60,8 +59,8 @@ def _turned(s: Site, value: ir.Value | None) -> tuple[ir.Value | None, bool]:
     return (node.inputs[0], True) if last_two else (value, False)
 
 
-def _scaled(s: Site) -> tuple[ir.Value, float | None]:
-    """What the product becomes by one number that it is multiplied by or divided by, and the number."""
+def _match_scale(s: Site) -> tuple[ir.Value, float | None]:
+    """Return the product after a scalar factor, and the factor; None as factor if there is none."""
     if not facts.used_once(s.output) or any(facts.is_constant(value) for value in s.node.inputs):
         return s.output, None
     ((node, index),) = s.output.uses()
@@ -73,14 +72,14 @@ def _scaled(s: Site) -> tuple[ir.Value, float | None]:
     return node.outputs[0], number if node.op_type == "Mul" else 1 / number
 
 
-def _of_attention(s: Site) -> bool:
-    """Whether a Softmax makes an operand of the product, or is made of it on a short way."""
-    if any(made_by(s, value, "Softmax") is not None for value in s.node.inputs):
+def _is_in_attention(s: Site) -> bool:
+    """Return True if a Softmax produces an operand of the product, or reads its result within a few nodes."""
+    if any(producer_of(s, value, "Softmax") is not None for value in s.node.inputs):
         return True
     front = [s.output]
     for _ in range(_FARTHEST):
         readers = [use.node for value in front for use in value.uses()]
         if any(facts.is_op(node, "Softmax") for node in readers):
             return True
-        front = [node.outputs[0] for node in readers if facts.is_op(node, *_ON_THE_WAY)]
+        front = [node.outputs[0] for node in readers if facts.is_op(node, *_BEFORE_SOFTMAX)]
     return False

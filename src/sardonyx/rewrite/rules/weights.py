@@ -1,4 +1,4 @@
-"""Weights in narrower types and without denormals: passes that run only when they are named."""
+"""Weights in narrower types and without denormals: optional passes."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", 
 
 @sweep("narrow_int64_weights", exactness=EXACT, default=False)
 def narrow_weights(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Weights of int64 that fit int32 become int32, where all that reads them takes either."""
+    """Store weights of int64 that fit int32 as int32, if all readers accept both types."""
     opset = engine.opset_imports.get("", 1)
     for inner in facts.graphs_of(graph):
         for value in list(inner.initializers.values()):
             readers = tuple(value.uses())
             if value.dtype != ir.DataType.INT64 or not readers or value.is_graph_input() or value.is_graph_output():
                 continue
-            if not all(use.node.domain in STANDARD and _takes_int32(use.node, use.idx, opset) for use in readers):
+            if not all(use.node.domain in STANDARD and _accepts_int32(use.node, use.idx, opset) for use in readers):
                 continue
             array = facts.constant(value)
             if array is None or not array.size or (array.astype(np.int32) != array).any():
                 continue
-            yield readers[0].node, Patch(edit=_storing(value, array.astype(np.int32)))
+            yield readers[0].node, Patch(edit=_make_store(value, array.astype(np.int32)))
 
 
-def _takes_int32(node: ir.Node, index: int, opset: int) -> bool:
-    return index in _free_inputs(node.op_type, opset)
+def _accepts_int32(node: ir.Node, index: int, opset: int) -> bool:
+    return index in _inputs_of_either_type(node.op_type, opset)
 
 
 @functools.lru_cache(maxsize=1024)
-def _free_inputs(op_type: str, opset: int) -> frozenset[int]:
-    """Inputs of a standard operator that take int32 as well as int64, whatever the types of the others are."""
+def _inputs_of_either_type(op_type: str, opset: int) -> frozenset[int]:
+    """Return the inputs of a standard operator that accept int32 and int64, for any type of the others."""
     if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=""):
         return frozenset()
     schema = onnx.defs.get_schema(op_type, max_inclusive_version=opset, domain="")
-    found = set()
+    indices = set()
     for index, formal in enumerate(schema.inputs):
         others = [other.type_str for other in (*schema.inputs, *schema.outputs) if other is not formal]
         alone = (
             formal.option != onnx.defs.OpSchema.FormalParameterOption.Variadic and others.count(formal.type_str) == 0
         )
         if alone and {"tensor(int32)", "tensor(int64)"} <= set(formal.types):
-            found.add(index)
-    return frozenset(found)
+            indices.add(index)
+    return frozenset(indices)
 
 
-def _storing(value: ir.Value, array: np.ndarray) -> Callable[[], list[ir.Node]]:
+def _make_store(value: ir.Value, array: np.ndarray) -> Callable[[], list[ir.Node]]:
     def store() -> list[ir.Node]:
         tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
         value.const_value = tensor
@@ -70,7 +70,7 @@ def _storing(value: ir.Value, array: np.ndarray) -> Callable[[], list[ir.Node]]:
 
 @sweep("flush_denormal_weights", exactness=APPROXIMATES, default=False)
 def flush_weights(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Denormal numbers in weights of single and double precision become zeros of the same sign."""
+    """Replace denormal numbers in float32 and float64 weights by zeros of the same sign."""
     for inner in facts.graphs_of(graph):
         for value in list(inner.initializers.values()):
             readers = tuple(value.uses())
@@ -81,12 +81,12 @@ def flush_weights(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Re
             denormal = (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
             if denormal.any():
                 flushed = np.where(denormal, np.copysign(np.zeros((), array.dtype), array), array)
-                yield readers[0].node, Patch(edit=_storing(value, flushed))
+                yield readers[0].node, Patch(edit=_make_store(value, flushed))
 
 
 @sweep("rewrite_float64_to_float32", exactness=APPROXIMATES, default=False)
 def single_precision(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Everything of float64 becomes float32: weights, types of inputs and outputs, and what attributes name."""
+    """Convert float64 to float32: weights, inputs and outputs, and attributes that name a type."""
     first = next(iter(graph), None)
     if graph is not engine.model.graph or first is None:
         return
@@ -94,7 +94,7 @@ def single_precision(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node,
     if not any(_is_double(value.type) for inner in graphs for value in _values(inner)):
         return
     reason = next((text for inner in graphs if (text := _objection(inner))), "")
-    yield first, Refusal(reason) if reason else Patch(edit=lambda: _narrowed(engine, graphs))
+    yield first, Refusal(reason) if reason else Patch(edit=lambda: _narrow(engine, graphs))
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -104,13 +104,13 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _is_double(kind: ir.TypeProtocol | None) -> bool:
-    return kind is not None and _single(kind) is not kind
+    return kind is not None and _to_single(kind) is not kind
 
 
-def _single(kind: ir.TypeProtocol) -> ir.TypeProtocol:
-    """The type with float32 for float64, within sequences and optionals too; itself where there is none."""
+def _to_single(kind: ir.TypeProtocol) -> ir.TypeProtocol:
+    """Return the type with float32 for float64, in sequences and optionals too; itself if unchanged."""
     if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
-        inner = _single(kind.elem_type)
+        inner = _to_single(kind.elem_type)
         return kind if inner is kind.elem_type else type(kind)(inner)
     if isinstance(kind, ir.TensorType) and kind.dtype == ir.DataType.DOUBLE:
         return ir.TensorType(ir.DataType.FLOAT)
@@ -118,16 +118,16 @@ def _single(kind: ir.TypeProtocol) -> ir.TypeProtocol:
 
 
 def _objection(graph: ir.Graph) -> str:
-    """Why a graph cannot do without float64; empty where it can."""
+    """Return the reason why a graph needs float64, or an empty string."""
     for node in graph:
         touched = (*node.inputs, *node.outputs)
         if node.domain not in STANDARD and any(v is not None and _is_double(v.type) for v in touched):
-            return f"'{node.name}' ({node.op_type}) is no standard operator, and may need float64"
+            return f"'{node.name}' ({node.op_type}) is not a standard operator and may need float64"
     for tensor in (*(v.const_value for v in graph.initializers.values()), *_attribute_tensors(graph)):
         if tensor is not None and tensor.dtype == ir.DataType.DOUBLE:
             array = tensor.numpy()
             if (np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).max)).any():
-                return f"'{tensor.name}' holds numbers beyond the range of float32"
+                return f"'{tensor.name}' has elements beyond the range of float32"
     return ""
 
 
@@ -138,7 +138,7 @@ def _attribute_tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
                 yield attribute.as_tensor()
 
 
-def _narrowed(engine: Engine, graphs: list[ir.Graph]) -> list[ir.Node]:
+def _narrow(engine: Engine, graphs: list[ir.Graph]) -> list[ir.Node]:
     interface = (*engine.model.graph.inputs, *engine.model.graph.outputs)
     engine.interface_changed = engine.interface_changed or any(_is_double(value.type) for value in interface)
     touched: list[ir.Node] = []
@@ -146,16 +146,16 @@ def _narrowed(engine: Engine, graphs: list[ir.Graph]) -> list[ir.Node]:
         for value in _values(graph):
             tensor = value.const_value
             if tensor is not None and tensor.dtype == ir.DataType.DOUBLE:
-                value.const_value = _as_single(tensor) if value.is_initializer() else None
+                value.const_value = _round_to_single(tensor) if value.is_initializer() else None
             if value.type is not None:
-                value.type = _single(value.type)
+                value.type = _to_single(value.type)
         for node in graph:
             _narrow_attributes(node)
             touched.append(node)
     return touched
 
 
-def _as_single(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _round_to_single(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(np.asarray(tensor.numpy(), np.float32), name=tensor.name)
 
 
@@ -164,6 +164,6 @@ def _narrow_attributes(node: ir.Node) -> None:
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.DOUBLE:
-            node.attributes[name] = ir.AttrTensor(name, _as_single(attribute.as_tensor()))
+            node.attributes[name] = ir.AttrTensor(name, _round_to_single(attribute.as_tensor()))
         elif name in _TYPE_ATTRIBUTES and attribute.value == int(ir.DataType.DOUBLE) and node.domain in STANDARD:
             node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))

@@ -1,4 +1,4 @@
-"""Products, windows and resampled images, said of operands whose axes stand in another order. No rule stands here."""
+"""Products, pooling and resampling of operands with permuted axes. This module has no rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.rewrite.site import Site
 
 
 def matmul(s: Site, order: Order) -> Said | None:
-    """Batches in any order, and rows of one matrix with them; the product of both transposed turns round."""
+    """Permute batch axes and rows; a product of two transposed matrices swaps its operands."""
     rank, ranks = len(order), [facts.rank(value) for value in s.node.inputs]
     if rank < 2 or facts.rank(s.output) != rank or rank not in ranks or None in ranks or min(r or 0 for r in ranks) < 2:
         return None
@@ -35,29 +35,29 @@ _WINDOWED = ("dilations", "kernel_shape", "strides")
 
 
 def pooling(s: Site, order: Order) -> Said | None:
-    """Batch and channels in either order, and the axes of the image in any.
+    """Swap batch and channels, and permute the axes of the image.
 
-    ONNX Runtime's MaxPool keeps or drops a NaN by the place in the window that it stands at, which is then another one.
+    ONNX Runtime's MaxPool propagates a NaN or not depending on its position in the window, which changes.
     """
     rank = len(order)
     if not has_rank(s, order) or rank < 3 or {order[0], order[1]} != {0, 1}:
         return None
     if not s.unused_outputs_from(1):
         return None
-    places = [axis - 2 for axis in inverse(order)[2:]]
+    sources = [axis - 2 for axis in inverse(order)[2:]]
     attributes: dict[str, Any] = {}
     for name in _WINDOWED:
         written = s.attr(name)
         if written is not None:
-            attributes[name] = [written[place] for place in places]
+            attributes[name] = [written[source] for source in sources]
     pads = s.attr("pads")
     if pads is not None:
-        attributes["pads"] = [pads[place + side] for side in (0, rank - 2) for place in places]
+        attributes["pads"] = [pads[source + side] for side in (0, rank - 2) for source in sources]
     return Said((0,), order, retold(s, **attributes), REASSOCIATES)
 
 
 def resize(s: Site, order: Order) -> Said | None:
-    """Along the same axes, or to the nearest place along the last ones, where kernels are fastest."""
+    """Keep the resized axes, or for mode nearest make them the last axes, where kernels are fastest."""
     rank = len(order)
     if s.opset < 11 or not has_rank(s, order):
         return None
