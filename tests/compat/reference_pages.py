@@ -14,8 +14,8 @@ from sardonyx.rewrite.language import REGISTRY, Rule
 from sardonyx.rewrite.pipeline import available_passes
 from sardonyx.rewrite.sweep import SWEEPS
 from tests.compat.onnxruntime.reference_page import page as onnxruntime_page
+from tests.ops.differential import WITHOUT_GENERATOR
 from tests.ops.disagreements import DISAGREEMENTS
-from tests.ops.test_differential import WITHOUT_GENERATOR
 from tests.suites import left_out
 from tests.suites.wheel_flaws import FLAWS, RANDOM
 

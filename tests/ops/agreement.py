@@ -1,6 +1,6 @@
-"""What the tests of operator families share: an operator run at once, traced at open sizes, and run by others.
+"""Helpers shared by the operator tests: run an operator eagerly, traced at open sizes, and in other engines.
 
-An attribute whose name a parameter here has is given with an underscore after it.
+An attribute whose name collides with a parameter here is passed with an underscore after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sardonyx.runtime import Session
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version, which say what a package has."""
+    """Return the first two numbers of a version, which determine the feature set."""
     return tuple(int(part) for part in version.split(".")[:2])
 
 
@@ -38,10 +38,10 @@ def eager(
     domain: str = "",
     **attributes: Any,
 ) -> list[np.ndarray]:
-    """The results of an operator, computed at once."""
+    """Return the results of an operator, computed eagerly."""
     with running(RunContext()):
         values = [None if array is None else constant(array) for array in arrays]
-        return [v.known for v in _applied(name, values, opset, outputs, domain, attributes) if v is not None]
+        return [v.known for v in _apply(name, values, opset, outputs, domain, attributes) if v is not None]
 
 
 def traced(
@@ -54,7 +54,7 @@ def traced(
     domain: str = "",
     **attributes: Any,
 ) -> list[np.ndarray]:
-    """The results of an operator that was traced at open sizes, then evaluated; see :func:`traced_function`."""
+    """Return the results of an operator traced at open sizes, then evaluated; see :func:`traced_function`."""
     function = traced_function(name, arrays, shapes, opset=opset, outputs=outputs, domain=domain, **attributes)
     open_ = [array for array, shape in zip(arrays, shapes, strict=True) if array is not None and shape is not None]
     with running(RunContext()):
@@ -71,16 +71,16 @@ def traced_function(
     domain: str = "",
     **attributes: Any,
 ) -> Function:
-    """An operator traced at open sizes.
+    """Trace an operator at open sizes.
 
     Args:
         name: The operator.
-        arrays: Its inputs.
-        shapes: Sizes of each, ``"N 4 2*M"``; None for an input whose value must be known when tracing.
-        opset: The version of its domain.
-        outputs: How many results are asked for.
-        domain: Its domain.
-        **attributes: Its attributes.
+        arrays: The inputs.
+        shapes: Sizes of each input, ``"N 4 2*M"``; None for an input whose value is known while tracing.
+        opset: The version of the domain.
+        outputs: Number of requested results.
+        domain: The domain.
+        **attributes: The attributes.
     """
     open_ = [array for array, shape in zip(arrays, shapes, strict=True) if array is not None and shape is not None]
     texts = [shape for array, shape in zip(arrays, shapes, strict=True) if array is not None and shape is not None]
@@ -95,7 +95,7 @@ def traced_function(
             None if array is None else constant(array) if shape is None else next(rest)
             for array, shape in zip(arrays, shapes, strict=True)
         ]
-        return [v for v in _applied(name, values, opset, outputs, domain, attributes) if v is not None]
+        return [v for v in _apply(name, values, opset, outputs, domain, attributes) if v is not None]
 
     return trace(name, body, types)
 
@@ -104,17 +104,17 @@ def assert_computes(
     name: str,
     arrays: Sequence[np.ndarray | None],
     shapes: Sequence[str | None],
-    *wanted: np.ndarray,
+    *expected: np.ndarray,
     rtol: float = 0.0,
     **options: Any,
 ) -> None:
-    """An operator gives these results, at once and traced at open sizes."""
-    options["outputs"] = len(wanted)
-    assert_equal(eager(name, arrays, **options), wanted, rtol=rtol)
-    assert_equal(traced(name, arrays, shapes, **options), wanted, rtol=rtol)
+    """Assert that an operator gives these results, eagerly and traced at open sizes."""
+    options["outputs"] = len(expected)
+    assert_equal(eager(name, arrays, **options), expected, rtol=rtol)
+    assert_equal(traced(name, arrays, shapes, **options), expected, rtol=rtol)
 
 
-def _applied(
+def _apply(
     name: str, values: Sequence[Value | None], opset: int, outputs: int, domain: str, attributes: Mapping[str, Any]
 ) -> tuple[Value | None, ...]:
     operator = find(domain, name, opset)
@@ -126,7 +126,7 @@ def _applied(
 def model_of(
     name: str, arrays: Sequence[np.ndarray | None], *, opset: int, outputs: int, domain: str = "", **attributes: Any
 ) -> onnx.ModelProto:
-    """A model of one node; inputs ``i0``, ``i1`` …, outputs ``o0`` …, of open sizes."""
+    """Return a model of one node with inputs ``i0``, ``i1`` … and outputs ``o0`` … of open sizes."""
     names = ["" if array is None else f"i{i}" for i, array in enumerate(arrays)]
     node = helper.make_node(name, names, [f"o{i}" for i in range(outputs)], domain=domain)
     node.attribute.extend(helper.make_attribute(key.removesuffix("_"), value) for key, value in attributes.items())
@@ -142,18 +142,18 @@ def model_of(
 
 
 def by_session(model: onnx.ModelProto, arrays: Sequence[np.ndarray | None]) -> list[Any]:
-    """The outputs of a model of one node, by the reference session."""
+    """Return the outputs of a model of one node, computed by the reference session."""
     return Session(model).run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
 
 
 def by_onnxruntime(model: onnx.ModelProto, arrays: Sequence[np.ndarray | None]) -> list[Any]:
-    """The outputs of a model of one node, by ONNX Runtime without optimization."""
+    """Return the outputs of a model of one node, computed by ONNX Runtime without optimization."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found: list[Any] = session.run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
-    return found
+    outputs: list[Any] = session.run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
+    return outputs
 
 
 def assert_agrees(
@@ -166,19 +166,19 @@ def assert_agrees(
     rtol: float = 1e-4,
     **attributes: Any,
 ) -> None:
-    """An operator traced at open sizes equals what runs at once, bit for bit, and that equals ONNX Runtime."""
-    found = eager(name, arrays, opset=opset, outputs=outputs, **attributes)
-    assert_equal(traced(name, arrays, shapes, opset=opset, outputs=outputs, **attributes), found)
-    wanted = by_onnxruntime(model_of(name, arrays, opset=opset, outputs=outputs, **attributes), arrays)
-    for a, b in zip(found, wanted, strict=True):
+    """Assert that traced results equal eager ones bit for bit, and eager ones ONNX Runtime's to a tolerance."""
+    actual = eager(name, arrays, opset=opset, outputs=outputs, **attributes)
+    assert_equal(traced(name, arrays, shapes, opset=opset, outputs=outputs, **attributes), actual)
+    expected = by_onnxruntime(model_of(name, arrays, opset=opset, outputs=outputs, **attributes), arrays)
+    for a, b in zip(actual, expected, strict=True):
         assert_equal([a], [b], rtol=rtol, atol=rtol * float(np.nanmax(np.abs(b.astype(np.float64)), initial=1e-3)))
 
 
 def assert_equal(
-    found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], rtol: float = 0.0, atol: float = 0.0
+    actual: Sequence[np.ndarray], expected: Sequence[np.ndarray], rtol: float = 0.0, atol: float = 0.0
 ) -> None:
-    """Element types, shapes and elements are equal, to a tolerance."""
-    assert len(found) == len(wanted)
-    for a, b in zip(found, wanted, strict=True):
+    """Assert equal element types, shapes and elements, to a tolerance."""
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape, (a.dtype, a.shape, b.dtype, b.shape)
         np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)

@@ -1,7 +1,7 @@
-"""Random models of one operator: what the reference session gives, beside onnx's evaluator and ONNX Runtime.
+"""Differential tests: random models of one operator in the reference session, onnx's evaluator and ONNX Runtime.
 
-``GENERATORS`` draws a legal case of every operator; ``check`` runs it. Where an evaluator gives something else, either
-the operator's definition is wrong, or ``tests.ops.disagreements`` says why the other is.
+``GENERATORS`` draws a legal case of every operator; ``check`` runs it. A difference is either an error of the
+operator's definition, or recorded with its reason in ``tests.ops.disagreements``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,33 @@ from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Case, Draw
 from tests.ops.generators.retyped import retyped
 
+RANDOM = "its results are random"
+
+WITHOUT_GENERATOR: dict[str, str] = {
+    **dict.fromkeys(
+        ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), RANDOM
+    ),
+    **dict.fromkeys(
+        ("Affine", "Crop", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "ScaledTanh"),
+        "removed from the standard: no evaluator defines it",
+    ),
+    "SimplifiedLayerNormalization": "an operator of ONNX Runtime, compared among the contributed operators",
+    "ImageDecoder": "random bytes are not images; tests/ops/test_images.py decodes real ones",
+    **dict.fromkeys(
+        ("Optional", "OptionalGetElement", "OptionalHasElement"),
+        "an optional has few values, and tests/ops/test_sequences.py covers them all",
+    ),
+    "SequenceMap": "a function of the standard over loops, which have generators",
+}
+"""Operators of the standard's main domain without a generator, with the reason."""
+
 EXACT_STEPS = {
     "QLinearConv": 1, "QLinearMatMul": 1, "DynamicQuantizeLinear": 1, "QuantizeLinear": 1, "Resize": 1, "Upsample": 1,
 }  # fmt: skip
-"""Integers that are rounded from floats, which evaluators compute in different order: they may be a step apart."""
+"""Tolerance, in steps, of integers rounded from floats: evaluators compute these floats in different orders."""
 
 RETYPED = 0.3
-"""The part of cases that get other element types than their generator draws."""
+"""Share of cases that get other element types than their generator draws."""
 
 _RELATIVE = {2: 4e-3, 4: 1e-4, 8: 1e-7}
 """Tolerances by bytes of a float; relative, and of the greatest in the result."""
@@ -35,13 +55,13 @@ _RELATIVE = {2: 4e-3, 4: 1e-4, 8: 1e-7}
 
 @dataclass
 class Tally:
-    """What the cases of an operator gave.
+    """Results of the cases of an operator.
 
     Attributes:
-        cases: How many were drawn.
-        compared: How often each evaluator gave something to compare with.
-        recorded: How often it was different for a reason that is recorded, by that reason.
-        failures: What was different without one.
+        cases: Number of cases.
+        compared: Number of comparisons with each evaluator.
+        recorded: Number of differences for a recorded reason, by reason.
+        failures: Differences without a recorded reason.
     """
 
     cases: int = 0
@@ -51,7 +71,7 @@ class Tally:
 
 
 def run_many(operator: str, count: int, first_seed: int = 0) -> Tally:
-    """Check so many cases of an operator."""
+    """Check ``count`` cases of an operator."""
     tally = Tally()
     for seed in range(first_seed, first_seed + count):
         check(case_of(operator, seed), tally, f"{operator} seed {seed}")
@@ -59,14 +79,14 @@ def run_many(operator: str, count: int, first_seed: int = 0) -> Tally:
 
 
 def case_of(operator: str, seed: int) -> Case:
-    """The case of an operator that a seed stands for."""
+    """Return the case of an operator for a seed."""
     draw = Draw(f"{operator} {seed}")
     case = GENERATORS[operator](draw, operator)
     return retyped(draw, case) if draw.chance(RETYPED) else case
 
 
 def check(case: Case, tally: Tally, label: str) -> None:
-    """Run a case everywhere, and count what came out."""
+    """Run a case in all evaluators and tally the comparisons."""
     tally.cases += 1
     model, feeds = case.model(), case.feeds()
     try:
@@ -99,7 +119,7 @@ def _by_runtime(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | No
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return session.run(None, feeds)  # type: ignore[no-any-return]
-    except Exception:  # Whatever it refuses is not compared.
+    except Exception:  # A refused case is not compared.
         return None
 
 
@@ -110,17 +130,17 @@ def _by_onnx(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | None:
         warnings.simplefilter("ignore")
         try:
             return ReferenceEvaluator(model).run(None, feeds)  # type: ignore[return-value]
-        except Exception:  # Whatever it refuses is not compared.
+        except Exception:  # A refused case is not compared.
             return None
 
 
 def _difference(case: Case, ours: list[Any], theirs: list[Any]) -> str | None:
-    """How results differ; None where they agree."""
+    """Return a description of the first difference; None if the results agree."""
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         for x, y in _pairs(a, b):
-            told = _array_difference(np.asarray(x), np.asarray(y), EXACT_STEPS.get(case.name, 0))
-            if told is not None:
-                return f"output {i}: {told}"
+            difference = _array_difference(np.asarray(x), np.asarray(y), EXACT_STEPS.get(case.name, 0))
+            if difference is not None:
+                return f"output {i}: {difference}"
         if isinstance(a, list) and len(a) != len(b):
             return f"output {i}: {len(a)} and {len(b)} elements"
     return None
@@ -158,4 +178,15 @@ def _array_difference(a: np.ndarray, b: np.ndarray, steps: int) -> str | None:
     return f"at {[int(i) for i in at]} {a[at]} and {b[at]}"
 
 
-__all__ = ["GENERATORS", "ONNX", "RUNTIME", "Case", "Draw", "Tally", "case_of", "check", "run_many"]
+__all__ = [
+    "GENERATORS",
+    "ONNX",
+    "RUNTIME",
+    "WITHOUT_GENERATOR",
+    "Case",
+    "Draw",
+    "Tally",
+    "case_of",
+    "check",
+    "run_many",
+]

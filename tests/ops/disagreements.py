@@ -1,4 +1,4 @@
-"""Where the definitions here and another evaluator differ on purpose: who is wrong, and by which sentence."""
+"""Recorded disagreements between the definitions here and another evaluator, with the deciding sentence."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ When = Callable[[Case], bool]
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A difference that is resolved.
+    """A resolved difference.
 
     Attributes:
         operators: The operators.
-        evaluator: Who is wrong, or decides otherwise.
-        when: Whether it may show in a case.
-        reason: The sentence of the specification, or what it leaves open.
+        evaluator: The evaluator that is wrong or decides otherwise.
+        when: Returns True for a case in which the difference may occur.
+        reason: The sentence of the specification, or the point that the specification leaves open.
     """
 
     operators: tuple[str, ...]
@@ -33,7 +33,7 @@ class Disagreement:
     reason: str
 
     def covers(self, case: Case, evaluator: str) -> bool:
-        """Whether a difference of a case from an evaluator's result is this one."""
+        """Return True if a difference of a case from an evaluator's result is this one."""
         return case.name in self.operators and evaluator == self.evaluator and self.when(case)
 
 
@@ -42,7 +42,7 @@ def _always(case: Case) -> bool:
 
 
 def _has(*names: str) -> When:
-    """The case gives one of these attributes another value than 0."""
+    """Return a condition: the case sets one of these attributes to a value other than 0."""
     return lambda case: any(case.attributes.get(name) for name in names)
 
 
@@ -55,7 +55,7 @@ def _is_empty(case: Case) -> bool:
 
 
 def _is(kind: str) -> When:
-    """The first input has elements of this kind."""
+    """Return a condition: the first input has elements of this kind."""
     return lambda case: case.inputs[0].dtype.kind in kind
 
 
@@ -75,12 +75,12 @@ def _both(*conditions: When) -> When:
     return lambda case: all(condition(case) for condition in conditions)
 
 
-def _given(position: int) -> When:
+def _has_input(position: int) -> When:
     return lambda case: len(case.inputs) > position and case.inputs[position] is not None
 
 
 def _slice_ends(case: Case, axis_wide: bool) -> bool:
-    """A backward step with an end past the last element, or a start before the first one."""
+    """Return True for a backward step with an end past the last element, or a start before the first one."""
     x, starts, ends, axes, steps = case.inputs
     if steps is None:
         return False
@@ -101,14 +101,14 @@ def _one_pixel(case: Case) -> bool:
 
 
 def _nearly_constant(case: Case) -> bool:
-    """Some numbers that are normalized together lie close to their mean, and far from 0."""
+    """Return True if some jointly normalized numbers are close to their mean, and far from 0."""
     x = np.asarray(case.inputs[0], np.float64)
     lines = x.reshape(x.shape[0], case.attributes.get("num_groups", x.shape[1]), -1)
     return bool((lines.std(-1) < 0.05 * np.abs(lines.mean(-1))).any())
 
 
 def _nearly_constant_batch(case: Case) -> bool:
-    """The same of channels whose moments are those of the batch."""
+    """Return True if a channel whose moments are those of the batch is nearly constant."""
     if not case.attributes.get("training_mode"):
         return False
     x = np.asarray(case.inputs[0], np.float64)
@@ -117,7 +117,7 @@ def _nearly_constant_batch(case: Case) -> bool:
 
 
 def _halves_are_large(case: Case) -> bool:
-    """The sum in front of an activation has terms so large that one step of 16 bits between them shows behind it."""
+    """Return True if a one-step difference of 16-bit terms before an activation is visible after it."""
     x, w, r, b, _, h = (None if array is None else np.abs(np.asarray(array, np.float64)) for array in case.inputs[:6])
     if case.inputs[0].dtype.itemsize != 2:
         return False
@@ -127,12 +127,12 @@ def _halves_are_large(case: Case) -> bool:
 
 
 def _gates_without_bound(case: Case) -> bool:
-    """The gates of a direction are opened by Relu."""
+    """Return True if the gates of a direction are activated by Relu."""
     return "Relu" in case.attributes.get("activations", ())[:: {"LSTM": 3, "GRU": 2}[case.name]]
 
 
 def _one_causal_query(case: Case) -> bool:
-    """One query, keys before it and more than one with it."""
+    """Return True for a single causal query with a past."""
     q, _, _, _, past, _ = case.inputs
     return bool(case.attributes.get("is_causal")) and q.shape[-2] == 1 and past is not None
 
@@ -150,8 +150,8 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     # Elementwise.
     Disagreement(
         ("Clip",), RUNTIME, lambda case: case.opset >= 11 and None in [*case.inputs, None][1:],
-        "without a bound, the function body of Clip compares with none: infinities stay. ONNX Runtime takes the "
-        "greatest and the least finite number",
+        "without a bound, the function body of Clip does not compare: infinities stay. ONNX Runtime bounds by the "
+        "greatest and the lowest finite number",
     ),
     Disagreement(
         ("Softmax", "LogSoftmax", "Hardmax"), ONNX, _before(13),
@@ -159,20 +159,20 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("Dropout",), RUNTIME, _before(12),
-        "the mask of inference is all true by version 12's text; before, it is left open",
+        "the mask of inference is all true since version 12; earlier versions leave it open",
     ),
     Disagreement(
         ("Sign",), RUNTIME, _both(_is("f"), lambda case: case.inputs[0].dtype.itemsize == 2),
-        "of NaN the text says nothing: NaN, as ONNX Runtime has it for float32; for float16 it has 0",
+        "the specification leaves the sign of NaN open: NaN, as in ONNX Runtime for float32; for float16 it returns 0",
     ),
     Disagreement(
         ("PRelu",), ONNX, lambda case: not np.isfinite(case.inputs[1]).all(),
-        "'f(x) = x for x >= 0', whatever the slope is",
+        "'f(x) = x for x >= 0', also for an infinite or NaN slope",
     ),
     # Indexing.
     Disagreement(
         ("Gather",), RUNTIME, _is("O"),
-        "strings are gathered as numbers are; ONNX Runtime leaves some of them empty",
+        "strings are gathered like numbers; ONNX Runtime leaves some of them empty",
     ),
     Disagreement(
         ("NonZero",), RUNTIME, lambda case: case.inputs[0].ndim == 0,
@@ -180,7 +180,7 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("Unique",), ONNX, _both(_has("axis"), lambda case: case.attributes.get("sorted") == 0),
-        "unsorted, the first of each is taken along the axis; onnx's evaluator takes from another one",
+        "unsorted, the first occurrences are taken along the axis; onnx's evaluator uses another axis",
     ),
     Disagreement(
         ("Slice",), RUNTIME, lambda case: len(case.inputs) == 5 and _slice_ends(case, axis_wide=True),
@@ -194,13 +194,13 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     *(
         Disagreement(
             ("InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"), evaluator, _nearly_constant,
-            "the mean of squares less the square of the mean cancels; squares of differences, as here, do not",
+            "the mean of squares minus the square of the mean cancels; squares of differences, as here, do not",
         )
         for evaluator in EVALUATORS
     ),
     Disagreement(
         ("BatchNormalization",), RUNTIME, _nearly_constant_batch,
-        "what is scaled is the difference from the mean; ONNX Runtime scales both before it takes their difference",
+        "the difference from the mean is scaled; ONNX Runtime scales both terms before subtracting",
     ),
     Disagreement(
         ("LpNormalization",), ONNX, lambda case: case.attributes.get("p") == 1,
@@ -211,18 +211,18 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "the function body adds 1e-9 to the deviation: 0 over a deviation of 0 is 0",
     ),
     Disagreement(
-        ("NegativeLogLikelihoodLoss",), ONNX, _both(_has("ignore_index"), lambda case: not _given(2)(case)),
-        "the function body weighs ignored labels 0, and a mean divides by the weights' sum",
+        ("NegativeLogLikelihoodLoss",), ONNX, _both(_has("ignore_index"), lambda case: not _has_input(2)(case)),
+        "the function body gives ignored labels weight 0, and the mean divides by the sum of weights",
     ),
     Disagreement(
         ("MatMul",), RUNTIME, lambda case: 0 in case.inputs[0].shape[-1:],
-        "a sum of nothing is 0, of the shape that numpy.matmul has; ONNX Runtime leaves memory as it was",
+        "an empty sum is 0, in the shape of numpy.matmul; ONNX Runtime leaves the result uninitialized",
     ),
     # Element types.
     Disagreement(
         ("LayerNormalization", "BatchNormalization", "RMSNormalization", "AffineGrid", "Det"), ONNX, _is_not_float32,
-        "every result has the type of its type variable: U of moments, V of what is scaled; onnx's evaluator gives "
-        "the type that numpy has at hand",
+        "every result has the type of its type variable: U for moments, V for scaled values; onnx's evaluator "
+        "returns numpy's type",
     ),
     *(
         Disagreement(
@@ -232,7 +232,7 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         for evaluator in EVALUATORS
     ),
     Disagreement(
-        ("DeformConv",), ONNX, _is_not_float32, "onnx's evaluator moves in float32, whatever the element type is",
+        ("DeformConv",), ONNX, _is_not_float32, "onnx's evaluator computes offsets in float32 for every element type",
     ),
     Disagreement(
         ("GroupNormalization",), ONNX, _both(_is_not_float32, lambda case: case.inputs[0].dtype.itemsize == 2),
@@ -240,68 +240,68 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("Trilu", "CenterCropPad", "Pad"), ONNX, _is("O"),
-        "what is not taken of texts is the empty text; onnx's evaluator puts a number there",
+        "missing strings are empty strings; onnx's evaluator inserts a number",
     ),
     *(
         Disagreement(
             ("ScatterElements", "ScatterND"), evaluator,
             _both(_is("cO"), lambda case: case.attributes.get("reduction", "none") != "none"),
-            "complex numbers have no order, and texts no sum: they are refused",
+            "complex numbers have no order, and strings no sum: both are refused",
         )
         for evaluator in EVALUATORS
     ),
     Disagreement(
         ("Cast", "CastLike"), ONNX, _is("O"),
-        "a text is the number that it spells, '0' is false; onnx's evaluator takes any text for true that is not empty",
+        "a string is the number that it spells, '0' is false; for onnx's evaluator every nonempty string is true",
     ),
     Disagreement(("Col2Im",), ONNX, _is("b"), "booleans have no sum: they are refused"),
     Disagreement(
         ("GridSample",), ONNX, _both(_is_not_float32, _is_interpolated),
-        "integers are read between pixels as floats are, doubles at doubles; onnx's evaluator takes float32 for "
-        "places, and rounds the weights to integers",
+        "integers are interpolated like floats, doubles at double coordinates; onnx's evaluator uses float32 "
+        "coordinates, and rounds the weights to integers",
     ),
     Disagreement(
         ("Resize",), ONNX, lambda case: _is("c")(case) or (_is_not_float32(case) and _is_interpolated(case)),
-        "how integers are rounded is left open: toward zero, as casts do and ONNX Runtime does; doubles are read at "
-        "doubles, and complex numbers have two parts",
+        "rounding of integers is left open: toward zero, like casts and ONNX Runtime; doubles are read at "
+        "double coordinates, and complex numbers are interpolated by parts",
     ),
     # Recurrent layers.
     Disagreement(
         ("RNN", "GRU", "LSTM"), ONNX,
-        lambda case: _given(4)(case) or any(name in case.attributes for name in ("clip", "activations")),
-        "onnx's evaluator reads no sequence_lens, clip and activations",
+        lambda case: _has_input(4)(case) or any(name in case.attributes for name in ("clip", "activations")),
+        "onnx's evaluator ignores sequence_lens, clip and activations",
     ),
     Disagreement(
         ("GRU", "LSTM"), ONNX, lambda case: case.attributes["direction"] != "forward" or _has("input_forget")(case),
-        "onnx's evaluator goes forward only, and couples no gates",
+        "onnx's evaluator supports neither other directions nor input_forget",
     ),
     Disagreement(
         ("RNN", "GRU", "LSTM"), ONNX, _halves_are_large,
-        "the sum in front of an activation is of float32 and rounded once; onnx's evaluator rounds each of its "
-        "products and partial sums to 16 bits, and is a step of the largest off where they cancel",
+        "the sum before an activation is computed in float32 and rounded once; onnx's evaluator rounds each of its "
+        "products and partial sums to 16 bits, an error of one step of the largest term under cancellation",
     ),
     Disagreement(
         ("RNN", "GRU", "LSTM"), RUNTIME, _has("clip"),
         "clip 'bounds the elements of a tensor in the range of [-threshold, +threshold] and is applied to the input of "
-        "activations': of every one",
+        "activations': of every activation",
     ),
     Disagreement(
         ("GRU", "LSTM"), RUNTIME, _gates_without_bound,
-        "ONNX Runtime's Sigmoid is near in the difference, and not in the quotient; a gate of 300 tells that",
+        "ONNX Runtime's Sigmoid has a small absolute and a large relative error, visible at a gate of 300",
     ),
     # Reductions.
     Disagreement(
         _REDUCTIONS, RUNTIME, _is_empty,
-        "an axis is reduced whatever its size: 'keepdims=0: the reduced dimension is pruned'. ONNX Runtime returns the "
-        "shape of its input where there are no elements",
+        "axes of every size are reduced: 'keepdims=0: the reduced dimension is pruned'. ONNX Runtime returns the "
+        "shape of its input if the input is empty",
     ),
     Disagreement(
         _REDUCTIONS, ONNX, lambda case: case.inputs[0].dtype.itemsize == 2 and not _is("iu")(case),
-        "partial results are of float32; onnx's evaluator's are of 16 bits, and pass their range",
+        "partial results are float32; onnx's evaluator uses 16 bits, which overflow",
     ),
     Disagreement(
         ("ReduceMean",), ONNX, _both(_is_empty, _is("iu")),
-        "the mean of no integers is undefined by the text, and refused",
+        "the specification leaves the mean of no integers undefined: it is refused",
     ),
     Disagreement(
         ("ReduceLogSumExp", "ReduceLogSum", "ReduceL2"), RUNTIME, _is("iu"),
@@ -313,12 +313,12 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("ReduceSumSquare",), ONNX, _is("iu"),
-        "the output is of the input's type T; numpy's sum is of int64",
+        "the output has the input's type T; numpy's sum is int64",
     ),
     Disagreement(
         ("ReduceMin", "ReduceMax"), RUNTIME,
         _both(_is("f"), lambda case: bool(np.isnan(case.inputs[0]).any())),
-        "of NaN the text says nothing: NaN here, as numpy and onnx's evaluator have it",
+        "the specification leaves NaN open: NaN here, as in numpy and onnx's evaluator",
     ),
     # Attention.
     Disagreement(
@@ -327,16 +327,16 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("Attention",), RUNTIME, lambda case: case.attributes.get("qk_matmul_output_mode") == 2,
-        "a mask adds -inf; ONNX Runtime adds the least finite number",
+        "a mask adds -inf; ONNX Runtime adds the lowest finite number",
     ),
     Disagreement(
         ("Attention",), RUNTIME, _one_causal_query,
-        "causal: a query attends keys up to its own position, which is its number plus those of the past; "
-        "ONNX Runtime lets a single query attend all",
+        "causal: a query attends keys up to its own position, which is its index plus the length of the past; "
+        "in ONNX Runtime a single query attends all keys",
     ),
     Disagreement(
         ("Shape",), ONNX, _has("end"),
-        "'start and end are clamped to [0, r]'; onnx's evaluator counts an end of less from the end again",
+        "'start and end are clamped to [0, r]'; onnx's evaluator counts a smaller end from the end again",
     ),
     # Images.
     Disagreement(
@@ -351,12 +351,13 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     Disagreement(
         ("GridSample",), ONNX,
         lambda case: case.attributes.get("mode") == "cubic" and case.attributes.get("padding_mode") == "border",
-        "'border: use border values for out-bound grid locations': each of the 16 pixels of a place, and not the place",
+        "'border: use border values for out-bound grid locations': clamped are each of the 16 pixels around a "
+        "coordinate, not the coordinate",
     ),
     *(
         Disagreement(
             ("AffineGrid",), evaluator, _one_pixel,
-            "the one pixel of an axis lies at -1 and at 1 by align_corners: its place is left open; 0 as in PyTorch",
+            "the one pixel of an axis is at -1 and at 1 by align_corners: its coordinate is left open; 0 as in PyTorch",
         )
         for evaluator in EVALUATORS
     ),
@@ -367,11 +368,11 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("ConvTranspose",), RUNTIME, _first_row_from_padding,
-        "'output_shape[i] = input_shape[i] * strides[i]' for auto_pad SAME, also where that is more than there is",
+        "'output_shape[i] = input_shape[i] * strides[i]' for auto_pad SAME, also if that exceeds the full result",
     ),
     Disagreement(
         ("MaxPool", "AveragePool", "LpPool"), ONNX, _has("ceil_mode", "auto_pad"),
-        "onnx's evaluator makes windows that begin in the padding after the image, and other counts of them",
+        "onnx's evaluator counts windows differently, and lets some begin in the padding after the image",
     ),
     Disagreement(
         ("MaxPool",), ONNX, lambda case: case.outputs == 2 or any(case.attributes.get("pads", ())),
@@ -380,7 +381,7 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("MaxPool", "AveragePool", "LpPool"), RUNTIME, lambda case: case.attributes.get("auto_pad") == "SAME_UPPER",
-        "no padding is negative: where windows are smaller than strides, the first begins at the first element",
+        "padding is never negative: if windows are smaller than strides, the first begins at the first element",
     ),
     Disagreement(
         ("GlobalMaxPool",), ONNX, _always,
@@ -392,24 +393,26 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     # Sequences, control flow and strings.
     Disagreement(
-        ("SequenceInsert",), ONNX, _given(2),
-        "'accepted range for position is in [-n, n]': at n, it is the last; onnx's evaluator inserts before that",
+        ("SequenceInsert",), ONNX, _has_input(2),
+        "'accepted range for position is in [-n, n]': at n, the tensor is appended; onnx's evaluator inserts "
+        "before the last",
     ),
     Disagreement(
-        ("SplitToSequence",), RUNTIME, _given(1),
+        ("SplitToSequence",), RUNTIME, _has_input(1),
         "'keepdims: if input split is specified, this attribute is ignored'",
     ),
     Disagreement(
         ("Loop",), ONNX, _always,
-        "scan outputs are stacked along a new first axis, not joined along the one they have",
+        "scan outputs are stacked along a new first axis, not concatenated along an existing one",
     ),
     Disagreement(
-        ("Loop",), RUNTIME, lambda case: not _given(1)(case),
-        "without a condition as input, that of the body 'is ignored'",
+        ("Loop",), RUNTIME, lambda case: not _has_input(1)(case),
+        "without a condition as input, the condition of the body 'is ignored'",
     ),
     Disagreement(
         ("StringSplit",), RUNTIME, _has("delimiter"),
-        "an empty text split at a delimiter is one empty text, as in the standard's function; ONNX Runtime has none",
+        "an empty string split at a delimiter is one empty string, as in the standard's function; ONNX Runtime "
+        "gives none",
     ),
     Disagreement(
         ("StringNormalizer",), ONNX, lambda case: not case.attributes.get("is_case_sensitive"),
@@ -417,6 +420,6 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     ),
     Disagreement(
         ("RegexFullMatch",), ONNX, lambda case: "w" in case.attributes["pattern"],
-        "patterns are RE2's, whose \\w is of ASCII; onnx's evaluator takes Python's",
+        "patterns are RE2's, whose \\w is ASCII; onnx's evaluator uses Python's",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What operators of ``com.microsoft`` are given in the tests that compare them with ONNX Runtime."""
+"""Cases of ``com.microsoft`` operators for the comparison with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ rng = np.random.default_rng(11)
 B, S, P, N, H = 5, 3, 7, 4, 16
 D, KV = N * H, 2
 OPEN = {B: "B", S: "S", P: "P", P + S: "P+S"}
-"""Sizes that are open in the traced cases, and occur for nothing else."""
+"""Sizes that are open in the traced cases; no other dimension has these sizes."""
 
 
 class Case(NamedTuple):
-    """An operator and what it is given.
+    """An operator with inputs and attributes.
 
     Attributes:
         name: The operator.
-        arrays: Its inputs.
-        attributes: Its attributes.
-        outputs: How many results are compared.
-        open: Symbols for sizes; None where values must be known when tracing.
-        fixed: Inputs that keep their sizes.
-        tolerance: Of real results, relative and absolute.
-        apart: Why integers may be one apart; empty where they are equal.
+        arrays: The inputs.
+        attributes: The attributes.
+        outputs: Number of compared results.
+        open: Symbols for sizes; None if values must be known while tracing.
+        fixed: Inputs whose sizes stay fixed.
+        tolerance: Relative and absolute tolerance of real results.
+        apart: Reason for integers that differ by one; empty if they are equal.
     """
 
     name: str
@@ -68,9 +68,9 @@ def s(value: float) -> np.ndarray:
 
 
 def mask(*shape: int) -> np.ndarray:
-    found = rng.integers(0, 2, shape).astype(np.int32)
-    found[..., 0] = 1
-    return found
+    values = rng.integers(0, 2, shape).astype(np.int32)
+    values[..., 0] = 1
+    return values
 
 
 def fusions() -> list[Case]:
@@ -196,11 +196,11 @@ def products(dtype: Any, other: Any) -> list[Case]:
         return q(dtype=kind)
 
     middle = np.array(0 if other == np.int8 else 120, other)
-    found: list[Case] = []
+    cases: list[Case] = []
     for last in (0, 1):
         x = q(B, 4, 9, 11, dtype=dtype)
         x = np.moveaxis(x, 1, 3).copy() if last else x
-        found += [
+        cases += [
             Case("QLinearConv", [x, s(0.02), z(), q(6, 2, 3, 3, dtype=other), s(0.01), middle, s(0.3), z(),
                                  np.arange(6, dtype=np.int32) * 200],
                  {"group": 2, "pads": [1, 1, 1, 1], "channels_last": last}),
@@ -208,11 +208,11 @@ def products(dtype: Any, other: Any) -> list[Case]:
                                  s(0.3), z()], {"strides": [2, 1], "channels_last": last}),
         ]  # fmt: skip
     a = q(B, 8, dtype=dtype)
-    for turned in (0, 1):
-        b = q(6, 8, dtype=other) if turned else q(8, 6, dtype=other)
+    for transposed in (0, 1):
+        b = q(6, 8, dtype=other) if transposed else q(8, 6, dtype=other)
         bias = np.arange(6, dtype=np.int32) * 50
-        t = {"transB": turned}
-        found += [
+        t = {"transB": transposed}
+        cases += [
             Case("QGemm", [a, s(0.1), z(), b, s(0.2), z(other)], t),
             Case("QGemm", [a, s(0.1), z(), b, s(0.2), z(other), bias, s(9), z()], {**t, "alpha": 0.5}),
             Case("QGemm", [a, s(0.1), z(), b, positive(6), q(6, dtype=other), bias], t),
@@ -220,7 +220,7 @@ def products(dtype: Any, other: Any) -> list[Case]:
         ]
     a, b = q(B, S, 4, 8, dtype=dtype), q(8, 6, dtype=other)
     return [
-        *found,
+        *cases,
         Case("MatMulIntegerToFloat", [a, b, s(0.1), s(0.2), z(), z(other), f(6)]),
         Case("MatMulIntegerToFloat", [a, b, s(0.1), f(6), z(), q(6, dtype=other)]),
         Case("MatMulIntegerToFloat", [a, b, s(0.1), s(0.2)]),
@@ -230,7 +230,7 @@ def products(dtype: Any, other: Any) -> list[Case]:
 
 def dynamically_quantized(dtype: Any) -> list[Case]:
     a, b, size = f(B, S, 4, 8), q(8, 6, dtype=dtype), 4
-    found = [
+    cases = [
         Case("DynamicQuantizeMatMul", [a, b, s(0.1), q(dtype=dtype), f(6)]),
         Case("DynamicQuantizeMatMul", [a, b, f(6), q(6, dtype=dtype)]),
         Case("DynamicQuantizeMatMul", [a * 0, b, s(0.2)]),
@@ -241,7 +241,7 @@ def dynamically_quantized(dtype: Any) -> list[Case]:
         by_tensor: Arrays = [positive(n), np.zeros(n, dtype), positive(n), np.zeros(n, dtype)]
         by_gate: Arrays = [positive(n, 4 * size), np.zeros((n, 4 * size), dtype)] * 2
         options = {"direction": direction, "hidden_size": size}
-        found += [
+        cases += [
             Case("DynamicQuantizeLSTM", [f(S, B, 9), *weights, f(n, 8 * size), None, *states, *by_tensor], options, 3),
             Case("DynamicQuantizeLSTM", [f(S, B, 9), *weights, None, None, None, None, None, *by_gate],
                  {**options, "input_forget": 1}, 3),
@@ -249,18 +249,18 @@ def dynamically_quantized(dtype: Any) -> list[Case]:
     # A step of the quantization, 0.003 at most here: with lengths, ONNX Runtime goes on with sequences that have ended,
     # and what it makes of them widens the range to which the others are quantized.
     lengths = [f(S, B, 9), *weights, f(n, 8 * size), i32(3, 1, 2, 3, 2), *states, *by_tensor]
-    return [*found, Case("DynamicQuantizeLSTM", lengths, options, 3, tolerance=3e-2)]
+    return [*cases, Case("DynamicQuantizeLSTM", lengths, options, 3, tolerance=3e-2)]
 
 
 def blocks() -> list[Case]:
-    found = []
+    cases = []
     for bits in (2, 4, 8):
-        each = 8 // bits
+        per_byte = 8 // bits
         for k, n, size in ((64, 6, 16), (72, 6, 32)):
             count = -(-k // size)
-            b, options = q(n, count, size // each), {"K": k, "N": n, "bits": bits, "block_size": size}
-            packed = q(n, -(-count // each))
-            found += [
+            b, options = q(n, count, size // per_byte), {"K": k, "N": n, "bits": bits, "block_size": size}
+            packed = q(n, -(-count // per_byte))
+            cases += [
                 Case("MatMulNBits", [f(B, S, k), b, positive(n, count)], options, tolerance=1e-4),
                 Case("MatMulNBits", [f(B, S, k), b, positive(n * count), packed.ravel(), None, f(n)], options,
                      tolerance=1e-4),
@@ -272,19 +272,19 @@ def blocks() -> list[Case]:
                 # has none of 8, nor with zero points as real numbers.
                 groups = rng.integers(0, count, k).astype(np.int32)
                 points = positive(n, count) * 60
-                found += [
+                cases += [
                     Case("MatMulNBits", [f(B, k), b, positive(n, count), None, groups], options, tolerance=1e-4),
                     Case("MatMulNBits", [f(B, k), b, positive(n, count), points], options, tolerance=1e-4),
                 ]
         for at in (np.array([[0, 3], [-1, 2]]), i32(0, 9, -9, 1), np.array(2)):
             options = {"bits": bits, "block_size": 16, "gather_axis": 0, "quantize_axis": 1}
-            table = q(8, 48 // each)
-            found += [
+            table = q(8, 48 // per_byte)
+            cases += [
                 Case("GatherBlockQuantized", [table, at, f(8, 3)], options, open={2: "A", 4: "A"}, fixed=(0, 2)),
-                Case("GatherBlockQuantized", [table, at, f(8, 3), q(8, -(-3 // each))], options,
+                Case("GatherBlockQuantized", [table, at, f(8, 3), q(8, -(-3 // per_byte))], options,
                      open={2: "A", 4: "A"}, fixed=(0, 2, 3)),
             ]  # fmt: skip
-    return found
+    return cases
 
 
 def attentions() -> list[Case]:
@@ -292,19 +292,19 @@ def attentions() -> list[Case]:
     past, ends = f(2, B, N, P, H), i32(2, 3, 1, 3, 2)
     both = np.concatenate([ends, i32(1, 0, 0, 2, 1)])
     of_all = np.concatenate([ends, np.arange(B + 1, dtype=np.int32) * S, np.arange(B + 1, dtype=np.int32) * S])
-    found = []
+    cases = []
     for unidirectional in (0, 1):
         options = {"num_heads": N, "unidirectional": unidirectional}
         for m in (None, mask(B, S), mask(B, S, S), ends, both, of_all):
             open_ = None if m is not None and m.ndim == 1 else OPEN
             integers: Arrays = [q(B, S, 8), q(8, 3 * D, dtype=np.int8), b, s(0.01), s(0.01), m]
             points: Arrays = [np.array(3, np.uint8), np.array(0, np.int8)]
-            found += [
+            cases += [
                 Case("Attention", [x, w, b, m], options, open=open_, tolerance=1e-4),
                 Case("QAttention", [*integers, *points], options, open=open_, tolerance=1e-4),
             ]
         q_past: Arrays = [q(B, S, 8), q(8, 3 * D), b, s(0.01), positive(3 * D), mask(B, P + S), np.array(3, np.uint8)]
-        found += [
+        cases += [
             Case("Attention", [x, w, b, mask(B, P + S), past], options, 2, tolerance=1e-4),
             Case("Attention", [x, w, b, mask(B, S), None, f(B, 1, S, S)], {**options, "mask_filter_value": -5.0}, 2),
             Case("Attention", [x, f(8, 2 * D + 24), f(2 * D + 24)], {**options, "qkv_hidden_sizes": [D, D, 24]}),
@@ -315,7 +315,7 @@ def attentions() -> list[Case]:
         ]  # fmt: skip
     options = {"num_heads": N}
     return [
-        *found,
+        *cases,
         Case("MultiHeadAttention", [f(B, S, D), f(B, P, D), f(B, P, 24), f(2 * D + 24), mask(B, P)],
              {**options, "scale": 0.3}),
         Case("MultiHeadAttention", [f(B, S, D), f(B, P, D), f(B, P, 24), None, ends], options),
@@ -342,19 +342,19 @@ def decoders() -> list[Case]:
 
 
 def rotary() -> list[Case]:
-    places, cos, sin = rng.integers(0, 20, (B, S)), f(20, 8), f(20, 8)
-    found = []
+    positions, cos, sin = rng.integers(0, 20, (B, S)), f(20, 8), f(20, 8)
+    cases = []
     for interleaved in (0, 1):
         options = {"interleaved": interleaved}
         part = {**options, "num_heads": N, "rotary_embedding_dim": 8}
-        found += [
-            Case("RotaryEmbedding", [f(B, S, D), places, cos, sin], options),
-            Case("RotaryEmbedding", [f(B, N, S, H), places, cos, sin], options),
+        cases += [
+            Case("RotaryEmbedding", [f(B, S, D), positions, cos, sin], options),
+            Case("RotaryEmbedding", [f(B, N, S, H), positions, cos, sin], options),
             Case("RotaryEmbedding", [f(B, S, D), np.array([3]), cos, sin], options),
-            Case("RotaryEmbedding", [f(B, S, D), places, f(20, 4), f(20, 4)], part),
+            Case("RotaryEmbedding", [f(B, S, D), positions, f(20, 4), f(20, 4)], part),
             Case("RotaryEmbedding", [f(B, N, S, H), np.array([3]), f(20, 4), f(20, 4)], part),
         ]
-    return found
+    return cases
 
 
 def grouped() -> list[Case]:
@@ -375,25 +375,25 @@ def grouped() -> list[Case]:
         return Case("GroupQueryAttention", arrays, attributes, outputs, sizes if n == B else None, tolerance=1e-4)
 
     five, ragged = [2] * B, [6, 7, 7, 4, 7]
-    sink, places = f(N), rng.integers(0, 20, (B, 3))
+    sink, positions = f(N), rng.integers(0, 20, (B, 3))
     return [
         *(
-            made
-            for turned in (0, 1)
-            for made in [
-                case(3, 0, five, do_rotary=turned),
-                case(3, 0, five, do_rotary=turned, packed=True),
-                case(3, 0, five, do_rotary=turned, rotary_interleaved=1),
-                case(3, 0, [2, 2, 1, 2, 0], do_rotary=turned, outputs=1),
-                case(1, 7, [7] * B, do_rotary=turned),
-                case(1, 7, ragged, do_rotary=turned),
-                case(1, 9, ragged, do_rotary=turned),
-                case(3, 4, [6], do_rotary=turned),
-                case(3, 9, five, do_rotary=turned),
+            variant
+            for do_rotary in (0, 1)
+            for variant in [
+                case(3, 0, five, do_rotary=do_rotary),
+                case(3, 0, five, do_rotary=do_rotary, packed=True),
+                case(3, 0, five, do_rotary=do_rotary, rotary_interleaved=1),
+                case(3, 0, [2, 2, 1, 2, 0], do_rotary=do_rotary, outputs=1),
+                case(1, 7, [7] * B, do_rotary=do_rotary),
+                case(1, 7, ragged, do_rotary=do_rotary),
+                case(1, 9, ragged, do_rotary=do_rotary),
+                case(3, 4, [6], do_rotary=do_rotary),
+                case(3, 9, five, do_rotary=do_rotary),
             ]
         ),
-        case(3, 0, five, places, do_rotary=1),
-        case(1, 7, [7] * B, places[:, :1].copy(), do_rotary=1),
+        case(3, 0, five, positions, do_rotary=1),
+        case(1, 7, [7] * B, positions[:, :1].copy(), do_rotary=1),
         *(
             case(steps, before, ends, local_window_size=window)
             for window in (1, 2, 3) for steps, before, ends in [(3, 0, five), (1, 7, [7] * B), (3, 4, [6])]
@@ -410,17 +410,17 @@ def grouped() -> list[Case]:
 
 
 def experts() -> list[Case]:
-    found = []
+    cases = []
     for k in (1, 2):
         layers: Arrays = [f(6, 8), f(6, 4), f(4, 16, 8), f(4, 16), f(4, 8, 16), f(4, 8)]
-        found += [
+        cases += [
             Case("MoE", layers, {"k": k, "normalize_routing_weights": n, "activation_type": name}, open={6: "T"})
             for n in (0, 1) for name in ("relu", "gelu", "silu", "identity")
         ]  # fmt: skip
         swiglu = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.7, "activation_beta": 1.0}
         fused: Arrays = [f(B, S, 8), f(B * S, 4), f(4, 32, 8), f(4, 32), f(4, 8, 16), f(4, 8)]
-        found += [Case("MoE", fused, {"k": k, **swiglu, "swiglu_limit": 2.0}, open={B: "B", S: "S", B * S: "B*S"})]
-    return found
+        cases += [Case("MoE", fused, {"k": k, **swiglu, "swiglu_limit": 2.0}, open={B: "B", S: "S", B * S: "B*S"})]
+    return cases
 
 
 CASES = [

@@ -1,4 +1,4 @@
-"""Attention: traced at open sizes it equals what runs at once; masks, caches and windows choose the keys they name."""
+"""Attention: traced results equal eager ones; masks, caches and windows select the specified keys."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ CASES: list[tuple[list[np.ndarray | None], list[str | None], dict[str, Any]]] = 
 def test_traced_equals_eager(
     arrays: list[np.ndarray | None], shapes: list[str | None], attributes: dict[str, Any]
 ) -> None:
-    found = eager("Attention", arrays, opset=25, outputs=4, **attributes)
-    assert_equal(traced("Attention", arrays, shapes, opset=25, outputs=4, **attributes), found)
+    actual = eager("Attention", arrays, opset=25, outputs=4, **attributes)
+    assert_equal(traced("Attention", arrays, shapes, opset=25, outputs=4, **attributes), actual)
 
 
 @pytest.mark.parametrize("case", [0, 1, 2, 3, 5, 8])
-def test_as_onnx_runtime_does(case: int) -> None:
+def test_equals_onnx_runtime(case: int) -> None:
     arrays, _, attributes = CASES[case]
     if attributes.get("is_causal") and arrays[0] is not None and len(arrays) < 6:
         arrays = [arrays[0], K[:, :, :3], V[:, :, :3], *(a if a is None else a[:, :3] for a in arrays[3:])]
     attributes = {k: v for k, v in attributes.items() if k != "qk_matmul_output_mode"}
     model = model_of("Attention", arrays, opset=23, outputs=3, **attributes)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = session.run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
-    assert_equal(eager("Attention", arrays, opset=23, outputs=3, **attributes), wanted, 1e-4, 1e-5)
+    expected = session.run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
+    assert_equal(eager("Attention", arrays, opset=23, outputs=3, **attributes), expected, 1e-4, 1e-5)
 
 
 def test_a_query_without_keys_gives_zeros() -> None:
@@ -67,7 +67,7 @@ def test_a_query_without_keys_gives_zeros() -> None:
     np.testing.assert_allclose(weights[:, :, 0].sum(-1), 1, rtol=1e-6)
 
 
-def test_queries_that_came_before_the_cache_see_nothing() -> None:
+def test_queries_before_the_cache_attend_no_key() -> None:
     (weights,) = eager("Attention", [Q, K, V, None, None, None, ENDS], outputs=4, opset=25, is_causal=1,
                        qk_matmul_output_mode=3)[3:]  # fmt: skip
     seen = weights[:, 0] > 0
@@ -75,7 +75,7 @@ def test_queries_that_came_before_the_cache_see_nothing() -> None:
     np.testing.assert_array_equal(seen[1].sum(-1), [3, 4, 5])
 
 
-def test_a_cache_continues_what_was_attended_before() -> None:
+def test_a_cache_continues_earlier_steps() -> None:
     q, k, v = draw(1, 2, 6, 8), draw(1, 2, 6, 8, seed=2), draw(1, 2, 6, 8, seed=3)
     (whole,) = eager("Attention", [q, k, v], opset=23, is_causal=1)
     parts = [q[:, :, 4:], k[:, :, 4:], v[:, :, 4:], None, k[:, :, :4], v[:, :, :4]]
@@ -99,7 +99,7 @@ def test_a_cache_continues_what_was_attended_before() -> None:
         ([Q, K, V], {"q_num_heads": 4}, InvalidModelError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     arrays: list[np.ndarray | None], attributes: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -107,29 +107,34 @@ def test_what_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
-@pytest.mark.parametrize("turned", [0, 4])
+@pytest.mark.parametrize("rotated_size", [0, 4])
 @pytest.mark.parametrize("packed", [False, True])
-def test_rotary_positions(interleaved: int, turned: int, packed: bool) -> None:
+def test_rotary_embedding_preserves_norms(interleaved: int, rotated_size: int, packed: bool) -> None:
     x = draw(2, 3, 16) if packed else draw(2, 2, 3, 8)
-    angles = np.arange(7)[:, None] * 0.1 ** np.arange((turned or 8) // 2)
+    angles = np.arange(7)[:, None] * 0.1 ** np.arange((rotated_size or 8) // 2)
     caches = [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
     positions = np.array([[0, 3, 6], [2, 2, 5]], np.int64)
-    options: dict[str, Any] = {"interleaved": interleaved, "rotary_embedding_dim": turned, "opset": 23}
+    options: dict[str, Any] = {"interleaved": interleaved, "rotary_embedding_dim": rotated_size, "opset": 23}
     if packed:
         options["num_heads"] = 2
-    found = eager("RotaryEmbedding", [x, *caches, positions], **options)
-    shapes = ["B S 16" if packed else "B 2 S 8", f"M {(turned or 8) // 2}", f"M {(turned or 8) // 2}", "B S"]
-    assert_equal(traced("RotaryEmbedding", [x, *caches, positions], shapes, **options), found)
+    actual = eager("RotaryEmbedding", [x, *caches, positions], **options)
+    shapes = [
+        "B S 16" if packed else "B 2 S 8",
+        f"M {(rotated_size or 8) // 2}",
+        f"M {(rotated_size or 8) // 2}",
+        "B S",
+    ]
+    assert_equal(traced("RotaryEmbedding", [x, *caches, positions], shapes, **options), actual)
     (direct,) = eager("RotaryEmbedding", [x, *(c[positions] for c in caches)], **options)
-    np.testing.assert_array_equal(direct, found[0])
-    np.testing.assert_allclose(np.linalg.norm(found[0]), np.linalg.norm(x), rtol=1e-5)
-    at_zero = (found[0] if packed else found[0].swapaxes(1, 2))[0, 0]
+    np.testing.assert_array_equal(direct, actual[0])
+    np.testing.assert_allclose(np.linalg.norm(actual[0]), np.linalg.norm(x), rtol=1e-5)
+    at_zero = (actual[0] if packed else actual[0].swapaxes(1, 2))[0, 0]
     np.testing.assert_array_equal(at_zero, (x if packed else x.swapaxes(1, 2))[0, 0])
 
 
 @pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
 @pytest.mark.parametrize("per_key", [False, True])
-def test_linear_attention_goes_on_from_its_state(rule: str, per_key: bool) -> None:
+def test_linear_attention_resumes_from_its_state(rule: str, per_key: bool) -> None:
     q, k, v = draw(2, 5, 4 * 3), draw(2, 5, 2 * 3), draw(2, 5, 2 * 4)
     decay = -np.abs(draw(2, 5, 6 if per_key else 2)) if "gated" in rule else None
     beta = np.abs(draw(2, 5, 2)) if "delta" in rule else None

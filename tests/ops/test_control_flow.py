@@ -21,7 +21,7 @@ def run(text: str, opset: int = 16, **feeds: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("condition", [np.array(True), np.array([True])])
-def test_branches_may_give_other_shapes_and_ranks(condition: np.ndarray) -> None:
+def test_branches_may_differ_in_shape_and_rank(condition: np.ndarray) -> None:
     text = f"""g (bool{"[1]" if condition.ndim else ""} c, float[3] x) => (y) {{
         y = If<then_branch = a () => (float[3] p) {{ p = Neg(x) }},
                else_branch = b () => (float q) {{ q = ReduceSum<keepdims = 0>(x) }}>(c) }}"""
@@ -62,14 +62,14 @@ def test_a_loop_may_carry_a_sequence_and_grow_a_tensor() -> None:
     assert y.shape == (8,) and [a.shape for a in s] == [(1,), (2,), (4,)]
 
 
-def test_a_loop_without_end_meets_the_limit() -> None:
+def test_an_endless_loop_reaches_the_limit() -> None:
     text = LOOP.format(one="", keep=0, n='""', c='""')
     session = Session(model(text), max_loop_iterations=5)
     with pytest.raises(ResourceError, match="5 iterations"):
         session.run(None, {"n": np.array(0), "c": np.array(True), "x": np.ones(2, np.float32)})
 
 
-def test_a_body_that_does_not_fit_is_refused() -> None:
+def test_a_mismatched_body_is_refused() -> None:
     text = """g (int64 n, float x) => (y) {
         y = Loop<body = b (int64 i, bool go) => (bool more, float d) { more = Identity(go)  d = Neg(x) }>(n, , x) }"""
     with pytest.raises(InvalidModelError, match="node "):
@@ -84,7 +84,7 @@ SCAN = """g (float[N,2] h, float[A,B,2] x, float[D,B,2] z) => (last, y) {{
 @pytest.mark.parametrize("axes", [(0, 0), (1, 0)])
 @pytest.mark.parametrize("backward", [(0, 0), (0, 1)])
 @pytest.mark.parametrize(("out_axis", "out_backward"), [(0, 0), (1, 1), (-1, 0)])
-def test_scans_go_along_any_axis_either_way(
+def test_scans_run_along_any_axis_in_both_directions(
     axes: tuple[int, int], backward: tuple[int, int], out_axis: int, out_backward: int
 ) -> None:
     attributes = f"scan_input_axes = {list(axes)}, scan_input_directions = {list(backward)}, "
@@ -96,19 +96,19 @@ def test_scans_go_along_any_axis_either_way(
     for p, q in zip(*rows, strict=True):
         state = state + p + q
         collected.append(state - q)
-    wanted = np.moveaxis(np.array(collected)[:: -1 if out_backward else 1], 0, out_axis)
+    expected = np.moveaxis(np.array(collected)[:: -1 if out_backward else 1], 0, out_axis)
     last, y = run(SCAN.format(attributes=attributes), h=h, x=x, z=z)
     np.testing.assert_array_equal(last, state)
-    np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(y, expected)
 
 
-def test_sequences_of_other_lengths_are_not_scanned_together() -> None:
+def test_scanned_sequences_must_have_one_length() -> None:
     with pytest.raises(ShapeError, match="expected scanned sequences of one length"):
         x = np.ones((2, 3, 2), np.float32)
         run(SCAN.format(attributes=""), h=np.ones((3, 2), np.float32), x=x, z=x[:1])
 
 
-def test_the_first_scan_takes_a_batch_and_lengths() -> None:
+def test_the_first_scan_accepts_a_batch_and_lengths() -> None:
     text = """g (int64[B] n, float[B,2] h, float[B,S,2] x) => (last, y) {
         last, y = Scan<num_scan_inputs = 1, directions = [1], body = b (float[2] s, float[2] p) =>
             (float[2] t, float[2] o) { t = Add(s, p)  o = Neg(p) }>(n, h, x) }"""
@@ -118,7 +118,7 @@ def test_the_first_scan_takes_a_batch_and_lengths() -> None:
     np.testing.assert_array_equal(y, [[*-x[0, 1::-1], [0, 0]], -x[1, ::-1]])
 
 
-def test_a_loop_without_iterations_whose_body_needs_values_gives_no_rows() -> None:
+def test_a_loop_without_iterations_gives_no_rows() -> None:
     text = """g (int64 n, seq(float[]) s) => (y) {
         y = Loop<body = b (int64 i, bool go) => (bool more, float[3] d) {
             more = Identity(go)  x = SequenceAt(s, i)  d = Neg(x) }>(n, ) }"""
@@ -126,7 +126,7 @@ def test_a_loop_without_iterations_whose_body_needs_values_gives_no_rows() -> No
     assert y.shape == (0, 3) and y.dtype == np.float32
 
 
-def test_an_optional_may_be_carried_into_a_body_that_gives_its_element() -> None:
+def test_a_loop_unwraps_a_carried_optional() -> None:
     text = """g (int64 n, optional(seq(float[K])) o) => (seq(float[K]) y) {
         y = Loop<body = b (int64 i, bool go, optional(seq(float[K])) a) => (bool more, seq(float[K]) d) {
             more = Identity(go)  has = OptionalHasElement(a)

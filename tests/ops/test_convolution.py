@@ -40,7 +40,7 @@ def test_conv(seed: int) -> None:
     n, group = d.one(1, 4), d.one(1, 4)
     channels, features, kernel = d.one(1, 3) * group, d.one(1, 4) * group, d.ints(1, 4, n)
     auto_pad = ["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"][seed % 5]
-    # With SAME, ONNX Runtime takes no dilations.
+    # ONNX Runtime refuses dilations with SAME.
     dilations = [1] * n if auto_pad.startswith("SAME") else d.ints(1, 3, n)
     sizes = [(k - 1) * s + 1 + d.one(0, 5) for k, s in zip(kernel, dilations, strict=True)]
     options: dict[str, Any] = {"strides": d.ints(1, 4, n), "dilations": dilations, "group": group}
@@ -79,18 +79,20 @@ def test_conv_transpose(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("auto_pad", "stride", "wanted"),
+    ("auto_pad", "stride", "expected"),
     [
         ("SAME_UPPER", 3, [0, 1, 1, 0, 1, 1]),
         ("SAME_LOWER", 3, [1, 1, 0, 1, 1, 0]),
         ("SAME_UPPER", 4, [0, 1, 1, 0, 0, 1, 1, 0]),
     ],
 )
-def test_same_padding_of_a_transposed_convolution_may_add(auto_pad: str, stride: int, wanted: list[int]) -> None:
-    """Where strides reach further than the kernel, the padding is negative, the greater part at the end for UPPER."""
+def test_same_padding_of_a_transposed_convolution_may_be_negative(
+    auto_pad: str, stride: int, expected: list[int]
+) -> None:
+    """Padding is negative for strides larger than the kernel; the larger part is at the end for UPPER."""
     x, w = np.ones((1, 1, 2), np.float32), np.ones((1, 1, 2), np.float32)
     (y,) = eager("ConvTranspose", [x, w], strides=[stride], auto_pad=auto_pad)
-    assert y.tolist() == [[wanted]]
+    assert y.tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -100,10 +102,10 @@ def test_deformable_conv(seed: int) -> None:
     channels, features, kernel = 2 * d.one(1, 3), 2 * d.one(1, 3), d.ints(1, 4, 2)
     strides, dilations, pads, sizes = d.ints(1, 3, 2), d.ints(1, 3, 2), d.ints(0, 2, 4), d.ints(6, 9, 2)
     out = [(sizes[i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(2)]
-    places = offset_group * kernel[0] * kernel[1]
+    taps = offset_group * kernel[0] * kernel[1]
     arrays = [d.floats(2, channels, *sizes), d.floats(features, channels // group, *kernel)]
-    arrays += [2 * d.floats(2, 2 * places, *out)]
-    rest = [d.floats(features) if d.maybe() else None, d.floats(2, places, *out) if d.maybe() else None]
+    arrays += [2 * d.floats(2, 2 * taps, *out)]
+    rest = [d.floats(features) if d.maybe() else None, d.floats(2, taps, *out) if d.maybe() else None]
     shapes = [open_image(channels, 2), None, None, None, None]
     shapes[0] = "2 " + " ".join(map(str, arrays[0].shape[1:]))
     options: dict[str, Any] = {
@@ -119,8 +121,8 @@ def test_deformable_conv(seed: int) -> None:
 def test_deformable_conv_of_open_sizes() -> None:
     d = Draw(0)
     arrays = [d.floats(2, 2, 6, 7), d.floats(4, 2, 3, 3), d.floats(2, 18, 4, 5)]
-    found = eager("DeformConv", arrays)
-    assert_equal(traced("DeformConv", arrays, ["N 2 H W", None, "N 18 H-2 W-2"]), found)
+    actual = eager("DeformConv", arrays)
+    assert_equal(traced("DeformConv", arrays, ["N 2 H W", None, "N 18 H-2 W-2"]), actual)
 
 
 @pytest.mark.parametrize(
@@ -143,10 +145,10 @@ def test_conv_integer(zeros: tuple[tuple[int, ...] | None, ...]) -> None:
     x_wide = x.astype(np.float64) - (0 if zero[0] is None else float(zero[0]))
     w_wide = w.astype(np.float64) - (0 if zero[1] is None else zero[1].astype(float).reshape(-1, 1, 1, 1))
     options: dict[str, Any] = {"pads": [1, 0, 0, 1], "strides": [1, 2]}
-    found = eager("ConvInteger", [x, w, *map(as_array, zero)], **options)
-    assert_equal(found, [y.astype(np.int32) for y in eager("Conv", [x_wide, w_wide], **options)])
+    actual = eager("ConvInteger", [x, w, *map(as_array, zero)], **options)
+    assert_equal(actual, [y.astype(np.int32) for y in eager("Conv", [x_wide, w_wide], **options)])
     shapes = ["N 2 H W", None, None, None]
-    assert_equal(traced("ConvInteger", [x, w, *map(as_array, zero)], shapes, **options), found)
+    assert_equal(traced("ConvInteger", [x, w, *map(as_array, zero)], shapes, **options), actual)
 
 
 def as_array(x: Any) -> np.ndarray | None:
@@ -163,7 +165,7 @@ def test_quantized_conv(per_feature: bool) -> None:
     assert_agrees("QLinearConv", arrays, ["N 2 H W", *[None] * 8], opset=10, pads=[1, 0, 0, 1])
 
 
-def test_causal_conv_goes_on_where_its_state_ends() -> None:
+def test_causal_conv_resumes_from_its_state() -> None:
     d = Draw(3)
     x, w, b = d.floats(2, 3, 8), d.floats(3, 1, 4), d.floats(3)
     whole, _ = eager("CausalConvWithState", [x, w, b], outputs=2, activation="silu")
@@ -198,7 +200,7 @@ IMAGE, WEIGHTS = np.zeros((1, 4, 5, 5), np.float32), np.zeros((6, 4, 3, 3), np.f
         ("CausalConvWithState", [IMAGE[0], WEIGHTS[:5, :1, 0]], {"activation": "relu"}, InvalidModelError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     name: str, arrays: list[np.ndarray], options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

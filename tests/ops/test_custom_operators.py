@@ -1,4 +1,4 @@
-"""Operators of a user's own: inferred, run, folded, proved; unknown ones are carried, and refused by a session."""
+"""User-defined operators: inferred, run, folded, proved; undefined ones are preserved, and refused by a session."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def operators(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph]
 
 
-def test_a_session_runs_them(defined: None) -> None:
+def test_a_session_runs_user_operators(defined: None) -> None:
     y, p = sardonyx.Session(MODEL).run(None, {"x": X})
     np.testing.assert_array_equal(y, X**6 + 2 * np.array([1, 8, 27], np.float32))
     np.testing.assert_array_equal(p, [3, 4, 5])
 
 
-def test_shapes_are_inferred_through_them(defined: None) -> None:
+def test_shapes_are_inferred_through_user_operators(defined: None) -> None:
     model = sardonyx.load(MODEL)
     sardonyx.infer_shapes(model)
-    found = {value.name: f"{value.dtype} {value.shape}" for node in model.graph for value in node.outputs}
-    assert (found["a"], found["c"], found["p"]) == ("FLOAT [N,3]", "FLOAT [3]", "INT64 [M]")
+    types = {value.name: f"{value.dtype} {value.shape}" for node in model.graph for value in node.outputs}
+    assert (types["a"], types["c"], types["p"]) == ("FLOAT [N,3]", "FLOAT [3]", "INT64 [M]")
 
 
-def test_the_optimizer_folds_merges_and_proves_them(defined: None) -> None:
+def test_the_optimizer_folds_merges_and_proves_user_operators(defined: None) -> None:
     result = sardonyx.optimize(MODEL)
     assert operators(result.model) == ["Cube", "Mul", "Add", "Positions"]
     assert result.report.verdict.status == "proved"
@@ -70,7 +70,7 @@ def test_the_optimizer_folds_merges_and_proves_them(defined: None) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_one_that_draws_is_neither_folded_nor_merged() -> None:
+def test_a_random_operator_is_neither_folded_nor_merged() -> None:
     @sardonyx.operator("Cube", domain="my.domain", since=1)
     def noisy(x: L.Tensor, *, scale: float = 1.0, identity: str) -> L.Tensor:
         return x * scale
@@ -78,7 +78,7 @@ def test_one_that_draws_is_neither_folded_nor_merged() -> None:
     assert operators(sardonyx.optimize(MODEL, verify=False).model).count("Cube") == 3
 
 
-def test_without_definitions_they_are_carried_as_they_are() -> None:
+def test_undefined_operators_are_preserved() -> None:
     result = sardonyx.optimize(MODEL)
     assert [name for name in operators(result.model) if name in ("Cube", "Positions")] == ["Cube"] * 3 + ["Positions"]
     assert result.report.verdict.status == "proved by parts"
@@ -86,7 +86,7 @@ def test_without_definitions_they_are_carried_as_they_are() -> None:
     assert result.model.opset_imports["my.domain"] == 3
 
 
-def test_without_definitions_a_session_tells_what_is_missing_and_where() -> None:
+def test_a_session_lists_undefined_operators_and_their_nodes() -> None:
     with pytest.raises(UnsupportedError) as caught:
         sardonyx.Session(MODEL)
     for part in ("my.domain.Cube (version 3 of my.domain)", "folded", "first", "second", "Positions", "places"):
@@ -126,7 +126,7 @@ def positions(x: Tensor) -> Tensor:
 """
 
 
-def test_the_command_line_takes_a_file_of_definitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_accepts_a_file_of_definitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text(FILE)
     onnx.save(MODEL, tmp_path / "model.onnx")
     with pytest.raises(SystemExit) as ended:
@@ -142,6 +142,6 @@ def test_a_file_that_defines_nothing_is_refused(tmp_path: Path, text: str, probl
         load_operators(tmp_path / "mine.py")
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="not an existing Python file"):
         load_operators(tmp_path / "mine.py")

@@ -21,12 +21,12 @@ def chosen(most: int | None, overlap: float | None, score: float | None, centere
         None if overlap is None else np.array([overlap], np.float32),
         None if score is None else np.array(score, np.float32),
     ]
-    (found,) = eager("NonMaxSuppression", arrays, center_point_box=centered)
-    assert found.shape == (len(found), 3) and found.dtype == np.int64 and not found[:, :2].any()
-    return found[:, 2].tolist()  # type: ignore[no-any-return]
+    (actual,) = eager("NonMaxSuppression", arrays, center_point_box=centered)
+    assert actual.shape == (len(actual), 3) and actual.dtype == np.int64 and not actual[:, :2].any()
+    return actual[:, 2].tolist()  # type: ignore[no-any-return]
 
 
-def test_boxes_go_by_overlap_score_and_number() -> None:
+def test_boxes_are_suppressed_by_overlap_score_and_index() -> None:
     assert chosen(9, 0.5, None) == [1, 2, 3]
     assert chosen(9, 0.2, None) == [1, 3]
     assert chosen(9, 1.0, None) == [1, 2, 0, 3]
@@ -36,7 +36,7 @@ def test_boxes_go_by_overlap_score_and_number() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_as_onnx_runtime_does(seed: int) -> None:
+def test_equals_onnx_runtime(seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch, classes, count = (int(n) for n in rng.integers(1, (3, 3, 12)))
     boxes = (rng.integers(0, 6, (batch, count, 4)) / 4).astype(np.float32)
@@ -45,14 +45,14 @@ def test_as_onnx_runtime_does(seed: int) -> None:
     arrays = [boxes, scores, np.array([rng.integers(1, 6)]), overlap, score]
     model = model_of("NonMaxSuppression", arrays, opset=11, outputs=1, center_point_box=seed % 2)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = session.run(None, {f"i{i}": a for i, a in enumerate(arrays)})
-    found = eager("NonMaxSuppression", arrays, center_point_box=seed % 2)
-    assert_equal(found, wanted)
+    expected = session.run(None, {f"i{i}": a for i, a in enumerate(arrays)})
+    actual = eager("NonMaxSuppression", arrays, center_point_box=seed % 2)
+    assert_equal(actual, expected)
     shapes = ["B N 4", "B C N", "1", "1", "1"]
-    assert_equal(traced("NonMaxSuppression", arrays, shapes, center_point_box=seed % 2), found)
+    assert_equal(traced("NonMaxSuppression", arrays, shapes, center_point_box=seed % 2), actual)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_inputs_are_refused() -> None:
     with pytest.raises(ShapeError):
         eager("NonMaxSuppression", [BOXES, SCORES[..., :3]])
     with pytest.raises(ExecutionError):

@@ -27,14 +27,14 @@ INSIDE = np.array([[-0.9, -0.3, 0.0], [0.2, 0.5, 0.99]], np.float32)
         ("Atanh", np.arctanh), ("IsNaN", np.isnan), ("IsInf", np.isinf),
     ],
 )  # fmt: skip
-def test_of_one_tensor(name: str, numpys: Any) -> None:
+def test_unary_operators_equal_numpy(name: str, numpys: Any) -> None:
     with np.errstate(all="ignore"):
         assert_computes(name, [X], ["N M"], numpys(X), rtol=1e-6)
 
 
 def test_erf() -> None:
-    wanted = np.vectorize(math.erf)(INSIDE.astype(np.float64))
-    assert_computes("Erf", [INSIDE.astype(np.float64)], ["N M"], wanted, rtol=1e-15)
+    expected = np.vectorize(math.erf)(INSIDE.astype(np.float64))
+    assert_computes("Erf", [INSIDE.astype(np.float64)], ["N M"], expected, rtol=1e-15)
 
 
 def test_one_infinity_alone() -> None:
@@ -42,7 +42,7 @@ def test_one_infinity_alone() -> None:
     assert_computes("IsInf", [X], ["N M"], -math.inf == X, detect_positive=0)
 
 
-def test_of_any_number_of_tensors() -> None:
+def test_variadic_operators_equal_numpy() -> None:
     a, b, c = X, X[:1], np.float32(1).reshape(())
     shapes = ["N M", "1 M", ""]
     with np.errstate(all="ignore"):
@@ -53,7 +53,7 @@ def test_of_any_number_of_tensors() -> None:
     assert_computes("Max", [a], ["N M"], a)
 
 
-def test_clip_takes_the_upper_bound_last() -> None:
+def test_clip_applies_the_upper_bound_last() -> None:
     low, high = (np.array(v, np.float32) for v in (1, -1))
     assert_computes("Clip", [INSIDE, low, high], ["N M", "", ""], np.full_like(INSIDE, -1))
     assert_computes("Clip", [INSIDE, None, high], ["N M", None, ""], np.minimum(INSIDE, -1))
@@ -80,13 +80,13 @@ def test_mod_of_integers(dtype: Any) -> None:
 def test_mod_of_floats_by_floor() -> None:
     a = np.array([5.5, -5.5, 0.0, -0.0, 3.0, -3.0, 3.0, math.inf, 1.0])
     b = np.array([-3.0, 3.0, -2.0, 2.0, -math.inf, -math.inf, math.inf, 2.0, 0.0])
-    wanted = np.array([-0.5, 0.5, -0.0, 0.0, -math.inf, -3.0, 3.0, math.nan, math.nan])
-    assert_computes("Mod", [a, b], ["N", "N"], wanted)
-    (found,) = eager("Mod", [a, b])
-    np.testing.assert_array_equal(np.signbit(found[:6]), np.signbit(wanted[:6]))
+    expected = np.array([-0.5, 0.5, -0.0, 0.0, -math.inf, -3.0, 3.0, math.nan, math.nan])
+    assert_computes("Mod", [a, b], ["N", "N"], expected)
+    (actual,) = eager("Mod", [a, b])
+    np.testing.assert_array_equal(np.signbit(actual[:6]), np.signbit(expected[:6]))
 
 
-def test_shifts_fill_in_the_sign() -> None:
+def test_shifts_are_arithmetic() -> None:
     x, by = np.array([-8, -8, 5, 5, -8, 5], np.int8), np.array([1, 9, 1, 8, -1, -1], np.int8)
     assert_computes("BitShift", [x, by], ["N", "N"], np.array([-4, -1, 2, 0, -1, 0], np.int8), direction="RIGHT")
     assert_computes("BitShift", [x, by], ["N", "N"], np.array([-16, 0, 10, 0, 0, 0], np.int8), direction="LEFT")
@@ -108,12 +108,12 @@ def test_powers_have_the_type_of_the_base() -> None:
     assert_computes("Pow", [base, np.array([0.5, 2, -1])], ["N", "N"], np.array([1, 9, 0], np.int32))
     assert_computes("Pow", [base.astype(np.float32), np.array([3], np.uint8)], ["N", "1"], np.float32([8, -27, 1000]))
     third = np.array([1 / 3])
-    wanted = np.power(np.float64([8]), third).astype(np.float32)
-    assert_computes("Pow", [np.float32([8]), third], ["N", "N"], wanted)
+    expected = np.power(np.float64([8]), third).astype(np.float32)
+    assert_computes("Pow", [np.float32([8]), third], ["N", "N"], expected)
     assert_computes("Pow", [np.float32([[2, 3]]), np.float32([2])], ["N M", "K"], np.float32([[4, 9]]), opset=7)
 
 
-def test_before_version_7_the_second_operand_is_broadcast_where_asked() -> None:
+def test_before_version_7_broadcasting_needs_an_attribute() -> None:
     a, b = np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.arange(3, dtype=np.float32)
     assert_computes("Mul", [a, b], ["N M K", "M"], a * b[:, None], broadcast=1, axis=1, opset=6)
     assert_computes("Pow", [a, b[:1]], ["N M K", "1"], a ** b[:1], broadcast=1, opset=1)
@@ -177,35 +177,35 @@ def test_activations(name: str, attributes: dict[str, float], numpys: Any) -> No
 
 
 def test_defaults_are_single_precision() -> None:
-    (found,) = eager("LeakyRelu", [np.array([-1.0])])
-    assert found[0] == -float(np.float32(0.01))
+    (actual,) = eager("LeakyRelu", [np.array([-1.0])])
+    assert actual[0] == -float(np.float32(0.01))
 
 
 def test_the_first_selu_had_shorter_coefficients() -> None:
-    (found,) = eager("Selu", [np.array([1.0])], opset=1)
-    assert found[0] == float(np.float32(1.0507))
+    (actual,) = eager("Selu", [np.array([1.0])], opset=1)
+    assert actual[0] == float(np.float32(1.0507))
 
 
 def test_activations_hold_for_large_numbers() -> None:
     x = np.array([-1e4, 1e4], np.float32)
-    for name, wanted in [("Softplus", [0, 1e4]), ("Sigmoid", [0, 1]), ("Elu", [-1, 1e4]), ("Mish", [0, 1e4])]:
-        assert_equal(eager(name, [x]), [np.array(wanted, np.float32)])
+    for name, expected in [("Softplus", [0, 1e4]), ("Sigmoid", [0, 1]), ("Elu", [-1, 1e4]), ("Mish", [0, 1e4])]:
+        assert_equal(eager(name, [x]), [np.array(expected, np.float32)])
 
 
 def test_half_floats_are_rounded_once() -> None:
     x = np.linspace(-4, 4, 101).astype(ml_dtypes.bfloat16)
     for name in ("Gelu", "Swish", "Celu", "Mish"):
         (exact,) = eager(name, [x.astype(np.float32)])
-        (found,) = eager(name, [x])
-        np.testing.assert_array_equal(found.astype(np.float32), exact.astype(ml_dtypes.bfloat16).astype(np.float32))
+        (actual,) = eager(name, [x])
+        np.testing.assert_array_equal(actual.astype(np.float32), exact.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def test_slopes() -> None:
     x = RNG.standard_normal((2, 3, 4))
     slope = np.array([0.1, 0.2, 0.3])
-    wanted = np.where(x < 0, x * slope[:, None], x)
-    assert_computes("PRelu", [x, slope[:, None]], ["N C M", "C 1"], wanted)
-    assert_computes("PRelu", [x, slope], ["N C M", "C"], wanted, opset=6)
+    expected = np.where(x < 0, x * slope[:, None], x)
+    assert_computes("PRelu", [x, slope[:, None]], ["N C M", "C 1"], expected)
+    assert_computes("PRelu", [x, slope], ["N C M", "C"], expected, opset=6)
     assert_computes("PRelu", [x, slope[:1]], ["N C M", "1"], np.where(x < 0, x * 0.1, x), opset=6)
     with pytest.raises(SardonyxError):
         eager("PRelu", [slope, x])
@@ -233,16 +233,16 @@ def test_softmax_and_its_logarithm(axis: int) -> None:
     assert_computes("LogSoftmax", [x], ["N M K"], np.log(softmax(x, axis)), rtol=1e-12, axis=axis)
 
 
-def test_softmax_was_of_matrices_before_version_13() -> None:
+def test_softmax_flattens_to_a_matrix_before_version_13() -> None:
     x = RNG.standard_normal((2, 3, 4))
     assert_computes("Softmax", [x], ["N M K"], softmax(x, (1, 2)), rtol=1e-12, opset=11)
     assert_computes("Softmax", [x], ["N M K"], softmax(x, 2), rtol=1e-12, opset=11, axis=-1)
-    wanted = np.zeros(24)
-    wanted[np.argmax(x)] = 1
-    assert_computes("Hardmax", [x], ["N M K"], wanted.reshape(x.shape), opset=1, axis=0)
+    expected = np.zeros(24)
+    expected[np.argmax(x)] = 1
+    assert_computes("Hardmax", [x], ["N M K"], expected.reshape(x.shape), opset=1, axis=0)
 
 
-def test_hardmax_takes_the_first_of_equals() -> None:
+def test_hardmax_selects_the_first_of_equals() -> None:
     x = np.array([[1, 3, 3], [2, 2, 0]], np.float32)
     assert_computes("Hardmax", [x], ["N M"], np.float32([[0, 1, 0], [1, 0, 0]]))
     assert_computes("Hardmax", [x[:, :0]], ["N M"], x[:, :0])

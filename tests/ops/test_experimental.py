@@ -1,4 +1,4 @@
-"""Operators that left the standard: no evaluator knows them; their documentation's formulas are in numpy here."""
+"""Experimental operators, which no evaluator defines, equal the formulas of their documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGES = "N C H W"
 
 
 @pytest.mark.parametrize(
-    ("name", "attributes", "wanted"),
+    ("name", "attributes", "expected"),
     [
         ("Affine", {"alpha": 0.5, "beta": -2.0}, X * 0.5 - 2),
         ("Affine", {}, X),
@@ -25,9 +25,9 @@ IMAGES = "N C H W"
         ("ScaledTanh", {"alpha": 2.0, "beta": 0.5}, 2 * np.tanh(0.5 * X)),
     ],
 )
-def test_elementwise(name: str, attributes: dict[str, Any], wanted: np.ndarray) -> None:
+def test_elementwise(name: str, attributes: dict[str, Any], expected: np.ndarray) -> None:
     shape = "N 3 H W" if "bias" in attributes else IMAGES
-    assert_computes(name, [X], [shape], wanted.astype(np.float32), opset=1, rtol=1e-6, **attributes)
+    assert_computes(name, [X], [shape], expected.astype(np.float32), opset=1, rtol=1e-6, **attributes)
 
 
 def test_crop() -> None:
@@ -54,6 +54,6 @@ def test_given_tensor_fill() -> None:
         ("GivenTensorFill", {"values": [1.0, 2.0]}, ShapeError),
     ],
 )
-def test_what_does_not_fit_is_refused(name: str, attributes: dict[str, Any], error: type[Exception]) -> None:
+def test_mismatched_inputs_are_refused(name: str, attributes: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         eager(name, [X], opset=1, **attributes)

@@ -1,4 +1,4 @@
-"""``Gradient`` of values of the graph around it."""
+"""``Gradient``: derivatives of values of the enclosing graph."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def session(y: str = "c", xs: tuple[str, ...] = ("a", "b"), zs: tuple[str, ...] 
 A, B = np.array([0.3, -1.2], np.float32), np.array([2.0, 0.5], np.float32)
 
 
-def test_by_all_that_it_hangs_on() -> None:
+def test_derivatives_by_all_inputs() -> None:
     da, db = session().run(None, {"a": A, "b": B})
     np.testing.assert_allclose(da, 2 * A * np.cos(A * A) * B, rtol=1e-6)
     np.testing.assert_allclose(db, np.sin(A * A), rtol=1e-6)
 
 
-def test_by_a_value_in_between() -> None:
-    (found,) = session(xs=("square",), zs=("b",)).run(["dsquare"], {"a": A, "b": B})
-    np.testing.assert_allclose(found, np.cos(A * A) * B, rtol=1e-6)
+def test_derivative_by_an_intermediate_value() -> None:
+    (actual,) = session(xs=("square",), zs=("b",)).run(["dsquare"], {"a": A, "b": B})
+    np.testing.assert_allclose(actual, np.cos(A * A) * B, rtol=1e-6)
 
 
-def test_what_it_hangs_on_must_be_given() -> None:
+def test_every_input_that_the_target_depends_on_must_be_an_argument() -> None:
     with pytest.raises(InvalidModelError, match="depends on the input 'b', which is not an argument"):
         session(xs=("a",)).run(None, {"a": A, "b": B})
 
@@ -72,7 +72,7 @@ NETWORK = """g (float[N, 3] x, float[N, 2] label) => (float loss, float[3, 2] dw
 }"""
 
 
-def test_of_a_loss_by_its_weights() -> None:
+def test_derivatives_of_a_loss_by_its_weights() -> None:
     rng = np.random.default_rng(0)
     x, label = rng.standard_normal((5, 3)).astype(np.float32), np.eye(2, dtype=np.float32)[[0, 1, 1, 0, 1]]
     _, dw, db = run(NETWORK, x=x, label=label)
@@ -83,8 +83,8 @@ def test_of_a_loss_by_its_weights() -> None:
     np.testing.assert_allclose(db, residual.sum(0), rtol=1e-4)
 
 
-def test_at_other_values_than_those_of_the_graph() -> None:
-    (found,) = run(
+def test_derivative_at_values_other_than_the_graphs() -> None:
+    (actual,) = run(
         """g (float x, float at) => (float d) {
           y = Mul (x, x)
           d = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (at)
@@ -92,10 +92,10 @@ def test_at_other_values_than_those_of_the_graph() -> None:
         x=2,
         at=5,
     )
-    assert found == 10
+    assert actual == 10
 
 
-def test_of_a_gradient() -> None:
+def test_second_derivatives() -> None:
     """The second derivative of x**4 is 12 * x**2."""
     first, second = run(
         """g (float x) => (float d, float dd) {
@@ -109,7 +109,7 @@ def test_of_a_gradient() -> None:
     assert (first, second) == (108, 108)
 
 
-def test_through_control_flow_that_sees_around() -> None:
+def test_derivative_through_branches_that_read_outer_values() -> None:
     graph = """g (float x, float[N] v) => (float d) {
       zero = Constant <value = float {0}> ()
       positive = Greater (x, zero)

@@ -1,4 +1,4 @@
-"""Images: decoded by Pillow, channels last; what is no image has no pixels."""
+"""Images: decoded by Pillow, channels last; undecodable data has no pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def encoded(pixels: np.ndarray, mode: str = "RGB", form: str = "PNG") -> np.ndar
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF"])
-def test_colours_come_in_the_order_asked_for(form: str) -> None:
+def test_channels_follow_the_pixel_format(form: str) -> None:
     x = encoded(PIXELS, form=form)
     assert_equal(eager("ImageDecoder", [x]), [PIXELS])
     assert_equal(eager("ImageDecoder", [x], pixel_format="BGR"), [PIXELS[..., ::-1]])
@@ -33,16 +33,16 @@ def test_colours_come_in_the_order_asked_for(form: str) -> None:
     assert gray.shape == (5, 7, 1)
 
 
-def test_other_images_are_made_to_have_the_channels_asked_for() -> None:
+def test_other_images_are_converted_to_the_pixel_format() -> None:
     gray = PIXELS[..., 0]
     assert_equal(eager("ImageDecoder", [encoded(gray, "L")]), [np.repeat(gray[..., None], 3, 2)])
     assert eager("ImageDecoder", [encoded(PIXELS, "P")])[0].shape == (5, 7, 3)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 40])
-def test_what_is_no_image_has_no_pixels(cut: int) -> None:
-    (found,) = eager("ImageDecoder", [encoded(PIXELS)[:cut]])
-    assert found.shape == (0, 0, 3) and found.dtype == np.uint8
+def test_undecodable_data_has_no_pixels(cut: int) -> None:
+    (actual,) = eager("ImageDecoder", [encoded(PIXELS)[:cut]])
+    assert actual.shape == (0, 0, 3) and actual.dtype == np.uint8
 
 
 def test_an_image_of_too_many_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

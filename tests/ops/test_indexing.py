@@ -1,4 +1,4 @@
-"""Reading and writing by number, ranks, conditions: numpy's results, at known and at open sizes."""
+"""Gather, scatter, ranking and selection equal numpy, at known and at open sizes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_gather(indices: np.ndarray, axis: int) -> None:
 
 def test_gather_elements() -> None:
     indices = ints([[0, -1, 2]])
-    wanted = np.take_along_axis(X[:1, :1, :], indices, -1)
-    assert_computes("GatherElements", [X, indices], ["N M 4", "1 1 K"], wanted, axis=-1)
+    expected = np.take_along_axis(X[:1, :1, :], indices, -1)
+    assert_computes("GatherElements", [X, indices], ["N M 4", "1 1 K"], expected, axis=-1)
 
 
 def test_gather_nd() -> None:
     assert_computes("GatherND", [X, ints([0, -1], [1, 0])], ["N M 4", "K 2"], X[[0, 1], [-1, 0]])
-    wanted = np.stack([X[0, 2], X[1, 0]])
-    assert_computes("GatherND", [X, ints([-1], [0])], ["N M 4", "N 1"], wanted, batch_dims=1)
+    expected = np.stack([X[0, 2], X[1, 0]])
+    assert_computes("GatherND", [X, ints([-1], [0])], ["N M 4", "N 1"], expected, batch_dims=1)
 
 
 def test_shape_entries_are_expressions() -> None:
@@ -45,39 +45,39 @@ def test_shape_entries_are_expressions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reduction", "wanted"),
+    ("reduction", "expected"),
     [("none", [0, 7, 2]), ("add", [0, 13, 2]), ("mul", [0, 35, 2]), ("max", [0, 7, 2]), ("min", [0, 1, 2])],
 )
-def test_scatter_takes_updates_in_order(reduction: str, wanted: list[float]) -> None:
+def test_scatter_applies_updates_in_order(reduction: str, expected: list[float]) -> None:
     x, updates, options = np.arange(3.0), np.array([5.0, 7.0]), {"reduction": reduction}
-    assert_computes("ScatterElements", [x, ints(1, -2), updates], ["N", "K", "K"], np.array(wanted, float), **options)
-    assert_computes("ScatterND", [x, ints([1], [-2]), updates], ["N", "K 1", "K"], np.array(wanted, float), **options)
+    assert_computes("ScatterElements", [x, ints(1, -2), updates], ["N", "K", "K"], np.array(expected, float), **options)
+    assert_computes("ScatterND", [x, ints([1], [-2]), updates], ["N", "K 1", "K"], np.array(expected, float), **options)
 
 
 def test_scatter_of_rows_and_along_axes() -> None:
     rows = -X[0, :2]
-    wanted = X.copy()
-    wanted[1, [2, 0]] = rows
-    assert_computes("ScatterND", [X, ints([1, -1], [1, 0]), rows], ["N M 4", "K 2", "K 4"], wanted)
-    wanted = X.copy()
-    wanted[0, 0, [3, 1]] = [-1, -2]
+    expected = X.copy()
+    expected[1, [2, 0]] = rows
+    assert_computes("ScatterND", [X, ints([1, -1], [1, 0]), rows], ["N M 4", "K 2", "K 4"], expected)
+    expected = X.copy()
+    expected[0, 0, [3, 1]] = [-1, -2]
     updates = np.float32([[[-1, -2]]])
     for name, opset in (("ScatterElements", 11), ("Scatter", 9)):
         inputs = [X, ints([[3, 1]]), updates]
-        assert_computes(name, inputs, ["N M 4", "1 1 K", "1 1 K"], wanted, axis=2, opset=opset)
+        assert_computes(name, inputs, ["N M 4", "1 1 K", "1 1 K"], expected, axis=2, opset=opset)
 
 
 @pytest.mark.parametrize(
-    ("reduction", "wanted"), [("add", [1, 1, 1]), ("mul", [0, 0, 1]), ("max", [1, 1, 1]), ("min", [0, 0, 1])]
+    ("reduction", "truth"), [("add", [1, 1, 1]), ("mul", [0, 0, 1]), ("max", [1, 1, 1]), ("min", [0, 0, 1])]
 )
-def test_booleans_are_joined_as_0_and_1(reduction: str, wanted: list[int]) -> None:
+def test_booleans_are_reduced_as_0_and_1(reduction: str, truth: list[int]) -> None:
     x, indices, updates = np.array([True, False, True]), np.array([0, 1]), np.array([False, True])
-    expected = np.array(wanted, bool)
+    expected = np.array(truth, bool)
     assert_computes("ScatterElements", [x, indices, updates], ["N", "K", "K"], expected, reduction=reduction)
     assert_computes("ScatterND", [x, indices[:, None], updates], ["N", "K 1", "K"], expected, reduction=reduction)
 
 
-def test_scatter_of_texts_sets_and_does_not_add() -> None:
+def test_scatter_of_strings_cannot_add() -> None:
     words, new = (np.array(list(text), object) for text in ("abc", "x"))
     assert eager("ScatterElements", [words, ints(1), new])[0].tolist() == ["a", "x", "c"]
     with pytest.raises(SardonyxError, match="does not take string"):
@@ -87,21 +87,21 @@ def test_scatter_of_texts_sets_and_does_not_add() -> None:
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_tensor_scatter(mode: str) -> None:
     cache, update, first = np.zeros((2, 1, 4, 3)), np.ones((2, 1, 2, 3)), ints(0, 2 if mode == "linear" else 3)
-    wanted = cache.copy()
+    expected = cache.copy()
     for sample, start in enumerate(first):
-        wanted[sample, :, [(start + i) % 4 for i in range(2)]] = 1
+        expected[sample, :, [(start + i) % 4 for i in range(2)]] = 1
     shapes = ["B H S D", "B H T D", "B"]
-    assert_computes("TensorScatter", [cache, update, first], shapes, wanted, mode=mode)
-    wanted = cache.copy()
-    wanted[:, :, :2] = 1
-    assert_computes("TensorScatter", [cache, update], shapes[:2], wanted, mode=mode)
+    assert_computes("TensorScatter", [cache, update, first], shapes, expected, mode=mode)
+    expected = cache.copy()
+    expected[:, :, :2] = 1
+    assert_computes("TensorScatter", [cache, update], shapes[:2], expected, mode=mode)
 
 
 # Ranking.
 
 
 @pytest.mark.parametrize("known", [None, "1"])
-def test_top_k_takes_the_first_of_equals(known: str | None) -> None:
+def test_top_k_selects_the_first_of_equals(known: str | None) -> None:
     x = np.float32([[1, 5, 5, 0], [2, 2, 2, 2]])
     arrays, shapes = [x, ints(3)], ["N M", known]
     assert_computes("TopK", arrays, shapes, np.float32([[5, 5, 1], [2, 2, 2]]), ints([1, 2, 0], [0, 1, 2]))
@@ -132,21 +132,21 @@ def test_compress() -> None:
 @pytest.mark.parametrize("in_order", [0, 1])
 def test_unique(in_order: int) -> None:
     x = np.float32([2, 1, 1, 3, 4, 3])
-    wanted = (
+    expected = (
         (np.float32([1, 2, 3, 4]), ints(1, 0, 3, 4), ints(1, 0, 0, 2, 3, 2), ints(2, 1, 2, 1))
         if in_order
         else (np.float32([2, 1, 3, 4]), ints(0, 1, 3, 4), ints(0, 1, 1, 2, 3, 2), ints(1, 2, 2, 1))
     )
-    assert_computes("Unique", [x], ["N"], *wanted, sorted=in_order)
+    assert_computes("Unique", [x], ["N"], *expected, sorted=in_order)
 
 
-def test_unique_along_an_axis_and_of_texts() -> None:
+def test_unique_along_an_axis_and_of_strings() -> None:
     x = np.float32([[1, 0, 0], [1, 0, 0], [2, 3, 4]])
     assert_computes("Unique", [x], ["N M"], x[1:], ints(0, 2), ints(0, 0, 1), ints(2, 1), axis=0)
     words = np.array([["b", "a"], ["b", "a"]], object)
-    found = eager("Unique", [words], outputs=4, axis=1)
-    assert found[0].tolist() == [["a", "b"], ["a", "b"]]
-    assert_equal(found[1:], [ints(1, 0), ints(1, 0), ints(1, 1)])
+    actual = eager("Unique", [words], outputs=4, axis=1)
+    assert actual[0].tolist() == [["a", "b"], ["a", "b"]]
+    assert_equal(actual[1:], [ints(1, 0), ints(1, 0), ints(1, 1)])
 
 
 def test_counted_sizes_are_symbols_of_their_own() -> None:
@@ -176,12 +176,12 @@ def test_counted_sizes_are_symbols_of_their_own() -> None:
         ("TensorScatter", [X, X], {"axis": 0}, "other than the batch axis 0"),
     ],
 )
-def test_what_has_no_answer(name: str, arrays: list[Any], attributes: dict[str, Any], problem: str) -> None:
+def test_invalid_inputs_are_refused(name: str, arrays: list[Any], attributes: dict[str, Any], problem: str) -> None:
     outputs = 2 if name == "TopK" else 1
     with pytest.raises(SardonyxError, match=problem):
         eager(name, arrays, outputs=outputs, **attributes)
 
 
-def test_an_index_that_the_run_finds_out_of_range() -> None:
+def test_an_index_out_of_range_is_refused_at_run_time() -> None:
     with pytest.raises(SardonyxError, match="index 2 is out of range"):
         traced("Gather", [X, ints(2)], ["N M 4", "K"])

@@ -30,18 +30,18 @@ def test_loss(reduction: str, weighted: bool, ignored: int | None, flat: bool) -
         options["ignore_index"] = ignored
     arrays: list[np.ndarray | None] = [scores, labels, WEIGHTS if weighted else None]
     shapes = ["N C", "N", "C"] if flat else ["N C A B", "N A B", "C"]
-    found = eager("SoftmaxCrossEntropyLoss", arrays, outputs=2, **options)
+    actual = eager("SoftmaxCrossEntropyLoss", arrays, outputs=2, **options)
     wide = scores.astype(np.float64)
     log_prob = wide - np.log(np.exp(wide).sum(1, keepdims=True))
     counted = labels != ignored
     safe = np.where(counted, labels, 0)
     w = np.where(counted, WEIGHTS[safe] if weighted else 1.0, 0)
     losses = -w * np.take_along_axis(log_prob, np.expand_dims(safe, 1), 1).squeeze(1)
-    wanted = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / w.sum()}[reduction]
-    np.testing.assert_allclose(found[0], wanted, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], log_prob, rtol=1e-5, atol=1e-6)
-    assert_equal(eager("NegativeLogLikelihoodLoss", [found[1], *arrays[1:]], **options), found[:1])
-    assert_equal(traced("SoftmaxCrossEntropyLoss", arrays, shapes, outputs=2, **options), found)
+    expected = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / w.sum()}[reduction]
+    np.testing.assert_allclose(actual[0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[1], log_prob, rtol=1e-5, atol=1e-6)
+    assert_equal(eager("NegativeLogLikelihoodLoss", [actual[1], *arrays[1:]], **options), actual[:1])
+    assert_equal(traced("SoftmaxCrossEntropyLoss", arrays, shapes, outputs=2, **options), actual)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_loss(reduction: str, weighted: bool, ignored: int | None, flat: bool) -
         (SCORES[0, :, 0, 0], LABELS[0, 0, 0], None, {}, ShapeError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -1,6 +1,6 @@
-"""Operators of ``com.microsoft``: as ONNX Runtime computes them, and traced at open sizes the same.
+"""Operators of ``com.microsoft`` equal ONNX Runtime, eagerly and traced at open sizes.
 
-What it refuses on a processor is compared with compositions of other operators in ``test_microsoft_compositions.py``.
+Forms that ONNX Runtime refuses on CPU are compared with compositions in ``test_microsoft_compositions.py``.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def model(case: Case) -> Any:
 
 
 def with_sizes(case: Case) -> Any:
-    """The model with the sizes of its inputs, which some rules of ONNX Runtime need."""
-    found = model(case)
-    for info, array in zip(found.graph.input, [a for a in case.arrays if a is not None], strict=True):
+    """Return the model with declared input sizes, which some rules of ONNX Runtime need."""
+    proto = model(case)
+    for info, array in zip(proto.graph.input, [a for a in case.arrays if a is not None], strict=True):
         for dim, size in zip(info.type.tensor_type.shape.dim, array.shape, strict=True):
             dim.dim_value = size
-    return found
+    return proto
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_is_as_onnx_runtime_has_it_and_traced_the_same(case: Case) -> None:
-    found = by_session(model(case), case.arrays)
-    for ours, theirs in zip(found, by_onnxruntime(with_sizes(case), case.arrays), strict=True):
+def test_equals_onnx_runtime_eagerly_and_traced(case: Case) -> None:
+    actual = by_session(model(case), case.arrays)
+    for ours, theirs in zip(actual, by_onnxruntime(with_sizes(case), case.arrays), strict=True):
         if np.issubdtype(ours.dtype, np.floating):
             assert_equal([ours], [theirs], rtol=case.tolerance, atol=case.tolerance)
         elif case.apart:
@@ -45,19 +45,19 @@ def test_is_as_onnx_runtime_has_it_and_traced_the_same(case: Case) -> None:
             assert_equal([ours], [theirs])
     if case.open is not None:
         options = {**case.attributes, "opset": 1, "outputs": case.outputs, "domain": "com.microsoft"}
-        assert_equal(traced(case.name, case.arrays, opened(case), **options), found)
+        assert_equal(traced(case.name, case.arrays, opened(case), **options), actual)
 
 
 def opened(case: Case) -> list[str | None]:
-    """The sizes of the inputs of a case, with symbols for those that are open."""
-    found: list[str | None] = []
+    """Return the sizes of the inputs of a case, with symbols for open ones."""
+    shapes: list[str | None] = []
     for i, array in enumerate(case.arrays):
         symbols = {} if i in case.fixed or case.open is None else case.open
-        found.append(None if array is None else " ".join(symbols.get(size, str(size)) for size in array.shape))
-    return found
+        shapes.append(None if array is None else " ".join(symbols.get(size, str(size)) for size in array.shape))
+    return shapes
 
 
-def test_the_table_of_types_is_that_of_onnx_runtime_s_schemas() -> None:
+def test_the_type_table_equals_the_schemas_of_onnx_runtime() -> None:
     schemas = {(schema.domain, schema.name): schema for schema in runtime.get_all_operator_schema()}
     for domain, operators in CONTRIBUTED.items():
         for name, text in operators.items():
@@ -65,11 +65,11 @@ def test_the_table_of_types_is_that_of_onnx_runtime_s_schemas() -> None:
             allowed = {c.type_param_str: {t[7:-1] for t in c.allowed_type_strs} for c in schema.type_constraints}
             words, *variables = text.split("; ")
             kinds = words.removesuffix("...").split()
-            found = {key: set(types.split()) for key, types in (variable.split(": ") for variable in variables)}
-            wanted = [i.typeStr if i.typeStr in allowed else i.typeStr[7:-1] for i in schema.inputs]
+            declared = {key: set(types.split()) for key, types in (variable.split(": ") for variable in variables)}
+            expected = [i.typeStr if i.typeStr in allowed else i.typeStr[7:-1] for i in schema.inputs]
             if release(ort.__version__) < release(INTERFACE):
-                kinds = kinds[: len(wanted)]  # later releases add inputs at the end
-            assert (kinds, found) == (wanted, {key: allowed[key] for key in kinds if key in allowed}), name
+                kinds = kinds[: len(expected)]  # later releases add inputs at the end
+            assert (kinds, declared) == (expected, {key: allowed[key] for key in kinds if key in allowed}), name
 
 
 X, HALF = q(2, 4, 6, 8), s(0.5)
@@ -118,7 +118,7 @@ REFUSED: list[tuple[str, list[Any], dict[str, Any], type[SardonyxError]]] = [
 
 
 @pytest.mark.parametrize(("name", "arrays", "attributes", "error"), REFUSED)
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     name: str, arrays: list[Any], attributes: dict[str, Any], error: type[SardonyxError]
 ) -> None:
     with pytest.raises(error, match=name):

@@ -1,7 +1,7 @@
-"""Operators of ``com.microsoft``, or forms of them, that ONNX Runtime does not run on a processor.
+"""Operators of ``com.microsoft``, or forms of them, without a CPU kernel in ONNX Runtime.
 
-Each is compared with what its schema says it is, in other operators or in numpy. That ONNX Runtime still has no kernel
-is looked at too: what it answers goes into ``microsoft_cases.py`` instead.
+Each is compared with the composition that its schema defines, in other operators or in numpy. A test checks that ONNX
+Runtime still has no kernel: a supported operator moves to ``microsoft_cases.py``.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def group_norm() -> tuple[Arrays, dict[str, Any], np.ndarray]:
 
 def rfft() -> tuple[Arrays, dict[str, Any], np.ndarray]:
     x = f(B, 8)
-    found = np.fft.rfft(x)
-    return [x], {"signal_ndim": 1, "onesided": 1, "normalized": 0}, np.stack([found.real, found.imag], -1)
+    spectrum = np.fft.rfft(x)
+    return [x], {"signal_ndim": 1, "onesided": 1, "normalized": 0}, np.stack([spectrum.real, spectrum.imag], -1)
 
 
 def irfft() -> tuple[Arrays, dict[str, Any], np.ndarray]:
@@ -70,8 +70,8 @@ def irfft() -> tuple[Arrays, dict[str, Any], np.ndarray]:
 def quantized_mean() -> tuple[Arrays, dict[str, Any], np.ndarray]:
     x, zero, other = q(B, N, 6, 9), q(), q()
     mean = standard("ReduceMean", standard("DequantizeLinear", x, s(0.1), zero), np.array([2, 3]), keepdims=1)
-    wanted = standard("QuantizeLinear", mean, s(0.05), other)
-    return [x, s(0.1), zero, s(0.05), other], {"axes": [2, 3], "keepdims": 1}, wanted
+    expected = standard("QuantizeLinear", mean, s(0.05), other)
+    return [x, s(0.1), zero, s(0.05), other], {"axes": [2, 3], "keepdims": 1}, expected
 
 
 def pool_beyond_its_padding() -> tuple[Arrays, dict[str, Any], np.ndarray]:
@@ -84,29 +84,29 @@ def pool_beyond_its_padding() -> tuple[Arrays, dict[str, Any], np.ndarray]:
         "count_include_pad": 1,
     }
     mean = standard("AveragePool", standard("DequantizeLinear", x, s(0.1), zero), **pool)
-    wanted = np.clip(np.rint(mean / np.float32(0.05) + np.float32(other)), 0, 255)
-    return [x, s(0.1), zero, s(0.05), other], pool, wanted
+    expected = np.clip(np.rint(mean / np.float32(0.05) + np.float32(other)), 0, 255)
+    return [x, s(0.1), zero, s(0.05), other], pool, expected
 
 
 def product_by_column() -> tuple[Arrays, dict[str, Any], np.ndarray]:
     a, b, points = q(B, S, 8), q(8, 6), q(8)
     scales, others = positive(8), positive(6)
-    wanted = ((a.astype(float) - points) * scales) @ (b.astype(float) * others)
-    return [a, b, scales, others, points], {}, wanted
+    expected = ((a.astype(float) - points) * scales) @ (b.astype(float) * others)
+    return [a, b, scales, others, points], {}, expected
 
 
 def packed_attention() -> tuple[Arrays, dict[str, Any], np.ndarray]:
-    """Two sequences of 2 and 3 tokens, out of 3 places each."""
-    offsets, kept = np.array([[0, 1, 3], [4, 5, 2]], np.int32), [0, 1, 3, 4, 5]
+    """Two sequences of 2 and 3 tokens, padded to 3 each."""
+    offsets, tokens = np.array([[0, 1, 3], [4, 5, 2]], np.int32), [0, 1, 3, 4, 5]
     packed: list[np.ndarray] = [f(5, D), f(5, D), f(5, 24)]
     padded = []
-    for each in packed:
-        rows = np.zeros((6, each.shape[1]), np.float32)
-        rows[kept] = each
+    for x in packed:
+        rows = np.zeros((6, x.shape[1]), np.float32)
+        rows[tokens] = x
         padded.append(rows.reshape(2, 3, -1))
     bias = f(2 * D + 24)
     (y,) = ours("MultiHeadAttention", *padded, bias, i32(2, 3), num_heads=N)
-    return [*packed, bias, offsets, i32(0, 2, 5)], {"num_heads": N}, y.reshape(6, -1)[kept]
+    return [*packed, bias, offsets, i32(0, 2, 5)], {"num_heads": N}, y.reshape(6, -1)[tokens]
 
 
 def heads_beside_each_other() -> tuple[Arrays, dict[str, Any], np.ndarray]:
@@ -123,28 +123,28 @@ def keys_beside_values() -> tuple[Arrays, dict[str, Any], np.ndarray]:
 
 def decoder_beside_each_other() -> tuple[Arrays, dict[str, Any], np.ndarray]:
     x, caches, bias = f(B, 1, 3 * D), [f(B, N, P, H), f(B, N, P, H)], f(3 * D)
-    wanted = ours("MultiHeadAttention", *np.split(x, 3, -1), bias, None, None, *caches, num_heads=N)[0]
-    return [x, None, None, None, None, *caches, None, None, None, bias], {"num_heads": N}, wanted
+    expected = ours("MultiHeadAttention", *np.split(x, 3, -1), bias, None, None, *caches, num_heads=N)[0]
+    return [x, None, None, None, None, *caches, None, None, None, bias], {"num_heads": N}, expected
 
 
 def attention_with_past_and_bias() -> tuple[Arrays, dict[str, Any], np.ndarray]:
     x, w, past, bias = f(B, S, 8), f(8, 3 * D), f(2, B, N, P, H), f(1, N, S, P + S)
     parts = np.split(x @ w, 3, -1)
-    wanted = ours("MultiHeadAttention", *parts, None, None, bias, past[0], past[1], num_heads=N)[0]
-    return [x, w, None, None, past, bias], {"num_heads": N}, wanted
+    expected = ours("MultiHeadAttention", *parts, None, None, bias, past[0], past[1], num_heads=N)[0]
+    return [x, w, None, None, past, bias], {"num_heads": N}, expected
 
 
 def attention_with_buffers() -> tuple[Arrays, dict[str, Any], np.ndarray]:
     x, w, past = f(B, S, 8), f(8, 3 * D), f(2, B, N, P + S, H)
-    wanted = ours("Attention", x, w, None, None, past[:, :, :, :P].copy(), num_heads=N)[0]
-    return [x, w, None, None, past, None, i32(P)], {"num_heads": N, "past_present_share_buffer": 1}, wanted
+    expected = ours("Attention", x, w, None, None, past[:, :, :, :P].copy(), num_heads=N)[0]
+    return [x, w, None, None, past, None, i32(P)], {"num_heads": N, "past_present_share_buffer": 1}, expected
 
 
 def attention_with_a_square_mask() -> tuple[Arrays, dict[str, Any], np.ndarray]:
     x, w, past, square = f(B, S, 8), f(8, 3 * D), f(2, B, N, P, H), mask(B, 1, 12, 12)
     rows = square[:, 0, P : P + S, : P + S].copy()
-    wanted = ours("Attention", x, w, None, rows, past, num_heads=N)[0]
-    return [x, w, None, square, past], {"num_heads": N}, wanted
+    expected = ours("Attention", x, w, None, rows, past, num_heads=N)[0]
+    return [x, w, None, square, past], {"num_heads": N}, expected
 
 
 def normalized_queries() -> tuple[Arrays, dict[str, Any], np.ndarray]:
@@ -156,10 +156,10 @@ def normalized_queries() -> tuple[Arrays, dict[str, Any], np.ndarray]:
 
     options, ends = {"num_heads": N, "kv_num_heads": 2}, [i32(*[S - 1] * B), i32(S)]
     nothing = [None] * 7
-    wanted = ours(
+    expected = ours(
         "GroupQueryAttention", by_head(query, gamma), by_head(key, delta), value, None, None, *ends, **options
     )
-    return [query, key, value, None, None, *ends, *nothing, gamma, delta], options, wanted[0]
+    return [query, key, value, None, None, *ends, *nothing, gamma, delta], options, expected[0]
 
 
 LAYERS: Arrays = [f(6, 8), f(6, 4), f(4, 16, 8), f(4, 16), f(4, 8, 16), f(4, 8)]
@@ -174,7 +174,7 @@ SWIGLU: dict[str, Any] = {
 
 
 def interleaved() -> np.ndarray:
-    """The form of SwiGLU that ONNX Runtime runs."""
+    """Return the form of SwiGLU that ONNX Runtime supports."""
     x, router, w, b, *rest = LAYERS
     assert w is not None and b is not None and THIRD[0] is not None and THIRD[1] is not None
     weights = np.stack([w, THIRD[0]], 2).reshape(4, 32, 8)
@@ -193,9 +193,9 @@ def experts_of_halves() -> tuple[Arrays, dict[str, Any], np.ndarray]:
 
 
 def gated_experts() -> tuple[Arrays, dict[str, Any], np.ndarray]:
-    """As SwiGLU, whose numbers of the default make it silu times the other."""
-    wanted = ours("MoE", *LAYERS, *THIRD, activation_type="swiglu", k=2)[0]
-    return [*LAYERS, *THIRD], {"activation_type": "silu", "k": 2}, wanted
+    """SwiGLU with its default coefficients is silu times the other layer."""
+    expected = ours("MoE", *LAYERS, *THIRD, activation_type="swiglu", k=2)[0]
+    return [*LAYERS, *THIRD], {"activation_type": "silu", "k": 2}, expected
 
 
 NO_KERNEL = {
@@ -207,7 +207,7 @@ NO_KERNEL = {
     "QLinearReduceMean": [quantized_mean],
     "PackedMultiHeadAttention": [packed_attention],
 }
-"""Operators that ONNX Runtime has for other devices, or for none."""
+"""Operators with kernels for other devices only, or with none."""
 
 REFUSED_FORMS = [
     ("MatMulIntegerToFloat", product_by_column, "input a zero point must be a scalar"),
@@ -223,7 +223,7 @@ REFUSED_FORMS = [
     ("MoE", experts_of_halves, "CPU MoE only supports interleaved SwiGLU format"),
     ("MoE", gated_experts, "FC3 is not implemented for CPU MoE"),
 ]  # fmt: skip
-"""Forms of operators that ONNX Runtime's kernels refuse, or answer against the schema; and their reasons."""
+"""Forms of operators that ONNX Runtime's kernels refuse or compute against the schema, with the reason."""
 
 COMPOSED = [
     *((name, build, "no kernel for CPU") for name, builds in NO_KERNEL.items() for build in builds),
@@ -232,43 +232,43 @@ COMPOSED = [
 
 
 @pytest.mark.parametrize(("name", "build", "reason"), COMPOSED)
-def test_is_what_its_schema_composes_it_of(name: str, build: Any, reason: str) -> None:
+def test_equals_the_composition_of_its_schema(name: str, build: Any, reason: str) -> None:
     print(f"{name} is not compared with ONNX Runtime {ort.__version__}: {reason}.")
-    arrays, attributes, wanted = build()
-    (found,) = ours(name, *arrays, **attributes)
-    integers = found.dtype.kind in "iu"
-    assert_equal([found], [wanted.astype(found.dtype)], rtol=0 if integers else 1e-4, atol=0 if integers else 1e-5)
+    arrays, attributes, expected = build()
+    (actual,) = ours(name, *arrays, **attributes)
+    integers = actual.dtype.kind in "iu"
+    assert_equal([actual], [expected.astype(actual.dtype)], rtol=0 if integers else 1e-4, atol=0 if integers else 1e-5)
     if name not in ("MoE", "PackedMultiHeadAttention") and "past_present_share_buffer" not in attributes:
         symbols = {B: "B", S: "S", P: "P", P + S: "P+S"}
         shapes = [None if a is None else " ".join(symbols.get(n, str(n)) for n in a.shape) for a in arrays]
-        assert_equal(traced(name, arrays, shapes, opset=1, domain="com.microsoft", **attributes), [found])
+        assert_equal(traced(name, arrays, shapes, opset=1, domain="com.microsoft", **attributes), [actual])
 
 
-def test_a_chunk_of_padded_queries_is_its_valid_queries() -> None:
-    """Sequence by sequence, with as many queries as are valid, and the same cache before."""
+def test_padded_queries_equal_the_valid_queries_alone() -> None:
+    """The comparison is per sequence, with the valid queries and the same cache."""
     steps, before, valid, ends = 4, 12, [4, 1, 3, 0, 2], [6, 8, 2, 3, 1]
     new, past = [f(B, steps, size) for size in (D, 2 * H, 2 * H)], [f(B, 2, before, H), f(B, 2, before, H)]
     turn = [f(20, H // 2), f(20, H // 2)]
     options: dict[str, Any] = {"num_heads": N, "kv_num_heads": 2, "do_rotary": 1}
     padded: Arrays = [*new, *past, i32(*ends), i32(before), *turn, *[None] * 7, i32(*valid)]
-    found = ours("GroupQueryAttention", *padded, outputs=3, **options)
+    actual = ours("GroupQueryAttention", *padded, outputs=3, **options)
     sizes = [f"B S {D}", f"B S {2 * H}", f"B S {2 * H}", *[f"B 2 P {H}"] * 2, "B", "1", *["M 8"] * 2, *[None] * 7, "B"]
     open_ = {**options, "opset": 1, "outputs": 3, "domain": "com.microsoft"}
-    assert_equal(traced("GroupQueryAttention", padded, sizes, **open_), found)
+    assert_equal(traced("GroupQueryAttention", padded, sizes, **open_), actual)
     if release(ort.__version__) >= (1, 32):
         theirs = by_onnxruntime(model_of("GroupQueryAttention", padded, **open_), padded)
     else:
         print(f"not compared with ONNX Runtime {ort.__version__}, which has no `query_seqlens`")
-        theirs = found
+        theirs = actual
     for b, (count, end) in enumerate(zip(valid, ends, strict=True)):
-        assert_equal([theirs[0][b, :count]], [found[0][b, :count]], rtol=1e-4, atol=1e-4)
-        for cache, other, old in zip(found[1:], theirs[1:], past, strict=True):
+        assert_equal([theirs[0][b, :count]], [actual[0][b, :count]], rtol=1e-4, atol=1e-4)
+        for cache, other, old in zip(actual[1:], theirs[1:], past, strict=True):
             assert_equal([cache[b, :, : end + 1]], [other[b, :, : end + 1]], rtol=1e-5, atol=1e-5)
             assert_equal([cache[b, :, : end + 1 - count]], [old[b, :, : end + 1 - count]])
         if count:
             one = [x[b : b + 1, :count] for x in new] + [x[b : b + 1, :, : end + 1 - count] for x in past]
             y, *_ = ours("GroupQueryAttention", *one, i32(end), i32(end + 1), *turn, **options)
-            assert_equal([found[0][b : b + 1, :count]], [y], rtol=1e-5, atol=1e-5)
+            assert_equal([actual[0][b : b + 1, :count]], [y], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NO_KERNEL)
@@ -280,7 +280,7 @@ def test_onnx_runtime_still_has_no_kernel(name: str) -> None:
 
 
 def test_every_operator_is_compared() -> None:
-    """Texts are cut in words in ``test_ml.py``, by the pipelines that do it."""
+    """``Tokenizer`` is covered by the pipelines in ``test_ml.py``."""
     compared = {case.name for case in CASES} | set(NO_KERNEL) | {"Tokenizer"}
     assert {row.name for row in support_table() if row.tested.startswith("compositions")} == set(NO_KERNEL)
-    assert {each.name for each in all_operators() if each.domain == "com.microsoft"} == compared
+    assert {operator.name for operator in all_operators() if operator.domain == "com.microsoft"} == compared

@@ -1,4 +1,4 @@
-"""Operators of ``ai.onnx.ml``: models of scikit-learn predict as scikit-learn does, and as ONNX Runtime does."""
+"""Operators of ``ai.onnx.ml``: converted scikit-learn models predict like scikit-learn and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -79,29 +79,29 @@ def fitted(model: Any, data: tuple[Any, Any], **options: Any) -> tuple[Any, Any]
         return model, skl2onnx.to_onnx(model, data[0][:1], options=options or None)
 
 
-def close(expected: Any, found: Any) -> None:
+def close(expected: Any, actual: Any) -> None:
     if isinstance(expected, list):
-        assert [list(row) for row in expected] == [list(row) for row in found]
-        expected, found = ([list(row.values()) for row in rows] for rows in (expected, found))
+        assert [list(row) for row in expected] == [list(row) for row in actual]
+        expected, actual = ([list(row.values()) for row in rows] for rows in (expected, actual))
     elif expected.dtype.kind in "OUS":
-        assert expected.tolist() == found.tolist()
+        assert expected.tolist() == actual.tolist()
         return
     else:
-        assert (expected.dtype, expected.shape) == (found.dtype, found.shape)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def as_onnx_runtime(proto: Any, feeds: dict[str, Any]) -> list[Any]:
     """Our results, after comparing them with ONNX Runtime's where it runs the model."""
-    found = sardonyx.Session(proto).run(None, feeds)
+    actual = sardonyx.Session(proto).run(None, feeds)
     try:
         expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
     except (state.NotImplemented, state.Fail) as error:
         print(f"not compared with ONNX Runtime, which refuses the model: {error}")
-        return found
-    for one, other in zip(expected, found, strict=True):
+        return actual
+    for one, other in zip(expected, actual, strict=True):
         close(one, other)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("data", [THREE, NAMED, TWO], ids=["three", "named", "two"])
@@ -115,50 +115,50 @@ def test_classifiers(model: Any, data: tuple[Any, Any]) -> None:
 @pytest.mark.parametrize("model", named(REGRESSORS))
 def test_regressors(model: Any) -> None:
     model, proto = fitted(model, NUMBERS)
-    (found,) = as_onnx_runtime(proto, {proto.graph.input[0].name: NUMBERS[0]})
-    np.testing.assert_allclose(found.ravel(), model.predict(NUMBERS[0]), rtol=2e-3, atol=1e-2)
+    (actual,) = as_onnx_runtime(proto, {proto.graph.input[0].name: NUMBERS[0]})
+    np.testing.assert_allclose(actual.ravel(), model.predict(NUMBERS[0]), rtol=2e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("model", named(TRANSFORMERS))
 def test_transformers(model: Any) -> None:
     model, proto = fitted(model, THREE)
-    (found,) = as_onnx_runtime(proto, {proto.graph.input[0].name: THREE[0]})
-    np.testing.assert_allclose(found, model.transform(THREE[0]), rtol=1e-4, atol=1e-5)
+    (actual,) = as_onnx_runtime(proto, {proto.graph.input[0].name: THREE[0]})
+    np.testing.assert_allclose(actual, model.transform(THREE[0]), rtol=1e-4, atol=1e-5)
 
 
 def test_outliers_of_one_class() -> None:
     model, proto = fitted(svm.OneClassSVM(), (NUMBERS[0], None))
     feeds = {proto.graph.input[0].name: NUMBERS[0]}
-    found, scores = sardonyx.Session(proto).run(None, feeds)
+    actual, scores = sardonyx.Session(proto).run(None, feeds)
     labels, expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
     close(expected, scores)
     sure = np.abs(expected.ravel()) > 1e-5  # on the boundary the label is a matter of rounding
-    assert (found == labels)[sure].all() and sure.mean() > 0.9
-    assert (found.ravel() == model.predict(NUMBERS[0]))[sure].all()
+    assert (actual == labels)[sure].all() and sure.mean() > 0.9
+    assert (actual.ravel() == model.predict(NUMBERS[0]))[sure].all()
 
 
-def test_what_is_missing_is_imputed() -> None:
+def test_missing_features_are_imputed() -> None:
     x = THREE[0].copy()
     x[::7, 1] = np.nan
     model, proto = fitted(impute.SimpleImputer(), (x, None))
-    (found,) = as_onnx_runtime(proto, {proto.graph.input[0].name: x})
-    np.testing.assert_allclose(found, model.transform(x), rtol=1e-5)
+    (actual,) = as_onnx_runtime(proto, {proto.graph.input[0].name: x})
+    np.testing.assert_allclose(actual, model.transform(x), rtol=1e-5)
 
 
 @pytest.mark.parametrize("words", [np.array([["a"], ["c"], ["b"], ["a"]]), np.array([[3], [1], [2], [3]], np.int64)])
 def test_categories_one_hot(words: Any) -> None:
     model, proto = fitted(preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False), (words, None))
-    (found,) = as_onnx_runtime(
+    (actual,) = as_onnx_runtime(
         proto, {proto.graph.input[0].name: words.astype(object) if words.dtype.kind == "U" else words}
     )
-    np.testing.assert_array_equal(found, model.transform(words))
+    np.testing.assert_array_equal(actual, model.transform(words))
 
 
 def test_labels_encoded() -> None:
     model = preprocessing.LabelEncoder().fit(WORDS)
     proto = skl2onnx.convert_sklearn(model, initial_types=[("x", skl2onnx.common.data_types.StringTensorType([None]))])
-    (found,) = sardonyx.Session(proto).run(None, {"x": WORDS[[2, 0, 1]].astype(object)})
-    assert found.ravel().tolist() == [2, 0, 1]
+    (actual,) = sardonyx.Session(proto).run(None, {"x": WORDS[[2, 0, 1]].astype(object)})
+    assert actual.ravel().tolist() == [2, 0, 1]
 
 
 def test_text() -> None:
@@ -192,7 +192,7 @@ def test_a_tree_whose_nodes_form_a_cycle_is_refused() -> None:
         sardonyx.Session(proto).run(None, {proto.graph.input[0].name: THREE[0]})
 
 
-def test_targets_whose_table_would_take_gigabytes_are_refused() -> None:
+def test_a_target_table_of_gigabytes_is_refused() -> None:
     _, proto = fitted(tree.DecisionTreeRegressor(random_state=0), THREE)
     (node,) = [node for node in proto.graph.node if node.op_type == "TreeEnsembleRegressor"]
     (targets,) = [attribute for attribute in node.attribute if attribute.name == "n_targets"]

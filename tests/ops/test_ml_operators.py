@@ -1,4 +1,4 @@
-"""Every operator of ``ai.onnx.ml`` on its own, beside ONNX Runtime."""
+"""Every operator of ``ai.onnx.ml`` alone equals ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -105,19 +105,19 @@ def model(name: str, version: int, inputs: list[Any], attributes: Mapping[str, A
     plain = {k: onnx.numpy_helper.from_array(v, k) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
     node = helper.make_node(name, names, outputs, domain="ai.onnx.ml", **plain)
     graph = helper.make_graph(
-        [node], "g", list(map(value_info, names, inputs)), [onnx.ValueInfoProto(name=each) for each in outputs]
+        [node], "g", list(map(value_info, names, inputs)), [onnx.ValueInfoProto(name=output) for output in outputs]
     )
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", version)]
     return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
 
 @pytest.mark.parametrize(("name", "version", "inputs", "attributes"), CASES, ids=[case[0] for case in CASES])
-def test_is_as_onnx_runtime_has_it(name: str, version: int, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def test_equals_onnx_runtime(name: str, version: int, inputs: list[Any], attributes: dict[str, Any]) -> None:
     proto = model(name, version, inputs, attributes)
     feeds = {f"x{i}": x for i, x in enumerate(inputs)}
-    found = sardonyx.Session(proto).run(None, feeds)
-    wanted = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
-    for ours, theirs in zip(found, wanted, strict=True):
+    actual = sardonyx.Session(proto).run(None, feeds)
+    expected = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    for ours, theirs in zip(actual, expected, strict=True):
         if isinstance(theirs, list):
             # Numbers of the same kinds, in the same order.
             assert repr(ours) == repr(theirs)
@@ -136,7 +136,7 @@ def test_is_as_onnx_runtime_has_it(name: str, version: int, inputs: list[Any], a
     ],
 )
 def test_words_are_looked_up_not_compared(name: str, version: int, attributes: dict[str, Any]) -> None:
-    """A table of thousands of words costs a call no more than one of two."""
+    """A table of thousands of words costs a call as much as a table of two."""
     session = sardonyx.Session(model(name, version, [WORDS], attributes), compile="wait")
     expected = {"LabelEncoder": [7, 5, -1, 5, -1], "OneHotEncoder": [[0, 1], [1, 0], [0, 0], [1, 0], [0, 0]]}[name]
     assert session.run(None, {"x0": WORDS})[0].tolist() == expected
@@ -144,5 +144,7 @@ def test_words_are_looked_up_not_compared(name: str, version: int, attributes: d
     assert {value.op for value in session.program.schedule.host} <= {"host", "get"}
 
 
-def test_there_is_a_case_of_every_operator() -> None:
-    assert {case[0] for case in CASES} == {each.name for each in all_operators() if each.domain == "ai.onnx.ml"}
+def test_every_operator_has_a_case() -> None:
+    assert {case[0] for case in CASES} == {
+        operator.name for operator in all_operators() if operator.domain == "ai.onnx.ml"
+    }

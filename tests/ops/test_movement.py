@@ -1,4 +1,4 @@
-"""Reshaping, joining, splitting and repeating: numpy's results, at known and at open sizes."""
+"""Data movement equals numpy, at known and at open sizes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_reshape(target: tuple[int, ...], open_shape: str | None) -> None:
     assert_computes("Reshape", [X, ints(*target)], ["N M 4", open_shape], X.reshape(filled))
 
 
-def test_reshape_keeps_the_axes_of_nothing() -> None:
-    """Copied sizes of 0 cancel out of what is left: both at once and traced."""
+def test_reshape_of_empty_tensors_copies_sizes() -> None:
+    """Copied sizes of 0 cancel in the quotient for -1, eagerly and traced."""
     assert_computes("Reshape", [X[:0], ints(0, -1)], ["N M 4", None], X[:0].reshape(0, 12))
     assert_computes("Reshape", [X[:0], ints(3, 0)], ["N M 4", None], X[:0].reshape(3, 0), allowzero=1)
 
@@ -35,7 +35,7 @@ def test_reshape_of_a_first_version_has_an_attribute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arrays", "shapes", "attributes", "wanted"),
+    ("name", "arrays", "shapes", "attributes", "expected"),
     [
         ("Flatten", [X], ["N M 4"], {"axis": -1}, X.reshape(6, 4)),
         ("Flatten", [X], ["N M 4"], {"axis": 0}, X.reshape(1, 24)),
@@ -59,10 +59,10 @@ def test_reshape_of_a_first_version_has_an_attribute() -> None:
         ("Identity", [X], ["N M 4"], {}, X),
     ],
 )
-def test_is_numpys(
-    name: str, arrays: list[Any], shapes: list[str | None], attributes: dict[str, Any], wanted: np.ndarray
+def test_equals_numpy(
+    name: str, arrays: list[Any], shapes: list[str | None], attributes: dict[str, Any], expected: np.ndarray
 ) -> None:
-    assert_computes(name, arrays, shapes, wanted, **attributes)
+    assert_computes(name, arrays, shapes, expected, **attributes)
 
 
 @pytest.mark.parametrize(
@@ -101,20 +101,20 @@ def test_space_to_depth_orders_blocks_first_before_version_28() -> None:
 @pytest.mark.parametrize("time_axis", [0, 1])
 def test_reverse_sequence(time_axis: int) -> None:
     x, lengths = np.arange(16.0).reshape(4, 4), ints(0, 1, 3, 4)
-    wanted = x.copy() if time_axis else x.T.copy()
-    for row, length in zip(wanted, lengths, strict=True):
+    expected = x.copy() if time_axis else x.T.copy()
+    for row, length in zip(expected, lengths, strict=True):
         row[:length] = row[:length][::-1]
-    wanted = wanted if time_axis else wanted.T
+    expected = expected if time_axis else expected.T
     attributes = {"time_axis": time_axis, "batch_axis": 1 - time_axis}
-    assert_computes("ReverseSequence", [x, lengths], ["N M", "K"], wanted, **attributes)
+    assert_computes("ReverseSequence", [x, lengths], ["N M", "K"], expected, **attributes)
 
 
-def test_col2im_adds_what_overlaps() -> None:
+def test_col2im_adds_overlapping_blocks() -> None:
     columns = np.ones((1, 4, 9), np.float32)
-    wanted = np.outer([1, 2, 2, 1], [1, 2, 2, 1]).astype(np.float32)[None, None]
-    assert_computes("Col2Im", [columns, ints(4, 4), ints(2, 2)], ["N C L", None, None], wanted)
+    expected = np.outer([1, 2, 2, 1], [1, 2, 2, 1]).astype(np.float32)[None, None]
+    assert_computes("Col2Im", [columns, ints(4, 4), ints(2, 2)], ["N C L", None, None], expected)
     assert_computes(
-        "Col2Im", [columns, ints(2, 2), ints(2, 2)], ["N C L", "2", None], wanted[..., 1:3, 1:3], pads=[1, 1, 1, 1]
+        "Col2Im", [columns, ints(2, 2), ints(2, 2)], ["N C L", "2", None], expected[..., 1:3, 1:3], pads=[1, 1, 1, 1]
     )
 
 
@@ -164,12 +164,12 @@ def test_open_sizes_are_expressions(
         ("ReverseSequence", [X, ints(1, 1, -1)], {}, "out of range"),
     ],
 )
-def test_what_has_no_answer(name: str, arrays: list[Any], attributes: dict[str, Any], problem: str) -> None:
+def test_invalid_inputs_are_refused(name: str, arrays: list[Any], attributes: dict[str, Any], problem: str) -> None:
     with pytest.raises(SardonyxError, match=problem):
         eager(name, arrays, **attributes)
 
 
-def test_a_split_that_the_run_finds_uneven() -> None:
+def test_an_uneven_split_is_refused_at_run_time() -> None:
     with pytest.raises(ShapeError, match="other elements"):
         traced("Split", [X], ["N M 4"], axis=1, opset=13, outputs=2)
 

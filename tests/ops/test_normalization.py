@@ -48,16 +48,16 @@ def test_batch_normalization_before_it_had_a_training_mode(
     x, per = draw(5, 3, 4, 2), (3,) if spatial else (3, 4, 2)
     scale, b, mean, var = draw(*per), draw(*per), draw(*per), np.abs(draw(*per)) + 0.1
     options = options | ({"spatial": 0} if not spatial else {})
-    found = eager("BatchNormalization", [x, scale, b, mean, var], opset=opset, outputs=outputs, **options)
+    actual = eager("BatchNormalization", [x, scale, b, mean, var], opset=opset, outputs=outputs, **options)
     axes = (0, 2, 3) if spatial else (0,)
     now_mean, now_var = x.mean(axes), x.var(axes)
     used = (mean, var) if outputs == 1 else (now_mean, now_var)
     form = (1, 3, 1, 1) if spatial else (1, 3, 4, 2)
     shift, spread, s, o = (v.reshape(form) for v in (*used, scale, b))
-    wanted = [(x - shift) / np.sqrt(spread + 1e-5) * s + o]
+    expected = [(x - shift) / np.sqrt(spread + 1e-5) * s + o]
     if outputs == 5:
-        wanted += [mean * 0.9 + now_mean * 0.1, var * 0.9 + now_var * 0.1, now_mean, now_var]
-    assert_equal(found, [w.astype(np.float32) for w in wanted], rtol=1e-4, atol=1e-5)
+        expected += [mean * 0.9 + now_mean * 0.1, var * 0.9 + now_var * 0.1, now_mean, now_var]
+    assert_equal(actual, [w.astype(np.float32) for w in expected], rtol=1e-4, atol=1e-5)
 
 
 def test_batch_normalization_of_one_axis_has_one_channel() -> None:
@@ -81,7 +81,7 @@ def test_layer_normalization(axis: int, biased: bool) -> None:
     assert_agrees("LayerNormalization", arrays, ["A B C", None, None], opset=17, outputs=3, axis=axis, epsilon=1e-3)
 
 
-def test_layer_normalization_is_known_before_the_standard_had_it() -> None:
+def test_layer_normalization_is_defined_for_early_versions() -> None:
     """ONNX Runtime's optimizer puts its own into models of any version."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 12]>
@@ -97,7 +97,7 @@ def test_layer_normalization_is_known_before_the_standard_had_it() -> None:
 
 
 @pytest.mark.parametrize("stash", [1, 11])
-def test_layer_normalization_is_computed_in_what_it_is_asked_to(stash: int) -> None:
+def test_layer_normalization_computes_in_the_stash_type(stash: int) -> None:
     x = (draw(3, 8) * 100).astype(np.float16)
     y, mean, inverse = eager("LayerNormalization", [x, np.ones(8, np.float16)], outputs=3, stash_type=stash)
     wide = x.astype(np.float64)
@@ -115,8 +115,8 @@ def test_rms_normalization(axis: int) -> None:
 @pytest.mark.parametrize("opset", [18, 21])
 @pytest.mark.parametrize("n", [0, 2])
 def test_group_normalization(opset: int, n: int) -> None:
-    each = draw(2 if opset == 18 else 6), draw(2 if opset == 18 else 6)
-    arrays = [draw(2, 6, *(4, 3)[:n]), *each]
+    parameters = draw(2 if opset == 18 else 6), draw(2 if opset == 18 else 6)
+    arrays = [draw(2, 6, *(4, 3)[:n]), *parameters]
     assert_agrees("GroupNormalization", arrays, [image(n, 6), None, None], opset=opset, num_groups=2, epsilon=1e-3)
 
 
@@ -128,14 +128,14 @@ def test_local_response_normalization(size: int) -> None:
     for c in range(6):
         low, high = max(0, c - (size - 1) // 2), min(5, c + size // 2)
         squares[:, c] = (x[:, low : high + 1] ** 2).sum(1)
-    found = eager("LRN", [x], **options)
-    assert_equal(found, [(x / (1.2 + np.float32(0.3 / size) * squares) ** np.float32(0.6)).astype("f4")], rtol=1e-5)
-    assert_equal(traced("LRN", [x], ["N C H W"], **options), found)
+    actual = eager("LRN", [x], **options)
+    assert_equal(actual, [(x / (1.2 + np.float32(0.3 / size) * squares) ** np.float32(0.6)).astype("f4")], rtol=1e-5)
+    assert_equal(traced("LRN", [x], ["N C H W"], **options), actual)
 
 
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("axis", [0, -1])
-def test_lp_normalization_of_nothing_is_nothing(p: int, axis: int) -> None:
+def test_lp_normalization_of_zeros_is_zero(p: int, axis: int) -> None:
     x = draw(3, 4)
     x[1], x[:, 2] = 0, 0
     assert_agrees("LpNormalization", [x], ["A B"], opset=1, p=p, axis=axis)
@@ -168,7 +168,7 @@ X, ONES = np.zeros((2, 4, 3), np.float32), np.ones(4, np.float32)
         ("MeanVarianceNormalization", [X], {}, ShapeError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     name: str, arrays: list[np.ndarray], options: dict[str, Any], error: type[SardonyxError]
 ) -> None:
     with pytest.raises(error):

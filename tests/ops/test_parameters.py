@@ -1,4 +1,4 @@
-"""Parameters of functions, as ``inspect`` tells them."""
+"""Parameters of functions equal those of ``inspect``."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def all_kinds(a: int, /, b: str, c: float = 1.0, *d: int, e: str, f: bool = True
 
 @functools.wraps(all_kinds)
 def wrapping(*arguments: Any, **keywords: Any) -> None:
-    """Its parameters are those of what it wraps."""
+    """Has the parameters of the wrapped function."""
 
 
 class Callables:
-    """What may be called beside functions."""
+    """Callables other than functions."""
 
     def method(self, x: int, *, y: int = 2) -> None:
-        """Without ``self`` where it is bound."""
+        """Has no ``self`` when bound."""
 
     def __call__(self, x: int) -> None:
         """As a function."""
 
 
-def told(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
-    found = inspect.signature(function).parameters.values()
-    return [(each.name, each.kind, each.default, each.annotation) for each in found]
+def inspected(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
+    actual = inspect.signature(function).parameters.values()
+    return [(item.name, item.kind, item.default, item.annotation) for item in actual]
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def told(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
     ],
 )  # fmt: skip
 def test_every_kind_of_function(function: Callable[..., Any]) -> None:
-    assert parameters(function) == told(function)
+    assert parameters(function) == inspected(function)
 
 
 def test_every_definition() -> None:
-    definitions = [each.definition for each in registry.all_operators()]
+    definitions = [definition.definition for definition in registry.all_operators()]
     assert len(definitions) > 300
-    for each in definitions:
-        assert parameters(each) == told(each)
+    for definition in definitions:
+        assert parameters(definition) == inspected(definition)

@@ -57,7 +57,7 @@ def test_global_pool(name: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_max_pool_of_bytes_leaves_padding_out(dtype: Any) -> None:
+def test_max_pool_of_bytes_ignores_padding(dtype: Any) -> None:
     x = np.full((1, 1, 3, 3), -100 if dtype == np.int8 else 3, dtype)
     options: dict[str, Any] = {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1]}
     assert_agrees("MaxPool", [x], ["N C H W"], opset=12, outputs=2, **options)
@@ -75,15 +75,15 @@ def test_same_padding_of_pools_is_never_negative() -> None:
 
 
 @pytest.mark.parametrize("pads", [None, [1, 1, 1, 1]])
-def test_unpooling_puts_the_greatest_back(pads: list[int] | None) -> None:
+def test_unpooling_restores_maxima(pads: list[int] | None) -> None:
     x = floats(np.random.default_rng(0), 2, 3, 6, 8)
     options: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2], **({"pads": pads} if pads else {})}
     y, indices = eager("MaxPool", [x], outputs=2, **options)
-    found = eager("MaxUnpool", [y, indices], **options)
-    wanted = np.zeros_like(x)
-    wanted.reshape(-1)[indices.reshape(-1)] = y.reshape(-1)
-    assert_equal(found, [wanted])
-    assert_equal(traced("MaxUnpool", [y, indices], ["N C H W", "N C H W"], **options), found)
+    actual = eager("MaxUnpool", [y, indices], **options)
+    expected = np.zeros_like(x)
+    expected.reshape(-1)[indices.reshape(-1)] = y.reshape(-1)
+    assert_equal(actual, [expected])
+    assert_equal(traced("MaxUnpool", [y, indices], ["N C H W", "N C H W"], **options), actual)
     assert_agrees("MaxUnpool", [y, indices], ["N C H W", "N C H W"], opset=11, **options)
 
 
@@ -105,7 +105,7 @@ PLACES = np.zeros((1, 1, 4, 4), np.int64)
         ("MaxUnpool", [IMAGE, PLACES, np.array([1, 1, 4, 4])], {"kernel_shape": [2, 2]}, ShapeError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     name: str, arrays: list[np.ndarray], options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

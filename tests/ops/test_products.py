@@ -34,8 +34,8 @@ def draw(*shape: int) -> np.ndarray:
 def test_matmul(a: tuple[int, ...], b: tuple[int, ...], open_a: str, open_b: str, dtype: str) -> None:
     x, y = ((RNG.random(shape) * 9).astype(dtype) for shape in (a, b))
     wide = np.float32 if dtype == "f2" else x.dtype
-    wanted = np.asarray(np.matmul(x.astype(wide), y.astype(wide))).astype(dtype)
-    assert_equal(eager("MatMul", [x, y]), [wanted], rtol=1e-6)
+    expected = np.asarray(np.matmul(x.astype(wide), y.astype(wide))).astype(dtype)
+    assert_equal(eager("MatMul", [x, y]), [expected], rtol=1e-6)
     assert_equal(traced("MatMul", [x, y], [open_a, open_b]), eager("MatMul", [x, y]))
 
 
@@ -75,11 +75,11 @@ SIZES = {"a": 2, "b": 3, "c": 4, "i": 3, "j": 2, "k": 4, "A": 2, "b1": 3}
 @pytest.mark.parametrize("dtype", ["f4", "i8"])
 def test_einsum(equation: str, terms: list[str], dtype: str) -> None:
     arrays = [(RNG.random([SIZES[c] for c in term]) * 9).astype(dtype) for term in terms]
-    wanted = np.asarray(np.einsum(equation, *arrays))
-    found = eager("Einsum", arrays, equation=equation)
-    assert_equal(found, [wanted], rtol=1e-5)
+    expected = np.asarray(np.einsum(equation, *arrays))
+    actual = eager("Einsum", arrays, equation=equation)
+    assert_equal(actual, [expected], rtol=1e-5)
     assert_equal(
-        traced("Einsum", arrays, [" ".join("S" + c for c in term) for term in terms], equation=equation), found
+        traced("Einsum", arrays, [" ".join("S" + c for c in term) for term in terms], equation=equation), actual
     )
 
 
@@ -95,9 +95,9 @@ def test_matmul_integer(zero_a: tuple[int, ...] | None, zero_b: tuple[int, ...] 
     za, zb = (None if s is None else RNG.integers(0, 100, s).astype(d) for s, d in ((zero_a, "u1"), (zero_b, "i1")))
     left = a.astype(int) - (0 if za is None else za.reshape(-1, 1))
     right = b.astype(int) - (0 if zb is None else zb)
-    found = eager("MatMulInteger", [a, b, za, zb])
-    assert_equal(found, [(left @ right).astype(np.int32)])
-    assert_equal(traced("MatMulInteger", [a, b, za, zb], ["M K", "K N", None, None]), found)
+    actual = eager("MatMulInteger", [a, b, za, zb])
+    assert_equal(actual, [(left @ right).astype(np.int32)])
+    assert_equal(traced("MatMulInteger", [a, b, za, zb], ["M K", "K N", None, None]), actual)
 
 
 @pytest.mark.parametrize("per_column", [False, True])
@@ -136,13 +136,13 @@ def test_determinant(shape: tuple[int, ...]) -> None:
         ("Det", [draw(2, 3)], {}, ShapeError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     name: str, arrays: list[np.ndarray], options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         eager(name, arrays, **options)
 
 
-def test_a_diagonal_of_open_sizes_is_checked_when_it_runs() -> None:
+def test_a_diagonal_of_open_sizes_is_checked_at_run_time() -> None:
     with pytest.raises(ShapeError):
         traced("Einsum", [draw(1, 3)], ["M N"], equation="ii->i")

@@ -50,22 +50,22 @@ def test_few_bits(kind: str, dtype: Any) -> None:
     scale, _, options = parameters(kind, np.uint8)
     zero_point = np.zeros(scale.shape, dtype)
     spread = scale if kind == "tensor" else scale[:, None] if kind == "axis" else np.repeat(scale, 2, -1)[..., :5]
-    (y,) = found = eager("QuantizeLinear", [x, scale, zero_point], **options)
+    (y,) = actual = eager("QuantizeLinear", [x, scale, zero_point], **options)
     if dtype in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2):
         limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-        wanted = np.clip(np.rint(x / spread), limits.min, limits.max).astype(np.int32).astype(dtype)
+        expected = np.clip(np.rint(x / spread), limits.min, limits.max).astype(np.int32).astype(dtype)
     else:
-        wanted = (x / spread).astype(dtype)
+        expected = (x / spread).astype(dtype)
     assert y.dtype == dtype
-    np.testing.assert_array_equal(y.astype(np.float32), wanted.astype(np.float32))
+    np.testing.assert_array_equal(y.astype(np.float32), expected.astype(np.float32))
     again = traced("QuantizeLinear", [x, scale, zero_point], ["A 4 C", None, None], **options)
     assert_equal([again[0].astype(np.float32)], [y.astype(np.float32)])
-    assert again[0].dtype == found[0].dtype
+    assert again[0].dtype == actual[0].dtype
     (back,) = eager("DequantizeLinear", [y, scale, zero_point], **options)
     np.testing.assert_array_equal(back, y.astype(np.float32) * spread)
 
 
-def test_floats_saturate_if_asked_to() -> None:
+def test_floats_saturate_by_attribute() -> None:
     x, scale, zero = np.array([1e6], np.float32), np.array(1, np.float32), np.zeros((), ml_dtypes.float8_e4m3fn)
     assert eager("QuantizeLinear", [x, scale, zero])[0].astype(float) == 448
     assert np.isnan(eager("QuantizeLinear", [x, scale, zero], saturate=0)[0].astype(float))
@@ -84,7 +84,7 @@ def test_infinity_saturates() -> None:
         assert y.tolist() == [limits.max, limits.min]
 
 
-def test_the_scale_or_precision_says_in_what_is_divided() -> None:
+def test_the_scale_or_precision_is_the_type_of_the_division() -> None:
     x, scale, zero = np.array([300.1], np.float32), np.array(0.3, np.float16), np.array(0, np.int16)
     halved = np.rint(x.astype(np.float16) / scale).astype(np.int16)
     assert_equal(eager("QuantizeLinear", [x, scale, zero]), [halved])
@@ -102,8 +102,8 @@ def test_dequantized_type() -> None:
 @pytest.mark.parametrize("factor", [0.0, 1.0, 30.0])
 def test_dynamic_quantization(shape: tuple[int, ...], factor: float) -> None:
     x = np.asarray(RNG.standard_normal(shape) * factor).astype(np.float32)
-    found = eager("DynamicQuantizeLinear", [x], outputs=3)
-    assert_equal(traced("DynamicQuantizeLinear", [x], [" ".join("AB"[: len(shape)])], outputs=3), found)
+    actual = eager("DynamicQuantizeLinear", [x], outputs=3)
+    assert_equal(traced("DynamicQuantizeLinear", [x], [" ".join("AB"[: len(shape)])], outputs=3), actual)
     if x.size:
         assert_agrees("DynamicQuantizeLinear", [x], [" ".join("AB"[: len(shape)])], opset=11, outputs=3)
 
@@ -126,7 +126,7 @@ X, ONE = np.zeros((2, 6), np.float32), np.array(1, np.float32)
         ([X, ONE], {"output_dtype": 1}, InvalidModelError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     arrays: list[np.ndarray], options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

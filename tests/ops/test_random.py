@@ -1,4 +1,4 @@
-"""Random numbers: numpy's legacy sequence by seed, the distribution asked for, and dropout that keeps the mean."""
+"""Random numbers: numpy's legacy sequence by seed, the specified distribution, and dropout that preserves the mean."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.ops.agreement import assert_equal, by_session, eager, model_of, trace
 
 @pytest.mark.parametrize("dtype", [1, 10, 11, 16])
 @pytest.mark.parametrize("name", ["RandomNormal", "RandomUniform"])
-def test_seeds_draw_the_legacy_sequence(name: str, dtype: int) -> None:
+def test_seeds_reproduce_numpys_legacy_sequence(name: str, dtype: int) -> None:
     normal = name == "RandomNormal"
     options: dict[str, Any] = {"mean": 3.0, "scale": 2.0} if normal else {"low": 1.0, "high": 5.0}
-    (found,) = eager(name, [], shape=(3, 4), seed=7.0, dtype=dtype, **options)
+    (actual,) = eager(name, [], shape=(3, 4), seed=7.0, dtype=dtype, **options)
     state = np.random.RandomState(7)
-    wanted = 3 + 2 * state.standard_normal((3, 4)) if normal else 1 + 4 * state.random_sample((3, 4))
-    np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+    expected = 3 + 2 * state.standard_normal((3, 4)) if normal else 1 + 4 * state.random_sample((3, 4))
+    np.testing.assert_array_equal(actual, expected.astype(actual.dtype))
     x = np.zeros((3, 4), np.float32)
     like = eager(name + "Like", [x], seed=7.0, dtype=dtype, **options)
-    assert_equal(like, [found])
-    assert_equal(traced(name + "Like", [x], ["N M"], seed=7.0, dtype=dtype, **options), [found])
+    assert_equal(like, [actual])
+    assert_equal(traced(name + "Like", [x], ["N M"], seed=7.0, dtype=dtype, **options), [actual])
 
 
 def test_without_a_seed_runs_differ_and_nodes_do_too() -> None:
@@ -38,37 +38,37 @@ def test_without_a_seed_runs_differ_and_nodes_do_too() -> None:
     assert first.min() >= 0 and first.max() < 1 and abs(first.mean() - 0.5) < 0.15
 
 
-def test_integers_need_a_float_type_to_be_like() -> None:
+def test_random_like_integers_is_refused() -> None:
     with pytest.raises(InvalidModelError):
         eager("RandomNormalLike", [np.zeros(3, np.int32)])
 
 
-def test_bernoulli_draws_ones_as_often_as_it_says() -> None:
+def test_bernoulli_draws_ones_by_probability() -> None:
     p = np.repeat(np.array([0.0, 0.25, 1.0], np.float32), 4000).reshape(3, 4000)
-    (found,) = eager("Bernoulli", [p], seed=3.0, dtype=6)
-    assert found.dtype == np.int32
-    np.testing.assert_allclose(found.mean(1), [0, 0.25, 1], atol=0.02)
-    assert_equal(traced("Bernoulli", [p], ["N M"], seed=3.0, dtype=6), [found])
+    (actual,) = eager("Bernoulli", [p], seed=3.0, dtype=6)
+    assert actual.dtype == np.int32
+    np.testing.assert_allclose(actual.mean(1), [0, 0.25, 1], atol=0.02)
+    assert_equal(traced("Bernoulli", [p], ["N M"], seed=3.0, dtype=6), [actual])
 
 
-def test_multinomial_draws_classes_as_often_as_their_weight() -> None:
+def test_multinomial_draws_classes_by_weight() -> None:
     logits = np.log(np.array([[1, 2, 1, 1e-9], [1e-9, 1e-9, 1e-9, 5]], np.float32))
-    (found,) = eager("Multinomial", [logits], seed=1.0, sample_size=8000, dtype=7)
-    assert found.shape == (2, 8000) and found.dtype == np.int64
-    np.testing.assert_allclose(np.bincount(found[0], minlength=4) / 8000, [0.25, 0.5, 0.25, 0], atol=0.02)
-    assert (found[1] == 3).all()
-    assert_equal(traced("Multinomial", [logits], ["N C"], seed=1.0, sample_size=8000, dtype=7), [found])
+    (actual,) = eager("Multinomial", [logits], seed=1.0, sample_size=8000, dtype=7)
+    assert actual.shape == (2, 8000) and actual.dtype == np.int64
+    np.testing.assert_allclose(np.bincount(actual[0], minlength=4) / 8000, [0.25, 0.5, 0.25, 0], atol=0.02)
+    assert (actual[1] == 3).all()
+    assert_equal(traced("Multinomial", [logits], ["N C"], seed=1.0, sample_size=8000, dtype=7), [actual])
 
 
 @pytest.mark.parametrize("ratio", [None, 0.0, 0.3])
 def test_dropout_in_training(ratio: float | None) -> None:
     x = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
     arrays = [x, None if ratio is None else np.array(ratio, np.float32), np.array(True)]
-    found = eager("Dropout", arrays, outputs=2, seed=5)
+    actual = eager("Dropout", arrays, outputs=2, seed=5)
     rate = np.float64(0.5 if ratio is None else np.float32(ratio))
-    kept = np.random.RandomState(5).random_sample((3, 4)) >= rate
-    assert_equal(found, [np.where(kept, x * np.float32(1 / (1 - rate)), 0), kept])
-    assert_equal(traced("Dropout", arrays, ["N M", "", ""], outputs=2, seed=5), found)
+    mask = np.random.RandomState(5).random_sample((3, 4)) >= rate
+    assert_equal(actual, [np.where(mask, x * np.float32(1 / (1 - rate)), 0), mask])
+    assert_equal(traced("Dropout", arrays, ["N M", "", ""], outputs=2, seed=5), actual)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_dropout_in_inference_changes_nothing(opset: int, options: dict[str, int
     assert_equal(eager("Dropout", [x], opset=opset, outputs=2, **options), [x, np.ones((2, 3), mask)])  # type: ignore[arg-type]
 
 
-def test_the_first_dropout_is_of_training_unless_it_says_otherwise() -> None:
+def test_the_first_dropout_trains_by_default() -> None:
     x = np.ones(10_000, np.float32)
     y, mask = eager("Dropout", [x], opset=6, outputs=2, ratio=0.75)
     assert set(np.unique(y)) == {0, 4} and abs(y.mean() - 1) < 0.1

@@ -1,4 +1,4 @@
-"""Recurrent layers: traced at open sizes they equal what runs at once, and both equal ONNX Runtime."""
+"""Recurrent layers: traced results equal eager ones and ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ CASES = [
 
 
 @pytest.mark.parametrize(("op", "direction", "states", "lengths", "attributes"), CASES)
-def test_runs_traced_and_as_onnx_runtime_does(
+def test_equals_onnx_runtime_eagerly_and_traced(
     op: str, direction: str, states: bool, lengths: np.ndarray | None, attributes: dict[str, Any]
 ) -> None:
     directions = 2 if direction == "bidirectional" else 1
     arrays = layer(op, directions, states=states, lengths=lengths)
     options = {**attributes, "direction": direction, "hidden_size": H, "opset": 14, "outputs": 3 if op == "LSTM" else 2}
-    found = eager(op, arrays, **options)
+    actual = eager(op, arrays, **options)
     g = GATES[op]
     state = f"{directions} B {H}"
     shapes = ["S B 4", f"{directions} {g * H} 4", f"{directions} {g * H} {H}", f"{directions} {2 * g * H}", "B",
               state, state, f"{directions} {3 * H}"]  # fmt: skip
-    assert_equal(traced(op, arrays, shapes[: len(arrays)], **options), found)
+    assert_equal(traced(op, arrays, shapes[: len(arrays)], **options), actual)
     session = ort.InferenceSession(
         model_of(op, arrays, **options).SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    wanted = session.run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
-    assert_equal(found, wanted, 1e-4, 1e-6)
+    expected = session.run(None, {f"i{i}": a for i, a in enumerate(arrays) if a is not None})
+    assert_equal(actual, expected, 1e-4, 1e-6)
 
 
 @pytest.mark.parametrize("op", GATES)
-def test_batch_first_is_the_same_with_axes_exchanged(op: str) -> None:
+def test_batch_first_swaps_axes(op: str) -> None:
     arrays = layer(op, 2, states=True, lengths=LENGTHS)
     outputs = 3 if op == "LSTM" else 2
     y, *states = eager(op, arrays, outputs=outputs, direction="bidirectional")
@@ -79,7 +79,7 @@ def test_batch_first_is_the_same_with_axes_exchanged(op: str) -> None:
     assert_equal([y_batch, *states_batch], [y.transpose(2, 0, 1, 3), *(s.swapaxes(0, 1) for s in states)])
 
 
-def test_after_a_sequence_s_end_there_are_zeros_and_the_last_state_stands() -> None:
+def test_outputs_after_a_sequence_are_zero_and_its_state_is_final() -> None:
     x, w, r, b, _, h = layer("GRU", 1, states=True, lengths=None)
     y, last = eager("GRU", [x, w, r, b, np.array([2, 0, 5], np.int32), h], outputs=2)
     assert not y[2:, :, 0].any()
@@ -88,14 +88,14 @@ def test_after_a_sequence_s_end_there_are_zeros_and_the_last_state_stands() -> N
     np.testing.assert_array_equal(last[0, 1], h[0, 1])
 
 
-def test_no_steps_leave_the_initial_state() -> None:
+def test_no_steps_return_the_initial_state() -> None:
     x, w, r, b, _, h, c, p = layer("LSTM", 1, states=True, lengths=None)
     assert x is not None and h is not None and c is not None
     y, last_h, last_c = eager("LSTM", [x[:0], w, r, b, None, h, c, p], outputs=3)
     assert_equal([y, last_h, last_c], [np.empty((0, 1, B, H), np.float32), h, c])
 
 
-def test_clip_bounds_what_activations_are_given() -> None:
+def test_clip_bounds_the_inputs_of_activations() -> None:
     x, w, r = layer("RNN", 1, states=False, lengths=None)[:3]
     (y, _) = eager("RNN", [x, w, r], outputs=2, clip=0.25, activations=["Affine"])
     assert np.abs(y).max() == np.float32(0.25)
@@ -114,7 +114,7 @@ def test_clip_bounds_what_activations_are_given() -> None:
         ({3: np.zeros((1, H), np.float32)}, {}, ShapeError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     change: dict[int, np.ndarray], attributes: dict[str, Any], error: type[Exception]
 ) -> None:
     arrays = layer("RNN", 1, states=True, lengths=None)
@@ -128,6 +128,6 @@ def test_what_does_not_fit_is_refused(
 def test_all_sizes_may_be_open(op: str) -> None:
     x, w, r = layer(op, 1, states=False, lengths=None)[:3]
     g = GATES[op]
-    found = eager(op, [x, w, r], outputs=2, hidden_size=H)
-    assert_equal(traced(op, [x, w, r], ["S B I", f"D {g}*H I", f"D {g}*H H"], outputs=2), found)
-    assert_equal(traced(op, [x, w, r], ["S B I", "D G I", "D G H"], outputs=2, hidden_size=H), found)
+    actual = eager(op, [x, w, r], outputs=2, hidden_size=H)
+    assert_equal(traced(op, [x, w, r], ["S B I", f"D {g}*H I", f"D {g}*H H"], outputs=2), actual)
+    assert_equal(traced(op, [x, w, r], ["S B I", "D G I", "D G H"], outputs=2, hidden_size=H), actual)

@@ -1,4 +1,4 @@
-"""Reductions by every way of giving axes, over nothing and of every type; positions; cumulative ones."""
+"""Reductions with axes as input or attribute, over empty axes and of every type; positions; cumulative operators."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ REDUCTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("axes", [(0,), (-1, 1), (0, 1, 2)])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_axes_as_input_and_as_attribute(name: str, axes: tuple[int, ...], keep: int) -> None:
-    wanted = np.asarray(REDUCTIONS[name](X, axis=axes, keepdims=bool(keep)))
-    assert_computes(name, [X, ints(*axes)], ["N M 4", None], wanted, rtol=1e-12, keepdims=keep)
-    assert_computes(name, [X], ["N M 4"], wanted, rtol=1e-12, keepdims=keep, axes=axes, opset=11)
+    expected = np.asarray(REDUCTIONS[name](X, axis=axes, keepdims=bool(keep)))
+    assert_computes(name, [X, ints(*axes)], ["N M 4", None], expected, rtol=1e-12, keepdims=keep)
+    assert_computes(name, [X], ["N M 4"], expected, rtol=1e-12, keepdims=keep, axes=axes, opset=11)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -58,7 +58,7 @@ def test_without_axes(name: str) -> None:
         ("ReduceL2", 0), ("ReduceSumSquare", 0), ("ReduceLogSum", -np.inf), ("ReduceLogSumExp", -np.inf),
     ],
 )  # fmt: skip
-def test_of_nothing(name: str, nothing: float) -> None:
+def test_reductions_of_nothing(name: str, nothing: float) -> None:
     assert_computes(name, [X[:, :0], ints(1)], ["N M 4", None], np.full((2, 4), float(nothing)), keepdims=0)
 
 
@@ -77,16 +77,16 @@ def test_integers() -> None:
 
 def test_half_floats_keep_their_range() -> None:
     x = np.full((1, 4), 300, np.float16)
-    for name, wanted in [("ReduceL2", 600), ("ReduceMean", 300)]:
-        assert_computes(name, [x, ints(1)], ["N M", None], np.float16([[wanted]]))
+    for name, expected in [("ReduceL2", 600), ("ReduceMean", 300)]:
+        assert_computes(name, [x, ints(1)], ["N M", None], np.float16([[expected]]))
     many = np.full((1, 4096), 60, np.float16)
     assert_computes("ReduceMean", [many, ints(1)], ["N M", None], np.float16([[60]]))
 
 
 def test_the_logarithm_of_exponentials_keeps_its_range() -> None:
     x = np.array([[1e4, 1e4], [-np.inf, -np.inf], [np.inf, 0]])
-    wanted = np.array([1e4 + np.log(2), -np.inf, np.inf])
-    assert_computes("ReduceLogSumExp", [x, ints(1)], ["N M", None], wanted, rtol=1e-12, keepdims=0)
+    expected = np.array([1e4 + np.log(2), -np.inf, np.inf])
+    assert_computes("ReduceLogSumExp", [x, ints(1)], ["N M", None], expected, rtol=1e-12, keepdims=0)
 
 
 def test_axes_must_be_known_and_right() -> None:
@@ -118,7 +118,7 @@ def test_positions_of_first_and_last(axis: int, keep: int) -> None:
         assert_computes(name, [x], ["N M"], last, select_last_index=1, **options)
 
 
-def test_the_position_in_nothing() -> None:
+def test_the_position_in_an_empty_axis_is_refused() -> None:
     with pytest.raises(SardonyxError, match="has no answer"):
         eager("ArgMax", [X[:0]])
 
@@ -128,10 +128,10 @@ def test_the_position_in_nothing() -> None:
 
 def cumulative(x: np.ndarray, compute: Any, neutral: int, exclusive: int, reverse: int) -> np.ndarray:
     x = np.flip(x, 1) if reverse else x
-    found = compute(x, axis=1)
+    actual = compute(x, axis=1)
     if exclusive:
-        found = np.concatenate([np.full_like(found[:, :1], neutral), found], 1)[:, :-1]
-    return np.flip(found, 1) if reverse else found
+        actual = np.concatenate([np.full_like(actual[:, :1], neutral), actual], 1)[:, :-1]
+    return np.flip(actual, 1) if reverse else actual
 
 
 @pytest.mark.parametrize("reverse", [0, 1])
@@ -141,8 +141,8 @@ def test_cumulative(size: int, exclusive: int, reverse: int) -> None:
     x = X[:, :size]
     options = {"exclusive": exclusive, "reverse": reverse}
     for name, compute, neutral in (("CumSum", np.cumsum, 0), ("CumProd", np.cumprod, 1)):
-        wanted = cumulative(x, compute, neutral, exclusive, reverse)
-        assert_computes(name, [x, np.array(-2)], ["N M 4", None], wanted, rtol=1e-12, **options)
+        expected = cumulative(x, compute, neutral, exclusive, reverse)
+        assert_computes(name, [x, np.array(-2)], ["N M 4", None], expected, rtol=1e-12, **options)
 
 
 def test_cumulative_along_one_axis() -> None:

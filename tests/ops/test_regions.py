@@ -1,4 +1,4 @@
-"""Boxes and margins: numpy's results at every size, also at places and margins that only the run tells."""
+"""Slices and pads equal numpy at every size, also with run-time positions and pads."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def ints(*values: int) -> np.ndarray:
 
 
 def box(x: np.ndarray, axis: int, start: int, end: int, step: int) -> np.ndarray:
-    """The clamping of the specification, written with numpy; Python's own differs at ends before -n."""
+    """Slice by the clamping of the specification; Python's differs for ends before -n."""
     n = x.shape[axis]
-    start, end = (place + n if place < 0 else place for place in (start, end))
+    start, end = (position + n if position < 0 else position for position in (start, end))
     least, most = (0, n) if step > 0 else (-1, n - 1)
     chosen = range(min(max(start, 0), most), min(max(end, least), most), step)
     return np.take(x, list(chosen), axis)
@@ -80,7 +80,7 @@ def test_sizes_of_slices_are_expressions(start: int, end: int, step: int, size: 
     assert str(function.results[0].type) == f"float[{size}, 6]"
 
 
-def test_places_that_are_sizes_themselves() -> None:
+def test_positions_that_are_sizes() -> None:
     """The end of a slice is computed from the shape, as models do."""
     slice_ = find("", "Slice", 18)
     assert slice_ is not None
@@ -102,29 +102,29 @@ def test_places_that_are_sizes_themselves() -> None:
     mode=st.sampled_from(["constant", "edge", "wrap", "reflect"]),
     known=st.sampled_from([None, "4"]),
 )
-def test_pad_is_numpys(pads: list[int], mode: str, known: str | None) -> None:
+def test_pad_equals_numpy(pads: list[int], mode: str, known: str | None) -> None:
     widths = [(pads[0], pads[2]), (pads[1], pads[3])]
     assert_computes("Pad", [X, ints(*pads)], ["N M", known], np.pad(X, widths, mode=mode), mode=mode)  # type: ignore[call-overload]
 
 
-def test_pad_crops_before_it_continues() -> None:
+def test_pad_crops_before_extending() -> None:
     assert_computes("Pad", [X, ints(-1, 2, -1, -3)], ["N M", None], np.pad(X[1:-1, :-3], [(0, 0), (2, 0)]))
     for mode in ("edge", "wrap", "reflect"):
-        wanted = np.pad(X[1:], [(0, 2), (0, 0)], mode=mode)  # type: ignore[call-overload]
-        assert_computes("Pad", [X, ints(-1, 2), None, ints(-2)], ["N M", None, None, None], wanted, mode=mode)
+        expected = np.pad(X[1:], [(0, 2), (0, 0)], mode=mode)  # type: ignore[call-overload]
+        assert_computes("Pad", [X, ints(-1, 2), None, ints(-2)], ["N M", None, None, None], expected, mode=mode)
 
 
 def test_pads_of_other_versions_and_values() -> None:
-    wanted = np.pad(X, [(1, 0), (0, 2)], constant_values=7)
-    assert_computes("Pad", [X], ["N M"], wanted, paddings=[1, 0, 0, 2], value=7.0, opset=1)
-    assert_computes("Pad", [X], ["N M"], wanted, pads=[1, 0, 0, 2], value=7.0, opset=2)
-    assert_computes("Pad", [X, ints(1, 0, 0, 2), np.array([7], np.float32)], ["N M", "4", "1"], wanted)
+    expected = np.pad(X, [(1, 0), (0, 2)], constant_values=7)
+    assert_computes("Pad", [X], ["N M"], expected, paddings=[1, 0, 0, 2], value=7.0, opset=1)
+    assert_computes("Pad", [X], ["N M"], expected, pads=[1, 0, 0, 2], value=7.0, opset=2)
+    assert_computes("Pad", [X, ints(1, 0, 0, 2), np.array([7], np.float32)], ["N M", "4", "1"], expected)
 
 
-def test_pad_of_nothing_and_of_texts() -> None:
+def test_pad_of_empty_tensors_and_of_strings() -> None:
     assert_computes("Pad", [X[:0], ints(1, 0, 0, 0)], ["N M", None], np.zeros((1, 6), np.float32))
-    (found,) = eager("Pad", [np.array(["a"], object), ints(1, 0)])
-    assert found.tolist() == ["", "a"]
+    (actual,) = eager("Pad", [np.array(["a"], object), ints(1, 0)])
+    assert actual.tolist() == ["", "a"]
 
 
 @pytest.mark.parametrize("known", [None, "2"])
@@ -153,6 +153,6 @@ def test_center_crop_pad(size: int, known: str | None) -> None:
         ("CenterCropPad", [X, ints(1, -1)], {}, "not negative"),
     ],
 )
-def test_what_has_no_answer(name: str, arrays: list[Any], attributes: dict[str, Any], problem: str) -> None:
+def test_invalid_inputs_are_refused(name: str, arrays: list[Any], attributes: dict[str, Any], problem: str) -> None:
     with pytest.raises(SardonyxError, match=problem):
         eager(name, arrays, **attributes)

@@ -55,7 +55,7 @@ def test_max_roi_pool(scale: float, count: int) -> None:
     assert_agrees("MaxRoiPool", [x, rois], ["N C H W", "R 5"], opset=1, **options)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_inputs_are_refused() -> None:
     x, rois = np.zeros((1, 1, 4, 4), np.float32), np.array([[0, 0, 3, 3]], np.float32)
     for image in (1, -1):
         with pytest.raises(ExecutionError):

@@ -1,4 +1,4 @@
-"""Resizing, grids and affine maps equal ONNX Runtime, onnx's reference and PyTorch, at known and at open sizes."""
+"""Resizing, grids and affine maps equal ONNX Runtime, onnx's evaluator and PyTorch, at known and at open sizes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def assert_as_reference(arrays: list[np.ndarray | None], *, opset: int = 19, **o
     """At once and traced at open sizes as onnx's own reference has it."""
     model = model_of("Resize", arrays, opset=opset, outputs=1, **options)
     feeds = {f"i{i}": array for i, array in enumerate(arrays) if array is not None}
-    wanted: Any = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
-    found = eager("Resize", arrays, opset=opset, **options)
-    assert_equal(found, wanted, rtol=1e-4, atol=1e-5)
+    expected: Any = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+    actual = eager("Resize", arrays, opset=opset, **options)
+    assert_equal(actual, expected, rtol=1e-4, atol=1e-5)
     shapes: list[str | None] = ["A B H W", *[None] * (len(arrays) - 1)]
-    assert_equal(traced("Resize", arrays, shapes, opset=opset, **options), found)
+    assert_equal(traced("Resize", arrays, shapes, opset=opset, **options), actual)
 
 
 TRANSFORMATIONS = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]
@@ -62,7 +62,7 @@ def test_nearest(transformation: str, nearest: str) -> None:
     assert_as_reference([X, None, None, np.array([1, 2, 7, 4])], **options)
 
 
-def test_one_place_is_the_first_to_pytorch() -> None:
+def test_one_pixel_is_the_first_by_pytorch_half_pixel() -> None:
     options: dict[str, Any] = {"coordinate_transformation_mode": "pytorch_half_pixel", "mode": "cubic"}
     assert_equal(eager("Resize", [X, None, scales(1, 1, 0.375, 1)], **options), [X[:, :, :1]], rtol=1e-6)
 
@@ -90,16 +90,16 @@ def test_aspect_ratio(policy: str, sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_versions(opset: int, mode: str) -> None:
     for factors in ((0.5, 2.0), (1.0, 0.625)):
-        given = [scales(1, 1, *factors)] if opset == 10 else [scales(), scales(1, 1, *factors)]
-        assert_agrees("Resize", [X, *given], ["A B H W", *[None] * len(given)], opset=opset, mode=mode)
+        inputs = [scales(1, 1, *factors)] if opset == 10 else [scales(), scales(1, 1, *factors)]
+        assert_agrees("Resize", [X, *inputs], ["A B H W", *[None] * len(inputs)], opset=opset, mode=mode)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_upsample(mode: str) -> None:
     assert_agrees("Upsample", [X, scales(1, 1, 2, 1.5)], ["A B H W", None], opset=9, mode=mode)
-    (wanted,) = eager("Upsample", [X, scales(1, 1, 2, 3)], opset=9, mode=mode)
-    assert_equal(eager("Upsample", [X], opset=7, mode=mode, scales=[1.0, 1.0, 2.0, 3.0]), [wanted])
-    assert_equal(eager("Upsample", [X], opset=1, mode=mode, height_scale=2.0, width_scale=3.0), [wanted])
+    (expected,) = eager("Upsample", [X, scales(1, 1, 2, 3)], opset=9, mode=mode)
+    assert_equal(eager("Upsample", [X], opset=7, mode=mode, scales=[1.0, 1.0, 2.0, 3.0]), [expected])
+    assert_equal(eager("Upsample", [X], opset=1, mode=mode, height_scale=2.0, width_scale=3.0), [expected])
 
 
 def test_sizes_are_expressions_of_sizes() -> None:
@@ -111,8 +111,8 @@ def test_sizes_are_expressions_of_sizes() -> None:
         return resize([x, None, constant(scales(1, 1, 2, 1.5))], {}, opset=19)
 
     def by_sizes(x: Any, like: Any) -> Any:
-        wanted = find("", "Shape", 19)([like], {}, opset=19)[0]  # type: ignore[misc]
-        return resize([x, None, None, wanted], {}, opset=19)
+        expected = find("", "Shape", 19)([like], {}, opset=19)[0]  # type: ignore[misc]
+        return resize([x, None, None, expected], {}, opset=19)
 
     image = TensorType(FLOAT, (1, 2, h, w))
     assert trace("resize", by_scales, [image]).results[0].type == TensorType(FLOAT, (1, 2, 2 * h, 3 * w // 2))
@@ -120,7 +120,7 @@ def test_sizes_are_expressions_of_sizes() -> None:
     assert trace("resize", by_sizes, [image, other]).results[0].type == TensorType(FLOAT, (1, 2, 3 * h, w))
 
 
-def test_how_many_scales_there_are_may_be_open_and_is_looked_at_when_run() -> None:
+def test_the_number_of_scales_may_be_open_and_is_checked_at_run_time() -> None:
     arrays = [X, None, scales(1, 1, 2, 1.5)]
     assert_equal(traced("Resize", arrays, ["N C H W", None, "K"], opset=19), eager("Resize", arrays, opset=19))
     with pytest.raises(ShapeError):
@@ -129,8 +129,8 @@ def test_how_many_scales_there_are_may_be_open_and_is_looked_at_when_run() -> No
 
 def test_integers_are_interpolated_in_float32() -> None:
     x = (X * 100).astype(np.int32)
-    (wanted,) = eager("Resize", [x.astype(np.float32), None, scales(1, 1, 2, 2)], mode="linear")
-    assert_equal(eager("Resize", [x, None, scales(1, 1, 2, 2)], mode="linear"), [wanted.astype(np.int32)])
+    (expected,) = eager("Resize", [x.astype(np.float32), None, scales(1, 1, 2, 2)], mode="linear")
+    assert_equal(eager("Resize", [x, None, scales(1, 1, 2, 2)], mode="linear"), [expected.astype(np.int32)])
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
@@ -138,12 +138,12 @@ def test_complex_numbers_are_interpolated_by_parts(mode: str) -> None:
     z = (X + 1j * X[..., ::-1]).astype(np.complex64)
     grid = (RNG.random((X.shape[0], 3, 4, 2)) * 2 - 1).astype(np.float32)
     for name, rest in (("Resize", [None, scales(1, 1, 2, 1.5)]), ("GridSample", [grid])):
-        (found,) = eager(name, [z, *rest], opset=20, mode=mode)
+        (actual,) = eager(name, [z, *rest], opset=20, mode=mode)
         real, imaginary = (eager(name, [part, *rest], opset=20, mode=mode)[0] for part in (z.real, z.imag))
-        assert_equal([found], [real + 1j * imaginary], rtol=1e-6)
+        assert_equal([actual], [real + 1j * imaginary], rtol=1e-6)
 
 
-def test_texts_are_taken_and_not_interpolated() -> None:
+def test_strings_need_the_nearest_mode() -> None:
     words = np.array([["a", "b"], ["c", "d"]], object)[None, None]
     assert eager("Resize", [words, None, scales(1, 1, 1, 2)])[0].tolist() == [[[list("aabb"), list("ccdd")]]]
     grid = np.array([[[[-1, -1], [1, 1]]]], np.float32)
@@ -167,17 +167,17 @@ def test_grid_sample(n: int, mode: str, padding: str, align: int) -> None:
     grid = (RNG.random((2, *(3, 4, 2)[:n], n)) * 4 - 2).astype(np.float32)
     options: dict[str, Any] = {"mode": mode, "padding_mode": padding, "align_corners": align}
     shapes = ["N C " + " ".join("HWD"[:n]), "N " + " ".join("PQR"[:n]) + f" {n}"]
-    found = eager("GridSample", [x, grid], opset=20, **options)
-    assert_equal(traced("GridSample", [x, grid], shapes, opset=20, **options), found)
+    actual = eager("GridSample", [x, grid], opset=20, **options)
+    assert_equal(traced("GridSample", [x, grid], shapes, opset=20, **options), actual)
     if n == 2:
         names = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}
-        assert_equal(eager("GridSample", [x, grid], opset=16, **(options | {"mode": names[mode]})), found)
+        assert_equal(eager("GridSample", [x, grid], opset=16, **(options | {"mode": names[mode]})), actual)
     if not (n == 3 and mode == "cubic"):
         names = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}
-        wanted = torch.nn.functional.grid_sample(
+        expected = torch.nn.functional.grid_sample(
             torch.from_numpy(x), torch.from_numpy(grid), names[mode], padding, bool(align)
         )
-        assert_equal(found, [wanted.numpy()], rtol=1e-4, atol=1e-5)
+        assert_equal(actual, [expected.numpy()], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(2, 1, 3, 4), (2, 1, 1, 2), (2, 1, 2, 3, 4)])
@@ -186,12 +186,12 @@ def test_affine_grid(size: tuple[int, ...], align: int) -> None:
     torch = pytest.importorskip("torch")
     n = len(size) - 2
     theta = RNG.standard_normal((2, n, n + 1)).astype(np.float32)
-    wanted = torch.nn.functional.affine_grid(torch.from_numpy(theta), size, align_corners=bool(align)).numpy()
-    found = eager("AffineGrid", [theta, np.array(size)], align_corners=align)
-    assert_equal(found, [wanted], rtol=1e-5, atol=1e-6)
+    expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), size, align_corners=bool(align)).numpy()
+    actual = eager("AffineGrid", [theta, np.array(size)], align_corners=align)
+    assert_equal(actual, [expected], rtol=1e-5, atol=1e-6)
     for shape in (None, str(len(size))):
         arrays = [theta, np.array(size)]
-        assert_equal(traced("AffineGrid", arrays, [f"N {n} {n + 1}", shape], align_corners=align), found)
+        assert_equal(traced("AffineGrid", arrays, [f"N {n} {n + 1}", shape], align_corners=align), actual)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +214,14 @@ def test_affine_grid(size: tuple[int, ...], align: int) -> None:
         ([X, None, None, np.array([3, 4])], {"axes": [2, 3], "keep_aspect_ratio_policy": "any"}, InvalidModelError),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_mismatched_inputs_are_refused(
     arrays: list[np.ndarray | None], options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         eager("Resize", arrays, **options)
 
 
-def test_grids_that_do_not_fit_are_refused() -> None:
+def test_mismatched_grids_are_refused() -> None:
     grid = np.zeros((1, 3, 3, 2), np.float32)
     for bad in (grid[..., :1], grid[0], np.zeros((2, 3, 3, 2), np.float32)):
         with pytest.raises(ShapeError):

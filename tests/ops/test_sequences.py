@@ -1,4 +1,4 @@
-"""Sequences and optionals: positions, joins, maps over bodies; the same while tracing."""
+"""Sequences and optionals: positions, concatenation, maps over bodies; traced results equal eager ones."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(text: str, **feeds: Any) -> list[Any]:
 def test_insert_counts_from_either_end(position: int, order: str) -> None:
     text = """g (float[2,1] a, float[2,2] b, float[2,3] c, int64 i) => (seq(float[]) s) {
         ab = SequenceConstruct(a, b)  s = SequenceInsert(ab, c, i) }"""
-    (found,) = run(text, a=A, b=B, c=C, i=np.array(position))
-    assert [id_of(x) for x in found] == list(order)
+    (actual,) = run(text, a=A, b=B, c=C, i=np.array(position))
+    assert [id_of(x) for x in actual] == list(order)
 
 
 def id_of(array: np.ndarray) -> str:
@@ -46,7 +46,7 @@ def test_at_erase_and_length() -> None:
     assert id_of(x) == "B" and [id_of(y) for y in s] == ["A", "B"] and n == 2 and n.shape == ()
 
 
-def test_join_along_an_old_and_a_new_axis() -> None:
+def test_concat_along_an_old_and_a_new_axis() -> None:
     text = """g (float[2,1] a, float[2,2] b) => (float[2,M] x, float[2,K,1] y) {
         ab = SequenceConstruct(a, b)  x = ConcatFromSequence<axis = -1>(ab)
         aa = SequenceConstruct(a, a)  y = ConcatFromSequence<axis = -2, new_axis = 1>(aa) }"""
@@ -66,19 +66,19 @@ def test_join_along_an_old_and_a_new_axis() -> None:
 )
 def test_split(split: np.ndarray | None, attributes: str, sizes: list[tuple[int, ...]]) -> None:
     x = np.arange(10, dtype=np.float32).reshape(2, 5)
-    given = "" if split is None else f", int64{'[K]' if split.ndim else ''} k"
-    inputs = "x, k" if given else "x"
-    text = f"g (float[2,5] x{given}) => (seq(float[]) s) {{ s = SplitToSequence<{attributes}>({inputs}) }}"
-    (found,) = run(text, x=x, **({} if split is None else {"k": split}))
-    assert [y.shape for y in found] == sizes
-    np.testing.assert_array_equal(np.concatenate([y.reshape(2, -1) for y in found], 1), x)
+    declaration = "" if split is None else f", int64{'[K]' if split.ndim else ''} k"
+    inputs = "x, k" if declaration else "x"
+    text = f"g (float[2,5] x{declaration}) => (seq(float[]) s) {{ s = SplitToSequence<{attributes}>({inputs}) }}"
+    (actual,) = run(text, x=x, **({} if split is None else {"k": split}))
+    assert [y.shape for y in actual] == sizes
+    np.testing.assert_array_equal(np.concatenate([y.reshape(2, -1) for y in actual], 1), x)
 
 
 @pytest.mark.parametrize(
     ("split", "keepdims", "element"),
     [(None, 1, "float[2, 1]"), (None, 0, "float[2]"), (2, 1, "float"), ([1, 4], 1, "float")],
 )
-def test_split_where_the_number_of_parts_is_open(split: Any, keepdims: int, element: str) -> None:
+def test_split_into_an_open_number_of_parts(split: Any, keepdims: int, element: str) -> None:
     operator = find("", "SplitToSequence", 13)
     assert operator is not None
     values = [constant(np.arange(10, dtype=np.float32).reshape(2, 5))]
@@ -88,9 +88,9 @@ def test_split_where_the_number_of_parts_is_open(split: Any, keepdims: int, elem
     function = trace("split", lambda *inputs: list(operator(inputs, attributes, opset=13)), types)  # type: ignore[arg-type]
     assert str(function.results[0].type) == f"sequence({element})"
     with running(RunContext()):
-        (found,), (wanted,) = evaluate(function, values), operator(values, attributes, opset=13)
-    assert len(found.known) > 1
-    for one, other in zip(found.known, wanted.known, strict=True):  # type: ignore[union-attr]
+        (actual,), (expected,) = evaluate(function, values), operator(values, attributes, opset=13)
+    assert len(actual.known) > 1
+    for one, other in zip(actual.known, expected.known, strict=True):  # type: ignore[union-attr]
         np.testing.assert_array_equal(one, other)
 
 
@@ -109,7 +109,7 @@ def test_split_where_the_number_of_parts_is_open(split: Any, keepdims: int, elem
         ("o = Optional<type = float[2]>()  y = OptionalGetElement(o)", ExecutionError),
     ],
 )
-def test_what_has_no_result_is_refused(nodes: str, error: type[Exception]) -> None:
+def test_invalid_inputs_are_refused(nodes: str, error: type[Exception]) -> None:
     with pytest.raises(error, match="node "):
         run(f"g (float[2,1] a, float[2,2] b) => (y) {{ s = SequenceConstruct(a, b)  {nodes} }}", a=A, b=B)
 
@@ -136,9 +136,9 @@ def test_optionals_have_elements_or_not() -> None:
 def apply(name: str, *inputs: Value, **attributes: Any) -> Value:
     operator = find("", name, 18)
     assert operator is not None
-    (found,) = operator(inputs, attributes, opset=18)
-    assert found is not None
-    return found
+    (result,) = operator(inputs, attributes, opset=18)
+    assert result is not None
+    return result
 
 
 def test_traced_equals_eager() -> None:
@@ -151,8 +151,8 @@ def test_traced_equals_eager() -> None:
     arrays = [B, B + 1, np.array(1)]
     with running(RunContext()):
         arguments = [constant(array) for array in arrays]
-        for found, wanted in zip(evaluate(function, arguments), body(*arguments), strict=True):
-            np.testing.assert_array_equal(found.known, wanted.known)
+        for actual, expected in zip(evaluate(function, arguments), body(*arguments), strict=True):
+            np.testing.assert_array_equal(actual.known, expected.known)
 
 
 def test_elements_of_several_shapes_have_a_rank_at_run_time_alone() -> None:

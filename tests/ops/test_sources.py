@@ -28,7 +28,7 @@ def scalars(dtype: Any, *values: float) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "wanted"),
+    ("attributes", "expected"),
     [
         ({"value_float": 0.5}, np.array(0.5, np.float32)),
         ({"value_floats": (0.5, 2.0)}, np.array([0.5, 2], np.float32)),
@@ -37,8 +37,8 @@ def scalars(dtype: Any, *values: float) -> list[np.ndarray]:
         ({"value_ints": ()}, ints()),
     ],
 )
-def test_constants(attributes: dict[str, Any], wanted: np.ndarray) -> None:
-    assert_equal(eager("Constant", [], **attributes), [wanted])
+def test_constants(attributes: dict[str, Any], expected: np.ndarray) -> None:
+    assert_equal(eager("Constant", [], **attributes), [expected])
 
 
 def test_constants_of_text() -> None:
@@ -95,14 +95,25 @@ def test_shape_and_size() -> None:
 def test_range(dtype: Any, values: tuple[float, ...], known: str | None) -> None:
     start, limit, delta = values
     count = max(math.ceil((limit - start) / delta), 0)
-    wanted = np.array([start + i * delta for i in range(count)]).astype(dtype)
+    expected = np.array([start + i * delta for i in range(count)]).astype(dtype)
     rtol = 0 if np.dtype(dtype).kind == "i" else 1e-6
-    assert_computes("Range", scalars(dtype, *values), [known] * 3, wanted, rtol=rtol)
+    assert_computes("Range", scalars(dtype, *values), [known] * 3, expected, rtol=rtol)
 
 
-def test_a_range_of_half_floats_does_not_stop_where_they_have_no_units() -> None:
-    (found,) = eager("Range", scalars(np.float16, 2046, 2056, 1))
-    assert found.dtype == np.float16 and found.tolist() == [2046, 2047, 2048, 2048, 2050, 2052, 2052, 2052, 2054, 2056]
+def test_a_range_of_half_floats_continues_past_their_integer_precision() -> None:
+    (actual,) = eager("Range", scalars(np.float16, 2046, 2056, 1))
+    assert actual.dtype == np.float16 and actual.tolist() == [
+        2046,
+        2047,
+        2048,
+        2048,
+        2050,
+        2052,
+        2052,
+        2052,
+        2054,
+        2056,
+    ]
 
 
 def test_the_length_of_a_range_up_to_a_size_is_the_size() -> None:
@@ -140,20 +151,20 @@ def test_eye_like() -> None:
 @pytest.mark.parametrize("known", [None, ""])
 def test_one_hot(known: str | None) -> None:
     indices, values = np.array([[0, 2], [-1, 5]]), np.array([-1, 1], np.float32)
-    wanted = np.full((2, 3, 2), -1, np.float32)
-    wanted[0, 0, 0] = wanted[0, 2, 1] = wanted[1, 2, 0] = 1
-    assert_computes("OneHot", [indices, np.array(3), values], ["N M", known, "2"], wanted, axis=1)
-    wanted[1, 2, 0] = -1  # Negative indices count from the end since version 11.
-    assert_computes("OneHot", [indices, np.array(3), values], ["N M", known, "2"], wanted, axis=1, opset=9)
+    expected = np.full((2, 3, 2), -1, np.float32)
+    expected[0, 0, 0] = expected[0, 2, 1] = expected[1, 2, 0] = 1
+    assert_computes("OneHot", [indices, np.array(3), values], ["N M", known, "2"], expected, axis=1)
+    expected[1, 2, 0] = -1  # Negative indices count from the end since version 11.
+    assert_computes("OneHot", [indices, np.array(3), values], ["N M", known, "2"], expected, axis=1, opset=9)
 
 
 # Conversion.
 
 
 def cast(x: np.ndarray, dtype: DType, **attributes: Any) -> np.ndarray:
-    (found,) = eager("Cast", [x], to=int(dtype), **attributes)
-    assert found.dtype == t.numpy_dtype(dtype)
-    return found
+    (actual,) = eager("Cast", [x], to=int(dtype), **attributes)
+    assert actual.dtype == t.numpy_dtype(dtype)
+    return actual
 
 
 def test_casts_between_numbers() -> None:
@@ -170,8 +181,8 @@ def test_casts_to_eight_bits_saturate(dtype: DType) -> None:
     most = float(ml_dtypes.finfo(t.numpy_dtype(dtype)).max)
     x = np.array([1e6, -1e6, math.inf, math.nan], np.float32)
     np.testing.assert_array_equal(cast(x, dtype).astype(float), [most, -most, most, math.nan])
-    kept = math.inf if dtype == DType.FLOAT8E5M2 else math.nan
-    np.testing.assert_array_equal(cast(x, dtype, saturate=0).astype(float), [kept, -kept, kept, math.nan])
+    overflow = math.inf if dtype == DType.FLOAT8E5M2 else math.nan
+    np.testing.assert_array_equal(cast(x, dtype, saturate=0).astype(float), [overflow, -overflow, overflow, math.nan])
 
 
 def test_casts_to_four_bits_saturated_before_version_24() -> None:
@@ -189,7 +200,7 @@ def test_casts_to_powers_of_two_round(mode: str, power: float) -> None:
     assert cast(np.array([3.0], np.float32), DType.FLOAT8E8M0, round_mode=mode).astype(float).tolist() == [power]
 
 
-def test_casts_of_texts() -> None:
+def test_casts_of_strings() -> None:
     words = np.array(["3.5", "-1e2", "INF", "nan"], object)
     np.testing.assert_array_equal(cast(words, t.FLOAT), [3.5, -100, math.inf, math.nan])
     assert cast(np.array(["12", "3.9", "1e3", str(2**62 + 1)], object), t.INT64).tolist() == [12, 3, 1000, 2**62 + 1]

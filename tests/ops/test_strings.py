@@ -1,4 +1,4 @@
-"""Strings: joined, split, normalized, matched by RE2's patterns, counted as n-grams."""
+"""Strings: concatenated, split, normalized, matched by RE2 patterns, counted as n-grams."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sardonyx.ops.registry import find
 
 
 def words(*texts: str) -> np.ndarray:
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
 
 
 def run(name: str, *arrays: np.ndarray, outputs: int = 1, **attributes: Any) -> list[np.ndarray]:
@@ -29,19 +29,19 @@ def run(name: str, *arrays: np.ndarray, outputs: int = 1, **attributes: Any) -> 
     assert operator is not None
     with running(RunContext()):
         values = [constant(a, t.STRING if a.dtype == object else None) for a in arrays]
-        found = operator(values, attributes, opset=22, outputs=outputs)
-        return [value.known for value in found if value is not None]
+        results = operator(values, attributes, opset=22, outputs=outputs)
+        return [value.known for value in results if value is not None]
 
 
-def test_join_broadcasts() -> None:
-    (found,) = run("StringConcat", words("a", "b").reshape(2, 1), words("x", "y", ""))
-    assert found.tolist() == [["ax", "ay", "a"], ["bx", "by", "b"]]
-    (found,) = run("StringConcat", np.array("é", object), np.array("!", object))
-    assert found.shape == () and found[()] == "é!"
+def test_concat_broadcasts() -> None:
+    (actual,) = run("StringConcat", words("a", "b").reshape(2, 1), words("x", "y", ""))
+    assert actual.tolist() == [["ax", "ay", "a"], ["bx", "by", "b"]]
+    (actual,) = run("StringConcat", np.array("é", object), np.array("!", object))
+    assert actual.shape == () and actual[()] == "é!"
 
 
 @pytest.mark.parametrize(
-    ("attributes", "wanted"),
+    ("attributes", "expected"),
     [
         ({}, [["a", "b", "c,,d"], ["x", "", ""], ["", "", ""]]),
         ({"delimiter": ","}, [["a  b c", "", "d"], [" x ", "", ""], ["", "", ""]]),
@@ -49,11 +49,11 @@ def test_join_broadcasts() -> None:
         ({"delimiter": ",", "maxsplit": 1}, [["a  b c", ",d"], [" x ", ""], ["", ""]]),
     ],
 )
-def test_split_pads_to_the_longest(attributes: dict[str, Any], wanted: list[list[str]]) -> None:
+def test_split_pads_to_the_longest(attributes: dict[str, Any], expected: list[list[str]]) -> None:
     parts, counts = run("StringSplit", words("a  b c,,d", " x ", ""), outputs=2, **attributes)
-    assert parts.tolist() == wanted
+    assert parts.tolist() == expected
     empty = 1 if "delimiter" in attributes else 0  # Between no delimiters lies one string, the empty one.
-    assert counts.tolist() == [len(wanted[0]), 1, empty]
+    assert counts.tolist() == [len(expected[0]), 1, empty]
 
 
 def test_split_of_nothing() -> None:
@@ -62,7 +62,7 @@ def test_split_of_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "wanted"),
+    ("attributes", "expected"),
     [
         ({}, ["The", "Straße", "the"]),
         ({"stopwords": ("THE",)}, ["Straße"]),
@@ -72,10 +72,10 @@ def test_split_of_nothing() -> None:
         ({"stopwords": ("the", "straße")}, [""]),
     ],
 )
-def test_normalizer(attributes: dict[str, Any], wanted: list[str]) -> None:
+def test_normalizer(attributes: dict[str, Any], expected: list[str]) -> None:
     x = words("The", "Straße", "the")
-    assert run("StringNormalizer", x, **attributes)[0].tolist() == wanted
-    assert run("StringNormalizer", x[None], **attributes)[0].tolist() == [wanted]
+    assert run("StringNormalizer", x, **attributes)[0].tolist() == expected
+    assert run("StringNormalizer", x[None], **attributes)[0].tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ GRAMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "skips", "wanted"),
+    ("mode", "skips", "expected"),
     [
         ("TF", 0, [[2, 3, 0, 0], [0, 0, 0, 2]]),
         ("TF", 1, [[2, 3, 0, 2], [0, 0, 0, 3]]),
@@ -116,21 +116,21 @@ GRAMS: dict[str, Any] = {
     ],
 )
 @pytest.mark.parametrize("strings", [False, True])
-def test_ngrams_are_counted_and_weighted(mode: str, skips: int, wanted: list[list[float]], strings: bool) -> None:
+def test_ngrams_are_counted_and_weighted(mode: str, skips: int, expected: list[list[float]], strings: bool) -> None:
     """7 and 8 alone, and equal neighbours: 7 7 in one row, 3 3 in the other."""
-    for row, gram, counts in (([7, 8, 7, 8, 7], 7, wanted[0]), ([9, 5, 3, 3, 3], 3, wanted[1])):
+    for row, gram, counts in (([7, 8, 7, 8, 7], 7, expected[0]), ([9, 5, 3, 3, 3], 3, expected[1])):
         pool: tuple[Any, ...] = (7, 8, gram, gram)
         x = np.array(row)
         options: dict[str, Any] = {"mode": mode, "max_skip_count": skips, "weights": (2, 0.5, 4), **GRAMS}
         options["pool_strings" if strings else "pool_int64s"] = tuple(map(str, pool)) if strings else pool
         x = words(*map(str, row)) if strings else x
-        (found,) = run("TfIdfVectorizer", x, **options)
-        assert found.dtype == np.float32 and found.tolist() == counts
+        (actual,) = run("TfIdfVectorizer", x, **options)
+        assert actual.dtype == np.float32 and actual.tolist() == counts
         (rows,) = run("TfIdfVectorizer", np.stack([x, x]), **options)
         assert rows.tolist() == [counts, counts]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_inputs_are_refused() -> None:
     common: dict[str, Any] = {"mode": "TF", "max_skip_count": 0, **GRAMS}
     with pytest.raises(InvalidModelError, match="n-grams of length 2"):
         run("TfIdfVectorizer", np.array([1]), pool_int64s=(7, 8, 7), **common)
@@ -155,5 +155,5 @@ def test_traced_equals_eager() -> None:
     arrays = [words("a", "ab").reshape(2, 1), words("x", "yby", "")]
     with running(RunContext()):
         arguments = [constant(a, t.STRING) for a in arrays]
-        for found, wanted in zip(evaluate(function, arguments), body(*arguments), strict=True):
-            assert found.known.tolist() == wanted.known.tolist() and found.type == wanted.type
+        for actual, expected in zip(evaluate(function, arguments), body(*arguments), strict=True):
+            assert actual.known.tolist() == expected.known.tolist() and actual.type == expected.type

@@ -1,4 +1,4 @@
-"""The support table: complete, and true about what it says of tests; definitions are short, and over Core."""
+"""Support table: complete, and consistent with the tests; definitions are short, and over Core."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_every_version_of_the_standard_has_a_definition() -> None:
     assert lacking == []
 
 
-def test_host_operators_are_few_and_say_why() -> None:
+def test_host_operators_are_few_and_have_reasons() -> None:
     hosts = [row for row in support_table() if row.domain == "ai.onnx" and row.definition == "host"]
     assert len(hosts) <= 35
     assert all(row.reason for row in hosts)
 
 
-# What it says of tests.
+# The column of tests.
 
 
 def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -56,19 +56,19 @@ def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from nodes_of(attribute.g.node)
 
 
-def test_the_suite_has_cases_of_what_is_said_to_have_some() -> None:
+def test_suite_cases_match_the_table() -> None:
     loader = pytest.importorskip("onnx.backend.test.loader", reason="this onnx comes without its backend suite")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         models = [case.model for case in loader.load_model_tests(kind="node")]
     graphs = [part.node for model in models for part in (model.graph, *model.functions)]
-    found = {(node.domain or "ai.onnx", node.op_type) for nodes in graphs for node in nodes_of(nodes)}
+    covered = {(node.domain or "ai.onnx", node.op_type) for nodes in graphs for node in nodes_of(nodes)}
     rows = [row for row in support_table() if row.domain in DOMAINS and row.domain != "ai.onnx.ml"]
-    told = {(row.domain, row.name): "ONNX backend suite" in row.tested for row in rows}
-    assert {key for key, has in told.items() if has != (key in found)} == set()
+    claimed = {(row.domain, row.name): "ONNX backend suite" in row.tested for row in rows}
+    assert {key for key, has in claimed.items() if has != (key in covered)} == set()
 
 
-def test_what_is_compared_with_evaluators_is_drawn_at_random() -> None:
+def test_operators_compared_with_evaluators_have_generators() -> None:
     rows = [row for row in support_table() if row.domain == "ai.onnx"]
     compared = {row.name for row in rows if "onnx.reference" in row.tested or "ONNX Runtime" in row.tested}
     assert compared - {"SimplifiedLayerNormalization"} == set(GENERATORS)
@@ -78,30 +78,30 @@ def test_everything_is_tested() -> None:
     assert [row.name for row in support_table() if not row.tested] == []
 
 
-# What definitions look like.
+# The form of definitions.
 
 
 def test_the_median_definition_has_at_most_twelve_lines() -> None:
-    definitions = {each.definition for each in all_operators() if not each.is_user_defined}
+    definitions = {operator.definition for operator in all_operators() if not operator.is_user_defined}
     lengths = [sum(map(bool, map(str.strip, inspect.getsource(f).splitlines()))) for f in definitions]
     assert len(lengths) > 300
     assert statistics.median(lengths) <= 12
 
 
 def test_numpy_is_for_host_operators() -> None:
-    """Core operators, and functions that they call in their own files, know no numpy."""
-    found = []
+    """Core operators, and the functions of their modules that they call, do not use numpy."""
+    users = []
     for path in Path(str(sardonyx.ops.definitions.__file__)).parent.rglob("*.py"):
         functions = {f.name: f for f in ast.parse(path.read_text("utf-8")).body if isinstance(f, ast.FunctionDef)}
         for function in functions.values():
             decorators = {ast.unparse(d).split("(")[0] for d in function.decorator_list}
             if "operator" in decorators and any(name in ("np", "numpy") for name in _names(function, functions)):
-                found.append(f"{path.name}: {function.name}")
-    assert found == []
+                users.append(f"{path.name}: {function.name}")
+    assert users == []
 
 
 def _names(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> set[str]:
-    """The names that a function and those it calls speak of."""
+    """Return the names that a function and the functions called by it use."""
     names: set[str] = set()
     pending = [function.name]
     while pending:

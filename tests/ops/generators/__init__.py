@@ -1,4 +1,4 @@
-"""A generator of random cases for every operator that is deterministic, one file a family."""
+"""Generators of random cases, one for every deterministic operator, one module per family."""
 
 from __future__ import annotations
 

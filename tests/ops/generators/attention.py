@@ -46,8 +46,8 @@ def rotary(draw: Draw, name: str) -> Case:
         options["rotary_embedding_dim"] = 2 * half
     if draw.chance(0.5):
         caches = [draw.array((6, half), special=False) for _ in range(2)]
-        places = draw.numbers.integers(0, 6, (batch, length)).astype(np.int64)
-        return Case(name, 23, [x, *caches, places], options)
+        positions = draw.numbers.integers(0, 6, (batch, length)).astype(np.int64)
+        return Case(name, 23, [x, *caches, positions], options)
     return Case(name, 23, [x, *[draw.array((batch, length, half), special=False) for _ in range(2)]], options)
 
 

@@ -1,4 +1,4 @@
-"""What cases are drawn with: shapes, arrays, axes, all from one seed."""
+"""Random choices for cases: shapes, arrays and axes, all from one seed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ UNSIGNED: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one node, and what it is fed.
+    """A model of one node, and its feeds.
 
     Attributes:
         name: The operator.
-        opset: The version of its domain.
-        inputs: Arrays, lists of arrays for sequences, None for what is left out.
-        attributes: Of the node.
-        outputs: How many are asked for.
-        domain: Of the operator.
+        opset: The version of the domain.
+        inputs: Arrays, lists of arrays for sequences, None for an omitted input.
+        attributes: The attributes of the node.
+        outputs: Number of requested results.
+        domain: The domain of the operator.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Case:
     domain: str = ""
 
     def model(self) -> onnx.ModelProto:
-        """The model; no input or output declares its sizes."""
-        given = [i for i, x in enumerate(self.inputs) if x is not None]
-        present = self.inputs[: max(given, default=-1) + 1]
+        """Return the model; no input or output declares its sizes."""
+        indices = [i for i, x in enumerate(self.inputs) if x is not None]
+        present = self.inputs[: max(indices, default=-1) + 1]
         names = ["" if x is None else f"x{i}" for i, x in enumerate(present)]
         results = [f"y{i}" for i in range(self.outputs)]
         node = helper.make_node(self.name, names, results, domain=self.domain, **self.attributes)
@@ -55,13 +55,13 @@ class Case:
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
     def feeds(self) -> dict[str, Any]:
-        """The inputs by name."""
+        """Return the inputs by name."""
         return {f"x{i}": x for i, x in enumerate(self.inputs) if x is not None}
 
     def __str__(self) -> str:
-        given = " ".join(map(_text, self.inputs))
+        inputs = " ".join(map(_text, self.inputs))
         attributes = {k: "graph" if isinstance(v, onnx.GraphProto) else v for k, v in self.attributes.items()}
-        return f"{self.name} {self.opset} {attributes} {given}"
+        return f"{self.name} {self.opset} {attributes} {inputs}"
 
 
 def _value_info(name: str, x: Any) -> onnx.ValueInfoProto:
@@ -82,49 +82,49 @@ def _text(x: Any) -> str:
 
 
 class Draw:
-    """Random choices from a seed, which is a text."""
+    """Random choices from a seed string."""
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
         self.numbers = np.random.default_rng(self.random.getrandbits(64))
 
     def pick(self, *options: T) -> T:
-        """One of the options."""
+        """Return one of the options."""
         return self.random.choice(options)
 
     def chance(self, probability: float) -> bool:
-        """Whether to."""
+        """Return True with this probability."""
         return self.random.random() < probability
 
     def integer(self, low: int, high: int) -> int:
-        """From low to high, both possible."""
+        """Return an integer from low to high, both included."""
         return self.random.randint(low, high)
 
     def maybe(self, make: Callable[[], T], probability: float = 0.5) -> T | None:
-        """Something, or None."""
+        """Return a made value, or None."""
         return make() if self.chance(probability) else None
 
     def options(self, **values: Any) -> dict[str, Any]:
-        """Some of these attributes."""
+        """Return some of these attributes."""
         return {name: value for name, value in values.items() if self.chance(0.7)}
 
     def shape(self, low: int = 0, high: int = 6, most: int = 3, zero: bool = True) -> tuple[int, ...]:
-        """Sizes of ``low`` to ``high`` axes, one in ten of them 0."""
+        """Return sizes of ``low`` to ``high`` axes, one in ten of them 0."""
         return tuple(
             0 if zero and self.chance(0.1 / (1 + rank)) else self.integer(1, most)
             for rank in range(self.integer(low, high))
         )
 
     def partner(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Sizes that broadcast to these."""
-        kept = [1 if self.chance(0.25) else size for size in shape]
-        return tuple(kept[self.integer(0, len(kept)) :]) if self.chance(0.5) else tuple(kept)
+        """Return sizes that broadcast to these."""
+        sizes = [1 if self.chance(0.25) else size for size in shape]
+        return tuple(sizes[self.integer(0, len(sizes)) :]) if self.chance(0.5) else tuple(sizes)
 
     def array(
         self, shape: Sequence[int], dtype: Any = np.float32, low: int | None = None, high: int | None = None,
         special: bool = True,
     ) -> Array:  # fmt: skip
-        """Numbers: integers from ``low`` to ``high``, floats around 0, now and then with NaN, infinities and -0."""
+        """Return integers from ``low`` to ``high`` or floats around 0, occasionally with NaN, infinities and -0."""
         kind = np.dtype(dtype)
         if kind.kind == "b":
             return self.numbers.integers(0, 2, shape).astype(np.bool_)
@@ -140,24 +140,24 @@ class Draw:
         return x
 
     def positive(self, shape: Sequence[int], dtype: Any = np.float32) -> Array:
-        """Floats from 0.5 to 2."""
+        """Return floats from 0.5 to 2."""
         return np.asarray(self.numbers.uniform(0.5, 2.0, shape)).astype(dtype)
 
     def axis(self, rank: int) -> int:
-        """An axis, which may count from the end."""
+        """Return an axis, which may count from the end."""
         return self.integer(-rank, rank - 1)
 
     def axes(self, rank: int, count: int | None = None) -> list[int]:
-        """Different axes, each counted from the front or from the end."""
+        """Return distinct axes, each counted from the front or from the end."""
         chosen = self.random.sample(range(rank), self.integer(0, rank) if count is None else count)
         return [axis - rank * self.integer(0, 1) for axis in chosen]
 
 
 def ints(*values: int) -> Array:
-    """An int64 vector."""
+    """Return an int64 vector."""
     return np.array(values, np.int64)
 
 
 def scalar(value: float, dtype: Any = np.int64) -> Array:
-    """A tensor without axes."""
+    """Return a tensor of rank 0."""
     return np.array(value, dtype)

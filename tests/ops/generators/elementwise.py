@@ -1,4 +1,4 @@
-"""Cases of what is computed element by element, and of conversions."""
+"""Cases of elementwise operators and conversions."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ _EIGHT_BITS: tuple[Any, ...] = (
 
 
 def _castable(draw: Draw, source: Any, target: Any) -> Any:
-    """Numbers that both types hold, but for fractions and what floats round."""
+    """Return numbers that both types represent, except for fractions and rounding."""
     x = draw.numbers.standard_normal(draw.shape()) * draw.pick(1, 20, 100)
     if "u" in (np.dtype(source).kind, np.dtype(target).kind):
         x = np.abs(x)

@@ -1,4 +1,4 @@
-"""Cases of reading, writing, ranking and picking elements by number."""
+"""Cases of gather, scatter, ranking and selection."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def gather(draw: Draw, name: str) -> Case:
 def gather_elements(draw: Draw, name: str) -> Case:
     shape = draw.shape(1, zero=False)
     axis = draw.axis(len(shape))
-    wanted = [draw.integer(0, size) for size in shape]
-    wanted[axis] = draw.integer(0, 4)
-    indices = draw.numbers.integers(-shape[axis], shape[axis], wanted).astype(draw.pick(*INTS))
+    target = [draw.integer(0, size) for size in shape]
+    target[axis] = draw.integer(0, 4)
+    indices = draw.numbers.integers(-shape[axis], shape[axis], target).astype(draw.pick(*INTS))
     return Case(name, 13, [draw.array(shape, draw.pick(*FLOATS, *INTS)), indices], {"axis": axis})
 
 
 def _vectors(draw: Draw, shape: tuple[int, ...], depth: int, leading: tuple[int, ...], first: int = 0) -> Array:
-    """Index vectors into the axes from ``first`` on."""
+    """Return index vectors into the axes from ``first`` on."""
     sizes = shape[first : first + depth]
     return np.stack([draw.numbers.integers(-size, size, leading) for size in sizes], -1).astype(np.int64)
 
@@ -49,21 +49,21 @@ def scatter_elements(draw: Draw, name: str) -> Case:
     shape = draw.shape(1, 3, zero=False)
     axis = draw.axis(len(shape))
     reduction = "none" if name == "Scatter" else draw.pick("none", "add", "mul", "max", "min")
-    wanted = [draw.integer(1, size) for size in shape]
+    target = [draw.integer(1, size) for size in shape]
     if reduction == "none":
         # Indices that occur twice have no order in the standard.
         lines = [
-            draw.numbers.permutation(shape[axis])[: wanted[axis]] for _ in range(math.prod(wanted) // wanted[axis])
+            draw.numbers.permutation(shape[axis])[: target[axis]] for _ in range(math.prod(target) // target[axis])
         ]
-        rest = [size for i, size in enumerate(wanted) if i != axis % len(shape)]
-        indices = np.moveaxis(np.stack(lines).reshape(*rest, wanted[axis]), -1, axis)
+        rest = [size for i, size in enumerate(target) if i != axis % len(shape)]
+        indices = np.moveaxis(np.stack(lines).reshape(*rest, target[axis]), -1, axis)
     else:
-        indices = draw.numbers.integers(-shape[axis], shape[axis], wanted)
+        indices = draw.numbers.integers(-shape[axis], shape[axis], target)
     dtype = draw.pick(*FLOATS, *INTS)
     inputs = [
         draw.array(shape, dtype, special=False),
         indices.astype(np.int64),
-        draw.array(wanted, dtype, special=False),
+        draw.array(target, dtype, special=False),
     ]
     if name == "Scatter":
         return Case(name, 9, inputs, {"axis": axis % len(shape)})

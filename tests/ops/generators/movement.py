@@ -1,4 +1,4 @@
-"""Cases of what moves elements, and of tensors made from sizes."""
+"""Cases of data movement, and of tensors made from sizes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def _any(draw: Draw, shape: tuple[int, ...] | list[int]) -> Array:
 @draws("Reshape")
 def reshape(draw: Draw, name: str) -> Case:
     shape = draw.shape()
-    left, wanted = math.prod(shape), []
+    left, target = math.prod(shape), []
     if not left:
         return Case(name, 14, [_any(draw, shape), ints(*shape)], {"allowzero": 1})
     while left > 1 and draw.chance(0.8):
-        wanted.append(draw.pick(*[n for n in range(1, left + 1) if left % n == 0]))
-        left //= wanted[-1]
-    wanted.append(left)
-    wanted = [0 if i < len(shape) and size == shape[i] and draw.chance(0.4) else size for i, size in enumerate(wanted)]
+        target.append(draw.pick(*[n for n in range(1, left + 1) if left % n == 0]))
+        left //= target[-1]
+    target.append(left)
+    target = [0 if i < len(shape) and size == shape[i] and draw.chance(0.4) else size for i, size in enumerate(target)]
     if draw.chance(0.5):
-        wanted[draw.integer(0, len(wanted) - 1)] = -1
-    return Case(name, draw.pick(5, 13, 14), [_any(draw, shape), ints(*wanted)])
+        target[draw.integer(0, len(target) - 1)] = -1
+    return Case(name, draw.pick(5, 13, 14), [_any(draw, shape), ints(*target)])
 
 
 @draws("Transpose")
@@ -90,15 +90,15 @@ def slice_(draw: Draw, name: str) -> Case:
     shape = draw.shape(1)
     count = draw.integer(1, len(shape))
 
-    def places() -> Array:
+    def positions() -> Array:
         return ints(*(draw.pick(draw.integer(-4, 4), draw.integer(-2, 2), 2**63 - 1, -(2**63)) for _ in range(count)))
 
     axes = draw.axes(len(shape), count)
     steps = [draw.pick(1, 1, 2, -1, -2, 3) for _ in axes]
     x = draw.array(shape, draw.pick(np.float32, np.int64))
     if draw.chance(0.2):
-        return Case(name, 13, [x, places(), places()])
-    return Case(name, 13, [x, places(), places(), ints(*axes), draw.maybe(lambda: ints(*steps), 0.8)])
+        return Case(name, 13, [x, positions(), positions()])
+    return Case(name, 13, [x, positions(), positions(), ints(*axes), draw.maybe(lambda: ints(*steps), 0.8)])
 
 
 @draws("Pad")
@@ -117,10 +117,10 @@ def pad(draw: Draw, name: str) -> Case:
 @draws("Expand")
 def expand(draw: Draw, name: str) -> Case:
     shape = draw.shape()
-    wanted = [draw.integer(0, 3) if size == 1 else draw.pick(1, size) for size in shape]
+    target = [draw.integer(0, 3) if size == 1 else draw.pick(1, size) for size in shape]
     extra = list(draw.shape(0, 1, zero=False)) if draw.chance(0.5) else []
-    wanted = extra + wanted if extra else wanted[draw.integer(0, len(wanted)) :]
-    return Case(name, 13, [_any(draw, shape), ints(*wanted)])
+    target = extra + target if extra else target[draw.integer(0, len(target)) :]
+    return Case(name, 13, [_any(draw, shape), ints(*target)])
 
 
 @draws("Tile")

@@ -35,9 +35,9 @@ def instance(draw: Draw, name: str) -> Case:
 
 @draws("GroupNormalization")
 def group(draw: Draw, name: str) -> Case:
-    groups, each, opset = draw.integer(1, 2), draw.integer(1, 3), draw.pick(18, 21)
-    x = draw.array((draw.integer(1, 2), groups * each, *draw.shape(1, 2, zero=False)), special=False)
-    count = (groups if opset == 18 else groups * each,)
+    groups, size, opset = draw.integer(1, 2), draw.integer(1, 3), draw.pick(18, 21)
+    x = draw.array((draw.integer(1, 2), groups * size, *draw.shape(1, 2, zero=False)), special=False)
+    count = (groups if opset == 18 else groups * size,)
     parameters = [draw.array(count, special=False) for _ in range(2)]
     return Case(name, opset, [x, *parameters], {"num_groups": groups} | draw.options(epsilon=1e-2))
 

@@ -11,7 +11,7 @@ from tests.ops.generators.table import draws
 
 
 def _by_channel(draw: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """The shape of scales, and the axis they belong to."""
+    """Return the shape of scales and, if per channel, their axis."""
     if draw.chance(0.5):
         return (), {}
     axis = draw.axis(len(shape))

@@ -19,7 +19,7 @@ def layer(draw: Draw, name: str) -> Case:
     direction = draw.pick("forward", "reverse", "bidirectional")
     directions, gates = 2 if direction == "bidirectional" else 1, _GATES[name]
 
-    def given(*shape: int) -> Any:
+    def optional(*shape: int) -> Any:
         return draw.maybe(lambda: draw.array(shape, special=False))
 
     lengths = draw.maybe(lambda: draw.numbers.integers(1, steps + 1, batch).astype(np.int32), 0.3)
@@ -27,10 +27,10 @@ def layer(draw: Draw, name: str) -> Case:
         draw.array((steps, batch, inputs), special=False),
         draw.array((directions, gates * hidden, inputs), special=False),
         draw.array((directions, gates * hidden, hidden), special=False),
-        given(directions, 2 * gates * hidden), lengths, given(directions, batch, hidden),
+        optional(directions, 2 * gates * hidden), lengths, optional(directions, batch, hidden),
     ]  # fmt: skip
     if name == "LSTM":
-        parameters += [given(directions, batch, hidden), given(directions, 3 * hidden)]
+        parameters += [optional(directions, batch, hidden), optional(directions, 3 * hidden)]
     options: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
     options |= draw.options(linear_before_reset=draw.integer(0, 1)) if name == "GRU" else {}
     options |= draw.options(input_forget=draw.integer(0, 1)) if name == "LSTM" else {}

@@ -1,4 +1,4 @@
-"""Cases of other element types than a generator drew: of any that the operator's schema allows."""
+"""Cases with another element type, any that the operator's schema allows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NAMES = {
 DTYPES: Mapping[str, Any] = MappingProxyType(
     {f"tensor({name})": np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for name, kind in _NAMES.items()}
 )
-"""Element types of numpy by the standard's names; those of less than a byte and of 8-bit floats have cases of casts."""
+"""Numpy element types by the standard's names; sub-byte types and 8-bit floats are covered by the cases of casts."""
 
 
 def retyped(draw: Draw, case: Case) -> Case:
-    """The case with its first input, and all others that must be of its type, of another type.
+    """Return the case with another type for its first input and for all inputs of the same type variable.
 
-    Where elements are only moved (strings and booleans are allowed too) that is any type, elsewhere one of the kind.
+    Operators that only move elements (strings and booleans are allowed too) get any type, others one of the same kind.
     """
     parameters = onnx.defs.get_schema(case.name, case.opset, case.domain).inputs
     first = case.inputs[0] if case.inputs else None
@@ -51,7 +51,7 @@ def retyped(draw: Draw, case: Case) -> Case:
 
 
 def _is_plain(attribute: Any) -> bool:
-    """Whether an attribute says nothing of element types: graphs and tensors have some."""
+    """Return True if an attribute does not determine element types, as graphs and tensors do."""
     return not isinstance(attribute, (onnx.GraphProto, onnx.TensorProto))
 
 
@@ -60,7 +60,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
 
 
 def _converted(x: Any, dtype: np.dtype[Any]) -> Any:
-    """The numbers as another type has them: without signs where it has none; texts by their lengths."""
+    """Convert numbers to another type: absolute values for unsigned types; strings become their lengths."""
     if not isinstance(x, np.ndarray):
         return x
     if dtype.kind == "O":

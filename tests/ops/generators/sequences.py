@@ -26,8 +26,8 @@ def at(draw: Draw, name: str) -> Case:
 @draws("SequenceInsert")
 def insert(draw: Draw, name: str) -> Case:
     items = _sequence(draw)
-    place = draw.maybe(lambda: scalar(draw.integer(-len(items), len(items))))
-    return Case(name, 11, [items, draw.array(draw.shape(0, 3)), place])
+    position = draw.maybe(lambda: scalar(draw.integer(-len(items), len(items))))
+    return Case(name, 11, [items, draw.array(draw.shape(0, 3)), position])
 
 
 @draws("SequenceLength")

@@ -1,4 +1,4 @@
-"""The table of generators: from an operator's name to a function that draws a case of it."""
+"""Table of generators: from an operator's name to a function that draws a case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GENERATORS: dict[str, Generator] = {}
 
 
 def draws(*names: str) -> Callable[[G], G]:
-    """Register the generator of these operators; it is told which of them to draw."""
+    """Register the generator of these operators; the generator receives the name of the operator to draw."""
 
     def register(generator: G) -> G:
         for name in names:

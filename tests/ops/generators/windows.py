@@ -82,11 +82,11 @@ def deformed(draw: Draw, name: str) -> Case:
     kernel, pads = [draw.integer(1, 2) for _ in range(2)], [draw.integer(0, 1) for _ in range(4)]
     size, features, channels = [draw.integer(3, 5) for _ in range(2)], draw.integer(1, 2), draw.integer(1, 2)
     out = [size[i] + pads[i] + pads[2 + i] - kernel[i] + 1 for i in range(2)]
-    places, batch = kernel[0] * kernel[1], draw.integer(1, 2)
+    taps, batch = kernel[0] * kernel[1], draw.integer(1, 2)
     x, w = draw.array((batch, channels, *size), special=False), draw.array((features, channels, *kernel), special=False)
-    offset = draw.array((batch, 2 * places, *out), special=False) / 3
+    offset = draw.array((batch, 2 * taps, *out), special=False) / 3
     bias = draw.maybe(lambda: draw.array((features,), special=False))
-    mask = draw.maybe(lambda: draw.positive((batch, places, *out)))
+    mask = draw.maybe(lambda: draw.positive((batch, taps, *out)))
     return Case(name, 19, [x, w, offset.astype(np.float32), bias, mask], {"pads": pads, "kernel_shape": kernel})
 
 
