@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 import sardonyx
 from sardonyx import demo
-from sardonyx.model import to_proto
 from sardonyx.rewrite.evaluate import evaluate
 
 
@@ -22,7 +21,7 @@ def main() -> ir.Model:
     head = sardonyx.rename(sardonyx.extract(whole, ["probabilities"], [pooled]), {pooled: "x"})
     joined = sardonyx.merge([backbone, head], {"features": "x"})
     feeds = demo.inputs("digits_classifier")
-    answers = evaluate(to_proto(joined), feeds)["probabilities"]
+    answers = evaluate(sardonyx.to_proto(joined), feeds)["probabilities"]
     print("largest difference:", np.abs(answers - demo.outputs("digits_classifier")["probabilities"]).max())
     return joined
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx import extract, merge, optimize, rename
-from sardonyx.compress.float16 import convert_float_to_float16
+from sardonyx.compress.float16 import convert_float16
 from sardonyx.model import from_proto, lower_ir_version, lowest_ir_version, to_proto
 from sardonyx.model.versions import ir_version_of_opset
 from sardonyx.rewrite.opset import convert_opset
@@ -112,7 +112,7 @@ def chain(ir_version: int, opset: int = 13) -> onnx.ModelProto:
 TRANSFORMS: dict[str, Callable[[onnx.ModelProto], ir.Model]] = {
     "optimize": lambda proto: optimize(proto, verify=False).model,
     "convert_opset": lambda proto: convert_opset(from_proto(proto), 13),
-    "float16": lambda proto: convert_float_to_float16(proto).model,
+    "float16": lambda proto: convert_float16(proto).model,
     "extract": lambda proto: extract(from_proto(proto), ["y"], ["a"]),
     "merge": lambda proto: merge([from_proto(proto), rename(from_proto(proto), {"y": "z"})], {"y": "x"}),
 }

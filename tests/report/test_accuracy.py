@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from sardonyx import demo
-from sardonyx.compress.float16 import convert_float_to_float16
+from sardonyx.compress.float16 import convert_float16
 from sardonyx.errors import OptionError
 from sardonyx.report.accuracy import compare
 
@@ -60,7 +60,7 @@ def test_two_providers_of_one_model_are_compared() -> None:
 
 
 def test_two_precisions_are_compared_in_the_wider() -> None:
-    half = convert_float_to_float16(classifier()).model
+    half = convert_float16(classifier()).model
     comparison = compare(classifier(), half, providers=["reference"], inputs=images(), tolerance=1e-2, all_layers=True)
     assert comparison.equal
     assert 0 < comparison.outputs[0].error < 1e-2

@@ -73,7 +73,7 @@ def command(
     options |= {name: value for name, value in limits.items() if value is not None}
     with progress("converting", quiet=as_json):
         if not auto:
-            convert = float16.convert_float_to_bfloat16 if bfloat16 else float16.convert_float_to_float16
+            convert = float16.convert_bfloat16 if bfloat16 else float16.convert_float16
             result: float16.Conversion | float16.MixedPrecision = convert(model, **options)
         else:
             kind: Literal["float16", "bfloat16"] = "bfloat16" if bfloat16 else "float16"

@@ -198,7 +198,7 @@ def _convert(
             where="check_fp16_ready",
             remedy="Set check_fp16_ready=False to convert the remaining float32 values.",
         )
-    conversion = float16.convert_float_to_float16(
+    conversion = float16.convert_float16(
         model,
         clamp.min_positive_val,
         clamp.max_finite_val,

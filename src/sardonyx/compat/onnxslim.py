@@ -246,7 +246,7 @@ def _convert(model: ir.Model, dtype: str | None) -> ir.Model:
     if dtype is None:
         return model
     if dtype in ("float16", "fp16"):
-        return float16.convert_float_to_float16(model).model
+        return float16.convert_float16(model).model
     raise OptionError(f"expected 'float16', got {dtype!r}", where="dtype")
 
 

@@ -4,11 +4,15 @@ from sardonyx.base.gc_pause import importing
 
 with importing():
     from sardonyx.runtime.dlpack_value import Value
+    from sardonyx.runtime.model_info import ValueInfo
     from sardonyx.runtime.node import Node
     from sardonyx.runtime.options import SessionOptions
     from sardonyx.runtime.placement import Placement
     from sardonyx.runtime.run_options import RunOptions
     from sardonyx.runtime.session import Session
-    from sardonyx.runtime.value_info import ValueInfo
+    from sardonyx.runtime.shortcuts import compile, explain, profile
 
-__all__ = ["Node", "Placement", "RunOptions", "Session", "SessionOptions", "Value", "ValueInfo"]
+__all__ = [
+    "Node", "Placement", "RunOptions", "Session", "SessionOptions", "Value", "ValueInfo", "compile", "explain",
+    "profile",
+]  # fmt: skip

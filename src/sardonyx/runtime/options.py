@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import onnx_ir as ir
@@ -24,10 +24,10 @@ AUTO = "auto"
 Compile = Literal["wait", "background", "off"]
 """When a session compiles: before it is there, while it already answers, or never."""
 
-Named = str | tuple[str, Mapping[str, Any]] | Provider
+ProviderSpec = str | tuple[str, Mapping[str, Any]] | Provider
 """A provider: by name, by name with options of its own, or as it is."""
 
-Who = str | Callable[[ir.Node], bool]
+NodeSelector = str | Callable[[ir.Node], bool]
 """Nodes: one by its name or the name of an output, or all of which a predicate is true."""
 
 SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -77,7 +77,7 @@ class SessionOptions:
         OptionError: A value is not possible.
     """
 
-    providers: Sequence[Named] = PROVIDERS
+    providers: Sequence[ProviderSpec] = PROVIDERS
     compile: Compile = field(default_factory=_compile_from_environment)
     threads: int | None = None
     optimization: OptimizationLevel = "all"
@@ -91,7 +91,7 @@ class SessionOptions:
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
     free_denotations: Mapping[str, int] = field(default_factory=dict)
     log_severity: int = 2
-    pins: Sequence[tuple[Who, str]] = ()
+    pins: Sequence[tuple[NodeSelector, str]] = ()
     budgets: Mapping[str, int] = field(default_factory=dict)
     strict: bool = False
 
@@ -120,18 +120,14 @@ class SessionOptions:
             if size < 0:
                 raise OptionError(f"a dimension cannot have size {size}.", where=name)
 
-    @classmethod
-    def of(cls, base: SessionOptions | None, given: Mapping[str, Any]) -> SessionOptions:
-        """Options, with others in the place of those that are given and not None.
+    def override(self, values: Mapping[str, Any]) -> SessionOptions:
+        """Return these options with other values for the named fields; None leaves a field unchanged.
 
         Raises:
-            OptionError: There is no such option, or its value is not possible.
+            OptionError: A value is invalid.
         """
-        known = {each.name for each in fields(cls)}
-        if unknown := [name for name in given if name not in known]:
-            raise OptionError("a session has no such option.", where=unknown[0], remedy=f"It has: {', '.join(known)}.")
-        told = {name: value for name, value in given.items() if value is not None}
-        return replace(base, **told) if base is not None else cls(**told)
+        changes = {name: value for name, value in values.items() if value is not None}
+        return replace(self, **changes) if changes else self
 
     @property
     def is_plain(self) -> bool:

@@ -27,42 +27,48 @@ from sardonyx.runtime.live.file_watch import watch as watch_file
 from sardonyx.runtime.live.live_model import EditCompile, LiveModel
 from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.live.transaction import Edit, Edits
-from sardonyx.runtime.metadata import Metadata
-from sardonyx.runtime.options import Compile, Named, SessionOptions
+from sardonyx.runtime.model_info import Metadata, ValueInfo
+from sardonyx.runtime.options import Compile, NodeSelector, ProviderSpec, SessionOptions
 from sardonyx.runtime.placement import Placement
 from sardonyx.runtime.profiling.profile import Nodes, Profile, drawn_feeds, profile
 from sardonyx.runtime.profiling.timeline import Timeline
+from sardonyx.runtime.providers.protocol import OptimizationLevel
 from sardonyx.runtime.run_options import RunOptions
-from sardonyx.runtime.value_info import ValueInfo
 
 
 class Session(Edits):
     """A loaded model that can be run.
 
+    Every field of :class:`SessionOptions` is also a keyword argument here.
+
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``; or the path of a compiled file (``.sdx``, see
-            :meth:`save_compiled`), which holds machine code: load none that you would not run.
-        options: All that can be said of a session, see :class:`SessionOptions`; what follows stands above it.
-        providers: What runs it, in order of preference: ``"native"``, compiled code, and ``"reference"``, numpy; others
-            see :class:`SessionOptions`. Compiled code leaves to numpy what it has no kernel for, and calls that ask for
-            more than the outputs.
-        compile: ``"background"`` answers at once, and from compiled code when that is ready; ``"wait"`` compiles first;
-            ``"off"`` never does. By default what ``SARDONYX_COMPILE`` says, else ``"background"``.
-        threads: How many threads compute; by default what the process may use.
-        max_memory: Most bytes of values alive at a time in a run; the machine's memory by default.
-        max_loop_iterations: Most iterations of any one loop; no limit by default.
-        timeout: Most seconds of a run; no limit by default.
-        watch: Whether to reload the model when its file is replaced. One that cannot be loaded is refused, and the log
-            says why.
-        denormals: What compiled code does with numbers below the least normal one, which many processors compute with
-            a hundred times slower: ``"keep"``, ``"flush"`` (take them for zero), or ``"auto"``: flush where the model's
-            weights hold some.
-        further: The other fields of :class:`SessionOptions`.
+            :meth:`save_compiled`). A compiled file contains machine code: load only trusted files.
+        options: The options of the session; the keyword arguments override its fields.
+        providers: The engines that run the model, in order of preference.
+        compile: When the model is compiled: ``"background"``, ``"wait"`` or ``"off"``.
+        threads: Number of threads.
+        optimization: The rewrites before the model runs: ``"none"``, ``"basic"`` or ``"all"``.
+        profiling: If True, runs are recorded for a Chrome trace.
+        profile_prefix: The prefix of the trace's file name.
+        max_memory: Limit of the bytes of live values in a run.
+        max_loop_iterations: Limit of the iterations of each loop.
+        timeout: Limit of the seconds of a run.
+        denormals: The treatment of denormal numbers in compiled code: ``"keep"``, ``"flush"`` or ``"auto"``.
+        deterministic: If True, every provider must compute the same bits in every run.
+        free_dimensions: Sizes of open dimensions of the inputs, by name.
+        free_denotations: Sizes of open dimensions of the inputs, by denotation.
+        log_severity: The lowest severity of logged messages, 0 to 4.
+        pins: Nodes that must run on a provider.
+        budgets: Limit of the bytes of weights of a provider, by its name.
+        strict: If True, the session refuses a fallback to an engine that `providers` does not name.
+        watch: If True, the session reloads the model when its file is replaced. A file that cannot be loaded is
+            refused with a warning in the log.
 
     Raises:
-        UnsupportedError: An operator has no definition: the message names all of them, and where.
-        InvalidModelError: The model breaks the standard.
-        OptionError: There is no such provider, no such time to compile, or nothing such for denormal numbers.
+        UnsupportedError: An operator has no definition: the message names all such operators and their nodes.
+        InvalidModelError: The model violates the standard.
+        OptionError: An option has an invalid value.
 
     Example:
         >>> session = Session("model.onnx")
@@ -74,24 +80,33 @@ class Session(Edits):
         model: Loadable,
         options: SessionOptions | None = None,
         *,
-        providers: Sequence[Named] | None = None,
+        providers: Sequence[ProviderSpec] | None = None,
         compile: Compile | None = None,
         threads: int | None = None,
+        optimization: OptimizationLevel | None = None,
+        profiling: bool | None = None,
+        profile_prefix: str | None = None,
         max_memory: int | None = None,
         max_loop_iterations: int | None = None,
         timeout: float | None = None,
         denormals: Denormals | None = None,
+        deterministic: bool | None = None,
+        free_dimensions: Mapping[str, int] | None = None,
+        free_denotations: Mapping[str, int] | None = None,
+        log_severity: int | None = None,
+        pins: Sequence[tuple[NodeSelector, str]] | None = None,
+        budgets: Mapping[str, int] | None = None,
+        strict: bool | None = None,
         watch: bool = False,
-        **further: Any,
     ) -> None:
-        self._options = SessionOptions.of(
-            options,
-            {
-                "providers": providers, "compile": compile, "threads": threads,
-                "max_memory": max_memory, "max_loop_iterations": max_loop_iterations, "timeout": timeout,
-                "denormals": denormals, **further,
-            },
-        )  # fmt: skip
+        overrides = {
+            "providers": providers, "compile": compile, "threads": threads, "optimization": optimization,
+            "profiling": profiling, "profile_prefix": profile_prefix, "max_memory": max_memory,
+            "max_loop_iterations": max_loop_iterations, "timeout": timeout, "denormals": denormals,
+            "deterministic": deterministic, "free_dimensions": free_dimensions, "free_denotations": free_denotations,
+            "log_severity": log_severity, "pins": pins, "budgets": budgets, "strict": strict,
+        }  # fmt: skip
+        self._options = (options or SessionOptions()).override(overrides)
         self._limits = self._options.limits
         self._timeline = Timeline() if self._options.profiling else None
         self._nodes: Nodes | None = None

@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 
 from sardonyx import model as model_io
-from sardonyx.compress.float16 import Conversion, convert_float_to_float16
+from sardonyx.compress.float16 import Conversion, convert_float16
 
 
 def session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -32,7 +32,7 @@ def parse(text: str, opset: int = 17) -> onnx.ModelProto:
 
 def converted(model: onnx.ModelProto, **options: object) -> tuple[onnx.ModelProto, Conversion]:
     """Return the model in float16, checked and loaded, and the report."""
-    conversion = convert_float_to_float16(model, **options)
+    conversion = convert_float16(model, **options)
     proto = model_io.to_proto(conversion.model)
     onnx.checker.check_model(proto, full_check=True)
     session(proto)

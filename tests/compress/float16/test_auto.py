@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from sardonyx import model as model_io
-from sardonyx.compress.float16 import auto_mixed_precision, convert_float_to_float16, output_error
+from sardonyx.compress.float16 import auto_mixed_precision, convert_float16, output_error
 from sardonyx.errors import EvaluationError, OptionError
 
 from .loading import parse, run
@@ -32,7 +32,7 @@ def test_only_overflowing_nodes_stay_in_float32():
 def test_the_chosen_nodes_are_a_valid_block_list():
     model = parse(OVERFLOWING)
     result = auto_mixed_precision(model, {"x": X}, 1e-2)
-    again = convert_float_to_float16(model, node_block_list=result.chosen)
+    again = convert_float16(model, node_block_list=result.chosen)
     assert model_io.to_proto(again.model).SerializeToString() == model_io.to_proto(result.model).SerializeToString()
 
 

@@ -11,7 +11,7 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
 from sardonyx import model as model_io
-from sardonyx.compress.float16 import convert_float_to_float16
+from sardonyx.compress.float16 import convert_float16
 
 from .loading import run, session
 
@@ -42,7 +42,7 @@ def complaint(case: TestCase) -> str:
     proto = model_of(case)
     if not loads(proto):
         return "(original refused by ONNX Runtime)"
-    result = model_io.to_proto(convert_float_to_float16(proto).model)
+    result = model_io.to_proto(convert_float16(proto).model)
     if not loads(result):
         return "does not load"
     if any(value.type.WhichOneof("value") != "tensor_type" for value in proto.graph.input):

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from sardonyx import model as model_io
-from sardonyx.compress.float16 import convert_float_to_bfloat16, convert_float_to_float16
+from sardonyx.compress.float16 import convert_bfloat16, convert_float16
 from sardonyx.errors import InvalidModelError
 
 from .loading import converted, operators, parse, run
@@ -146,18 +146,18 @@ def test_a_function_that_calls_itself_is_refused():
     <domain: "local", opset_import: ["": 17, "local": 1]> f (p) => (q) { q = local.f(p) }
     """
     with pytest.raises(InvalidModelError, match="calls itself"):
-        convert_float_to_float16(parse(text))
+        convert_float16(parse(text))
 
 
 def test_conversion_is_idempotent():
     once, _ = converted(parse(IF), node_block_list=["inner"])
-    again = model_io.to_proto(convert_float_to_float16(once, node_block_list=["inner"]).model)
+    again = model_io.to_proto(convert_float16(once, node_block_list=["inner"]).model)
     assert again.SerializeToString() == once.SerializeToString()
 
 
 def test_an_if_older_than_bfloat16_stays_in_float32():
     for opset, types in ((13, {onnx.TensorProto.FLOAT}), (16, {onnx.TensorProto.BFLOAT16})):
-        proto = model_io.to_proto(convert_float_to_bfloat16(parse(IF, opset=opset)).model)
+        proto = model_io.to_proto(convert_bfloat16(parse(IF, opset=opset)).model)
         onnx.checker.check_model(proto, full_check=True)
         node = next(node for node in proto.graph.node if node.op_type == "If")
         assert {a.g.output[0].type.tensor_type.elem_type for a in node.attribute} == types

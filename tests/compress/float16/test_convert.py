@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 from sardonyx import model as model_io
-from sardonyx.compress.float16 import convert_float_to_bfloat16, convert_float_to_float16
+from sardonyx.compress.float16 import convert_bfloat16, convert_float16
 from sardonyx.errors import OptionError, UnsupportedError
 
 from .loading import converted, element_type, operators, parse, run
@@ -35,8 +35,8 @@ def test_the_source_model_is_not_changed():
     model = parse("g (float[3,4] x) => (float[3,4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }")
     before = model.SerializeToString()
     graph = model_io.load(model)
-    convert_float_to_float16(model)
-    convert_float_to_float16(graph)
+    convert_float16(model)
+    convert_float16(graph)
     assert model.SerializeToString() == before
     assert model_io.to_proto(graph).SerializeToString() == before
 
@@ -77,9 +77,9 @@ def test_a_node_is_blocked_by_its_name_or_first_output():
 def test_an_unknown_name_is_refused(option):
     model = parse("g (float[3,4] x) => (float[3,4] y) { y = Exp(x) }")
     with pytest.raises(OptionError, match=f"{option}.*absent"):
-        convert_float_to_float16(model, **{option: ["absent"]})
+        convert_float16(model, **{option: ["absent"]})
     with pytest.raises(OptionError, match=option):
-        convert_float_to_float16(model, **{option: "x"})
+        convert_float16(model, **{option: "x"})
 
 
 def test_a_weight_read_in_both_types_is_duplicated_and_unrounded():
@@ -241,7 +241,7 @@ def test_sequences_are_converted_if_all_elements_can_be():
 def test_an_operator_without_a_schema_stays_in_float32_between_casts():
     model = parse("g (float[3,4] x) => (float[3,4] y) { a = Exp(x) b = local.Unknown(a) y = Tanh(b) }", opset=17)
     model.graph.value_info.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [3, 4]))
-    proto = model_io.to_proto(convert_float_to_float16(model).model)
+    proto = model_io.to_proto(convert_float16(model).model)
     assert operators(proto) == ["Exp", "Cast", "Unknown", "Cast", "Tanh"]
 
 
@@ -268,7 +268,7 @@ def test_a_sparse_weight_is_cast():
     values = numpy_helper.from_array(np.float32([3]), "w")
     sparse = onnx.helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1])), [4])
     model.graph.sparse_initializer.append(sparse)
-    proto = model_io.to_proto(convert_float_to_float16(model).model)
+    proto = model_io.to_proto(convert_float16(model).model)
     assert operators(proto) == ["Cast", "Mul"]
     assert proto.graph.sparse_initializer[0].values.data_type == onnx.TensorProto.FLOAT
 
@@ -277,7 +277,7 @@ def test_bfloat16_converts_the_same_values():
     model = parse(
         "g (float[3,4] x) => (float[3,4] y) <float[4] w = {1e-30, 3.4e38, 1, 2}> { a = Exp(x) y = Mul(a, w) }"
     )
-    conversion = convert_float_to_bfloat16(model, op_block_list=["Exp"])
+    conversion = convert_bfloat16(model, op_block_list=["Exp"])
     proto = model_io.to_proto(conversion.model)
     onnx.checker.check_model(proto, full_check=True)
     assert operators(proto) == ["Cast", "Exp", "Cast", "Mul"]
@@ -287,11 +287,11 @@ def test_bfloat16_converts_the_same_values():
 
 def test_bfloat16_requires_operator_set_13():
     with pytest.raises(UnsupportedError, match="13"):
-        convert_float_to_bfloat16(parse("g (float[3,4] x) => (float[3,4] y) { y = Exp(x) }", opset=12))
+        convert_bfloat16(parse("g (float[3,4] x) => (float[3,4] y) { y = Exp(x) }", opset=12))
 
 
 def test_weights_are_converted_on_first_access():
     model = parse("g (float[3,4] x) => (float[3,4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }")
-    weight = convert_float_to_float16(model).model.graph.initializers["w"].const_value
+    weight = convert_float16(model).model.graph.initializers["w"].const_value
     assert isinstance(weight, ir.LazyTensor)
     assert weight.numpy().dtype == np.float16

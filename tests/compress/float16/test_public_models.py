@@ -14,8 +14,8 @@ import pytest
 from sardonyx import model as model_io
 from sardonyx.compress.float16 import (
     auto_mixed_precision,
-    convert_float_to_bfloat16,
-    convert_float_to_float16,
+    convert_bfloat16,
+    convert_float16,
     output_error,
 )
 from sardonyx.compress.float16.clamp import default_clamp
@@ -69,7 +69,7 @@ def check_conversions(model: ir.Model, feeds: dict[str, np.ndarray] | None, coar
     reference = evaluate(original, feeds)
     checked = passes_full_check(original)
     for keep in (False, True):
-        proto = model_io.to_proto(convert_float_to_float16(model, keep_io_types=keep).model)
+        proto = model_io.to_proto(convert_float16(model, keep_io_types=keep).model)
         assert passes_full_check(proto) or not checked
         assert [value.name for value in proto.graph.output] == list(reference)
         run(proto, feeds)
@@ -82,7 +82,7 @@ def check_conversions(model: ir.Model, feeds: dict[str, np.ndarray] | None, coar
     rounded = convert(private_copy(model), options, only_round=True).model
     assert output_error(reference, evaluate(model_io.to_proto(rounded), feeds)) <= coarse
     if original.opset_import[0].version >= 13:
-        proto = model_io.to_proto(convert_float_to_bfloat16(model).model)
+        proto = model_io.to_proto(convert_bfloat16(model).model)
         assert passes_full_check(proto) or not checked
 
 

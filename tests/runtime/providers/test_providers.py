@@ -97,15 +97,13 @@ def test_pins_that_cannot_be_are_refused() -> None:
         sardonyx.Session(NET, pins=[("the_Add", "openvinho")])
 
 
-def test_unknown_providers_and_options_are_refused() -> None:
+def test_unknown_providers_are_refused() -> None:
     with pytest.raises(OptionError, match="there is no provider 'cuda'"):
         sardonyx.Session(NET, providers=["cuda"])
     with pytest.raises(OptionError, match="named twice"):
         sardonyx.Session(NET, providers=["native", "native"], pins=[("the_Add", "native")])
     with pytest.raises(OptionError, match="no devices"):
         sardonyx.Session(NET, providers=["native:gpu"])
-    with pytest.raises(OptionError, match="no such option"):
-        sardonyx.Session(NET, colour="red")
 
 
 def test_devices_of_onnx_runtime_are_named_after_a_colon() -> None:

@@ -42,9 +42,8 @@ from sardonyx.ops.registry import canonical
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.runtime.live.transaction import Edit, Edits
-from sardonyx.runtime.metadata import Metadata
+from sardonyx.runtime.model_info import Metadata, ValueInfo
 from sardonyx.runtime.providers.reference import without_definition
-from sardonyx.runtime.value_info import ValueInfo
 
 STANDARD = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
 """The domains of the ONNX standard."""

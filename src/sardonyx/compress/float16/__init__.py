@@ -6,8 +6,8 @@ from sardonyx.compress.float16.convert import (
     DEFAULT_OP_BLOCK_LIST,
     Conversion,
     KeptNode,
-    convert_float_to_bfloat16,
-    convert_float_to_float16,
+    convert_bfloat16,
+    convert_float16,
 )
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "MixedPrecision",
     "Trial",
     "auto_mixed_precision",
-    "convert_float_to_bfloat16",
-    "convert_float_to_float16",
+    "convert_bfloat16",
+    "convert_float16",
     "output_error",
 ]

@@ -94,11 +94,11 @@ def auto_mixed_precision(
             graph allows, until each output holds comparable values; real inputs are more representative.
         tolerance: The largest error allowed, as measured by ``output_error``.
         dtype: The 16-bit type.
-        min_positive_val: As for ``convert_float_to_float16``; None means the default of the type.
-        max_finite_val: As for ``convert_float_to_float16``; None means the default of the type.
-        keep_io_types: As for ``convert_float_to_float16``.
-        op_block_list: As for ``convert_float_to_float16``.
-        node_block_list: As for ``convert_float_to_float16``.
+        min_positive_val: As for ``convert_float16``; None means the default of the type.
+        max_finite_val: As for ``convert_float16``; None means the default of the type.
+        keep_io_types: As for ``convert_float16``.
+        op_block_list: As for ``convert_float16``.
+        node_block_list: As for ``convert_float16``.
         max_trials: Maximum number of conversions and runs of the model; the best result up to then is returned.
 
     Returns:

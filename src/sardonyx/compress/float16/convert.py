@@ -67,7 +67,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``convert``, documented at ``convert_float_to_float16``."""
+    """Options of ``convert``, documented at ``convert_float16``."""
 
     clamp: Clamp
     keep_io_types: bool | Collection[str] = False
@@ -76,7 +76,7 @@ class Options:
     node_block_list: Collection[str] = ()
 
 
-def convert_float_to_float16(
+def convert_float16(
     model: Loadable,
     min_positive_val: float = 1e-7,
     max_finite_val: float = 1e4,
@@ -113,7 +113,7 @@ def convert_float_to_float16(
     return convert(private_copy(model), options)
 
 
-def convert_float_to_bfloat16(
+def convert_bfloat16(
     model: Loadable,
     min_positive_val: float = 0.0,
     max_finite_val: float = normal_range(ir.DataType.BFLOAT16)[1],
@@ -124,12 +124,12 @@ def convert_float_to_bfloat16(
 ) -> Conversion:
     """Convert a model's float32 tensors to bfloat16.
 
-    Like ``convert_float_to_float16``, with limits that only prevent rounding to infinity, since bfloat16 has the range
+    Like ``convert_float16``, with limits that only prevent rounding to infinity, since bfloat16 has the range
     of float32 (and 8 bits of precision).
 
     Raises:
         UnsupportedError: The model imports a standard operator set older than 13, the first with bfloat16.
-        OptionError: As for ``convert_float_to_float16``.
+        OptionError: As for ``convert_float16``.
         ModelFileError: The model cannot be read.
     """
     clamp = Clamp(ir.DataType.BFLOAT16, min_positive_val, max_finite_val)

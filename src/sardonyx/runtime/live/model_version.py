@@ -39,10 +39,10 @@ from sardonyx.runtime.compiled.value_specialization import SpecializedModel
 from sardonyx.runtime.editing.fingerprint import Structure, structure
 from sardonyx.runtime.free_dimensions import with_sizes
 from sardonyx.runtime.live.answerers import Interpreter, answer, ordered
+from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.partition.partitioned_model import PartitionedModel
 from sardonyx.runtime.placement import Placement, placed
-from sardonyx.runtime.value_info import ValueInfo
 
 
 class ModelVersion:

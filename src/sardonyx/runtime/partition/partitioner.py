@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.errors import ExecutionError, OptionError, UnsupportedError
 from sardonyx.ops.graph import node_label
 from sardonyx.rewrite.surgery.subgraph import boundary, is_constant_node, part_of, reads
-from sardonyx.runtime.options import SessionOptions, Who
+from sardonyx.runtime.options import NodeSelector, SessionOptions
 from sardonyx.runtime.partition.assignment import Costs, Group, assigned, grouped, within_budget
 from sardonyx.runtime.partition.partition import Part, asking
 from sardonyx.runtime.placement import Placement
@@ -44,7 +44,7 @@ class Cut:
 
     Args:
         model: The model, with types and shapes; it must stay as it is.
-        providers: Who may run it, in order of preference.
+        providers: The engines that may run the model, in order of preference.
         options: What is pinned, and what weights a provider may hold.
 
     Attributes:
@@ -301,7 +301,7 @@ def _runner(provider: Provider, part: ir.Model) -> Runner:
     return found
 
 
-def _is_meant(who: Who, node: ir.Node) -> bool:
+def _is_meant(who: NodeSelector, node: ir.Node) -> bool:
     if isinstance(who, str):
         return node.name == who or any(value.name == who for value in node.outputs)
     return bool(who(node))

@@ -26,9 +26,9 @@ from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import measure
 from sardonyx.runtime.compiled.native_provider import NativeRunner
 from sardonyx.runtime.live.model_version import ModelVersion
+from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.partition.partition import Part
 from sardonyx.runtime.profiling.provenance import with_absorbed
-from sardonyx.runtime.value_info import ValueInfo
 
 _WARM_UP = 3
 """Runs before those that count: plans are made, workers wake."""

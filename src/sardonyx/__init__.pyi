@@ -1,0 +1,39 @@
+# Generated from the table of names in __init__.py by tools/make_api_stub.py.
+
+from sardonyx.compress.float16 import auto_mixed_precision as auto_mixed_precision
+from sardonyx.compress.float16 import convert_bfloat16 as convert_bfloat16
+from sardonyx.compress.float16 import convert_float16 as convert_float16
+from sardonyx.errors import SardonyxError as SardonyxError
+from sardonyx.model import load as load
+from sardonyx.model import save as save
+from sardonyx.model import to_proto as to_proto
+from sardonyx.model.check import check as check
+from sardonyx.ops import host_operator as host_operator
+from sardonyx.ops import operator as operator
+from sardonyx.report.accuracy import compare as compare
+from sardonyx.report.bench import bench as bench
+from sardonyx.report.diff import diff as diff
+from sardonyx.report.reduction import reduce as reduce
+from sardonyx.report.summary import summary as summary
+from sardonyx.rewrite.inference import infer_shapes as infer_shapes
+from sardonyx.rewrite.language import Refusal as Refusal
+from sardonyx.rewrite.language import rule as rule
+from sardonyx.rewrite.opset import convert_opset as convert_opset
+from sardonyx.rewrite.optimize import Optimized as Optimized
+from sardonyx.rewrite.optimize import optimize as optimize
+from sardonyx.rewrite.reshape_inputs import make_dynamic as make_dynamic
+from sardonyx.rewrite.reshape_inputs import set_batch as set_batch
+from sardonyx.rewrite.reshape_inputs import set_input_shapes as set_input_shapes
+from sardonyx.rewrite.surgery import extract as extract
+from sardonyx.rewrite.surgery import merge as merge
+from sardonyx.rewrite.surgery import rename as rename
+from sardonyx.runtime import Node as Node
+from sardonyx.runtime import RunOptions as RunOptions
+from sardonyx.runtime import Session as Session
+from sardonyx.runtime import SessionOptions as SessionOptions
+from sardonyx.runtime import Value as Value
+from sardonyx.runtime import compile as compile
+from sardonyx.runtime import explain as explain
+from sardonyx.runtime import profile as profile
+
+__version__: str

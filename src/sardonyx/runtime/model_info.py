@@ -1,0 +1,79 @@
+"""Model information: declared inputs and outputs, and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Self
+
+import onnx_ir as ir
+
+from sardonyx.ops.graph import declared_type
+from sardonyx.ops.signatures import type_text
+
+
+class ValueInfo:
+    """An input or output of a session.
+
+    Attributes:
+        name: The name.
+        type: The type in the notation of the standard: ``tensor(float)``, ``seq(tensor(int64))``.
+        shape: The sizes: a number, a text (symbol or expression), or None if undeclared; None for an unknown rank.
+    """
+
+    __slots__ = ("name", "shape", "type")
+
+    def __init__(self, name: str, type: str, shape: list[int | str | None] | None) -> None:
+        self.name = name
+        self.type = type
+        self.shape = shape
+
+    @classmethod
+    def of(cls, value: ir.Value) -> ValueInfo:
+        """Return the declaration of a value."""
+        declared = declared_type(value)
+        shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+        return cls(value.name or "", "" if declared is None else type_text(declared), shape)
+
+    def __repr__(self) -> str:
+        return f"ValueInfo(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The description of a model in its file; texts that the file lacks are empty.
+
+    Attributes:
+        graph_name: The name of the main graph.
+        graph_description: The documentation of the main graph.
+        description: The documentation of the model.
+        domain: The namespace of the model's author, as a reversed host name.
+        producer_name: The tool that wrote the file.
+        producer_version: The version of this tool.
+        version: The version of the model; None if the file has no version.
+        custom: Additional texts by key.
+    """
+
+    graph_name: str
+    graph_description: str
+    description: str
+    domain: str
+    producer_name: str
+    producer_version: str
+    version: int | None
+    custom: Mapping[str, str]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Self:
+        """Return the metadata of a model."""
+        return cls(
+            graph_name=model.graph.name or "",
+            graph_description=model.graph.doc_string or "",
+            description=model.doc_string or "",
+            domain=model.domain or "",
+            producer_name=model.producer_name or "",
+            producer_version=model.producer_version or "",
+            version=model.model_version,
+            custom=MappingProxyType(dict(model.metadata_props)),
+        )
