@@ -15,7 +15,7 @@ import numpy as np
 from sardonyx.core.dim import Dim, Size, dim_max
 from sardonyx.core.eval.assumptions import assumed
 from sardonyx.core.eval.run_context import COUNTED, current_run, tracing
-from sardonyx.core.eval.substitution import substituted
+from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import Tensor, apply, apply_any, constant, function_input, get, level_of, sizes_of
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import (
@@ -75,7 +75,7 @@ def trace_closed(name: str, body: Traced, types: Sequence[Type]) -> tuple[Functi
         captured = _captures(results, inner)
         outside = [function_input(level, len(inputs) + i, value.type) for i, value in enumerate(captured)]
         moved = dict(zip(captured, outside, strict=True))
-        closed = substituted(results, moved, level=level, inside=lambda value: _is_inside(value, inner))
+        closed = substitute_values(results, moved, level=level, inside=lambda value: _is_inside(value, inner))
     return function(name, [*inputs, *outside], closed, level), tuple(captured)
 
 
@@ -88,7 +88,7 @@ def inline(inner: Function, arguments: Sequence[Value]) -> list[Value]:
                 if isinstance(old, Dim) and old.atom is not None and old.atom.kind == "symbol":
                     sizes.setdefault(old.atom.name, new)
     around = scope.get()
-    return substituted(
+    return substitute_values(
         inner.results,
         dict(zip(inner.inputs, arguments, strict=True)),
         {name: size for name, size in sizes.items() if size is not Dim.symbol(name)},
@@ -205,7 +205,7 @@ def _with_inputs(branch: Function, used: Sequence[Value], captured: Sequence[Val
     """The function taking all of ``captured``, of which it used ``used``."""
     inputs = [function_input(branch.level, position, value.type) for position, value in enumerate(captured)]
     moved = dict(zip(branch.inputs, (inputs[captured.index(value)] for value in used), strict=True))
-    results = substituted(branch.results, moved, level=branch.level, inside=set(branch.values).__contains__)
+    results = substitute_values(branch.results, moved, level=branch.level, inside=set(branch.values).__contains__)
     return function(branch.name, inputs, results, branch.level)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.eval.substitution import substituted
+from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import apply, get
 from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.ir import types as t
@@ -164,7 +164,7 @@ def _pulled(
     if not backward.replaced:
         return roots
     inner = scope.get()
-    return substituted(roots, backward.replaced, backward.sizes, level=CLOSED if inner is None else inner.level)
+    return substitute_values(roots, backward.replaced, backward.sizes, level=CLOSED if inner is None else inner.level)
 
 
 # Primitives that call functions.

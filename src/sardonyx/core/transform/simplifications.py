@@ -1,14 +1,14 @@
-"""Algebraic simplifications of primitives: small rules, each from a primitive to what it equals.
+"""Algebraic simplifications of primitives, as rules on Core graphs.
 
-A rule gets the primitive, the type of the result, the operands and the parameters, and gives a value of the same type,
-or None where it has nothing to say. Unless it is marked as inexact, what it gives has the same bits for all operands:
-0 is not added away (-0 + 0 is 0), and nothing is reassociated.
+A rule returns an equal value of the same type, or None if it does not apply. Unless a rule is registered with
+``exact=False``, the result has the same bits for all operands: 0 is not eliminated from sums (-0 + 0 is 0), and nothing
+is reassociated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -17,36 +17,14 @@ from sardonyx.core.dim import Dim, Size
 from sardonyx.core.eval.tensor import apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.primitives import PRIMITIVES
-from sardonyx.core.ir.types import DType, Shape, TensorType, numpy_dtype
+from sardonyx.core.ir.types import DType, Shape, numpy_dtype
 from sardonyx.core.language import Tensor
+from sardonyx.core.transform.rewriting import Match, RuleSet
 
 _BLOCK = 1 << 12
 """Elements that are compared at a time."""
 
-SimplificationRule = Callable[..., "Tensor | None"]
-
-
-class Simplification(NamedTuple):
-    """A rule, and whether it keeps every bit."""
-
-    name: str
-    rule: SimplificationRule
-    exact: bool
-
-
-SIMPLIFICATIONS: dict[str, list[Simplification]] = {name: [] for name in PRIMITIVES}
-
-
-def simplification(*names: str, exact: bool = True) -> Callable[[SimplificationRule], SimplificationRule]:
-    """Register a rule for primitives."""
-
-    def register(rule: SimplificationRule) -> SimplificationRule:
-        for name in names:
-            SIMPLIFICATIONS[name].append(Simplification(rule.__name__.strip("_"), rule, exact))
-        return rule
-
-    return register
-
+SIMPLIFICATIONS = RuleSet("simplify")
 
 _ELEMENTWISE = [p.name for p in PRIMITIVES.values() if p.kind in ("unary", "binary", "ternary")]
 _REPEATS = ("broadcast", "reshape", "permute", "stop_gradient")
@@ -75,20 +53,20 @@ def _is(x: Tensor, number: float, *, negative_zero: bool = False) -> bool:
 # Elementwise.
 
 
-@simplification(*_ELEMENTWISE)
-def _of_uniform_operands(op: str, type: TensorType, *operands: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule(*_ELEMENTWISE)
+def _of_uniform_operands(m: Match, *operands: Tensor) -> Tensor | None:
     """``sin(broadcast(2))`` is ``broadcast(sin(2))``."""
     numbers = [uniform(x) for x in operands]
-    if not type.shape or any(number is None for number in numbers):
+    if not m.type.shape or any(number is None for number in numbers):
         return None
     scalars = [constant(number, x.dtype) for number, x in zip(numbers, operands, strict=True)]
-    return L.full(type.shape, apply(op, *scalars), type.dtype)
+    return L.full(m.type.shape, apply(m.op, *scalars), m.type.dtype)
 
 
-@simplification("add", "mul", "and", "or")
-def _neutral_operand(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("add", "mul", "and", "or")
+def _neutral_operand(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
     for x, y in ((a, b), (b, a)):
-        if _is_neutral(op, y):
+        if _is_neutral(m.op, y):
             return x
     return None
 
@@ -103,58 +81,58 @@ def _is_neutral(op: str, y: Tensor) -> bool:
     return False
 
 
-@simplification("sub", "div", "pow")
-def _neutral_second_operand(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("sub", "div", "pow")
+def _neutral_second_operand(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
     if t.kind(b.dtype) == "complex":
         return None
-    return a if _is(b, 0 if op == "sub" else 1) else None
+    return a if _is(b, 0 if m.op == "sub" else 1) else None
 
 
-@simplification("mul")
-def _integer_times_zero(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
-    zero = t.is_integer(type.dtype) and (_is(a, 0) or _is(b, 0))
-    return L.full(type.shape or (), 0, type.dtype) if zero else None
+@SIMPLIFICATIONS.rule("mul")
+def _integer_times_zero(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
+    zero = t.is_integer(m.type.dtype) and (_is(a, 0) or _is(b, 0))
+    return L.full(m.type.shape or (), 0, m.type.dtype) if zero else None
 
 
-@simplification("max", "min", "and", "or")
-def _operands_that_are_one(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("max", "min", "and", "or")
+def _operands_that_are_one(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
     return a if a is b else None
 
 
-@simplification("sub", "xor")
-def _integer_less_itself(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
-    whole = not _may_be_nan(type.dtype)
-    return L.full(type.shape or (), 0, type.dtype) if a is b and whole else None
+@SIMPLIFICATIONS.rule("sub", "xor")
+def _integer_less_itself(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
+    whole = not _may_be_nan(m.type.dtype)
+    return L.full(m.type.shape or (), 0, m.type.dtype) if a is b and whole else None
 
 
-@simplification("less")
-def _less_than_itself(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
-    return L.full(type.shape or (), False, t.BOOL) if a is b else None
+@SIMPLIFICATIONS.rule("less")
+def _less_than_itself(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
+    return L.full(m.type.shape or (), False, t.BOOL) if a is b else None
 
 
-@simplification("equal")
-def _integer_equal_to_itself(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
-    return L.full(type.shape or (), True, t.BOOL) if a is b and not _may_be_nan(a.dtype) else None
+@SIMPLIFICATIONS.rule("equal")
+def _integer_equal_to_itself(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
+    return L.full(m.type.shape or (), True, t.BOOL) if a is b and not _may_be_nan(a.dtype) else None
 
 
 def _may_be_nan(dtype: DType) -> bool:
     return t.kind(dtype) in ("float", "complex")
 
 
-@simplification("neg", "not")
-def _sign_of_sign(op: str, type: TensorType, x: Tensor) -> Tensor | None:
-    return x.operands[0] if x.op == op else None  # type: ignore[return-value]
+@SIMPLIFICATIONS.rule("neg", "not")
+def _sign_of_sign(m: Match, x: Tensor) -> Tensor | None:
+    return x.operands[0] if x.op == m.op else None  # type: ignore[return-value]
 
 
-@simplification("abs", "floor", "ceil", "round")
-def _again(op: str, type: TensorType, x: Tensor) -> Tensor | None:
-    if x.op == op:
+@SIMPLIFICATIONS.rule("abs", "floor", "ceil", "round")
+def _again(m: Match, x: Tensor) -> Tensor | None:
+    if x.op == m.op:
         return x
-    return apply("abs", x.operands[0]) if op == "abs" and x.op == "neg" else None
+    return apply("abs", x.operands[0]) if m.op == "abs" and x.op == "neg" else None
 
 
-@simplification("select")
-def _known_choice(op: str, type: TensorType, condition: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("select")
+def _known_choice(m: Match, condition: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
     if a is b:
         return a
     if condition.op == "not":
@@ -163,47 +141,47 @@ def _known_choice(op: str, type: TensorType, condition: Tensor, a: Tensor, b: Te
     return None if chosen is None else a if chosen else b
 
 
-@simplification("add", exact=False)
-def _plus_zero(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("add", exact=False)
+def _plus_zero(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
     for x, y in ((a, b), (b, a)):
         if _is(y, 0):
             return x
     return None
 
 
-@simplification("add", "mul", exact=False)
-def _numbers_together(op: str, type: TensorType, a: Tensor, b: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("add", "mul", exact=False)
+def _numbers_together(m: Match, a: Tensor, b: Tensor) -> Tensor | None:
     """``(x * 2) * 3`` is ``x * 6``."""
     for x, number in ((a, b), (b, a)):
-        if x.op != op or uniform(number) is None:
+        if x.op != m.op or uniform(number) is None:
             continue
         first, second = x.operands
         for inner, other in ((first, second), (second, first)):
             if uniform(other) is not None:  # type: ignore[arg-type]
-                return apply(op, inner, apply(op, other, number))
+                return apply(m.op, inner, apply(m.op, other, number))
     return None
 
 
-@simplification("pow", exact=False)
-def _small_power(op: str, type: TensorType, x: Tensor, y: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("pow", exact=False)
+def _small_power(m: Match, x: Tensor, y: Tensor) -> Tensor | None:
     if _is(y, 2):
         return x * x
-    return L.sqrt(x) if _is(y, 0.5) and t.is_float(type.dtype) else None
+    return L.sqrt(x) if _is(y, 0.5) and t.is_float(m.type.dtype) else None
 
 
 # Conversions.
 
 
-@simplification("convert")
-def _there_and_back(op: str, type: TensorType, x: Tensor, *, dtype: DType, **params: Any) -> Tensor | None:
+@SIMPLIFICATIONS.rule("convert")
+def _there_and_back(m: Match, x: Tensor, *, dtype: DType, **params: Any) -> Tensor | None:
     if x.dtype == dtype:
         return x
     if x.op == "convert" and x.operands[0].type.dtype == dtype and _holds(x.dtype, dtype):  # type: ignore[union-attr]
         return x.operands[0]  # type: ignore[return-value]
     number = uniform(x)
-    if number is None or not type.shape:
+    if number is None or not m.type.shape:
         return None
-    return L.full(type.shape, apply("convert", constant(number, x.dtype), dtype=dtype, **params), dtype)
+    return L.full(m.type.shape, apply("convert", constant(number, x.dtype), dtype=dtype, **params), dtype)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -219,40 +197,40 @@ _WIDENINGS = {
 }
 
 
-@simplification("bitcast")
-def _bits_back(op: str, type: TensorType, x: Tensor, *, dtype: DType) -> Tensor | None:
-    return x.operands[0] if x.op == "bitcast" and x.operands[0].type == type else None  # type: ignore[return-value]
+@SIMPLIFICATIONS.rule("bitcast")
+def _bits_back(m: Match, x: Tensor, *, dtype: DType) -> Tensor | None:
+    return x.operands[0] if x.op == "bitcast" and x.operands[0].type == m.type else None  # type: ignore[return-value]
 
 
 # Contractions.
 
 
-@simplification("reduce")
-def _reduced_over_ones(op: str, type: TensorType, x: Tensor, *, kind: str, axes: tuple[int, ...]) -> Tensor | None:
+@SIMPLIFICATIONS.rule("reduce")
+def _reduced_over_ones(m: Match, x: Tensor, *, kind: str, axes: tuple[int, ...]) -> Tensor | None:
     """A sum is no such: 0 + -0 is 0."""
     if kind in ("mul", "max", "min", "and", "or") and all(x.shape[axis] == 1 for axis in axes):
-        return L.reshape(x, type.shape or ())
+        return L.reshape(x, m.type.shape or ())
     return x if not axes else None
 
 
 # Movement.
 
 
-@simplification("reshape")
-def _reshaped_again(op: str, type: TensorType, x: Tensor, *, shape: Shape) -> Tensor | None:
+@SIMPLIFICATIONS.rule("reshape")
+def _reshaped_again(m: Match, x: Tensor, *, shape: Shape) -> Tensor | None:
     if x.shape == shape:
         return x
     return apply("reshape", x.operands[0], shape=shape) if x.op == "reshape" else None
 
 
-@simplification("reshape", "permute")
-def _moved_number(op: str, type: TensorType, x: Tensor, **params: Any) -> Tensor | None:
+@SIMPLIFICATIONS.rule("reshape", "permute")
+def _moved_number(m: Match, x: Tensor, **params: Any) -> Tensor | None:
     number = uniform(x)
-    return None if number is None or x.is_constant else L.full(type.shape or (), constant(number, x.dtype), x.dtype)
+    return None if number is None or x.is_constant else L.full(m.type.shape or (), constant(number, x.dtype), x.dtype)
 
 
-@simplification("permute")
-def _permuted_again(op: str, type: TensorType, x: Tensor, *, axes: tuple[int, ...]) -> Tensor | None:
+@SIMPLIFICATIONS.rule("permute")
+def _permuted_again(m: Match, x: Tensor, *, axes: tuple[int, ...]) -> Tensor | None:
     if axes == tuple(range(x.rank)):
         return x
     if x.op != "permute":
@@ -261,8 +239,8 @@ def _permuted_again(op: str, type: TensorType, x: Tensor, *, axes: tuple[int, ..
     return L.permute(x.operands[0], [first[axis] for axis in axes])  # type: ignore[arg-type]
 
 
-@simplification("broadcast")
-def _broadcast_again(op: str, type: TensorType, x: Tensor, *, shape: Shape) -> Tensor | None:
+@SIMPLIFICATIONS.rule("broadcast")
+def _broadcast_again(m: Match, x: Tensor, *, shape: Shape) -> Tensor | None:
     if x.shape == shape:
         return x
     inner = x.operands[0] if x.op == "broadcast" else None
@@ -271,10 +249,8 @@ def _broadcast_again(op: str, type: TensorType, x: Tensor, *, shape: Shape) -> T
     return apply("broadcast", inner, shape=shape)
 
 
-@simplification("slice")
-def _whole_or_again(
-    op: str, type: TensorType, x: Tensor, *, starts: Shape, limits: Shape, strides: tuple[int, ...]
-) -> Tensor | None:
+@SIMPLIFICATIONS.rule("slice")
+def _whole_or_again(m: Match, x: Tensor, *, starts: Shape, limits: Shape, strides: tuple[int, ...]) -> Tensor | None:
     plain = all(stride == 1 for stride in strides)
     if plain and all(start == 0 for start in starts) and limits == x.shape:
         return x
@@ -285,13 +261,13 @@ def _whole_or_again(
     return apply("slice", x.operands[0], starts=first, limits=last, strides=strides)
 
 
-@simplification("pad")
-def _nothing_padded(op: str, type: TensorType, x: Tensor, value: Tensor, **params: Any) -> Tensor | None:
+@SIMPLIFICATIONS.rule("pad")
+def _nothing_padded(m: Match, x: Tensor, value: Tensor, **params: Any) -> Tensor | None:
     return x if all(amount == 0 for each in params.values() for amount in each) else None
 
 
-@simplification("concat")
-def _joined(op: str, type: TensorType, *xs: Tensor, axis: int) -> Tensor | None:
+@SIMPLIFICATIONS.rule("concat")
+def _joined(m: Match, *xs: Tensor, axis: int) -> Tensor | None:
     """Joined pieces are pieces; empty ones are none."""
     pieces = [piece for x in xs for piece in _pieces(x, axis)]
     full = [piece for piece in pieces if piece.shape[axis] != 0] or pieces[:1]
@@ -305,8 +281,8 @@ def _pieces(x: Tensor, axis: int) -> Iterator[Tensor]:
         yield x
 
 
-@simplification("reverse")
-def _reversed_again(op: str, type: TensorType, x: Tensor, *, axes: tuple[int, ...]) -> Tensor | None:
+@SIMPLIFICATIONS.rule("reverse")
+def _reversed_again(m: Match, x: Tensor, *, axes: tuple[int, ...]) -> Tensor | None:
     kept = tuple(axis for axis in axes if x.shape[axis] != 1)
     if x.op == "reverse":
         kept = tuple(sorted(set(kept) ^ set(x.params["axes"])))
@@ -314,25 +290,13 @@ def _reversed_again(op: str, type: TensorType, x: Tensor, *, axes: tuple[int, ..
     return L.reverse(x, kept) if kept != axes else None
 
 
-@simplification("stop_gradient")
-def _stopped_already(op: str, type: TensorType, x: Tensor) -> Tensor | None:
+@SIMPLIFICATIONS.rule("stop_gradient")
+def _stopped_already(m: Match, x: Tensor) -> Tensor | None:
     return x if x.is_constant or x.op == "stop_gradient" else None
 
 
-@simplification("dims")
-def _known_sizes(
-    op: str, type: TensorType, *, sizes: tuple[Size, ...], shape: tuple[int, ...], dtype: DType
-) -> Tensor | None:
+@SIMPLIFICATIONS.rule("dims")
+def _known_sizes(m: Match, *, sizes: tuple[Size, ...], shape: tuple[int, ...], dtype: DType) -> Tensor | None:
     if any(isinstance(size, Dim) for size in sizes):
         return None
     return constant(np.array(sizes, numpy_dtype(dtype)).reshape(shape), dtype)
-
-
-def simplified(op: str, type: TensorType, operands: tuple[Any, ...], params: dict[str, Any], exact: bool) -> Any:
-    """What the first rule that applies gives; None where none does."""
-    for each in SIMPLIFICATIONS[op]:
-        if each.exact or not exact:
-            found = each.rule(op, type, *operands, **params)
-            if found is not None and found.type == type:
-                return found
-    return None
