@@ -26,7 +26,8 @@ DESIGN = Path(__file__).parents[2] / "docs" / "design" / "index.md"
 
 
 @pytest.mark.parametrize(
-    "table", [TYPE_RULES, {**NUMPY_RULES, **dict.fromkeys(INTERPRETED)}, COSTS, GRADIENTS, ONNX_FORMS, SIMPLIFICATIONS.table]
+    "table",
+    [TYPE_RULES, {**NUMPY_RULES, **dict.fromkeys(INTERPRETED)}, COSTS, GRADIENTS, ONNX_FORMS, SIMPLIFICATIONS.table],
 )
 def test_a_table_is_complete(table: dict[str, object]) -> None:
     assert table.keys() == PRIMITIVES.keys()

@@ -32,7 +32,7 @@ from sardonyx.compiler.llvm.object_code import module_text
 from sardonyx.compiler.llvm.parallel_build import Build
 from sardonyx.compiler.lower.functions import Bodies
 from sardonyx.compiler.lower.launch import NAME, Launch, Prepared, every
-from sardonyx.compiler.passes.canonicalize import canonical
+from sardonyx.compiler.passes.canonicalize import canonicalize
 from sardonyx.compiler.plan.reweight import Meaning, matched, remade
 from sardonyx.compiler.plan.segments import (
     Outline,
@@ -97,7 +97,7 @@ class Program:
         denormals: Denormals = "auto",
     ) -> None:
         self.target = target or host_target()
-        function = self.function = canonical(function, self.target)
+        function = self.function = canonicalize(function, self.target)
         self.pool: Pool = pool(threads)
         self.has_graph = True
         self._make()
@@ -314,7 +314,7 @@ class Program:
         """The same over a function with other elements of constants, not compiled; None where code would differ."""
         if not self.takes_weights:
             return None
-        meaning = matched(self.function, canonical(function, self.target))
+        meaning = matched(self.function, canonicalize(function, self.target))
         arrays = None if meaning is None else remade(self._prepared, meaning, self._meaning, self.function.results)
         if meaning is None or arrays is None:
             return None

@@ -1,4 +1,4 @@
-"""Products that share an operand: joined where they are in memory anyway, and equal to what the interpreter gives."""
+"""Products that share an operand are merged if they are in memory anyway, with the results of the interpreter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
-from sardonyx.compiler.passes.merge_matmuls import joined
+from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -49,7 +49,7 @@ def traced(body: Body, *sizes: int | Dim) -> Function:
 
 
 def products(function: Function) -> int:
-    return sum(value.op == "contract" for value in joined(function).values)
+    return sum(value.op == "contract" for value in merge_matmuls(function).values)
 
 
 def assert_same(function: Function, *sizes: int) -> None:

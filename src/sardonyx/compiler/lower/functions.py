@@ -10,7 +10,7 @@ from sardonyx.compiler.lower.concurrent_loops import side_by_side
 from sardonyx.compiler.lower.context import Whole
 from sardonyx.compiler.lower.groups import Lowering
 from sardonyx.compiler.lower.launch import Body, Launch
-from sardonyx.compiler.passes.canonicalize import canonical
+from sardonyx.compiler.passes.canonicalize import canonicalize
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.schedule.layout_assignment import blocked_images
 from sardonyx.compiler.target.description import Target
@@ -69,7 +69,7 @@ class Bodies:
         """
         found = self._bodies.get(function)
         if found is None:
-            found = self._bodies[function] = self._lowered_body(canonical(function, self.target), repeats)
+            found = self._bodies[function] = self._lowered_body(canonicalize(function, self.target), repeats)
         if isinstance(found, str):
             raise UnsupportedError(found)
         return found

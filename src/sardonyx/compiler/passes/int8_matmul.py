@@ -218,9 +218,8 @@ def _is_zero(zero: Tensor) -> bool:
     return zero.is_constant and not np.asarray(zero.known).any()
 
 
-def product(value: Value, x: Value, y: Value, target: Target) -> Tensor | None:
+def product(params: Mapping[str, Any], x: Value, y: Value, target: Target) -> Tensor | None:
     """A ``contract`` of such integers, of what its operands have become; None where it is none."""
-    params = value.params
     if params["dtype"] not in (t.FLOAT, t.INT32) or is_closed(x):
         return None
     left, right = params["left"], params["right"]
@@ -238,7 +237,7 @@ def product(value: Value, x: Value, y: Value, target: Target) -> Tensor | None:
         apart = 0.0 if is_narrow(tile_for(target, t.INT32, len(terms)), len(terms)) else _APART_OF_PRODUCT
         form = _form(terms, params["dtype"], 1, apart, target)
     if weights is None or form is None:
-        return _as_floats(value, x, y, depth)
+        return _as_floats(params, x, y, depth)
     operand, zero = _operand(found, form)
     numbers = weights.numbers
     missing = -depth % form.together
@@ -255,13 +254,13 @@ def product(value: Value, x: Value, y: Value, target: Target) -> Tensor | None:
     return _scaled(sums, params["dtype"], found.scale, weights.scale)
 
 
-def _as_floats(value: Value, x: Value, y: Value, depth: int) -> Tensor | None:
+def _as_floats(params: Mapping[str, Any], x: Value, y: Value, depth: int) -> Tensor | None:
     """A ``contract`` of integers as one of floats, where these are exact."""
     other = quantized(y)
-    if value.params["dtype"] != t.INT32 or other is None or depth > EXACT:
+    if params["dtype"] != t.INT32 or other is None or depth > EXACT:
         return None
     wide = [_converted(operand, t.FLOAT) for operand in (x, y)]
-    return _converted(apply("contract", *wide, **{**value.params, "dtype": t.FLOAT}), t.INT32)
+    return _converted(apply("contract", *wide, **{**params, "dtype": t.FLOAT}), t.INT32)
 
 
 def image_operands(

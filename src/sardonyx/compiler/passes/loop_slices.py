@@ -1,13 +1,14 @@
-"""Slices that move with a loop: ``x[i:i+1]``, of which the size is 1 as long as ``i`` is inside of ``x``.
+"""Replace slices ``x[i:i+1]`` in loops by a ``gather`` of element ``i``, whose size is 1 while ``i`` is inside ``x``.
 
-Exported models bind both ends of such a slice from data, so that its size, and all that is computed from it, is only
-known in the iteration. Where the ends follow from the iteration's number, the slice becomes a ``gather``: its kernel
-sets the fault flag where the number is not inside, and the interpreter then computes what the slice is.
+Exported models bind both ends of such a slice from data, so that the sizes of the slice and of everything computed from
+it are only known in the iteration. If the ends follow from the iteration number, the slice becomes a ``gather``: its
+kernel sets the fault flag if the number is out of range, and the interpreter then computes the slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.analysis.strided_views import shape_of
@@ -15,22 +16,22 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size, at_least, dim_max, dim_min, simplify, substitute
 from sardonyx.core.eval.substitution import Substitution
 from sardonyx.core.eval.tensor import Tensor, apply
-from sardonyx.core.ir.graph import Function, Value, fresh_symbol, function
+from sardonyx.core.ir.graph import Function, Value, fresh_symbol
+from sardonyx.core.transform.rewriting import Match, Rewriter, RuleSet
 
 
-def without_moving_slices(body: Function) -> Function:
-    """The body of a loop, with an element taken where a slice of one moves with the iteration's number."""
+def replace_loop_slices(body: Function) -> Function:
+    """Return the body of a loop with slices at the iteration number replaced by elements."""
     inside = _Inside(body.inputs[0], fresh_symbol())
     for value in body.values:
         if value.op == "bind" and (size := inside.size(value.operands[0])) is not None:
             inside.ends[value.params["symbol"]] = size
-    moving = {value: axis for value in body.values if value.op == "slice" and (axis := inside.axis(value)) is not None}
-    if not moving:
+    axes = {value: axis for value in body.values if value.op == "slice" and (axis := inside.axis(value)) is not None}
+    if not axes:
         return body
-    building = _Building({}, body.level, set(body.values).__contains__, inside, moving)
-    made = function(body.name, body.inputs, building.values_of(body.results), body.level)
-    # Sizes that still depend on where the slices are stay as they were.
-    return body if inside.symbol in made.free_symbols or made.defined_symbols else made
+    rewritten = _ElementRewriter(body, inside, axes).rewrite(body)
+    # Sizes that still depend on the iteration number cannot be planned before the loop.
+    return body if inside.symbol in rewritten.free_symbols or rewritten.defined_symbols else rewritten
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Size]] = {
@@ -45,14 +46,14 @@ _ARITHMETIC: Mapping[str, Callable[..., Size]] = {
 
 @dataclass
 class _Inside:
-    """Sizes in the body of a loop whose number is inside of what is sliced.
+    """Sizes in the body of a loop, for an iteration number inside the sliced axes.
 
     Attributes:
-        number: The iteration's number.
-        symbol: Stands for it.
-        ends: What symbols are that the body binds, by the iteration's number.
-        more: The symbols that the number is less than, each with a symbol for how much more than the next number it is.
-        least: The least number that it is less than; None for none.
+        number: The iteration number.
+        symbol: The symbol for the number.
+        ends: Sizes of the symbols that the body binds, as functions of the number.
+        more: The symbolic extents above the number, each with a symbol for its excess over the next number.
+        least: The smallest constant extent; None without one.
     """
 
     number: Value
@@ -62,7 +63,7 @@ class _Inside:
     least: int | None = None
 
     def size(self, value: Value) -> Size | None:
-        """A tensor of one integer as a size; None where it is something else."""
+        """Return a tensor of one integer as a size; None for other tensors."""
         if value is self.number:
             return Dim.symbol(self.symbol)
         if value.is_constant:
@@ -81,7 +82,7 @@ class _Inside:
         return None if any(operand is None for operand in operands) else _ARITHMETIC[value.op](*operands)
 
     def _chosen(self, condition: Value, yes: Value, no: Value) -> Size | None:
-        """What is counted from the end is chosen where a number is negative; the iteration's number never is."""
+        """Return the size for a number that is not negative: a negative index would count from the end."""
         if condition.op != "less":
             return None
         number, limit = map(self.size, condition.operands)
@@ -89,7 +90,7 @@ class _Inside:
         return self.size(no) if is_least else None
 
     def axis(self, value: Value) -> int | None:
-        """The axis along which a slice is the element at the iteration's number; None where it is another slice."""
+        """Return the axis along which a slice is the element at the iteration number; None for other slices."""
         params = value.params
         moving = [
             axis for axis, (start, limit) in enumerate(zip(params["starts"], params["limits"], strict=True))
@@ -111,7 +112,7 @@ class _Inside:
         return None
 
     def known(self, size: Size) -> Size:
-        """A size where the number is inside of what is sliced."""
+        """Return a size for a number inside the sliced axes."""
         number = Dim.symbol(self.symbol)
         inside = substitute(size, self.ends)
         inside = substitute(inside, {name: number + 1 + Dim.symbol(more) for name, more in self.more.items()})
@@ -120,39 +121,42 @@ class _Inside:
         return substitute(inside, {more: Dim.symbol(name) - number - 1 for name, more in self.more.items()})
 
 
-class _Building(Substitution):
-    """The body built again, its sizes as they are where the number is inside."""
+ELEMENTS = RuleSet("loop slices")
 
-    def __init__(
-        self, values: Mapping[Value, Value], level: int, within: Callable[[Value], bool], inside: _Inside,
-        moving: Mapping[Value, int],
-    ) -> None:  # fmt: skip
-        super().__init__(values, inside.ends, level, within)
-        self._known = inside
-        self._moving = moving
+
+class _ElementRewriter(Rewriter):
+    """Rewriter of a loop body, whose sizes hold for an iteration number inside the sliced axes."""
+
+    def __init__(self, body: Function, inside: _Inside, axes: Mapping[Value, int]) -> None:
+        super().__init__(body, ELEMENTS, (inside, axes), sizes=inside.ends)
+        self._bounds = inside
 
     def nested(self, values: Mapping[Value, Value], level: int, inside: Callable[[Value], bool]) -> Substitution:
-        """What builds a function in the body."""
-        return _Building(values, level, inside, self._known, self._moving)
+        """Return the rewriter of a function nested in the body."""
+        rewriter = copy.copy(self)
+        Substitution.__init__(rewriter, values, self._bounds.ends, level, inside)
+        return rewriter
 
     def part(self, part: object) -> object:
-        """A parameter or a type."""
-        if isinstance(part, Dim) and part.symbols() & self._known.ends.keys():
-            return self._known.known(part)
+        """Return a parameter or a type with its sizes inside the sliced axes."""
+        if isinstance(part, Dim) and part.symbols() & self._bounds.ends.keys():
+            return self._bounds.known(part)
         return super().part(part)
 
-    def made(self, value: Value) -> Value:
-        """The value built again of what its operands have become."""
-        axis = self._moving.get(value)
-        if axis is None:
-            return super().made(value)
-        x = self.new[value.operands[0]]
-        others = [each for each in range(len(shape_of(x))) if each != axis]
-        at = apply("reshape", self._known.number, shape=(1, 1))
-        found = apply("gather", apply("permute", x, axes=(axis, *others)), at, batch=0)
-        found = L.permute(found, [1 + others.index(each) if each != axis else 0 for each in range(len(others) + 1)])
-        starts, limits, strides = (list(self.part(value.params[name])) for name in ("starts", "limits", "strides"))  # type: ignore[call-overload]
-        starts[axis], limits[axis] = 0, 1
-        found = apply("slice", found, starts=tuple(starts), limits=tuple(limits), strides=tuple(strides))
-        found.origin = found.origin or value.origin
-        return found
+
+@ELEMENTS.rule("slice")
+def element(
+    m: Match, x: Tensor, *, starts: Sequence[Size], limits: Sequence[Size], strides: Sequence[int]
+) -> Value | None:
+    """``x[i:i+1]`` is ``x[i]``, gathered."""
+    inside, axes = m.context
+    axis = axes.get(m.value)
+    if axis is None:
+        return None
+    others = [other for other in range(len(shape_of(x))) if other != axis]
+    index = apply("reshape", inside.number, shape=(1, 1))
+    row = apply("gather", apply("permute", x, axes=(axis, *others)), index, batch=0)
+    row = L.permute(row, [1 + others.index(other) if other != axis else 0 for other in range(len(others) + 1)])
+    first, last = list(starts), list(limits)
+    first[axis], last[axis] = 0, 1
+    return apply("slice", row, starts=tuple(first), limits=tuple(last), strides=tuple(strides))

@@ -1,12 +1,12 @@
-"""Products that share their first operand, as one: a product with the columns of all, which readers see slices of.
+"""Merge products that share the first operand into one product, whose columns the readers slice.
 
-The queries, keys and values of an attention are such products. As one kernel they read the shared operand once, and
-have more columns for the threads to share.
+The queries, keys and values of an attention are such products. One kernel reads the shared operand once, and has more
+columns to distribute over threads.
 
-Behind each product may stand additions and multiplications by constants of a column. Products need not have the same
-ones: a step that another has is made with -0 or with 1, which changes no bit. Only products that are written to memory
-anyway are joined, those that others read through movements or in another shape: what could follow a product in its own
-kernel stays there. A product that is one more gate beside another's joins that too.
+A product may be followed by additions and multiplications by constants of a column. The steps of the products may
+differ: a missing step is filled with -0 or 1, which changes no bit. Only products that are written to memory anyway are
+merged, i.e. those read through movements or in another shape: a product with a fusible epilogue is left alone. A
+product that is a further gate of a multi-gate product is merged too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,25 +22,25 @@ from sardonyx.compiler.analysis.constant_values import computed, is_closed
 from sardonyx.compiler.analysis.multi_gate_matmul import MOST_GATES
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
-from sardonyx.core.eval.substitution import Substitution
 from sardonyx.core.eval.tensor import apply, constant
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import Function, Value, function
+from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.transform.rewriting import Match, Rewriter, RuleSet
 
 _NEUTRAL = {"add": -0.0, "mul": 1.0}
-"""Steps behind a product that may be joined, with the constant that leaves every number as it is."""
+"""Steps after a product that may be merged, with their neutral constant."""
 
 Users = Mapping[Value, Sequence[Value]]
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A product, and what is done to it column by column.
+    """A product and its column-wise epilogue.
 
     Attributes:
         product: The ``contract``.
         steps: Primitives with a constant for each column.
-        last: The value after these.
+        last: The value after the steps.
     """
 
     product: Value
@@ -48,14 +49,14 @@ class Branch:
 
     @property
     def columns(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         size = shape_of(self.product)[-1]
         assert isinstance(size, int)
         return size
 
 
-def joined(inner: Function) -> Function:
-    """The function with products of one operand joined."""
+def merge_matmuls(inner: Function) -> Function:
+    """Return the function with products that share the first operand merged."""
     users: dict[Value, list[Value]] = {}
     for value in inner.values:
         for operand in dict.fromkeys(value.operands):
@@ -66,19 +67,17 @@ def joined(inner: Function) -> Function:
         if _is_candidate(value):
             branch = _branch(value, users)
             key = (value.operands[0], value.params["left"], value.params["right"])
-            kept = _is_in_memory(branch, users, set(inner.results))
-            (families if kept else gates).setdefault(key, []).append(branch)
+            is_stored = _is_in_memory(branch, users, set(inner.results))
+            (families if is_stored else gates).setdefault(key, []).append(branch)
     for key, others in gates.items():
         if len(wide := families.get(key, [])) == 1 and _are_gates(wide[0], others, users):
             wide += others
-    several = [branches for branches in families.values() if len(branches) > 1]
-    if not several:
-        return inner
-    return function(inner.name, inner.inputs, _Joined(inner, several).values_of(inner.results), inner.level)
+    merged = [branches for branches in families.values() if len(branches) > 1]
+    return MERGES.apply(inner, _Merges.of(merged)) if merged else inner
 
 
 def _is_candidate(value: Value) -> bool:
-    """Whether a value is a product of a matrix of constants."""
+    """Return True if a value is a product by a constant matrix."""
     return (
         value.op == "contract"
         and not value.params["batch"]
@@ -107,20 +106,20 @@ def _branch(product: Value, users: Users) -> Branch:
 
 
 def _columns(value: Value) -> np.ndarray | None:
-    """The elements of a value along its last axis, where they are constant and the same along all others."""
+    """Return the elements along the last axis, if constant and equal along all other axes; otherwise None."""
     width = shape_of(value)[-1]
     source = value
     while source.op == "broadcast":
         source = source.operands[0]
     if not is_closed(source):
         return None
-    found = computed(source)
-    rows = np.broadcast_to(found, (*found.shape[:-1], width)).reshape(-1, width)  # type: ignore[arg-type]
+    array = computed(source)
+    rows = np.broadcast_to(array, (*array.shape[:-1], width)).reshape(-1, width)  # type: ignore[arg-type]
     return rows[0] if len(rows) and (rows == rows[:1]).all() else None
 
 
 def _is_in_memory(branch: Branch, users: Users, results: set[Value]) -> bool:
-    """Whether what a product gives is written to memory, and read from there with other steps between places."""
+    """Return True if the product is written to memory, because all readers use other strides."""
     waiting = [branch.last]
     while waiting:
         value = waiting.pop()
@@ -135,7 +134,10 @@ def _is_in_memory(branch: Branch, users: Users, results: set[Value]) -> bool:
 
 
 def _are_gates(wide: Branch, others: Sequence[Branch], users: Users) -> bool:
-    """Whether products are further gates to one whose columns are read gate by gate, see :mod:`.gates`."""
+    """Return True if products are further gates of a product whose columns are read gate by gate.
+
+    See :mod:`sardonyx.compiler.analysis.multi_gate_matmul`.
+    """
     units = others[0].columns
     parts = users.get(wide.last, ())
     return (
@@ -147,73 +149,92 @@ def _are_gates(wide: Branch, others: Sequence[Branch], users: Users) -> bool:
     )
 
 
-def _merged(branches: Sequence[Branch]) -> list[tuple[str, list[np.ndarray | None]]] | None:
-    """The steps of all branches as one row, with the constants of each; None where they do not fit one another."""
+def _merge_steps(branches: Sequence[Branch]) -> list[tuple[str, list[np.ndarray | None]]] | None:
+    """Return the steps of all branches aligned, with the constants of each branch; None if the orders conflict."""
     longest = max(branches, key=lambda branch: len(branch.steps))
-    found: list[tuple[str, list[np.ndarray | None]]] = [(op, []) for op, _ in longest.steps]
+    steps: list[tuple[str, list[np.ndarray | None]]] = [(op, []) for op, _ in longest.steps]
     for branch in branches:
         left = list(branch.steps)
-        for op, constants in found:
+        for op, constants in steps:
             constants.append(left.pop(0)[1] if left and left[0][0] == op else None)
         if left:
             return None
-    return found
+    return steps
 
 
-class _Joined(Substitution):
-    """One pass over a function."""
+MERGES = RuleSet("merge matmuls")
 
-    def __init__(self, inner: Function, families: Sequence[Sequence[Branch]]) -> None:
-        super().__init__({}, {}, inner.level, set(inner.values).__contains__)
-        self._places: dict[Value, tuple[Sequence[Branch], int]] = {}
+
+@dataclass
+class _Merges:
+    """State of one pass.
+
+    Attributes:
+        locations: By the last value of a branch: all branches of the merged product, and the first column of this one.
+        whole: The merged products, by the first product of each.
+    """
+
+    locations: dict[Value, tuple[Sequence[Branch], int]]
+    whole: dict[Value, Value]
+
+    @classmethod
+    def of(cls, families: Sequence[Sequence[Branch]]) -> _Merges:
+        """Return the state for products to merge, without those whose steps conflict."""
+        locations: dict[Value, tuple[Sequence[Branch], int]] = {}
         for branches in families:
-            if _merged(branches) is not None:
+            if _merge_steps(branches) is not None:
                 starts = itertools.accumulate((branch.columns for branch in branches), initial=0)
-                self._places |= {b.last: (branches, start) for b, start in zip(branches, starts, strict=False)}
-        self._whole: dict[Value, Value] = {}
+                locations |= {b.last: (branches, start) for b, start in zip(branches, starts, strict=False)}
+        return cls(locations, {})
 
-    def made(self, value: Value) -> Value:
-        """The value of what its operands have become."""
-        if value.op == "slice" and value.operands[0] in self._places:
-            branches, start = self._places[value.operands[0]]
-            starts, limits = (
-                (*value.params[name][:-1], value.params[name][-1] + start) for name in ("starts", "limits")
-            )
-            return self.recorded(
-                value, (self._whole[branches[0].product],), {**value.params, "starts": starts, "limits": limits}
-            )
-        if value not in self._places:
-            return super().made(value)
-        branches, start = self._places[value]
-        first = branches[0].product
-        if first not in self._whole:
-            self._whole[first] = self._product(branches)
-        whole, shape = self._whole[first], shape_of(value)
-        starts = (*(0 for _ in shape[:-1]), start)
-        limits = (*shape[:-1], start + shape[-1])
-        found = apply("slice", whole, starts=starts, limits=limits, strides=(1,) * len(shape))
-        found.origin = found.origin or value.origin
-        return found
 
-    def _product(self, branches: Sequence[Branch]) -> Value:
-        first = branches[0].product
-        axis = 1 - first.params["right"][0]
-        weights = apply("concat", *(branch.product.operands[1] for branch in branches), axis=axis)
-        found: Value = apply("contract", self.new[first.operands[0]], weights, **first.params)
-        found.origin = first.origin
-        for op, constants in _merged(branches) or ():
-            found = apply(op, found, self._spread(found, list(self._filled(op, constants, branches))))
-            found.origin = first.origin
-        return found
+@MERGES.rule("slice")
+def slice_of_branch(m: Match, x: Value, **params: Any) -> Value | None:
+    """A slice of a branch is a slice of the merged product."""
+    location = m.context.locations.get(m.value.operands[0])
+    if location is None:
+        return None
+    branches, start = location
+    starts, limits = ((*params[name][:-1], params[name][-1] + start) for name in ("starts", "limits"))
+    whole = m.context.whole[branches[0].product]
+    return m.rewriter.record(m.value, (whole,), {**params, "starts": starts, "limits": limits})
 
-    @staticmethod
-    def _filled(op: str, constants: Sequence[np.ndarray | None], branches: Sequence[Branch]) -> Iterator[np.ndarray]:
-        for found, branch in zip(constants, branches, strict=True):
-            dtype = t.numpy_dtype(dtype_of(branch.product))
-            yield np.full(branch.columns, _NEUTRAL[op], dtype) if found is None else found
 
-    @staticmethod
-    def _spread(like: Value, columns: Sequence[np.ndarray]) -> Value:
-        shape = shape_of(like)
-        row = constant(np.concatenate(columns).reshape(*(1,) * (len(shape) - 1), -1), dtype_of(like))
-        return apply("broadcast", row, shape=shape)
+@MERGES.rule("contract", *_NEUTRAL)
+def branch_of_product(m: Match, *operands: Value, **params: Any) -> Value | None:
+    """The last value of a branch is a slice of the columns of the merged product."""
+    location = m.context.locations.get(m.value)
+    if location is None:
+        return None
+    branches, start = location
+    first = branches[0].product
+    if first not in m.context.whole:
+        m.context.whole[first] = _merged_product(branches, m.rewriter)
+    whole, shape = m.context.whole[first], m.type.shape
+    starts = (*(0 for _ in shape[:-1]), start)
+    limits = (*shape[:-1], start + shape[-1])
+    return apply("slice", whole, starts=starts, limits=limits, strides=(1,) * len(shape))
+
+
+def _merged_product(branches: Sequence[Branch], rewriter: Rewriter) -> Value:
+    first = branches[0].product
+    axis = 1 - first.params["right"][0]
+    weights = apply("concat", *(branch.product.operands[1] for branch in branches), axis=axis)
+    whole: Value = apply("contract", rewriter.new[first.operands[0]], weights, **first.params)
+    whole.origin = first.origin
+    for op, constants in _merge_steps(branches) or ():
+        whole = apply(op, whole, _broadcast_columns(whole, list(_fill_missing(op, constants, branches))))
+        whole.origin = first.origin
+    return whole
+
+
+def _fill_missing(op: str, constants: Sequence[np.ndarray | None], branches: Sequence[Branch]) -> Iterator[np.ndarray]:
+    for columns, branch in zip(constants, branches, strict=True):
+        dtype = t.numpy_dtype(dtype_of(branch.product))
+        yield np.full(branch.columns, _NEUTRAL[op], dtype) if columns is None else columns
+
+
+def _broadcast_columns(like: Value, columns: Sequence[np.ndarray]) -> Value:
+    shape = shape_of(like)
+    row = constant(np.concatenate(columns).reshape(*(1,) * (len(shape) - 1), -1), dtype_of(like))
+    return apply("broadcast", row, shape=shape)

@@ -1,8 +1,8 @@
 """Rules on Core graphs: the one form that simplification and the compiler's passes share.
 
-A rule is a function of a :class:`Match`, the rewritten operands and the parameters of one primitive. It returns an equal
-value, or None if it does not apply. A :class:`RuleSet` is a pass: rules in the order in which they were registered, the
-first that applies to a value wins.
+A rule is a function of a :class:`Match`, the rewritten operands and the parameters of one primitive. A rule returns an
+equal value, or None if inapplicable. A :class:`RuleSet` is a pass: rules in the order of their registration; the first
+applicable rule wins.
 
     SIMPLIFY = RuleSet("simplify")
 
