@@ -36,7 +36,8 @@ The lines between graphs:
 - ``not computed: why``: the next ``before`` and ``after`` are compared in structure only.
 - ``# …``: a comment.
 
-Author a case by writing ``before:`` graphs without ``after:`` and ``refused: ?``; then complete the file, and read it::
+Author cases by writing graphs on one line, ``before:`` without ``after:``, and ``refused: ?``; then complete the file
+and read it::
 
     python -m tests.rewrite.case_files complete tests/rewrite/cases/fuse_mish.txt
     python -m tests.rewrite.case_files print fuse_mish/mish before.txt
@@ -240,6 +241,7 @@ def _shorten_names(proto: onnx.ModelProto) -> None:
     def visit(inner: onnx.GraphProto) -> None:
         for tensor in inner.initializer:
             tensor.name = short(tensor.name, "c")
+            _write_out(tensor)
         for node in inner.node:
             node.ClearField("name")
             node.output[:] = [short(name, node.op_type[0].lower()) for name in node.output]
@@ -247,11 +249,20 @@ def _shorten_names(proto: onnx.ModelProto) -> None:
             for attribute in node.attribute:
                 if attribute.HasField("g"):
                     visit(attribute.g)
+                if attribute.HasField("t"):
+                    _write_out(attribute.t)
         for value in inner.output:
             value.name = renamed.get(value.name, value.name)
         del inner.value_info[:]
 
     visit(graph)
+
+
+def _write_out(tensor: onnx.TensorProto) -> None:
+    """Store the elements in the field of their type, which is printed without an annotation."""
+    if tensor.HasField("raw_data"):
+        elements = onnx.numpy_helper.to_array(tensor).reshape(-1)
+        tensor.CopyFrom(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, elements))
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -434,10 +445,12 @@ def reasons(engine: Engine, label: str) -> list[str]:
 
 
 def complete(path: Path) -> None:
-    """Write the missing ``after:`` graphs and the reasons for ``refused: ?`` into a case file."""
+    """Write the missing ``after:`` graphs and the reasons for ``refused: ?``; lay out graphs written on one line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for case in reversed(read(path).cases):
         at = case.line - 1
+        if sum(bool(line) and not line.startswith("#") for line in case.before.splitlines()) == 1:
+            lines[at + 1 : at + 2] = text_of(model_of(case.before, case.opset)).splitlines()
         if case.after is None:
             _, engine, after = rewrite(case)
             end = next((i for i in range(at + 1, len(lines)) if _LINE.match(lines[i])), len(lines))

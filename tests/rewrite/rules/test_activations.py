@@ -9,7 +9,7 @@ import pytest
 
 from sardonyx.rewrite import pipeline
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 
 def _scalar(g: GraphMaker, number: float, dtype: str = "float32") -> str:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 
 def _scaled(g: GraphMaker, x: str, p: float = 0.5) -> str:

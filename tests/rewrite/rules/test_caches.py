@@ -11,7 +11,7 @@ from sardonyx import model as model_io
 from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 
 def _cached(g: GraphMaker, past: int, new: str, lead: tuple[Any, int], width: int) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 
 def _convolution(g: GraphMaker, x: str, shape: tuple[int, ...], dtype: str, **attrs: Any) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 
 @generator("eliminate_nan_guard")

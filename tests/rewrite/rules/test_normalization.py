@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 
 def _reduced(g: GraphMaker, op: str, x: str, axes: list[int], keepdims: int | None = 1) -> str:

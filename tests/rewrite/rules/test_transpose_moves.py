@@ -17,7 +17,7 @@ from sardonyx.rewrite.minimum_cut import Network
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.rules import axis_permutations
 from tests.rewrite.fuzz import Generator, GraphMaker, Unsuitable, check, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 UNARY = ["Relu", "Sigmoid", "Neg", "Abs", "Exp", "Tanh", "LeakyRelu", "Identity", "Floor", "Softsign"]
 BINARY = ["Add", "Mul", "Sub", "Div", "Max", "Min", "Add", "Mul", "PRelu", "Mean"]

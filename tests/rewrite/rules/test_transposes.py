@@ -8,7 +8,7 @@ import pytest
 from sardonyx.core.dim import Dim
 from sardonyx.rewrite.rules.transposes import group_merged_axes
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-from tests.rewrite.rules.test_near_misses import transformed
+from tests.rewrite.models import transformed
 
 
 @generator("fuse_reshapes_around_transpose")
