@@ -260,6 +260,13 @@ def test_profile_writes_a_page_and_a_trace(run: Run, two_layers: Path, tmp_path:
     assert json.loads(trace.read_text())["traceEvents"]
 
 
+def test_bench_explains_ratios_of_rounds(run: Run, two_layers: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    out = run("bench", two_layers, "--sizes", "N=4", "--seconds", "0.05", "--threads", 1).out
+    assert "× sardonyx" in out and "p50" in out
+    assert "median over the rounds of the engine's time over Sardonyx's" in " ".join(out.split())
+
+
 def test_profile_accepts_sizes(run: Run, two_layers: Path, tmp_path: Path) -> None:
     for n in (1, 64):
         profile = run("profile", two_layers, "--runs", 1, "--sizes", f"N={n}", "--json").json
