@@ -22,12 +22,12 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.conv import winograd as winograd_plan
+from sardonyx.compiler.kernels.conv import winograd
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.object_code import LoadedCode, compiled, module_text
 from sardonyx.compiler.target.description import Target, host
-from sardonyx.compiler.tiling import winograd
+from sardonyx.compiler.tiling import winograd as winograd_plan
 from sardonyx.compiler.tiling.winograd import Winograd
 from sardonyx.core.dim import Size, evaluate
 

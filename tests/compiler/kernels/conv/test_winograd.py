@@ -25,11 +25,11 @@ from tests.compiler.kernels.images import (
 )
 
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
-from sardonyx.compiler.kernels.conv import winograd as winograd_plan
+from sardonyx.compiler.kernels.conv import winograd
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, host
-from sardonyx.compiler.tiling import winograd
+from sardonyx.compiler.tiling import winograd as winograd_plan
 from sardonyx.compiler.tiling.toom_cook import short_convolution
 from sardonyx.compiler.tiling.winograd import Winograd
 from sardonyx.core.dim import Size, evaluate
