@@ -30,7 +30,8 @@ from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
 from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import NAMED, Target, host
-from sardonyx.compiler.tiling.convolution import tile_for
+from sardonyx.compiler.tiling.convolution import choose_tile, grouped_outputs
+from sardonyx.compiler.tiling.pooling import PoolingProblem, choose_pooling
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size, evaluate
 from winograd import aligned, function, multiply_add_peak, seconds_of
@@ -128,15 +129,18 @@ class Native:
         packed: Floats = np.zeros(1, np.float32)
         given = {"x": image, "batch": 1, "windows": windows, "out": (out, out), "epilogue": epilogue}
         if not layer.filters:
-            items = pooling(kernel, "max", **given)
+            problem = PoolingProblem(windows, (out, out), 32, True)
+            items = pooling(kernel, "max", schedule=choose_pooling(problem, target).schedule, **given)
         elif layer.groups == layer.channels == layer.filters:
             packed = pack_depthwise_weights(weights[:, None], target)
-            items = depthwise(kernel, weights=w, **given)
+            outputs = grouped_outputs(target, 1, layer.window)
+            items = depthwise(kernel, weights=w, outputs=outputs, **given)
         else:
             shape = {"channels": layer.channels, "filters": filters, "groups": layer.groups, "blocked": blocked}
-            tile = tile_for(target, **shape, width=out, taps=layer.window**2)
+            tile = choose_tile(target, **shape, width=out, taps=layer.window**2)
             packed = pack_weights(weights.reshape(layer.groups, -1, *weights.shape[1:]), tile)
-            items = convolution(kernel, weights=w, tile=tile, **given)
+            outputs = grouped_outputs(target, layer.channels // layer.groups, layer.window)
+            items = convolution(kernel, weights=w, tile=tile, outputs=outputs, **given)
         self._function, self.compile_seconds = function(kernel, target)
         self.items = evaluate(items, symbols)
         self.lanes, self.blocked, self.filters = lanes, blocked, filters

@@ -25,7 +25,10 @@ from sardonyx.compiler.executor.thread_pool import pool
 from sardonyx.compiler.kernels.attention import Heads, attention
 from sardonyx.compiler.kernels.attention import scratch_bytes as attention_scratch
 from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.target.description import NAMED, Target, host
+from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
+from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm
 from sardonyx.core.dim import Size, evaluate
 from sardonyx.core.ir.types import FLOAT
 from winograd import aligned, function, multiply_add_peak
@@ -77,7 +80,9 @@ def bench(kernel: Kernel, items: Size, buffers: list[np.ndarray], result: np.nda
     return Bench(address, (ctypes.c_int64 * len(slots))(*slots), evaluate(items, {}), result, buffers, seconds, call)
 
 
-def product(target: Target, a: np.ndarray, b: np.ndarray, packed: bool, threads: int) -> Bench:
+def product(
+    target: Target, a: np.ndarray, b: np.ndarray, packed: bool, threads: int, schedule: GemmSchedule | None = None
+) -> Bench:
     (m, k), n = a.shape, b.shape[1]
     kernel = Kernel(target)
     e, lanes = kernel.emitter, target.lanes(32)
@@ -89,16 +94,24 @@ def product(target: Target, a: np.ndarray, b: np.ndarray, packed: bool, threads:
         load_store.store(e, FLOAT, value, out, where, lanes, mask)
 
     second = Packed(right, FLOAT) if packed else Matrix(right, FLOAT, n, 1)
+    left_matrix = Matrix(left, FLOAT, k, 1)
+    layout = "packed" if isinstance(second, Packed) else b_layout(left_matrix, second, FLOAT)
+    schedule = schedule or choose_gemm(GemmProblem(m, n, k, FLOAT, layout, FLOAT), target).schedule
     items = gemm(
-        kernel, m=m, n=n, k=k, a=Matrix(left, FLOAT, k, 1), b=second, epilogue=epilogue,
+        kernel, schedule=schedule, m=m, n=n, k=k, a=left_matrix, b=second, epilogue=epilogue,
         scratch=None if packed else scratch,
     )  # fmt: skip
     result = aligned(np.zeros((m, n), np.float32))
-    room = aligned(np.zeros(threads * evaluate(scratch_bytes(target, m, n, k, FLOAT), {}) // 4, np.float32))
-    return bench(kernel, items, [aligned(a), aligned(pack(b, target) if packed else b), result, room], result)
+    room = aligned(np.zeros(threads * evaluate(scratch_bytes(schedule, k), {}) // 4, np.float32))
+    return bench(
+        kernel, items, [aligned(a), aligned(pack(b, schedule.packed_layout) if packed else b), result, room], result
+    )
 
 
-def attentive(target: Target, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int) -> Bench:
+def attentive(
+    target: Target, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int,
+    schedule: AttentionSchedule | None = None,
+) -> Bench:  # fmt: skip
     """Operands [1, heads, rows, columns]."""
     _, heads, queries, depth = q.shape
     keys = k.shape[2]
@@ -116,14 +129,14 @@ def attentive(target: Target, q: np.ndarray, k: np.ndarray, v: np.ndarray, threa
         Heads(pointer, FLOAT, 0, each.shape[2] * depth, depth, 1)
         for pointer, each in zip(pointers, (q, k, v), strict=True)
     ]
+    problem = AttentionProblem(queries, keys, depth, depth)
+    schedule = schedule or choose_attention(problem, target).schedule
     items = attention(
-        kernel, batch=1, heads=heads, queries=queries, keys=keys, depth=depth, width=depth, q=operands[0],
-        k=operands[1], v=operands[2], epilogue=epilogue, scratch=scratch, scale=depth**-0.5,
+        kernel, schedule=schedule, batch=1, heads=heads, queries=queries, keys=keys, depth=depth, width=depth,
+        q=operands[0], k=operands[1], v=operands[2], epilogue=epilogue, scratch=scratch, scale=depth**-0.5,
     )  # fmt: skip
     result = aligned(np.zeros(q.shape, np.float32))
-    room = aligned(
-        np.zeros(threads * evaluate(attention_scratch(target, queries, keys, depth, depth), {}) // 4, np.float32)
-    )
+    room = aligned(np.zeros(threads * evaluate(attention_scratch(schedule, keys, depth, depth), {}) // 4, np.float32))
     return bench(kernel, items, [*(aligned(each) for each in (q, k, v)), result, room], result)
 
 

@@ -14,7 +14,6 @@ from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.lower.launch import Launch, Prepared, Relaid, Stage, every
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.schedule.convolution_choice import choice
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.dim import Size, ceil_div, evaluate
 from sardonyx.core.ir.graph import CLOSED, Value
@@ -282,8 +281,9 @@ class _Reading:
         if value.op != "convolve":
             return self.number(cost(value).operations)
         if launch.title.startswith("winograd"):
+            assert launch.choice is not None
             found = next(each for each in self.program.schedule.convolutions.values() if each.core is value)
-            tile = choice(found, self.program.target, self.program.pool.threads).tile
+            tile = launch.choice.schedule.winograd_tile
             batch, _, *out = shape_of(found.result)
             tiles = math.prod((batch, *(ceil_div(size, m) for size, m in zip(out, tile, strict=True))))
             places = math.prod(1 if m == 1 else m + 2 for m in tile)

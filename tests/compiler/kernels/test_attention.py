@@ -11,8 +11,10 @@ from tests.compiler.kernels.compiled import CompiledKernel
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
-from sardonyx.compiler.kernels.attention import KEY_BLOCK, Heads, attention, scratch_bytes
+from sardonyx.compiler.kernels.attention import Heads, attention, scratch_bytes
 from sardonyx.compiler.target.description import NAMED, Target, host
+from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
+from sardonyx.compiler.tiling.costs import ATTENTION_KEYS
 from sardonyx.core.dim import Dim, evaluate
 from sardonyx.core.ir.types import FLOAT
 
@@ -32,6 +34,10 @@ class Form:
     masked: bool = False
     causal: bool = False
     transposed: bool = False
+
+
+def choose(target: Target) -> AttentionSchedule:
+    return choose_attention(AttentionProblem(S, L, D, W), target).schedule
 
 
 @functools.cache
@@ -61,7 +67,7 @@ def compiled(target: Target, form: Form) -> CompiledKernel:
         return Heads(pointer, FLOAT, e.mul(owners, size), size, *steps)
 
     items = attention(
-        kernel, batch=B, heads=H, queries=S, keys=L, depth=D, width=width,
+        kernel, schedule=choose(target), batch=B, heads=H, queries=S, keys=L, depth=D, width=width,
         q=Heads(q, FLOAT, e.mul(s, e.mul(h, d)), d, e.mul(h, d), 1), k=owned(k, d), v=owned(v, w),
         epilogue=epilogue, scratch=scratch, group=form.group, scale=SCALE, score=score if form.masked else None,
         causal=OFFSET - SHIFT if form.causal else None,
@@ -94,7 +100,7 @@ def run(
     q, k, v = draw((b, s, h, d)), draw((b, h // form.group, t, d)), draw((b, h // form.group, t, w))
     mask = draw((s, t)) if mask is None else mask.astype(np.float32)
     out = np.full(b * s * h * w + 64, 77, np.float32)
-    scratch = np.full(parts * evaluate(scratch_bytes(target, S, t, d, w), {}) // 4, np.nan, np.float32)
+    scratch = np.full(parts * evaluate(scratch_bytes(choose(target), t, d, w), {}) // 4, np.nan, np.float32)
     given = [np.ascontiguousarray(each.swapaxes(2, 3)) if form.transposed else each for each in (k, v)]
     sizes = {"b": b, "h": h, "s": s, "t": t, "d": d, "w": w, "offset": offset + SHIFT}
     compiled(target, form)(q, *given, mask, out, scratch, parts=parts, **sizes)
@@ -125,7 +131,7 @@ def test_sizes_around_the_edges_of_tiles(target: Target, form: Form) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_more_keys_than_a_block_in_any_split(target: Target, form: Form) -> None:
-    for t in (KEY_BLOCK - 1, KEY_BLOCK, KEY_BLOCK + 1, 2 * KEY_BLOCK + 37):
+    for t in (ATTENTION_KEYS - 1, ATTENTION_KEYS, ATTENTION_KEYS + 1, 2 * ATTENTION_KEYS + 37):
         check(target, form, 2, 2 * form.group, 31, t, 16, form.width or 33, parts=3, offset=t - 31)
 
 
@@ -139,10 +145,10 @@ def test_causality_with_an_offset(target: Target) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_keys_masked_by_minus_infinity(target: Target) -> None:
-    keys = 2 * KEY_BLOCK + 3
+    keys = 2 * ATTENTION_KEYS + 3
     mask = np.where(np.random.default_rng(0).random((7, keys)) < 0.5, -np.inf, 0.0)
-    mask[1, :KEY_BLOCK] = -np.inf
-    mask[2, KEY_BLOCK:] = -np.inf
+    mask[1, :ATTENTION_KEYS] = -np.inf
+    mask[2, ATTENTION_KEYS:] = -np.inf
     mask[3] = -np.inf
     mask[4, :-1] = -np.inf
     got, wanted = run(target, Form(width=20, masked=True), 1, 2, 7, keys, 4, 20, mask=mask)

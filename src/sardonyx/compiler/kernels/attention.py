@@ -18,27 +18,17 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.gemm.gemv import ROWS, Lines, dots, horizontal_sum
+from sardonyx.compiler.kernels.gemm.gemv import Lines, dots, horizontal_sum
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.kernels.gemm.packing import fill
 from sardonyx.compiler.llvm.ir_builder import Variable, float_literal, splat
 from sardonyx.compiler.llvm.vector_value import Vector, polynomial
-from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.gemm import Tile, tile_for
+from sardonyx.compiler.tiling import costs
+from sardonyx.compiler.tiling.attention import AttentionSchedule
+from sardonyx.compiler.tiling.gemm import DOT_ROWS
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType
-
-KEY_BLOCK = 512
-"""Keys whose scores are held at once."""
-
-TILES_IN_ITEM = 8
-"""Register tiles of queries in one work item: for so many a block of keys and values is read once from beyond the
-second-level cache, which seldom holds those of a head."""
-
-_QUERIES_WORTH_PACKING = 24
-"""Queries from which on values are packed: rows that lie far apart, as those of several heads do, are in few lines of
-the first-level cache and on many pages."""
 
 _LOWEST = float_literal(-math.inf, "float")
 
@@ -73,27 +63,27 @@ class Heads:
     column: str | int
 
 
-def scratch_bytes(target: Target, queries: Size, keys: Size, depth: Size, width: Size) -> Size:
+def scratch_bytes(schedule: AttentionSchedule, keys: Size, depth: Size, width: Size) -> Size:
     """Bytes of scratch memory that each worker needs: packed keys and values of a head, scores, and weighted sums.
 
     Args:
-        target: What the kernel is for.
-        queries: How many queries there are.
+        schedule: The schedule.
         keys: How many keys there are.
         depth: Columns of queries and keys.
         width: Columns of values.
     """
-    tile = _tile(target)
+    tile = schedule.tile
     padded = ceil_div(width, tile.columns) * tile.columns
     packed = ceil_div(keys, tile.columns) * tile.columns * depth
-    if not isinstance(queries, int) or queries >= _QUERIES_WORTH_PACKING:
+    if schedule.values != "in place":
         packed = packed + keys * padded
-    return 4 * (packed + tile.rows * (KEY_BLOCK + TILES_IN_ITEM * padded))
+    return 4 * (packed + tile.rows * (schedule.key_block + schedule.tiles_per_item * padded))
 
 
 def attention(
     kernel: Kernel,
     *,
+    schedule: AttentionSchedule,
     batch: Size,
     heads: Size,
     queries: Size,
@@ -116,6 +106,7 @@ def attention(
 
     Args:
         kernel: The kernel; its work items become those of attention.
+        schedule: The schedule.
         batch: Batches.
         heads: Heads of queries.
         queries: Queries of a head.
@@ -136,12 +127,7 @@ def attention(
         The number of work items.
     """
     sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys, "depth": depth, "width": width}
-    return _Attention(kernel, sizes, q, k, v, epilogue, scratch, group, scale, score, causal).write()
-
-
-def _tile(target: Target) -> Tile:
-    """Of float32; narrow widths change nothing of it, since keys and values share its rows."""
-    return tile_for(target, FLOAT)
+    return _Attention(kernel, schedule, sizes, q, k, v, epilogue, scratch, group, scale, score, causal).write()
 
 
 @dataclass(frozen=True)
@@ -175,6 +161,7 @@ class _Attention:
     def __init__(
         self,
         kernel: Kernel,
+        schedule: AttentionSchedule,
         sizes: dict[str, Size],
         q: Heads,
         k: Heads,
@@ -187,7 +174,9 @@ class _Attention:
         causal: Size | None,
     ) -> None:
         e = self.e = kernel.emitter
-        tile = self.tile = _tile(kernel.target)
+        self.schedule, tile = schedule, schedule.tile
+        self.tile = tile
+        key_block, tiles_per_item = schedule.key_block, schedule.tiles_per_item
         self.sizes = sizes
         self.heads, self.queries, self.keys, self.depth, self.width = (
             kernel.size(sizes[name]) for name in ("heads", "queries", "keys", "depth", "width")
@@ -197,25 +186,25 @@ class _Attention:
         self.q, self.k, self.v = q, k, v
         self.epilogue, self.score, self.scale = epilogue, score, scale
         self.held = e.variable("i64", "-1")
-        self.greatest, self.total, self.shrink = (e.array("float", tile.rows * TILES_IN_ITEM) for _ in range(3))
+        self.greatest, self.total, self.shrink = (e.array("float", tile.rows * tiles_per_item) for _ in range(3))
         self.padded = e.mul(e.div(e.add(self.width, tile.columns - 1), tile.columns), tile.columns)
         panels = e.div(e.add(self.keys, tile.columns - 1), tile.columns)
         self.panel_size = e.mul(self.depth, tile.columns)
         packed, values = e.mul(panels, self.panel_size), e.mul(self.keys, self.padded)
-        if isinstance(self.queries, int) and self.queries < _QUERIES_WORTH_PACKING:
+        if schedule.values == "in place":
             values = 0
-        rest = e.mul(tile.rows, e.add(KEY_BLOCK, e.mul(TILES_IN_ITEM, self.padded)))
+        rest = e.mul(tile.rows, e.add(key_block, e.mul(tiles_per_item, self.padded)))
         self.packed = e.address(scratch, "float", e.mul("%worker", e.add(e.add(packed, values), rest)))
         self.packed_values = e.address(self.packed, "float", packed)
         self.scores = e.address(self.packed_values, "float", values)
-        self.sums = e.address(self.scores, "float", tile.rows * KEY_BLOCK)
+        self.sums = e.address(self.scores, "float", tile.rows * key_block)
 
     # The loops.
 
     def write(self) -> Size:
         """Write the loop over work items; returns their number."""
         e, rows = self.e, self.tile.rows
-        block_rows = rows * TILES_IN_ITEM
+        block_rows = rows * self.schedule.tiles_per_item
         blocks = e.div(e.add(self.queries, block_rows - 1), block_rows)
         with e.loop("%first", "%last") as item:
             number, block = e.div(item, blocks), e.rem(item, blocks)
@@ -278,11 +267,11 @@ class _Attention:
 
     def _packs_values(self) -> str:
         """Whether values are packed: an i1."""
-        if isinstance(self.queries, int):
-            return "true" if self.queries >= _QUERIES_WORTH_PACKING else "false"
+        if self.schedule.values != "run time":
+            return "true" if self.schedule.values == "packed" else "false"
         if self.v.dtype != FLOAT or self.v.column != 1:
             return "false"
-        return self.e.let(f"icmp sge i64 {self.queries}, {_QUERIES_WORTH_PACKING}")
+        return self.e.let(f"icmp sge i64 {self.queries}, {costs.QUERIES_WORTH_PACKING}")
 
     def _values(self, head: _Head, key: str | int, column: str | int) -> Heads:
         """Where the values of a key begin from a column on: as they were packed, or where they lie."""
@@ -310,9 +299,9 @@ class _Attention:
             with e.loop(0, self.padded, tile.lanes) as column:
                 at = e.add(e.mul(number, self.padded), column)
                 e.store(tile.type, "zeroinitializer", e.address(self.sums, "float", at), 4)
-        with e.loop(0, self._seen(end), KEY_BLOCK) as key, e.loop(start, end, tile.rows) as row:
+        with e.loop(0, self._seen(end), self.schedule.key_block) as key, e.loop(start, end, tile.rows) as row:
             queries = _Queries(row, e.sub(row, start), e.least(tile.rows, e.sub(end, row)))
-            size = e.least(KEY_BLOCK, e.sub(self._seen(e.add(row, queries.count)), key))
+            size = e.least(self.schedule.key_block, e.sub(self._seen(e.add(row, queries.count)), key))
             with e.when(e.let(f"icmp sgt i64 {size}, 0")):
                 self._block(head, queries, key, size)
         with e.loop(0, count) as number:
@@ -363,8 +352,8 @@ class _Attention:
         first = Lines(head.k, self.k.dtype, self.k.row, 1)
         second = Lines(head.q, self.q.dtype, 0, self.q.column)
         last = e.sub(size, 1)
-        with e.loop(0, size, ROWS) as place:
-            numbers = [e.add(key, e.least(e.add(place, offset), last)) for offset in range(ROWS)]
+        with e.loop(0, size, DOT_ROWS) as place:
+            numbers = [e.add(key, e.least(e.add(place, offset), last)) for offset in range(DOT_ROWS)]
             for offset, (value,) in enumerate(dots(e, tile, first, numbers, second, 1, self.depth)):
                 e.store("float", value, e.address(self.scores, "float", e.add(place, offset)), 4)
 
@@ -389,7 +378,7 @@ class _Attention:
             sums = accumulate(e, tile, rows, vectors, self.depth, unroll, load_q, load_k)
             for number, values in enumerate(sums):
                 for offset, value in enumerate(values):
-                    at = e.add(first, number * KEY_BLOCK + offset * tile.lanes)
+                    at = e.add(first, number * self.schedule.key_block + offset * tile.lanes)
                     e.store(tile.type, value, e.address(self.scores, "float", at), 4)
 
         # The last panel of all keys: half of it is enough where that holds the keys.
@@ -404,7 +393,7 @@ class _Attention:
         """Turn the scores of a query and a block of keys into weights; note how earlier sums shrink."""
         e, tile = self.e, self.tile
         query = e.add(queries.row, number)
-        line = e.address(self.scores, "float", e.mul(number, KEY_BLOCK))
+        line = e.address(self.scores, "float", e.mul(number, self.schedule.key_block))
         seen = size
         if self.causal is not None:
             seen = e.most(0, e.least(size, e.sub(e.add(e.add(query, self.causal), 1), key)))
@@ -492,7 +481,7 @@ class _Attention:
         v = self._values(head, key, column)
 
         def load_weight(number: int, place: str | int) -> str:
-            return read(e, tile, FLOAT, self.scores, Index(e.add(place, number * KEY_BLOCK)), tile.lanes)
+            return read(e, tile, FLOAT, self.scores, Index(e.add(place, number * self.schedule.key_block)), tile.lanes)
 
         def load_v(place: str | int) -> list[str]:
             line = e.address(v.pointer, load_store.memory_type(v.dtype), e.mul(place, v.row))

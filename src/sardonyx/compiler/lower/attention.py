@@ -12,6 +12,7 @@ from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
 from sardonyx.compiler.kernels.attention import Heads, attention, scratch_bytes
 from sardonyx.compiler.lower.context import Writing
 from sardonyx.compiler.lower.launch import Scratch
+from sardonyx.compiler.tiling.attention import AttentionProblem, choose_attention
 from sardonyx.core.dim import Size
 
 
@@ -31,7 +32,9 @@ def write_attention(writing: Writing, found: Attention) -> Size:
     row_q, row_k = (free_axis(view, batch_axes, taken) for view, taken in ((q, depth_q), (k, depth_k)))
     column_v = free_axis(v, batch_axes, key_v)
     *leading, rows, key_count = shape_of(found.scores)
-    scratch = w.pointer(Scratch(scratch_bytes(w.whole.target, rows, key_count, q.shape[depth_q], v.shape[column_v])))
+    depth, width = q.shape[depth_q], v.shape[column_v]
+    choice = w.choice = choose_attention(AttentionProblem(rows, key_count, depth, width), w.whole.target)
+    scratch = w.pointer(Scratch(scratch_bytes(choice.schedule, key_count, depth, width)))
     root, memory = w.group.root, w.located(w.group.root)
 
     def heads(operand: View, row: int, column: int) -> Heads:
@@ -58,8 +61,8 @@ def write_attention(writing: Writing, found: Attention) -> Size:
 
     batch, count = ([1] * (2 - batch_axes) + list(leading))[:2]
     return attention(
-        kernel, batch=batch, heads=count, queries=rows, keys=key_count, depth=q.shape[depth_q],
-        width=v.shape[column_v], q=heads(q, row_q, depth_q), k=heads(k, row_k, depth_k), v=heads(v, key_v, column_v),
+        kernel, schedule=choice.schedule, batch=batch, heads=count, queries=rows, keys=key_count, depth=depth,
+        width=width, q=heads(q, row_q, depth_q), k=heads(k, row_k, depth_k), v=heads(v, key_v, column_v),
         epilogue=epilogue, scratch=scratch, score=None if found.masked is found.scores else score,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
 from sardonyx.compiler.analysis.strided_views import Memory, View, shape_of, view
@@ -13,6 +14,7 @@ from sardonyx.compiler.lower.launch import FAULT, NAME, Buffer, Launch, Relaid
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -95,12 +97,16 @@ class Writing:
         whole: What is known of the whole function.
         group: The group.
         lanes: Lanes of the kernel's vectors; by default what the target has for 32 bits.
+
+    Attributes:
+        choice: The kernel's schedule and the rejected candidates; None where there is no choice.
     """
 
     def __init__(self, whole: Whole, group: Group, lanes: int | None = None) -> None:
         self.whole = whole
         self.group = group
         self.kernel = Kernel(whole.target)
+        self.choice: Choice[Any] | None = None
         self._buffers: dict[Buffer, str] = {}
         self._memories: dict[Value, Memory | None] = {}
         self.reader = Reader(self.kernel, lanes or whole.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
@@ -127,5 +133,5 @@ class Writing:
         return Launch(
             self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
             self.kernel.sizes, items, writes or self.group.root, title, self.group, also=self.group.others,
-            work=self.kernel.work,
+            work=self.kernel.work, choice=self.choice,
         )  # fmt: skip

@@ -26,15 +26,43 @@ from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.lower.context import Writing
 from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
-from sardonyx.compiler.schedule.convolution_choice import Choice, choice, fixed, wide_axes
+from sardonyx.compiler.schedule.convolution_choice import fixed, wide_axes
 from sardonyx.compiler.tiling import winograd as tiles
-from sardonyx.compiler.tiling.convolution import Tile, tile_for
-from sardonyx.compiler.tiling.int8_forms import form_of
+from sardonyx.compiler.tiling.choice import Choice
+from sardonyx.compiler.tiling.convolution import ConvolutionSchedule, Tile
+from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
+
+
+def pooling_windows(value: Value) -> Windows:
+    """Return the windows of a ``reduce_window``."""
+    params = value.params
+    return Windows.of(
+        params["window"], params["strides"], tuple(low for low, _ in params["padding"]), params["dilation"]
+    )
+
+
+def describe_pooling(value: Value, blocked: bool, bits: int) -> PoolingProblem:
+    """Return the problem of a ``reduce_window``.
+
+    Args:
+        value: The ``reduce_window``.
+        blocked: Whether the image is blocked.
+        bits: Bits of an element in a register.
+
+    Raises:
+        UnsupportedError: No kernel computes the pooling.
+    """
+    kind, rank = value.params["kind"], len(value.params["window"])
+    if kind not in ("add", "max", "min"):
+        raise UnsupportedError(f"reduce_window {kind} has no kernel.")
+    if not 1 <= rank <= 3 or not all(isinstance(size, int) for size in value.params["window"]):
+        raise UnsupportedError("reduce_window over these axes has no kernel.")
+    return PoolingProblem(pooling_windows(value), shape_of(value)[len(shape_of(value)) - rank :], bits, blocked)
 
 
 class ImageKernel:
@@ -49,10 +77,10 @@ class ImageKernel:
         self.writing = writing
         self.target = writing.whole.target
 
-    def convolve(self, found: Convolution) -> tuple[Size, str]:
-        """Write a convolution; returns its work items and what to call it."""
-        w, kernel = self.writing, self.writing.kernel
-        chosen = choice(found, self.target, self.whole.threads)
+    def convolve(self, found: Convolution, choice: Choice[ConvolutionSchedule]) -> tuple[Size, str]:
+        """Write a convolution; returns its work items and the name of the kernel."""
+        w, kernel, chosen = self.writing, self.writing.kernel, choice.schedule
+        w.choice = choice
         params = found.core.params
         shape, out = shape_of(found.image), shape_of(found.result)
         channels, filters = shape[1], out[1]
@@ -71,7 +99,7 @@ class ImageKernel:
         )  # fmt: skip
         places = tuple(out[2 + axis] for axis in wide)
         epilogue = self._epilogue(found.result, wide)
-        form = f"{found.weights.type} {chosen} {self.target.name}"
+        form = f"{found.weights.type} {chosen.packed_layout} {self.target.name}"
         if chosen.algorithm == "depthwise":
             weights = Prepared(
                 found.weights, form, lambda read: pack_depthwise_weights(read(found.weights), self.target)
@@ -83,47 +111,39 @@ class ImageKernel:
                 batch=shape[0],
                 windows=windows,
                 out=places,
+                outputs=chosen.outputs,
                 epilogue=self._epilogue(found.result, wide, given=t.FLOAT if t.is_integer(dtype) else None),
             )
         elif chosen.algorithm == "planar":
             weights = Prepared(found.weights, form, lambda read: pack_planar_weights(read(found.weights)))
             items = planar(
                 kernel, x=image, weights=w.pointer(weights), filters=filters, batch=shape[0], windows=windows,
-                out=places, epilogue=self._epilogue(found.result, wide, planar=True),
+                out=places, outputs=chosen.outputs, epilogue=self._epilogue(found.result, wide, planar=True),
             )  # fmt: skip
         elif chosen.algorithm == "winograd":
             items = self._winograd(found, chosen, image, form, self._epilogue(found.result))
         else:
-            tile = self._tile(found, chosen)
-            packed = self._packed(found, tile) if chosen.packed else Prepared(
-                found.weights, form + str(tile), lambda read: pack_weights(read(found.weights), tile)
+            tile = chosen.tile
+            assert tile is not None
+            packed = self._packed(found, tile) if chosen.runtime_packing else Prepared(
+                found.weights, form, lambda read: pack_weights(read(found.weights), tile)
             )  # fmt: skip
             items = convolution(
                 kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=places, tile=tile,
-                epilogue=epilogue,
+                outputs=chosen.outputs, epilogue=epilogue,
             )  # fmt: skip
         return items, chosen.title
-
-    def _tile(self, found: Convolution, chosen: Choice) -> Tile:
-        """How a direct convolution is cut."""
-        channels, filters = fixed((shape_of(found.image)[1], shape_of(found.result)[1]))
-        taps = math.prod(fixed(shape_of(found.weights)[3:]))
-        form = form_of(found.image, found.weights, self.target)
-        return tile_for(
-            self.target, channels=channels, filters=filters, groups=found.groups, blocked=chosen.blocked,
-            width=shape_of(found.result)[2 + wide_axes(found)[-1]], taps=taps,
-            together=form.together if form else 1,
-        )  # fmt: skip
 
     def _packed(self, found: Convolution, tile: Tile) -> Stage:
         """The room for weights that are packed by a kernel."""
         return Stage(found.weights, 4 * packed_size(tile, math.prod(fixed(shape_of(found.weights)[3:]))))
 
-    def pack(self, found: Convolution, chosen: Choice) -> Size:
+    def pack(self, found: Convolution, chosen: ConvolutionSchedule) -> Size:
         """Write the kernel that packs weights; returns its work items."""
         w, reader = self.writing, self.writing.reader
         e = w.kernel.emitter
-        tile, window = self._tile(found, chosen), fixed(shape_of(found.weights)[3:])
+        tile, window = chosen.tile, fixed(shape_of(found.weights)[3:])
+        assert tile is not None
 
         def weight(filter: str | int, channel: str | int, tap: str | int) -> str:
             produced = tile.filters // tile.groups
@@ -136,14 +156,16 @@ class ImageKernel:
         room = w.pointer(self._packed(found, tile))
         return pack(w.kernel, tile, weight=weight, packed=room, taps=math.prod(window))
 
-    def _winograd(self, found: Convolution, chosen: Choice, image: Image, form: str, epilogue: Epilogue) -> Size:
+    def _winograd(
+        self, found: Convolution, chosen: ConvolutionSchedule, image: Image, form: str, epilogue: Epilogue
+    ) -> Size:
         w = self.writing
 
         def made(read: Callable[[Value], np.ndarray]) -> np.ndarray:
             source = read(found.weights)[0].astype(np.float32, copy=False)
             if chosen.fresh:
                 return tiles.pack_weights(source, self.target)
-            return tiles.transform_weights(source, chosen.tile, self.target)
+            return tiles.transform_weights(source, chosen.winograd_tile, self.target)
 
         weights = Prepared(found.weights, form, made)
         plan = self.plan(found, chosen)
@@ -154,17 +176,17 @@ class ImageKernel:
         scratch = w.pointer(Scratch(plan.scratch))
         return winograd.multiply(w.kernel, plan, transformed, w.pointer(weights), scratch, epilogue)
 
-    def plan(self, found: Convolution, chosen: Choice) -> tiles.Winograd:
+    def plan(self, found: Convolution, chosen: ConvolutionSchedule) -> tiles.Winograd:
         """How Winograd's convolution is cut."""
         shape, out = shape_of(found.image), shape_of(found.result)
         low = found.core.params["padding"]
         channels, filters = fixed((shape[1], out[1]))
         return tiles.Winograd(
-            self.target, chosen.tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
+            self.target, chosen.winograd_tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
             self.whole.threads, chosen.staged, chosen.fresh,
         )  # fmt: skip
 
-    def transform(self, found: Convolution, chosen: Choice) -> Size:
+    def transform(self, found: Convolution, chosen: ConvolutionSchedule) -> Size:
         """Write the first stage of Winograd's convolution; returns its work items."""
         w = self.writing
         plan = self.plan(found, chosen)
@@ -222,34 +244,27 @@ class ImageKernel:
 
         return epilogue
 
-    def pool(self, value: Value) -> Size:
+    def pool(self, value: Value, choice: Choice[PoolingSchedule]) -> Size:
         """Write a pooling; returns its work items."""
-        w = self.writing
-        params = value.params
-        if params["kind"] not in ("add", "max", "min"):
-            raise UnsupportedError(f"reduce_window {params['kind']} has no kernel.")
-        source = value.operands[0]
+        w, params, source = self.writing, value.params, value.operands[0]
+        w.choice = choice
         rank = len(params["window"])
         shape, out = shape_of(source), shape_of(value)
         leading = len(shape) - rank
-        if not 1 <= rank <= 3 or not all(isinstance(size, int) for size in params["window"]):
-            raise UnsupportedError("reduce_window over these axes has no kernel.")
-        windows = Windows.of(
-            params["window"], params["strides"], tuple(low for low, _ in params["padding"]), params["dilation"]
-        )
+        windows = pooling_windows(value)
         dtype, blocked = dtype_of(source), source in self.whole.blocks
         pointer, sizes, places = w.pointer(source), shape[leading:], out[leading:]
         if not blocked:
             return planar_pooling(
                 w.kernel, params["kind"], x=Image(pointer, 1, sizes, False, dtype), batch=math.prod(shape[:leading]),
-                windows=windows, out=places, epilogue=self._planar_epilogue(value, leading), lanes=w.reader.lanes,
+                windows=windows, out=places, epilogue=self._planar_epilogue(value, leading), schedule=choice.schedule,
             )  # fmt: skip
         channels = shape[1]
         assert isinstance(channels, int)
         element = {"float": "float", "double": "double"}.get(str(dtype.name).lower(), f"i{dtype.bitwidth}")
         return pooling(
             w.kernel, params["kind"], x=Image(pointer, channels, sizes), batch=shape[0], windows=windows, out=places,
-            epilogue=self._epilogue(value), element=element, signed=t.kind(dtype) != "uint",
+            epilogue=self._epilogue(value), schedule=choice.schedule, element=element, signed=t.kind(dtype) != "uint",
         )  # fmt: skip
 
     def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:

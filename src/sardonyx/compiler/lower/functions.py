@@ -46,7 +46,7 @@ class Bodies:
         kept: dict[Value, str] = {}
         refused: dict[Value, str] = {}
         while True:
-            schedule = Schedule(function, kept, refused, self.target)
+            schedule = Schedule(function, kept, refused, self.target, self.threads)
             blocks, iteration = blocked_images(schedule, self.target), function.inputs[0] if repeats else None
             lowering = Lowering(Whole(schedule, self.target, blocks, self.threads, iteration), self.body, self._written)
             if not lowering.unfusable and not lowering.refused:

@@ -29,21 +29,20 @@ from sardonyx.compiler.codegen.loop_nest import (
     work_items,
 )
 from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
-from sardonyx.compiler.kernels.conv.nchw_pooling import planar_lanes
 from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
 from sardonyx.compiler.lower.attention import write_attention
 from sardonyx.compiler.lower.bounded_output import picked
 from sardonyx.compiler.lower.context import Whole, Writing
-from sardonyx.compiler.lower.convolution import ImageKernel
+from sardonyx.compiler.lower.convolution import ImageKernel, describe_pooling
 from sardonyx.compiler.lower.generic_loops import plain
 from sardonyx.compiler.lower.launch import Body, Launch, Prepared, Relaid, Scratch, Stage
 from sardonyx.compiler.lower.matmul import Contraction
 from sardonyx.compiler.lower.row_algorithms import fourier_tables, lanes_for, ordered
 from sardonyx.compiler.lower.row_passes import RowPasses
 from sardonyx.compiler.lower.scatter import updated
-from sardonyx.compiler.schedule.convolution_choice import choice
 from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.schedule.layout_assignment import row_channels
+from sardonyx.compiler.tiling.pooling import choose_pooling
 from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.ir.graph import Function, Value, bodies_of
 from sardonyx.errors import UnsupportedError
@@ -481,25 +480,24 @@ class Lowering:
         source = anchor.operands[0]
         if anchor.op == "reduce_window":
             self.whole.require_memory(source)
-            lanes = None
-            if source not in self.blocks:
-                lanes = planar_lanes(self.target.lanes(storage_bits(anchor)), shape_of(anchor)[-1])
-            w = Writing(self.whole, group, lanes)
-            return [w.launch(ImageKernel(w).pool(anchor), "pooling")]
+            pooling = choose_pooling(describe_pooling(anchor, source in self.blocks, storage_bits(anchor)), self.target)
+            w = Writing(self.whole, group, None if pooling.schedule.blocked else pooling.schedule.lanes)
+            return [w.launch(ImageKernel(w).pool(anchor, pooling), "pooling")]
         found = next((each for each in self.schedule.convolutions.values() if each.core is anchor), None)
         if found is None:
             raise UnsupportedError("convolve among other movements has no kernel.")
         self.whole.require_memory(found.image)
-        chosen = choice(found, self.target, self.threads)
+        choice = self.schedule.choose_convolution(found)
+        chosen = choice.schedule
         stages = []
         if chosen.staged:
             w = Writing(self.whole, group)
             stages.append(w.launch(ImageKernel(w).transform(found, chosen), "winograd inputs"))
-        if chosen.packed:
+        if chosen.runtime_packing:
             w = Writing(self.whole, group, 1)
             stages.append(w.launch(ImageKernel(w).pack(found, chosen), "weights"))
         w = Writing(self.whole, group)
-        items, title = ImageKernel(w).convolve(found)
+        items, title = ImageKernel(w).convolve(found, choice)
         launches = [*stages, w.launch(items, title)]
         buffers = dict.fromkeys(buffer for each in launches for buffer in each.buffers)
         missing = [each for each in buffers if isinstance(each, Relaid) and each not in self.whole.relaid]

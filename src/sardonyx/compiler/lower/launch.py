@@ -6,12 +6,14 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.schedule.groups import Group
+from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
@@ -126,6 +128,7 @@ class Launch:
         also: Other values that it writes.
         work: Multiply-adds of vectors that a work item takes as long as, about; 0 where that is not known.
         beside: How many launches are played at the same time, this one and those that follow it: loops.
+        choice: The kernel's schedule and the rejected candidates; None where there is no choice, or from an image.
     """
 
     text: str
@@ -140,6 +143,7 @@ class Launch:
     also: tuple[Value, ...] = ()
     work: int = 0
     beside: int = 1
+    choice: Choice[Any] | None = None
 
     @property
     def worth(self) -> int | None:

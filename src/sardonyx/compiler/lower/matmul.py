@@ -19,12 +19,13 @@ from sardonyx.compiler.codegen.integer_dot import entries, parted
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.codegen.prefetch_reader import Ahead
-from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, Turned, gemm, pack, pack_gates, scratch_bytes
+from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, Turned, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import Writing
 from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
 from sardonyx.compiler.schedule.groups import operations
-from sardonyx.compiler.tiling.gemm import gated_tile, is_narrow, tile_for
+from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size, equal, floor_div
 from sardonyx.core.ir import types as t
@@ -86,10 +87,14 @@ class Contraction:
         matrix_b: Matrix | Packed
         scratch = None
         if constant:
-            matrix_b = Packed(w.pointer(self._packed(m, n, k, together)), t.INT32 if together > 1 else dtype_of(b.base))
+            dtype_b = t.INT32 if together > 1 else dtype_of(b.base)
+            schedule = self._choose(GemmProblem(m, n, k, result, "packed", dtype_b, together, self._gate_count))
+            matrix_b = Packed(w.pointer(self._packed(schedule, k)), dtype_b)
         else:
             matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
-            scratch = w.pointer(Scratch(scratch_bytes(self.writing.whole.target, m, n, k, result)))
+            layout = b_layout(matrix_a, matrix_b, result)
+            schedule = self._choose(GemmProblem(m, n, k, result, layout, matrix_b.dtype))
+            scratch = w.pointer(Scratch(scratch_bytes(schedule, k)))
         leading: list[tuple[Size, Size, Size]] = [(a.shape[i], a.strides[i], b.strides[j]) for i, j in self.pairs]
         leading += [(a.shape[axis], a.strides[axis], 0) for axis in batch_rows]
         leading += [(b.shape[axis], 0, b.strides[axis]) for axis in batch_columns]
@@ -114,21 +119,36 @@ class Contraction:
             )
 
         return gemm(
-            kernel, m=m, n=n, k=k, a=matrix_a, b=matrix_b, batch=math.prod(size for size, _, _ in leading), place=place,
-            result=result, scratch=scratch, together=together, turned=self._turned() if constant else None,
+            kernel, schedule=schedule, m=m, n=n, k=k, a=matrix_a, b=matrix_b, place=place, result=result,
+            batch=math.prod(size for size, _, _ in leading), scratch=scratch,
+            turned=self._turned() if constant else None,
             epilogue=self._epilogue(rows, batch_rows, columns, batch_columns), behind=self._behind(),
         )  # fmt: skip
 
+    def _choose(self, problem: GemmProblem) -> GemmSchedule:
+        """Choose the schedule, once for packing and the kernel; of gates fusion has chosen."""
+        target = self.writing.whole.target
+        choice = self.writing.whole.schedule.gate_choices.get(self.value) if self.gates else None
+        if choice is None or choice.problem != problem:
+            choice = choose_gemm(problem, target)
+        if choice.schedule.gates != problem.gates:
+            raise Unfusable(self.value)
+        self.writing.choice = choice
+        return choice.schedule
+
+    @property
+    def _gate_count(self) -> int:
+        return 1 if self.gates is None else self.gates.count
+
     def _behind(self) -> int:
         """Operations for each result: those behind gates are for all gates of a unit together."""
-        return operations(self.writing.group.members) // (1 if self.gates is None else self.gates.count)
+        return operations(self.writing.group.members) // self._gate_count
 
     def _constant_columns(self) -> Size:
         """The columns of weights, as they are packed."""
         if self.gates is None:
             return math.prod(self.b.shape[axis] for axis in self.columns)
-        lanes = self.writing.reader.lanes
-        return -(-self.gates.units // lanes) * lanes * self.gates.count
+        return gated_columns(self.writing.whole.target, dtype_of(self.value), self.gates.count, self.gates.units)
 
     def _turned(self) -> Turned | None:
         """Weights that iterations of a loop read again and again are taken forth and back."""
@@ -157,28 +177,23 @@ class Contraction:
         steps = [step for step in distances if step != 1]
         return form.together if all(equal(step % form.together, 0) for step in steps) else 1
 
-    def _packed(self, m: Size, n: Size, k: Size, together: int) -> Prepared:
+    def _packed(self, schedule: GemmSchedule, k: Size) -> Prepared:
         b, right, columns = self.b, self.right, self.columns
         assert isinstance(k, int)
-        assert isinstance(n, int)
-        target, result = self.writing.whole.target, dtype_of(self.value)
-        count = None if self.gates is None else self.gates.count
-        tile = tile_for(target, result, n, together, m) if count is None else gated_tile(target, result, count, m)
+        layout, tile = schedule.packed_layout, schedule.tile
 
         def make(read: Read) -> np.ndarray:
-            array = strided(b, read).transpose(*right, *columns).reshape(k * together, -1)
-            if tile.saturates and not is_narrow(tile, n):
-                main, apart = (_words(part.reshape(n, -1).T, together) for part in parted(array.T.reshape(n, -1, 2)))
+            array = strided(b, read).transpose(*right, *columns).reshape(k * layout.dot_width, -1)
+            if layout.overflow_correction:
+                terms = array.T.reshape(array.shape[1], -1, 2)
+                main, apart = (_words(part.reshape(len(terms), -1).T, layout.dot_width) for part in parted(terms))
                 steps = np.arange(k, dtype=np.int32)[:, np.newaxis]
                 table = entries(apart.T, steps, tile.columns, tile.lanes)
-                return np.concatenate([pack(main, target, result, m=m).ravel(), table])
-            if together > 1:
-                array = _words(array, together)
-            return pack(array, target, result, m=m) if count is None else pack_gates(array, target, result, count, m)
+                return np.concatenate([pack(main, layout).ravel(), table])
+            return pack(_words(array, layout.dot_width) if layout.dot_width > 1 else array, layout)
 
-        lies = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
-        form = f"panels {tile.columns} {count} {together} {lies} {result.name} {target.name}"
-        return Prepared(b.base, form, make)
+        source = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
+        return Prepared(b.base, f"{layout}, {source} {self.writing.whole.target.name}", make)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]
         w, value, gates = self.writing, self.value, self.gates

@@ -24,7 +24,7 @@ from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.gemm import is_narrow, tile_for
+from sardonyx.compiler.tiling.gemm import GemmProblem, choose_gemm
 from sardonyx.compiler.tiling.int8_forms import Form, forms
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
@@ -234,7 +234,7 @@ def product(params: Mapping[str, Any], x: Value, y: Value, target: Target) -> Te
         numbers = weights.numbers
         columns = [axis for axis in range(numbers.ndim) if axis not in right]
         terms = numbers.transpose(*columns, *right).reshape(-1, 1, depth)
-        apart = 0.0 if is_narrow(tile_for(target, t.INT32, len(terms)), len(terms)) else _APART_OF_PRODUCT
+        apart = _APART_OF_PRODUCT if _corrects_overflow(x, left, len(terms), depth, target) else 0.0
         form = _form(terms, params["dtype"], 1, apart, target)
     if weights is None or form is None:
         return _as_floats(params, x, y, depth)
@@ -252,6 +252,14 @@ def product(params: Mapping[str, Any], x: Value, y: Value, target: Target) -> Te
     if zero is not None:
         sums = sums - _times(zero, weights.numbers.sum(right, dtype=np.int32))
     return _scaled(sums, params["dtype"], found.scale, weights.scale)
+
+
+def _corrects_overflow(x: Value, left: tuple[int, ...], columns: int, depth: int, target: Target) -> bool:
+    """Return True if the kernel of a product of bytes multiplies saturating weights again with a correction."""
+    rows = math.prod(size for axis, size in enumerate(shape_of(x)) if axis not in left)
+    width = target.together(8)
+    problem = GemmProblem(rows, columns, -(-depth // width), t.INT32, "packed", t.INT32, width)
+    return choose_gemm(problem, target).schedule.form == "tiles"
 
 
 def _as_floats(params: Mapping[str, Any], x: Value, y: Value, depth: int) -> Tensor | None:

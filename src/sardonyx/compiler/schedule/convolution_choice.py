@@ -1,73 +1,45 @@
-"""Which algorithm computes a convolution, and in which layout it reads its image."""
+"""The problem of a convolution among the values of a function, and the schedule of its kernel."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.patterns import Convolution
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling import winograd as tiles
-from sardonyx.compiler.tiling.convolution import MOST_ADVANCE
+from sardonyx.compiler.tiling.choice import Choice
+from sardonyx.compiler.tiling.convolution import (
+    ConvolutionProblem,
+    ConvolutionSchedule,
+    choose_convolution,
+    is_depthwise,
+)
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.errors import UnsupportedError
 
 NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
-"""Integers of which images are convolved."""
+"""Integer element types of images that are convolved."""
 
 
-PLAIN_CHANNELS = 4
-"""Most channels of an image that is convolved as it comes, plane by plane."""
-
-
-PLANAR_WORTH = 128
-"""Multiplications of a result that pay for an image being laid out in blocks afterwards."""
-
-
-MAX_ERROR = 2e-5
-"""The error that Winograd's convolution may have, in proportion to the largest result."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How a convolution is computed.
-
-    Attributes:
-        algorithm: ``direct``, ``planar``, ``depthwise`` or ``winograd``.
-        blocked: Whether the image has to be in blocked layout.
-        tile: Rows and columns of a tile's results in Winograd's convolution.
-        staged: Whether that transforms its inputs in a kernel of its own.
-        fresh: Whether that transforms its weights as it needs them.
-        packed: Whether weights are known only when a program runs, and packed by a kernel of their own.
-    """
-
-    algorithm: str
-    blocked: bool
-    tile: tuple[int, int] = (1, 1)
-    staged: bool = False
-    fresh: bool = False
-    packed: bool = False
-
-    @property
-    def title(self) -> str:
-        """What to call it."""
-        if self.algorithm == "winograd":
-            return f"winograd F({self.tile[0]}x{self.tile[1]})"
-        return f"{self.algorithm} convolution"
-
-
-def choice(found: Convolution, target: Target, threads: int) -> Choice:
-    """How to compute a convolution.
+def choose(found: Convolution, target: Target, threads: int) -> Choice[ConvolutionSchedule]:
+    """Choose the schedule of a convolution.
 
     Raises:
-        UnsupportedError: There is no kernel for it.
+        UnsupportedError: No kernel computes the convolution.
+        OptionError: The user's schedule for the problem is invalid.
+    """
+    return choose_convolution(_describe(found, target, threads), target)
+
+
+def _describe(found: Convolution, target: Target, threads: int) -> ConvolutionProblem:
+    """Return the problem of a convolution.
+
+    Raises:
+        UnsupportedError: No kernel computes the convolution.
     """
     params = found.core.params
     weights = found.weights
@@ -78,61 +50,16 @@ def choice(found: Convolution, target: Target, threads: int) -> Choice:
     channels, filters = shape_of(found.image)[1], shape_of(found.result)[1]
     if not isinstance(channels, int) or not isinstance(filters, int) or not 1 <= len(params["strides"]) <= 3:
         raise UnsupportedError("convolve of an open number of channels has no kernel.")
-    if not is_closed(weights):
-        fixed(shape_of(weights))
-        return Choice("direct", channels > PLAIN_CHANNELS, packed=True)
-    if found.groups == channels == filters and channels > 1:
-        return Choice("depthwise", True)
-    if narrow:
-        if form_of(found.image, weights, target) is None:
-            raise UnsupportedError(f"convolve of {found.image.type} with {weights.type} has no kernel.")
-        return Choice("direct", True)
-    if _is_planar(found, channels, filters, target):
-        return Choice("planar", False)
-    fast = _winograd(found, channels, filters, target, threads)
-    return fast or Choice("direct", channels > PLAIN_CHANNELS)
-
-
-def _is_planar(found: Convolution, channels: int, filters: int, target: Target) -> bool:
-    """Whether blocks of channels would be empty by half, and rows are wide enough to be the lanes."""
-    lanes, params, axis = target.lanes(32), found.core.params, wide_axes(found)[-1]
-    width = shape_of(found.result)[2 + axis]
-    return (
-        found.groups == 1
-        and dtype_of(found.image) == t.FLOAT
-        and channels <= lanes // 2
-        and filters <= lanes // 2
-        and params["strides"][axis] <= MOST_ADVANCE
-        and params["base_dilation"][axis] == 1
-        and (not isinstance(width, int) or width >= lanes)
-        and (found.ends or channels * math.prod(fixed(shape_of(found.weights)[3:])) >= PLANAR_WORTH)
-    )
-
-
-def _winograd(found: Convolution, channels: int, filters: int, target: Target, threads: int) -> Choice | None:
-    """The form of Winograd's convolution that is estimated to be the fastest; None where the direct way is."""
-    params = found.core.params
-    window = shape_of(found.weights)[3:]
-    simple = (
-        found.groups == 1 and len(params["strides"]) == 2 and window in ((3, 3), (1, 3), (3, 1))
-        and set(params["strides"] + params["kernel_dilation"] + params["base_dilation"]) == {1}
+    form = form_of(found.image, weights, target)
+    batch, _, *out = shape_of(found.result)
+    problem = ConvolutionProblem(
+        batch, channels, filters, found.groups, fixed(shape_of(weights))[3:], tuple(params["strides"]),
+        tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(found.image),
+        wide_axes(found)[-1], threads, is_closed(weights), found.ends, form.together if form else 1,
     )  # fmt: skip
-    if not simple or channels < target.lanes(32) or 2 * filters < target.lanes(32):
-        return None
-    # An open size is taken for that of an image in the middle of a network.
-    height, width = (size if isinstance(size, int) else 56 for size in shape_of(found.result)[2:])
-    batch = shape_of(found.result)[0]
-    images = batch if isinstance(batch, int) else 1
-    rows, columns = fixed(window)
-    taps = (rows, columns)
-    direct = images * channels * filters * math.prod(taps) * height * width / threads
-    sizes: dict[str, Any] = {"batch": images, "channels": channels, "filters": filters, "out": (height, width)}
-    tile, cost = tiles.best_tile(target, **sizes, taps=taps, workers=threads, largest_error=MAX_ERROR)
-    if cost >= direct:
-        return None
-    plan = tiles.Winograd(target, tile, **sizes, workers=threads)
-    fresh = tiles.has_fresh_weights(target, tile, channels, filters)
-    return Choice("winograd", True, tile, tiles.prefers_stages(plan), fresh)
+    if narrow and form is None and not is_depthwise(problem):
+        raise UnsupportedError(f"convolve of {found.image.type} with {weights.type} has no kernel.")
+    return problem
 
 
 def wide_axes(found: Convolution) -> tuple[int, ...]:

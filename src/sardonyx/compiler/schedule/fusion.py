@@ -31,9 +31,12 @@ from sardonyx.compiler.analysis.slice_scatter import box
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.analysis.tree_ensembles import tree_sum
 from sardonyx.compiler.codegen import elementwise
+from sardonyx.compiler.schedule.convolution_choice import choose
 from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.gemm import holds_gates
+from sardonyx.compiler.tiling.choice import Choice
+from sardonyx.compiler.tiling.convolution import ConvolutionSchedule
+from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value, dependencies
@@ -57,6 +60,7 @@ class Schedule:
         kept: Values that have to be in memory, with the reason.
         refused: Values that there is no kernel for, with the reason.
         target: What the kernels are for.
+        threads: Threads that share the work.
 
     Attributes:
         groups: In the order in which they can run.
@@ -64,14 +68,21 @@ class Schedule:
         convolutions: Convolutions by the image that they give.
         attentions: Attentions by their second product.
         gates: Products of gates by the product.
+        gate_choices: Their schedules.
         computed: All values in the order in which groups, and those outside of them, can be computed.
     """
 
     def __init__(
-        self, function: Function, kept: Mapping[Value, str], refused: Mapping[Value, str], target: Target
+        self,
+        function: Function,
+        kept: Mapping[Value, str],
+        refused: Mapping[Value, str],
+        target: Target,
+        threads: int = 1,
     ) -> None:
         self.function = function
         self.target = target
+        self.threads = threads
         self.order = function.values
         self.users: dict[Value, list[Value]] = {value: [] for value in self.order}
         for value in self.order:
@@ -80,6 +91,8 @@ class Schedule:
         self.convolutions: dict[Value, Convolution] = {}
         self.attentions: dict[Value, Attention] = {}
         self.gates: dict[Value, Gates] = {}
+        self.gate_choices: dict[Value, Choice[GemmSchedule]] = {}
+        self._convolution_choices: dict[Value, Choice[ConvolutionSchedule]] = {}
         self._absorbed: set[Value] = set()
         self._kept = {**dict.fromkeys(function.results, "a result"), **kept}
         self.host: dict[Value, str] = dict(refused)
@@ -92,6 +105,17 @@ class Schedule:
         for value in reversed(self.order):
             self._assign(value)
         self.groups, self.computed = self._in_order()
+
+    def choose_convolution(self, found: Convolution) -> Choice[ConvolutionSchedule]:
+        """Return the schedule of a convolution, chosen at the first call.
+
+        Raises:
+            UnsupportedError: No kernel computes the convolution.
+        """
+        choice = self._convolution_choices.get(found.core)
+        if choice is None:
+            choice = self._convolution_choices[found.core] = choose(found, self.target, self.threads)
+        return choice
 
     def group(self, value: Value) -> Group | None:
         """The group that computes a value."""
@@ -146,22 +170,27 @@ class Schedule:
         for number, value in enumerate(self.order):
             if value.op == "contract" and value not in self.host and value not in self.attentions:
                 found_gates = gates(value, self.order[number:], self.users, self._kept.__contains__)
-                if found_gates is not None and self._holds(found_gates) and self._is_free(found_gates):
+                choice = None if found_gates is None else self._choose_gates(found_gates)
+                if found_gates is not None and choice is not None and self._is_free(found_gates):
                     self.gates[value] = found_gates
+                    self.gate_choices[value] = choice
                     self._gates_of |= dict.fromkeys(found_gates.members, found_gates)
         for value in self.order:
             self._trace_rows(value)
             if value not in self.host and (reason := self._unsupported(value)) is not None:
                 self.host[value] = reason
 
-    def _holds(self, whole: Gates) -> bool:
-        """Whether a kernel can have all gates of a unit at once."""
-        rows = math.prod(shape_of(whole.product)[:-1])
-        alone = not any(member in self.host for member in whole.members)
+    def _choose_gates(self, whole: Gates) -> Choice[GemmSchedule] | None:
+        """Choose the schedule of a product with all gates of a unit; None if a separate product is faster."""
+        if any(member in self.host for member in whole.members):
+            return None
         (along,) = whole.product.params["right"]
-        depth = shape_of(whole.product.operands[1])[along]
-        assert isinstance(depth, int)
-        return alone and holds_gates(self.target, dtype_of(whole.product), whole.count, rows, depth)
+        weights, result = whole.product.operands[1], dtype_of(whole.product)
+        rows, depth = math.prod(shape_of(whole.product)[:-1]), shape_of(weights)[along]
+        columns = gated_columns(self.target, result, whole.count, whole.units)
+        problem = GemmProblem(rows, columns, depth, result, "packed", dtype_of(weights), gates=whole.count)
+        choice = choose_gemm(problem, self.target)
+        return choice if choice.schedule.gates == whole.count else None
 
     def _is_free(self, whole: Gates) -> bool:
         """Whether no other product has these gates: of a sum of two, one is in memory when the other is computed."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from sardonyx.compiler.analysis.primitive_traits import WHOLE, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, factor_groups, shape_of
-from sardonyx.compiler.schedule.convolution_choice import choice
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.description import Target
@@ -64,7 +63,7 @@ def _read_by_convolutions(schedule: Schedule, target: Target) -> tuple[set[Value
     plain: set[Value] = set()
     for each in schedule.convolutions.values():
         try:
-            (blocked if choice(each, target, 1).blocked else plain).add(each.image)
+            (blocked if schedule.choose_convolution(each).schedule.blocked else plain).add(each.image)
         except UnsupportedError:
             continue
     return blocked, plain
@@ -147,7 +146,7 @@ def _gives_blocks(schedule: Schedule, group: Group, target: Target) -> bool:
     """Whether a convolution has a kernel, and that gives channels in blocks."""
     found = next(each for each in schedule.convolutions.values() if each.core is group.anchor)
     try:
-        return choice(found, target, 1).algorithm != "planar"
+        return schedule.choose_convolution(found).schedule.algorithm != "planar"
     except UnsupportedError:
         return False
 

@@ -1,14 +1,25 @@
-"""The register tile of a convolution: blocks of output channels and neighbouring outputs, by sizes and target."""
+"""The schedule of a convolution: algorithm, layout of the image, register tile.
+
+:func:`choose_convolution` chooses once. Layout assignment, packing, the kernel and ``explain`` read the chosen
+:class:`ConvolutionSchedule`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling import costs, winograd
+from sardonyx.compiler.tiling.choice import Candidate, Choice, apply_override, require, take_fields
+from sardonyx.compiler.tiling.toom_cook import LARGEST
 from sardonyx.compiler.tiling.windows import Number, block_count, rest_sizes
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.ir.types import FLOAT, DType, is_integer
 
 
 @dataclass(frozen=True)
@@ -94,28 +105,7 @@ class Tile:
         return first * each // self.inner, block_count(last * each, self.inner)
 
 
-_PLAIN = 4
-"""Most planes of a plain image that are multiplied together."""
-
-
-_TYPICAL = (7, 10, 14, 20, 28, 40, 56, 80)
-"""Widths that count where the width is open: those in the middle of networks."""
-
-
-_SPREADING = {256: 0.1, 512: 0.3}
-"""What spreading an input over the lanes costs a tile of one block, by the bits of a vector: the wider a vector, the
-fewer of them are multiplied a cycle beside what is loaded (measured on Zen 3 and Cascade Lake)."""
-
-
-_GROUP = 8
-"""Most channels of a group whose inputs are shuffled."""
-
-
-_ADDING_UP = 8
-"""What adding up the lanes of a result costs, in multiplications."""
-
-
-def tile_for(
+def choose_tile(
     target: Target,
     *,
     channels: int,
@@ -126,24 +116,49 @@ def tile_for(
     taps: int = 1,
     together: int = 1,
 ) -> Tile:
-    """The tile for a convolution.
+    """Return the tile of a direct convolution with the least estimated cost.
 
     Args:
-        target: What the code is for.
+        target: The processor.
         channels: Input channels of all groups.
         filters: Output channels of all groups.
         groups: Groups of channels.
         blocked: Whether the image is blocked.
-        width: Outputs of a row, where known.
+        width: Outputs of a row; None if open.
         taps: Taps of the window.
-        together: Products that are added up within a lane; of an image of integers, which is blocked.
+        together: Adjacent channels that a lane multiplies and adds in one instruction; the image is then blocked.
+    """
+    return min(
+        tile_costs(
+            target, channels=channels, filters=filters, groups=groups, blocked=blocked, width=width, taps=taps,
+            together=together,
+        ).items(),
+        key=lambda item: item[1],
+    )[0]  # fmt: skip
+
+
+def tile_costs(
+    target: Target,
+    *,
+    channels: int,
+    filters: int,
+    groups: int = 1,
+    blocked: bool = True,
+    width: Size | None = None,
+    taps: int = 1,
+    together: int = 1,
+) -> dict[Tile, float]:
+    """Return the tiles of a direct convolution that are compared, with their cost; see :func:`choose_tile`.
+
+    The cost is the time of an output in vector FMAs, relative to the other tiles only: a tile multiplies, and waits if
+    it has few sums or many loads. Small groups have one tile, whose cost is 0.
     """
     lanes = target.lanes(32)
     room = _room(target)
     inner, channels = lanes // together, -(-channels // together)
     saturates = together == 4 and target.saturates
     if not blocked:
-        inner = max(count for count in range(1, _PLAIN + 1) if channels // groups % count == 0)
+        inner = max(count for count in range(1, costs.MOST_PLANES + 1) if channels // groups % count == 0)
     most = min(block_count(filters, lanes), 4)
     sums = min(room, target.vector_registers - 4)
     shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
@@ -151,46 +166,61 @@ def tile_for(
         Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups, together=together, saturates=saturates)
         for blocks, outputs in shapes
     ]
-    direct = min(tiles, key=lambda tile: _cost(tile, width, _SPREADING.get(target.vector_bits, 0.1)))
+    broadcast = costs.BROADCAST_COST.get(target.vector_bits, costs.UNKNOWN_BROADCAST_COST)
+    found = {tile: _direct_cost(tile, width, broadcast) for tile in tiles}
     if not blocked or together > 1:
-        return direct
+        return found
     each = channels // groups
-    if groups > 1 and each == filters // groups <= _GROUP and lanes % each == 0:
-        return replace(direct, blocks=1, form="grouped")
+    if groups > 1 and each == filters // groups <= costs.MOST_GROUP_CHANNELS and lanes % each == 0:
+        direct = min(found, key=found.__getitem__)
+        return {replace(direct, blocks=1, form="grouped"): 0.0}
     outputs = (room - 1 - filters) // filters if groups == 1 and filters <= lanes // 2 else 0
-    dot = Tile(lanes, 1, outputs, inner, blocked, filters, channels, groups, "dot")
-    depth = block_count(channels, lanes) * taps
-    # A direct tile multiplies by whole blocks of output channels, or by half of one where vectors are two operations.
-    spread = depth * lanes / (2 if target.vector_bits >= 512 else 1)
-    if outputs and filters * (depth * (1 + 1 / outputs) + _ADDING_UP) < spread:
-        return dot
-    return direct
+    if outputs:
+        dot = Tile(lanes, 1, outputs, inner, blocked, filters, channels, groups, "dot")
+        depth = block_count(channels, lanes) * taps
+        # A direct tile multiplies by whole blocks of output channels, or by half of one if vectors are two operations.
+        spread = depth * lanes / (2 if target.vector_bits >= 512 else 1)
+        adding = filters * (depth * (1 + 1 / outputs) + costs.LANE_SUM_FMAS)
+        if spread:
+            best = min(found.values())
+            # Equal costs are the direct tile's, which comes first.
+            cost = best * adding / spread
+            found[dot] = max(cost, best) if adding >= spread else min(cost, _below(best))
+    return found
+
+
+def _below(cost: float) -> float:
+    """The next smaller cost: rounding must not decide between two forms."""
+    return math.nextafter(cost, 0.0)
 
 
 def _room(target: Target) -> int:
-    """Registers for sums and weights: the others are for inputs."""
+    """Registers for sums and weights; the others are for inputs."""
     if target.name == "neon":
         # Inputs are loaded in pairs, and wait in registers of their own.
         return target.vector_registers * 5 // 8
     return target.vector_registers - (2 if target.vector_registers >= 32 else 1)
 
 
-def _cost(tile: Tile, width: Size | None, spreading: float) -> float:
-    """Time of an output, in multiplications: a tile does these, and waits where they are few or loads are many."""
+def _direct_cost(tile: Tile, width: Size | None, broadcast: float) -> float:
     if isinstance(width, int) and width:
         tiles = -(-width // tile.outputs)
         sizes = [width / tiles] * tiles
     else:
-        sizes = [size for typical in _TYPICAL for size in _sizes(typical, tile.outputs)]
+        sizes = [size for typical in costs.TYPICAL_WIDTHS for size in _split_row(typical, tile.outputs)]
     cost = 0.0
     for first in range(0, tile.output_blocks, tile.blocks):
         blocks = min(tile.blocks, tile.output_blocks - first)
-        cost += sum(max(size * blocks, size + blocks, 10) * (1 + spreading / blocks + 0.3 / size) for size in sizes)
+        cost += sum(
+            max(size * blocks, size + blocks, costs.SHORTEST_TILE_FMAS)
+            * (1 + broadcast / blocks + costs.OUTPUT_LOAD_COST / size)
+            for size in sizes
+        )
     return cost / sum(sizes) * max(tile.depth, 1)
 
 
-def _sizes(width: int, outputs: int) -> list[float]:
-    """The tiles of a row whose width only a run tells."""
+def _split_row(width: int, outputs: int) -> list[float]:
+    """The tiles of a row whose width is known only at run time."""
     sizes: list[float] = [outputs] * (width // outputs)
     rest = width % outputs
     for size in rest_sizes(outputs):
@@ -201,13 +231,392 @@ def _sizes(width: int, outputs: int) -> list[float]:
 
 
 MOST_ADVANCE = 2
-"""Furthest apart that the inputs of neighbouring outputs may be: those are loaded with two loads and a shuffle."""
+"""Largest distance of the inputs of neighbouring outputs of a planar tile: two loads and a shuffle give a vector."""
 
 
-_MOST_VECTORS = 8
-"""Most vectors of outputs of a tile: more would gain little, and rows are not that wide."""
+def planar_vectors(target: Target, filters: int) -> int:
+    """Return the vectors of outputs of a planar tile: as many as leave registers for inputs and a weight."""
+    return max(1, min((target.vector_registers - 3) // (filters + 1), costs.MOST_PLANAR_VECTORS))
 
 
-def tile_vectors(target: Target, filters: int) -> int:
-    """How many vectors of outputs a tile has: as many as leave registers for inputs and a weight."""
-    return max(1, min((target.vector_registers - 3) // (filters + 1), _MOST_VECTORS))
+def grouped_outputs(target: Target, channels: int, taps: int) -> int:
+    """Return the outputs of a tile of channels in small groups.
+
+    The weights of a row of taps stay in registers, and one input.
+
+    Args:
+        target: The processor.
+        channels: Channels of a group.
+        taps: Taps of a row of the window.
+    """
+    return max(4, min(target.vector_registers - channels * taps - channels - 1, target.vector_registers // 2))
+
+
+# Schedules.
+
+Algorithm = Literal["direct", "planar", "depthwise", "winograd"]
+
+
+@dataclass(frozen=True)
+class ConvolutionProblem:
+    """A convolution of images.
+
+    Attributes:
+        batch: Images.
+        channels: Input channels of all groups.
+        filters: Output channels of all groups.
+        groups: Groups of channels.
+        window: Taps along the spatial axes.
+        strides: Input elements from output to output.
+        dilations: Input elements from tap to tap.
+        base_dilations: Distance of the input's elements, with zeros between.
+        out: Spatial sizes of the output.
+        dtype: The element type of the image.
+        axis: The spatial axis whose outputs are neighbours of a tile: the last one along which a window moves.
+        threads: Threads that share the work.
+        constant_weights: Whether the weights are known when the program is compiled.
+        ends: Whether no other convolution and no pooling reads the result.
+        dot_width: Adjacent channels that a lane multiplies and adds in one instruction.
+    """
+
+    batch: Size
+    channels: int
+    filters: int
+    groups: int
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    base_dilations: tuple[int, ...]
+    out: tuple[Size, ...]
+    dtype: DType
+    axis: int
+    threads: int
+    constant_weights: bool = True
+    ends: bool = False
+    dot_width: int = 1
+
+    def __str__(self) -> str:
+        sizes = "x".join(f"({size})" if isinstance(size, Dim) else str(size) for size in self.out)
+        parts = [
+            f"convolution {self.channels}->{self.filters} window {_times(self.window)} out {sizes} axis {self.axis}",
+            f"batch {self.batch} {self.dtype.name.lower()} threads {self.threads}",
+        ]
+        for name, value in (
+            ("strides", self.strides), ("dilations", self.dilations), ("base dilations", self.base_dilations),
+        ):  # fmt: skip
+            if set(value) != {1}:
+                parts.append(f"{name} {_times(value)}")
+        parts += [f"groups {self.groups}"] if self.groups > 1 else []
+        parts += [] if self.constant_weights else ["run-time weights"]
+        parts += ["last"] if self.ends else []
+        parts += [f"dot width {self.dot_width}"] if self.dot_width > 1 else []
+        return " ".join(parts)
+
+    @property
+    def width(self) -> Size:
+        """Outputs of a row."""
+        return self.out[self.axis]
+
+    @property
+    def fmas(self) -> float:
+        """Scalar FMAs of a thread, computed directly; open sizes count as those in the middle of a network."""
+        batch = self.batch if isinstance(self.batch, int) else 1
+        return batch * self.channels * self.filters * math.prod(self.window) * math.prod(self._typical) / self.threads
+
+    @property
+    def _typical(self) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else costs.TYPICAL_SIZE for size in self.out)
+
+    @property
+    def winograd_sizes(self) -> dict[str, Any]:
+        """The arguments of Winograd's cost."""
+        rows, columns = self._typical
+        batch = self.batch if isinstance(self.batch, int) else 1
+        return {"batch": batch, "channels": self.channels, "filters": self.filters, "out": (rows, columns)}
+
+
+def _times(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+_TILE_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "lanes": int, "blocks": int, "outputs": int, "inner": int, "blocked": bool, "filters": int, "channels": int,
+    "groups": int, "form": str, "dot_width": int, "saturates": bool,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ConvolutionSchedule:
+    """How a convolution is computed.
+
+    Attributes:
+        algorithm: ``direct``, ``planar``, ``depthwise`` or ``winograd``.
+        blocked: Whether the image is blocked.
+        tile: The register tile of a direct convolution.
+        outputs: Outputs of a register tile of the planar form (a multiple of the lanes), the depthwise form and the
+            grouped form; 0 for the others.
+        winograd_tile: Rows and columns of a tile's results of Winograd's convolution.
+        staged: Whether a kernel of its own transforms the inputs of Winograd's convolution.
+        fresh: Whether kernels transform the weights of Winograd's convolution during the call.
+        runtime_packing: Whether a kernel packs the weights, because they are computed.
+    """
+
+    algorithm: Algorithm
+    blocked: bool
+    tile: Tile | None = None
+    outputs: int = 0
+    winograd_tile: tuple[int, int] = (1, 1)
+    staged: bool = False
+    fresh: bool = False
+    runtime_packing: bool = False
+
+    @property
+    def title(self) -> str:
+        """Name of the kernel."""
+        if self.algorithm == "winograd":
+            return f"winograd F({_times(self.winograd_tile)})"
+        return f"{self.algorithm} convolution"
+
+    @property
+    def packed_layout(self) -> str:
+        """The order of packed weights, as text: a key, with the weights' type and the target."""
+        if self.algorithm == "winograd":
+            return f"winograd weights {'as they are' if self.fresh else f'for {self.winograd_tile}'}"
+        return f"{self.algorithm} {None if self.tile is None else replace(self.tile, outputs=0)}"
+
+    def __str__(self) -> str:
+        layout = "blocked" if self.blocked else "NCHW"
+        if self.algorithm == "winograd":
+            extras = [name for name, on in (("staged", self.staged), ("fresh weights", self.fresh)) if on]
+            return ", ".join([self.title, layout, *extras])
+        parts = [self.algorithm, layout]
+        if self.tile is not None:
+            tile = self.tile
+            parts = [
+                f"{tile.form} tile of {tile.outputs} outputs x {tile.blocks} blocks x {tile.lanes}", layout,
+                f"{tile.inner} channels a step",
+            ]  # fmt: skip
+            parts += [f"dot width {tile.together}"] if tile.together > 1 else []
+        parts += [f"{self.outputs} outputs"] if self.outputs else []
+        parts += ["packed at run time"] if self.runtime_packing else []
+        return ", ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the schedule as plain data."""
+        tile = None
+        if self.tile is not None:
+            tile = asdict(self.tile)
+            tile["dot_width"] = tile.pop("together")
+        return {
+            "kind": "convolution", "algorithm": self.algorithm, "blocked": self.blocked, "tile": tile,
+            "outputs": self.outputs, "winograd_tile": list(self.winograd_tile), "staged": self.staged,
+            "fresh": self.fresh, "runtime_packing": self.runtime_packing,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ConvolutionSchedule:
+        """Return the schedule of :meth:`to_dict`.
+
+        Raises:
+            OptionError: A field is missing, unknown or of another type.
+        """
+        f = take_fields("convolution", data, {
+            "algorithm": str, "blocked": bool, "tile": (dict, type(None)), "outputs": int, "winograd_tile": list,
+            "staged": bool, "fresh": bool, "runtime_packing": bool,
+        })  # fmt: skip
+        require(f["algorithm"] in get_args(Algorithm), f"unknown algorithm {f['algorithm']!r}.")
+        tile = None
+        if f["tile"] is not None:
+            fields = take_fields("tile", {"kind": "tile", **f["tile"]}, _TILE_FIELDS)
+            fields["together"] = fields.pop("dot_width")
+            tile = Tile(**fields)
+        results = f["winograd_tile"]
+        require(len(results) == 2 and all(type(each) is int for each in results), "winograd_tile takes two numbers.")
+        f |= {"tile": tile, "winograd_tile": (results[0], results[1])}
+        return cls(**f)
+
+    def validate(self, problem: ConvolutionProblem, target: Target) -> None:
+        """Refuse a schedule that no kernel of the problem can have.
+
+        Raises:
+            OptionError: A field has a value that is impossible for the problem on the target.
+        """
+        lanes = target.lanes(32)
+        runtime = not problem.constant_weights
+        require(self.runtime_packing == runtime, f"runtime_packing is {runtime} for this problem.")
+        require(self.algorithm == "direct" or not runtime, "computed weights take the direct algorithm.")
+        require((self.tile is not None) == (self.algorithm == "direct"), "a tile belongs to the direct algorithm.")
+        if self.algorithm == "depthwise":
+            require(is_depthwise(problem), "depthwise takes as many groups as channels and filters.")
+        elif is_integer(problem.dtype):
+            require(self.algorithm == "direct" and not is_depthwise(problem), "integers have one algorithm.")
+        if self.algorithm in ("depthwise", "winograd") or is_integer(problem.dtype):
+            require(self.blocked, f"{self.algorithm} takes a blocked image.")
+        if self.algorithm == "planar":
+            reason = refuse_planar(problem, target)
+            require(reason is None, f"planar: {reason}.")
+            vectors, rest = divmod(self.outputs, lanes)
+            require(rest == 0 and 1 <= vectors <= 16, f"expected outputs to be 1 to 16 times {lanes}.")
+            require(not self.blocked, "planar takes an image that is not blocked.")
+        if self.algorithm == "winograd":
+            require(is_winograd(problem), "winograd takes 3x3, 1x3 or 3x1 windows of stride 1 and one group.")
+            rows, columns = (range(2, LARGEST + 1) if taps > 1 else range(1, 2) for taps in problem.window)
+            fits = self.winograd_tile[0] in rows and self.winograd_tile[1] in columns
+            require(fits, f"expected a winograd_tile in {rows.start}..{LARGEST}, or 1 along an axis of one tap.")
+            error = winograd.error_bound(self.winograd_tile, problem.channels)
+            most = costs.WINOGRAD_MAX_ERROR
+            require(error <= most, f"the error bound of {self.title} is {error:.1e}, expected at most {most:.1e}.")
+        else:
+            require(not self.staged and not self.fresh, "staged and fresh belong to winograd.")
+        if self.tile is not None:
+            _validate_tile(self.tile, problem, target, self.blocked)
+        needs = self.algorithm in ("planar", "depthwise") or (self.tile is not None and self.tile.form == "grouped")
+        require(1 <= self.outputs <= 512 if needs else self.outputs == 0, f"outputs is invalid: {self.outputs}.")
+
+
+def _validate_tile(tile: Tile, problem: ConvolutionProblem, target: Target, blocked: bool) -> None:
+    fixed = choose_tile(
+        target, channels=problem.channels, filters=problem.filters, groups=problem.groups, blocked=blocked,
+        width=problem.width, taps=math.prod(problem.window), together=problem.dot_width,
+    )  # fmt: skip
+    for name in ("lanes", "blocked", "filters", "channels", "groups", "together", "saturates"):
+        value, expected = getattr(tile, name), getattr(fixed, name)
+        label = "dot_width" if name == "together" else name
+        require(value == expected, f"the tile's {label} is {expected} for this problem on {target.name}, got {value}.")
+    most = block_count(tile.filters, tile.lanes)
+    require(1 <= tile.blocks <= min(most, 8), f"expected 1 to {min(most, 8)} blocks, got {tile.blocks}.")
+    require(1 <= tile.outputs <= 64, f"expected 1 to 64 outputs, got {tile.outputs}.")
+    if blocked:
+        require(tile.inner == fixed.inner, f"the tile's inner is {fixed.inner} for a blocked image, got {tile.inner}.")
+    else:
+        each = max(tile.channels // tile.groups, 1)
+        require(1 <= tile.inner <= 16 and each % tile.inner == 0, f"expected inner to divide {each} channels.")
+    each = tile.channels // tile.groups
+    if tile.form == "dot":
+        fits = blocked and tile.groups == 1 and tile.together == 1 and tile.filters <= tile.lanes
+        require(fits and tile.blocks == 1, f"dot takes a blocked image of floats and at most {tile.lanes} filters.")
+    elif tile.form == "grouped":
+        fits = tile.groups > 1 and each == tile.filters // tile.groups and each > 0 and tile.lanes % each == 0
+        require(blocked and tile.together == 1 and fits and tile.blocks == 1, "grouped takes small groups of floats.")
+    else:
+        require(tile.form == "direct", f"unknown form of a tile {tile.form!r}.")
+
+
+def is_depthwise(problem: ConvolutionProblem) -> bool:
+    """Return True if each channel is a group with one filter."""
+    return problem.groups == problem.channels == problem.filters and problem.channels > 1
+
+
+def is_winograd(problem: ConvolutionProblem) -> bool:
+    """Return True if Winograd's algorithm computes such windows."""
+    return (
+        problem.groups == 1 and problem.window in ((3, 3), (1, 3), (3, 1)) and problem.constant_weights
+        and set(problem.strides + problem.dilations + problem.base_dilations) == {1} and not is_integer(problem.dtype)
+    )  # fmt: skip
+
+
+def refuse_planar(problem: ConvolutionProblem, target: Target) -> str | None:
+    """Return why the planar form cannot compute a convolution; None if it can."""
+    lanes, axis = target.lanes(32), problem.axis
+    if problem.groups > 1:
+        return "it takes one group"
+    if problem.dtype != FLOAT:
+        return "it takes float32"
+    if problem.channels > lanes // 2 or problem.filters > lanes // 2:
+        return f"it takes at most {lanes // 2} channels and filters"
+    if problem.strides[axis] > MOST_ADVANCE or problem.base_dilations[axis] != 1:
+        return f"it takes strides up to {MOST_ADVANCE} and inputs without dilation"
+    return None
+
+
+def choose_convolution(problem: ConvolutionProblem, target: Target) -> Choice[ConvolutionSchedule]:
+    """Choose the schedule of a convolution.
+
+    Raises:
+        OptionError: The user's schedule for the problem is invalid.
+    """
+    return apply_override(_choose(problem, target), target)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(problem: ConvolutionProblem, target: Target) -> Choice[ConvolutionSchedule]:
+    if problem.constant_weights and is_depthwise(problem):
+        outputs = grouped_outputs(target, 1, problem.window[problem.axis])
+        return Choice(problem, ConvolutionSchedule("depthwise", True, outputs=outputs), "each channel is a group")
+    direct, alternatives = _direct(problem, target)
+    if is_integer(problem.dtype) or not problem.constant_weights:
+        reason = "8-bit or 16-bit integers" if problem.constant_weights else "computed weights"
+        return Choice(problem, direct, reason, problem.fmas, alternatives)
+    refusal = refuse_planar(problem, target) or _refuse_slow_planar(problem, target)
+    if refusal is None:
+        lanes = target.lanes(32)
+        planar = ConvolutionSchedule("planar", False, outputs=planar_vectors(target, problem.filters) * lanes)
+        rejected = Candidate(direct, "at least half of each block of channels would be empty", problem.fmas)
+        return Choice(problem, planar, "few channels and filters", None, (rejected,))
+    return _choose_winograd(problem, target, direct, alternatives)
+
+
+def _direct(
+    problem: ConvolutionProblem, target: Target
+) -> tuple[ConvolutionSchedule, tuple[Candidate[ConvolutionSchedule], ...]]:
+    """The direct schedule with the tile of least cost, and the others as rejected candidates."""
+    blocked = problem.channels > costs.MOST_PLANES or is_integer(problem.dtype)
+    found = tile_costs(
+        target, channels=problem.channels, filters=problem.filters, groups=problem.groups, blocked=blocked,
+        width=problem.width, taps=math.prod(problem.window), together=problem.dot_width,
+    )  # fmt: skip
+    best = min(found, key=found.__getitem__)
+
+    def schedule(tile: Tile) -> ConvolutionSchedule:
+        outputs = 0
+        if tile.form == "grouped":
+            outputs = grouped_outputs(target, tile.channels // tile.groups, problem.window[problem.axis])
+        return ConvolutionSchedule("direct", blocked, tile, outputs, runtime_packing=not problem.constant_weights)
+
+    rejected = tuple(
+        Candidate(schedule(tile), "higher estimated cost", problem.fmas * cost / found[best] if found[best] else None)
+        for tile, cost in found.items()
+        if tile != best
+    )
+    return schedule(best), rejected
+
+
+def _refuse_slow_planar(problem: ConvolutionProblem, target: Target) -> str | None:
+    """Return why the planar form would be slower than a blocked one; None if it is faster."""
+    if isinstance(problem.width, int) and problem.width < target.lanes(32):
+        return "rows are narrower than a vector"
+    if not problem.ends and problem.channels * math.prod(problem.window) < costs.BLOCKING_FMAS:
+        return "its result would be converted to blocks"
+    return None
+
+
+def _choose_winograd(
+    problem: ConvolutionProblem,
+    target: Target,
+    direct: ConvolutionSchedule,
+    alternatives: tuple[Candidate[ConvolutionSchedule], ...],
+) -> Choice[ConvolutionSchedule]:
+    """Choose between the direct form and Winograd's, whose tiles are compared by cost among those exact enough."""
+    lanes, fmas = target.lanes(32), problem.fmas
+    if not is_winograd(problem) or problem.channels < lanes or 2 * problem.filters < lanes:
+        return Choice(problem, direct, "least estimated cost of the direct tiles", fmas, alternatives)
+    sizes = problem.winograd_sizes
+    taps = (problem.window[0], problem.window[1])
+    found = winograd.tile_costs(
+        target, **sizes, taps=taps, workers=problem.threads, largest_error=costs.WINOGRAD_MAX_ERROR
+    )
+
+    def schedule(tile: tuple[int, int]) -> ConvolutionSchedule:
+        plan = winograd.Winograd(target, tile, **sizes, workers=problem.threads)
+        fresh = winograd.has_fresh_weights(target, tile, problem.channels, problem.filters)
+        return ConvolutionSchedule(
+            "winograd", True, winograd_tile=tile, staged=winograd.prefers_stages(plan), fresh=fresh
+        )
+
+    ordered = sorted(found, key=found.__getitem__)
+    shown = tuple(Candidate(schedule(tile), "higher estimated cost", found[tile]) for tile in ordered[:4])
+    best = ordered[0]
+    if found[best] >= fmas:
+        return Choice(problem, direct, "least estimated cost", fmas, (*shown, *alternatives))
+    rejected = Candidate(direct, "higher estimated cost", fmas)
+    return Choice(problem, schedule(best), "least estimated cost", found[best], (*shown[1:], rejected))

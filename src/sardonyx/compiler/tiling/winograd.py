@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.toom_cook import LARGEST, ShortConvolution, as_floats, short_convolution
 from sardonyx.compiler.tiling.windows import block_count
 from sardonyx.core.dim import Size, ceil_div
@@ -23,16 +26,6 @@ from sardonyx.errors import OptionError
 
 _PAD = 16
 """Elements between the planes of a transform: planes a power of two apart would share few cache sets."""
-
-_LARGE_WEIGHTS = 4 << 20
-"""Bytes of transformed weights from which they are fresh: they come from far away, and take 2 to 7 times the memory
-of weights as they are. Measured, 256 filters of 256 channels are no slower fresh, and those of 128 are."""
-
-_FRESH = 16
-"""Multiply-adds that a fresh weight takes at each place; measured, with what few tiles leave of the registers."""
-
-_MOST_ROWS = 16
-"""Tiles of a register tile beyond which nothing is gained."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ class Winograd:
     @property
     def rows(self) -> int:
         """Tiles of a register tile: its sums and a vector of each operand fill the registers."""
-        return min(_MOST_ROWS, max(1, (self.target.vector_registers - self.vectors - 1) // self.vectors))
+        return min(costs.WINOGRAD_MOST_ROWS, max(1, (self.target.vector_registers - self.vectors - 1) // self.vectors))
 
     @property
     def tiles(self) -> Size:
@@ -248,16 +241,16 @@ def cost(
     tiles = batch * math.prod(-(-extent // m) for extent, m in zip(out, tile, strict=True))
     inputs, sums = plan.channel_blocks * plan.lanes, plan.groups * plan.vectors * plan.lanes
     products = tiles * plan.places * inputs * sums
-    transforms = tiles * plan.places * (7 * inputs + 4 * sums)
+    transforms = tiles * plan.places * (costs.WINOGRAD_INPUT_FMAS * inputs + costs.WINOGRAD_OUTPUT_FMAS * sums)
     if plan.fresh:
         blocks = -(-tiles // plan.block)
-        return (products + blocks * _FRESH * plan.places * inputs * sums + transforms) / workers
-    memory = 2 * 4 * plan.places * inputs * sums
+        return (products + blocks * costs.WINOGRAD_FRESH_FMAS * plan.places * inputs * sums + transforms) / workers
+    memory = costs.WINOGRAD_BYTE_FMAS * 4 * plan.places * inputs * sums
     return (max(products, memory) + transforms) / workers
 
 
 @functools.lru_cache(maxsize=1024)
-def best_tile(
+def tile_costs(
     target: Target,
     *,
     batch: int,
@@ -267,45 +260,49 @@ def best_tile(
     taps: tuple[int, int] = (3, 3),
     workers: int = 1,
     largest_error: float = 1e-5,
-) -> tuple[tuple[int, int], float]:
-    """The tile of least :func:`cost` whose :func:`error_bound` is allowed, and its cost.
+) -> Mapping[tuple[int, int], float]:
+    """Return the :func:`cost` of each tile whose :func:`error_bound` is allowed.
 
     Args:
-        target: What the code is for.
+        target: The processor.
         batch: Images.
         channels: Input channels.
         filters: Output channels.
-        out: Rows and columns of the result; where they are open, such as are usual.
+        out: Rows and columns of the result; typical ones if they are open.
         taps: Rows and columns of the window, 3 or 1.
-        workers: How many threads will share the work.
-        largest_error: The largest error allowed, in proportion to the largest result.
+        workers: Threads that share the work.
+        largest_error: The largest error allowed, relative to the largest result.
 
     Raises:
         OptionError: No tile is as exact as that.
     """
     rows, columns = (range(2, LARGEST + 1) if count > 1 else range(1, 2) for count in taps)
-    tiles = [(m, n) for m in rows for n in columns]
-    allowed = [tile for tile in tiles if error_bound(tile, channels) <= largest_error]
+    allowed = [tile for m in rows for n in columns if error_bound(tile := (m, n), channels) <= largest_error]
     if not allowed:
         raise OptionError(
             f"no Winograd convolution of {channels} channels is exact to {largest_error:g}.",
             remedy="Allow a larger error, or convolve directly.",
         )
-    costs = {
+    return {
         tile: cost(target, tile, batch=batch, channels=channels, filters=filters, out=out, workers=workers)
         for tile in allowed
     }
-    best = min(costs, key=costs.__getitem__)
-    return best, costs[best]
+
+
+def best_tile(target: Target, **problem: Any) -> tuple[tuple[int, int], float]:
+    """Return the tile of least cost, and the cost; the arguments are those of :func:`tile_costs`."""
+    found = tile_costs(target, **problem)
+    best = min(found, key=found.__getitem__)
+    return best, found[best]
 
 
 def has_fresh_weights(target: Target, tile: tuple[int, int], channels: int, filters: int) -> bool:
     """Whether kernels are to transform weights as they need them, since transformed ones would be large."""
     plan = Winograd(target, tile, 1, channels, filters, tile)
     inputs, sums = plan.channel_blocks * plan.lanes, plan.filter_blocks * plan.lanes
-    return 4 * plan.places * inputs * sums >= _LARGE_WEIGHTS
+    return 4 * plan.places * inputs * sums >= costs.WINOGRAD_FRESH_BYTES
 
 
 def prefers_stages(plan: Winograd) -> bool:
     """Whether a plan is better staged: threads would have few tiles each for all the weights that they read."""
-    return isinstance(plan.tiles, int) and plan.workers > 1 and plan.tiles < 8 * plan.workers
+    return isinstance(plan.tiles, int) and plan.workers > 1 and plan.tiles < costs.WINOGRAD_STAGE_TILES * plan.workers

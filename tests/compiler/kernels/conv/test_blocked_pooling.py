@@ -24,6 +24,7 @@ from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.kernels.conv.blocked_pooling import Kind, pooling
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.pooling import PoolingProblem, choose_pooling
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import reduced
@@ -54,6 +55,7 @@ def built(
         windows=windows,
         out=out,
         epilogue=storing(kernel, y, 20, out, target.lanes(32), element),
+        schedule=choose_pooling(PoolingProblem(windows, out, 32, True), target).schedule,
         element=element,
         signed=signed,
     )

@@ -30,7 +30,7 @@ from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, Target
-from sardonyx.compiler.tiling.convolution import tile_for
+from sardonyx.compiler.tiling.convolution import choose_tile, grouped_outputs
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.ir import types as t
@@ -102,7 +102,7 @@ CASES = {
 def write(kernel: Kernel, case: Case, batch: Size, sizes: tuple[Size, ...], out: tuple[Size, ...]) -> Size:
     x, weights, y = kernel.buffer(), kernel.buffer(), kernel.buffer()
     taps = math.prod(case.windows.sizes)
-    tile = tile_for(
+    tile = choose_tile(
         kernel.target, channels=case.channels, filters=case.filters, groups=case.groups, blocked=case.blocked,
         width=out[-1], taps=taps,
     )  # fmt: skip
@@ -114,6 +114,7 @@ def write(kernel: Kernel, case: Case, batch: Size, sizes: tuple[Size, ...], out:
         windows=case.windows,
         out=out,
         tile=tile,
+        outputs=grouped_outputs(kernel.target, case.channels // case.groups, case.windows.sizes[-1]),
         epilogue=storing(kernel, y, case.filters, out, tile.lanes),
     )
 
@@ -143,7 +144,7 @@ def check(
         windows.dilations,
     )
     expected = np.moveaxis(expected, 0, 1).reshape(batch, case.filters, *out)
-    tile = tile_for(
+    tile = choose_tile(
         target,
         channels=case.channels,
         filters=case.filters,
@@ -207,7 +208,7 @@ def test_nothing_outside_of_the_image_is_read() -> None:
     target, case = TARGETS["avx2"], CASES["3x3"]
     run = built(target, case, BATCH, IN[1:], OUT[1:])
     lanes = target.lanes(32)
-    tile = tile_for(target, channels=16, filters=32)
+    tile = choose_tile(target, channels=16, filters=32)
     room = aligned((4, 2, 5, 9, lanes), fill=np.nan)
     room[1] = 1
     y = stored(1, 32, (5, 9), lanes)
@@ -220,7 +221,7 @@ def test_any_split_of_the_work_gives_the_same_bits() -> None:
     target, case = TARGETS["avx2"], CASES["3x3 strided"]
     run = built(target, case, BATCH, IN[1:], OUT[1:])
     rng = np.random.default_rng(5)
-    tile = tile_for(target, channels=17, filters=33)
+    tile = choose_tile(target, channels=17, filters=33)
     weights = copied(pack_weights(rng.standard_normal((1, 33, 17, 3, 3)), tile))
     x = to_blocked(rng.standard_normal((2, 17, 11, 30)).astype(np.float32), 8)
     found = []
@@ -235,7 +236,7 @@ def test_any_split_of_the_work_gives_the_same_bits() -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_weights_packed_at_run_time(case: Case, target: Target) -> None:
     taps = math.prod(case.windows.sizes)
-    tile = tile_for(
+    tile = choose_tile(
         target, channels=case.channels, filters=case.filters, groups=case.groups, blocked=case.blocked, taps=taps
     )
     kernel = Kernel(target)
@@ -283,7 +284,7 @@ def test_sums_of_integers_stay_in_registers(together: int, product: str, spilled
     """But for some: the ones with which the sums of pairs of bytes are added up want a register too."""
     kernel, sizes = Kernel(NAMED["avx2"]), (24, 24)
     e, x, weights, y = kernel.emitter, kernel.buffer(), kernel.buffer(), kernel.buffer()
-    tile = tile_for(kernel.target, channels=64, filters=32, width=24, taps=taps**2, together=together)
+    tile = choose_tile(kernel.target, channels=64, filters=32, width=24, taps=taps**2, together=together)
 
     def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:
         place = e.add(e.mul(e.add(e.mul(at[1].base, 24), at[2].base), 24), at[3].base)

@@ -23,6 +23,7 @@ from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.convolution import grouped_outputs
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import convolved
@@ -53,6 +54,7 @@ def built(
         batch=batch,
         windows=windows,
         out=out,
+        outputs=grouped_outputs(target, 1, windows.sizes[-1]),
         epilogue=storing(kernel, y, channels, out, target.lanes(32)),
     )
     return CompiledKernel(kernel, items)

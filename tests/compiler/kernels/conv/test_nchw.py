@@ -15,7 +15,7 @@ from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights, planar
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, Target
-from sardonyx.compiler.tiling.convolution import tile_vectors
+from sardonyx.compiler.tiling.convolution import planar_vectors
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import convolved
@@ -77,7 +77,9 @@ def write(kernel: Kernel, case: Case, batch: Size, sizes: tuple[Size, ...], out:
     x, weights, y = kernel.buffer(), kernel.buffer(), kernel.buffer()
     return planar(
         kernel, x=Image(x, case.channels, sizes, False), weights=weights, filters=case.filters, batch=batch,
-        windows=case.windows, out=out, epilogue=storing(kernel, y, case.filters, out),
+        windows=case.windows, out=out,
+        outputs=planar_vectors(kernel.target, case.filters) * kernel.target.lanes(32),
+        epilogue=storing(kernel, y, case.filters, out),
     )  # fmt: skip
 
 
@@ -143,6 +145,6 @@ def test_sums_stay_in_registers(target: str, fused: str, share: int) -> None:
     text = module_text(chosen, [kernel.definition("kernel")], kernel.emitter.declarations)
     blocks = re.split(r"^\.?\w+:.*$", assembly(text, chosen), flags=re.M)
     most = max(block.count(fused) for block in blocks)
-    assert most >= filters * tile_vectors(chosen, filters)
+    assert most >= filters * planar_vectors(chosen, filters)
     inner = next(block for block in blocks if block.count(fused) == most)
     assert not re.findall(r"[xyz]mm\d+, .*\(%rsp\)|st[rp]\s+q.*\[sp", inner)

@@ -11,9 +11,10 @@ from tests.compiler.kernels.images import BATCH, IN, OUT, TARGETS, aligned, copi
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.conv.nchw_pooling import Kind, planar_lanes, planar_pooling
+from sardonyx.compiler.kernels.conv.nchw_pooling import Kind, planar_pooling
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling.pooling import PoolingProblem, choose_pooling
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
@@ -75,11 +76,12 @@ def built(
     dtype: t.DType = t.FLOAT,
 ) -> CompiledKernel:  # fmt: skip
     kernel = Kernel(target)
-    lanes = planar_lanes(target.lanes(max(8, dtype.bitwidth)), out[-1])
+    schedule = choose_pooling(PoolingProblem(windows, out, max(8, dtype.bitwidth), False), target).schedule
+    lanes = schedule.lanes
     x, y = kernel.buffer(), kernel.buffer()
     items = planar_pooling(
         kernel, kind, x=Image(x, 1, sizes, False, dtype), batch=BATCH, windows=windows, out=out,
-        epilogue=storing(kernel, y, out, dtype, lanes), lanes=lanes,
+        epilogue=storing(kernel, y, out, dtype, lanes), schedule=schedule,
     )  # fmt: skip
     return CompiledKernel(kernel, items)
 

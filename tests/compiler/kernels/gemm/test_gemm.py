@@ -14,11 +14,13 @@ from tests.compiler.kernels.compiled import CompiledKernel
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
-from sardonyx.compiler.kernels.gemm.gemm import TILES_IN_DEEP_ITEM, Matrix, Packed, Place, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, Target, host
-from sardonyx.compiler.tiling.gemm import tile_for
+from sardonyx.compiler.tiling import costs
+from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, accumulator, choose_gemm, default_tile
 from sardonyx.core.dim import Dim, Size, evaluate
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import (  # fmt: skip
@@ -43,13 +45,25 @@ DEPTHS = [0, 1, 2, 3, 4, 5, 7, 64, 67]
 Layout = Literal["packed", "rows", "columns"]
 
 
+def choose(
+    target: Target, dtype: DType, layout: Layout, stored: DType | None = None, m: Size = M, n: Size = N, k: Size = K
+) -> GemmSchedule:
+    """The schedule of a product whose A is not contiguous along K."""
+    stored = stored or dtype
+    place = "packed" if layout == "packed" else "strided"
+    if layout == "rows" and stored == accumulator(dtype):
+        place = "rows"
+    return choose_gemm(GemmProblem(m, n, k, dtype, place, stored), target).schedule
+
+
 @functools.cache
 def product(
     target: Target, dtype: DType, layout: Layout, stored: DType | None = None, depth: Size = K
 ) -> CompiledKernel:
     """C[b, m, n] of A[b, k, m] transposed (row-major where B is packed) and B[b, k, n] or, by columns, B[b, n, k]."""
     kernel = Kernel(target)
-    e, tile = kernel.emitter, tile_for(target, dtype, N)
+    schedule = choose(target, dtype, layout, stored, k=depth)
+    e, tile = kernel.emitter, schedule.tile
     a, b, c, scratch = (kernel.buffer() for _ in range(4))
     m, n, k = (kernel.size(size) for size in (M, N, depth))
     panels = e.mul(kernel.size(-(-N // tile.columns)), tile.columns)
@@ -74,8 +88,8 @@ def product(
         load_store.store(e, dtype, value, c, Index(offset, 1), tile.lanes, mask)
 
     items = gemm(
-        kernel, m=M, n=N, k=depth, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype,
-        scratch=scratch,
+        kernel, schedule=schedule, m=M, n=N, k=depth, a=left, b=right, epilogue=epilogue, batch=B, place=place,
+        result=dtype, scratch=scratch,
     )  # fmt: skip
     return CompiledKernel(kernel, items)
 
@@ -86,12 +100,12 @@ def check(target: Target, dtype: DType, layout: Layout, batch: int, m: int, n: i
     draw = (lambda *shape: rng.standard_normal(shape)) if numpy.kind == "f" else _wrapping(rng, numpy)
     a, b = draw(batch, m, k).astype(numpy), draw(batch, k, n).astype(numpy)
     if layout == "packed":
-        operands = a, pack(b, target, n=N)
+        operands = a, pack(b, choose(target, dtype, layout).packed_layout)
     else:
         operands = a.swapaxes(1, 2), b if layout == "rows" else b.swapaxes(1, 2)
     guard = 64
     result = np.full(batch * m * n + guard, 77, numpy)
-    scratch = np.empty(parts * evaluate(scratch_bytes(target, m, n, k, dtype), {}) + 64, np.uint8)
+    scratch = np.empty(parts * evaluate(scratch_bytes(choose(target, dtype, layout), k), {}) + 64, np.uint8)
     buffers = [np.ascontiguousarray(each) for each in operands]
     product(target, dtype, layout)(*buffers, result, scratch, parts=parts, b=batch, m=m, n=n, k=k)
     assert (result[-guard:] == 77).all(), "written past the end"
@@ -143,10 +157,11 @@ def test_operands_of_few_bits(target: Target, layout: Layout, stored: DType, dty
             limits = np.iinfo(numpy)
             a, b = (rng.integers(limits.min, limits.max + 1, shape).astype(numpy) for shape in ((m, k), (k, n)))
         exact = a.astype(np.float64) @ b.astype(np.float64)
-        packed = pack(b, target, dtype, N)
+        schedule = choose(target, dtype, layout, stored)
+        packed = pack(b, schedule.packed_layout)
         operands = {"packed": (a, packed), "rows": (a.T, b), "columns": (a.T, b.T)}[layout]
         result = np.zeros((m, n), numpy_dtype(dtype))
-        room = np.zeros(evaluate(scratch_bytes(target, m, n, k, dtype), {}), np.uint8)
+        room = np.zeros(evaluate(scratch_bytes(schedule, k), {}), np.uint8)
         buffers = [np.ascontiguousarray(each) for each in operands]
         product(target, dtype, layout, stored)(*buffers, result, room, b=1, m=m, n=n, k=k)
         if t.is_float(stored):
@@ -184,7 +199,8 @@ def test_batches_in_any_split(target: Target, layout: Layout) -> None:
 )
 def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> None:
     kernel, rng = Kernel(target), np.random.default_rng(0)
-    e, tile = kernel.emitter, tile_for(target, FLOAT, n, m=m)
+    schedule = choose(target, FLOAT, layout, m=m, n=n, k=k)
+    e, tile = kernel.emitter, schedule.tile
     a, b, c, scratch = (kernel.buffer() for _ in range(4))
 
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
@@ -193,17 +209,23 @@ def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> 
         load_store.store(e, FLOAT, value, c, where, tile.lanes, mask)
 
     right = Packed(b, FLOAT) if layout == "packed" else Matrix(b, FLOAT, n, 1)
-    items = gemm(kernel, m=m, n=n, k=k, a=Matrix(a, FLOAT, k, 1), b=right, epilogue=epilogue, scratch=scratch)
+    left = Matrix(a, FLOAT, k, 1)
+    if layout == "rows":
+        problem = GemmProblem(m, n, k, FLOAT, b_layout(left, right, FLOAT), FLOAT)
+        schedule = choose_gemm(problem, target).schedule
+    items = gemm(kernel, schedule=schedule, m=m, n=n, k=k, a=left, b=right, epilogue=epilogue, scratch=scratch)
     assert kernel.sizes == ()
-    left, weights = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
-    result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(target, m, n, k, FLOAT), {}), np.uint8)
-    CompiledKernel(kernel, items)(left, pack(weights, target, m=m) if layout == "packed" else weights, result, room)
-    np.testing.assert_allclose(result, left.astype(float) @ weights.astype(float), rtol=1e-5, atol=1e-5)
+    x, weights = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+    result, room = np.empty((m, n), np.float32), np.empty(evaluate(scratch_bytes(schedule, k), {}), np.uint8)
+    CompiledKernel(kernel, items)(
+        x, pack(weights, schedule.packed_layout) if layout == "packed" else weights, result, room
+    )
+    np.testing.assert_allclose(result, x.astype(float) @ weights.astype(float), rtol=1e-5, atol=1e-5)
 
 
 def test_few_rows_are_one_tile() -> None:
     """Weights that come from the second-level cache are read once or twice, as rows have room in registers."""
-    found = {m: tile_for(NAMED["avx512"], FLOAT, 256, m=m) for m in (1, 6, 7, 9, 10, 14, 16, 20, 28, 29)}
+    found = {m: choose(NAMED["avx512"], FLOAT, "packed", m=m, n=256).tile for m in (1, 6, 7, 9, 10, 14, 16, 20, 28, 29)}
     assert {m: -(-m // tile.rows) for m, tile in found.items()} == {
         1: 1, 6: 1, 7: 1, 9: 1, 10: 1, 14: 1, 16: 2, 20: 2, 28: 2, 29: 5
     }  # fmt: skip
@@ -213,7 +235,7 @@ def test_few_rows_are_one_tile() -> None:
 @functools.cache
 def test_few_sums_are_in_chains() -> None:
     def chains(n: Size, m: Size, name: str = "avx512", dtype: DType = FLOAT) -> int:
-        return tile_for(NAMED[name], dtype, n, m=m).chains
+        return choose(NAMED[name], dtype, "packed", m=m, n=n).tile.chains
 
     assert [chains(256, 1), chains(256, 2), chains(256, 6), chains(16, 1), chains(256, M)] == [2, 1, 1, 4, 1]
     assert [chains(256, 1, "avx2"), chains(256, 1, "neon"), chains(256, 1, dtype=INT32)] == [4, 2, 1]
@@ -222,7 +244,7 @@ def test_few_sums_are_in_chains() -> None:
 def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, turned: bool = False) -> CompiledKernel:
     """C[b, m, n] of A[b, m, k], its columns contiguous if ``turned``, and of B[b, n, k], or packed."""
     kernel = Kernel(target)
-    e, lanes = kernel.emitter, tile_for(target, dtype).lanes
+    e, lanes = kernel.emitter, default_tile(target, dtype).lanes
     a, b, c = (kernel.buffer() for _ in range(3))
     rows, columns, depth = (kernel.size(size) for size in (m, n, K))
     memory = load_store.memory_type(dtype)
@@ -238,16 +260,22 @@ def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, t
 
     left = Matrix(a, dtype, 1, rows) if turned else Matrix(a, dtype, depth, 1)
     right = Packed(b, dtype) if packed else Matrix(b, dtype, 1, depth)
-    return CompiledKernel(
-        kernel, gemm(kernel, m=m, n=n, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype)
+    schedule = choose_gemm(
+        GemmProblem(m, n, K, dtype, "packed" if isinstance(right, Packed) else b_layout(left, right, dtype), dtype),
+        target,
+    ).schedule
+    assert schedule.form in ("few_columns", "one_row")
+    items = gemm(
+        kernel, schedule=schedule, m=m, n=n, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype
     )
+    return CompiledKernel(kernel, items)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", [FLOAT, FLOAT16, INT32], ids=lambda dtype: dtype.name)
 def test_dot_products(target: Target, dtype: DType) -> None:
     rng, numpy = np.random.default_rng(9), numpy_dtype(dtype)
-    few = tile_for(target, dtype).lanes // 4
+    few = default_tile(target, dtype).lanes // 4
     cases = [(M, columns, packed, turned) for columns in (1, few) for packed, turned in ((0, 0), (1, 0), (1, 1))]
     cases += [(1, N, False, False)]
     for (rows, columns, packed, turned), k in itertools.product(cases, (0, 1, 7, 8, 16, 33)):
@@ -256,7 +284,11 @@ def test_dot_products(target: Target, dtype: DType) -> None:
             a, b = (rng.integers(-9, 9, shape).astype(numpy) for shape in ((2, m, k), (2, k, n)))
             result = np.full(2 * m * n + 64, 77, numpy)
             left = np.ascontiguousarray(a.swapaxes(1, 2)) if turned else a
-            right = pack(b, target, dtype, columns) if packed else np.ascontiguousarray(b.swapaxes(1, 2))
+            right = (
+                pack(b, choose(target, dtype, "packed", n=columns).packed_layout)
+                if packed
+                else np.ascontiguousarray(b.swapaxes(1, 2))
+            )
             compiled = dot_products(target, dtype, rows, columns, bool(packed), bool(turned))
             compiled(left, right, result, parts=2, b=2, m=m, n=n, k=k)
             np.testing.assert_array_equal(result[: 2 * m * n].reshape(2, m, n), a @ b)
@@ -266,7 +298,7 @@ def test_dot_products(target: Target, dtype: DType) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_row_groups_that_fill_the_cache(target: Target) -> None:
     # K is so large that the rows no longer stay in the second-level cache together.
-    deep = target.l2 // 2 // (tile_for(target, FLOAT, N).rows * 4 * 4) + 1
+    deep = target.l2 // 2 // (default_tile(target, FLOAT).rows * 4 * 4) + 1
     check(target, FLOAT, "packed", 1, 61, 70, deep)
 
 
@@ -274,13 +306,16 @@ def test_row_groups_that_fill_the_cache(target: Target) -> None:
 @pytest.mark.parametrize(("dtype", "k"), [(FLOAT, 17), (FLOAT, 48), (FLOAT, 50), (INT32, 33)])
 def test_parts_of_k_change_no_bit(target: Target, dtype: DType, k: int) -> None:
     """K is cut where a panel is large for the second-level cache; here that holds 16 rows of one."""
-    tile = tile_for(target, dtype, N)
+    tile = default_tile(target, dtype)
     small = replace(target, l2=8 * 16 * tile.columns * tile.bytes)
-    rng = np.random.default_rng(k)
-    most = tile.rows * TILES_IN_DEEP_ITEM
+    rng, layout = np.random.default_rng(k), choose(target, dtype, "packed").packed_layout
+    most = tile.rows * costs.GEMM_TILES_PER_DEEP_ITEM
     for m, n in ((0, 5), (1, 1), (tile.rows + 1, 70), (most, 17), (most + 1, tile.columns), (2 * most + 5, 70)):
         a, b = (rng.integers(-9, 9, shape) + rng.random(shape) for shape in ((1, m, k), (1, k, n)))
-        operands = a.astype(numpy_dtype(dtype)), pack(b.astype(numpy_dtype(dtype)), target, n=N)
+        operands = (
+            a.astype(numpy_dtype(dtype)),
+            pack(b.astype(numpy_dtype(dtype)), layout),
+        )
         results = [np.full(m * n + 64, 77, numpy_dtype(dtype)) for _ in range(2)]
         for each, result in zip((target, small), results, strict=True):
             product(each, dtype, "packed", None, k)(*operands, result, np.empty(0, np.uint8), parts=3, b=1, m=m, n=n)
@@ -297,16 +332,25 @@ def test_the_split_does_not_change_a_bit() -> None:
         results.append(np.empty((133, 150), np.float32))
         scratch = np.empty(0, np.uint8)
         product(target, FLOAT, "packed")(
-            a, pack(b, target, n=N), results[-1], scratch, parts=parts, b=1, m=133, n=150, k=77
+            a,
+            pack(b, choose(target, FLOAT, "packed").packed_layout),
+            results[-1],
+            scratch,
+            parts=parts,
+            b=1,
+            m=133,
+            n=150,
+            k=77,
         )
     assert all(each.tobytes() == results[0].tobytes() for each in results)
 
 
 def test_packing_fills_the_last_panel_with_zeros() -> None:
     target = NAMED["avx2"]
-    columns = tile_for(target, FLOAT, N).columns
+    layout = choose(target, FLOAT, "packed").packed_layout
+    columns = layout.columns
     array = np.arange(2 * 3 * (columns + 1), dtype=np.float32).reshape(2, 3, columns + 1)
-    panels = pack(array, target, n=N)
+    panels = pack(array, layout)
     assert panels.shape == (2, 2, 3, columns)
     np.testing.assert_array_equal(panels[:, 0], array[..., :columns])
     np.testing.assert_array_equal(panels[:, 1, :, 0], array[..., columns])
@@ -319,13 +363,23 @@ def test_packing_fills_the_last_panel_with_zeros() -> None:
 def test_the_inner_loop_is_multiply_adds_in_registers(name: str, fused: str, stack: str) -> None:
     target, kernel = NAMED[name], Kernel(NAMED[name])
     a, b, c = (kernel.buffer() for _ in range(3))
-    tile = tile_for(target, FLOAT)
+    schedule = choose(target, FLOAT, "packed", m=6)
+    tile = schedule.tile
 
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
         load_store.store(kernel.emitter, FLOAT, value, c, index[1], tile.lanes, mask)
 
     depth = kernel.size(K)
-    gemm(kernel, m=tile.rows, n=tile.columns, k=K, a=Matrix(a, FLOAT, depth, 1), b=Packed(b, FLOAT), epilogue=epilogue)
+    gemm(
+        kernel,
+        schedule=schedule,
+        m=tile.rows,
+        n=tile.columns,
+        k=K,
+        a=Matrix(a, FLOAT, depth, 1),
+        b=Packed(b, FLOAT),
+        epilogue=epilogue,
+    )
     text = module_text(target, [kernel.definition("kernel")], kernel.emitter.declarations)
     blocks = re.split(r"^\.?\w+:.*$", assembly(text, target), flags=re.M)
     inner = max(blocks, key=lambda block: block.count(fused))

@@ -8,6 +8,7 @@ from sardonyx.compiler.codegen.kernel_builder import Epilogue, Kernel
 from sardonyx.compiler.kernels.conv.channelwise import Channelwise
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep
 from sardonyx.compiler.llvm.ir_builder import float_literal, vector
+from sardonyx.compiler.tiling.pooling import PoolingSchedule
 from sardonyx.compiler.tiling.windows import Windows, block_count
 from sardonyx.core.dim import Size
 
@@ -23,6 +24,7 @@ def pooling(
     windows: Windows,
     out: tuple[Size, ...],
     epilogue: Epilogue,
+    schedule: PoolingSchedule,
     element: str = "float",
     signed: bool = True,
 ) -> Size:
@@ -38,14 +40,14 @@ def pooling(
         windows: The windows, of as many axes as the image.
         out: The spatial sizes of the output.
         epilogue: What becomes of the results.
+        schedule: The schedule, see :func:`~sardonyx.compiler.tiling.pooling.choose_pooling`.
         element: The type of the elements.
         signed: Whether integers have a sign.
 
     Returns:
         The number of work items.
     """
-    lanes = kernel.target.lanes(32)
-    outputs = kernel.target.vector_registers // 2
+    lanes, outputs = schedule.lanes, schedule.outputs
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, lanes), outputs=outputs)
     _Pooling(sweep, x, element, lanes, epilogue, kind, signed).write()
     return sweep.items

@@ -66,6 +66,7 @@ def convolution(
     out: tuple[Size, ...],
     tile: Tile,
     epilogue: Epilogue,
+    outputs: int = 0,
 ) -> Size:
     """Write a direct convolution of floats, or of integers several of which are multiplied at once.
 
@@ -80,8 +81,9 @@ def convolution(
         batch: How many images.
         windows: The windows, of as many axes as the image.
         out: The spatial sizes of the output.
-        tile: How it is cut, see :func:`tile_for`.
+        tile: How it is cut, see :func:`~sardonyx.compiler.tiling.convolution.choose_convolution`.
         epilogue: What becomes of the results.
+        outputs: Outputs of a tile of small groups.
 
     Returns:
         The number of work items.
@@ -89,7 +91,7 @@ def convolution(
     if tile.form == "grouped":
         return grouped(
             kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, epilogue=epilogue,
-            size=tile.channels // tile.groups,
+            size=tile.channels // tile.groups, outputs=outputs,
         )  # fmt: skip
     shared = tile.channels if tile.groups == 1 else 0
     sweep = Sweep(kernel, x, windows, out, batch, tile.tiles, outputs=tile.outputs, shared=shared)

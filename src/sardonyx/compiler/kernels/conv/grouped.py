@@ -45,6 +45,7 @@ def depthwise(
     batch: Size,
     windows: Windows,
     out: tuple[Size, ...],
+    outputs: int,
     epilogue: Epilogue,
 ) -> Size:
     """Write a depthwise convolution of a blocked image of floats, or of integers whose sums float32 holds exactly.
@@ -59,12 +60,15 @@ def depthwise(
         batch: How many images.
         windows: The windows, of as many axes as the image.
         out: The spatial sizes of the output.
+        outputs: Outputs of a register tile.
         epilogue: What becomes of the results.
 
     Returns:
         The number of work items.
     """
-    return grouped(kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, epilogue=epilogue, size=1)
+    return grouped(
+        kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, outputs=outputs, epilogue=epilogue, size=1
+    )  # fmt: skip
 
 
 def grouped(
@@ -75,6 +79,7 @@ def grouped(
     batch: Size,
     windows: Windows,
     out: tuple[Size, ...],
+    outputs: int,
     epilogue: Epilogue,
     size: int,
 ) -> Size:
@@ -84,8 +89,6 @@ def grouped(
     :func:`depthwise`.
     """
     target = kernel.target
-    # The weights of a row of taps stay in registers, and an input.
-    outputs = max(4, min(target.vector_registers - size * windows.sizes[-1] - size - 1, target.vector_registers // 2))
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, target.lanes(32)), outputs=outputs)
     _Grouped(sweep, x, weights, epilogue, size).write()
     return sweep.items

@@ -17,7 +17,6 @@ from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Row, Sweep, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, vector
-from sardonyx.compiler.tiling.convolution import tile_vectors
 from sardonyx.compiler.tiling.windows import Number, Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import FLOAT
@@ -49,6 +48,7 @@ def planar(
     batch: Size,
     windows: Windows,
     out: tuple[Size, ...],
+    outputs: int,
     epilogue: Epilogue,
 ) -> Size:
     """Write a convolution of a plain image of floats, of one group.
@@ -64,19 +64,19 @@ def planar(
         batch: How many images.
         windows: The windows, of as many axes as the image; the last axis of the input is not dilated.
         out: The spatial sizes of the output.
+        outputs: Outputs of a register tile, a multiple of the lanes.
         epilogue: What becomes of the results.
 
     Returns:
         The number of work items.
     """
-    lanes = kernel.target.lanes(32)
-    sweep = Sweep(kernel, x, windows, out, batch, 1, outputs=tile_vectors(kernel.target, filters) * lanes)
-    _Planar(sweep, x, weights, filters, epilogue).write()
+    sweep = Sweep(kernel, x, windows, out, batch, 1, outputs=outputs)
+    _Planar(sweep, x, weights, filters, outputs, epilogue).write()
     return sweep.items
 
 
 class _Planar:
-    def __init__(self, sweep: Sweep, x: Image, weights: str, filters: int, epilogue: Epilogue) -> None:
+    def __init__(self, sweep: Sweep, x: Image, weights: str, filters: int, outputs: int, epilogue: Epilogue) -> None:
         self.sweep, self.x, self.weights, self.filters, self.epilogue = sweep, x, weights, filters, epilogue
         self.emitter = e = sweep.kernel.emitter
         self.lanes = sweep.kernel.target.lanes(32)
@@ -87,7 +87,7 @@ class _Planar:
         self.plane_step = e.mul(self.slice_step, depth.size)
         (phase,) = width.phases
         self.advance, self.far, self.taps = phase.advance, phase.offset_step, sweep.window[2]
-        self.most = tile_vectors(sweep.kernel.target, filters)
+        self.most = outputs // self.lanes
         # The last vector of inputs is read to its end.
         self.span = -(-self._reach(self.most) // self.lanes) * self.lanes
         self.copy = ""

@@ -17,15 +17,9 @@ from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.blocked_pooling import Kind
 from sardonyx.compiler.kernels.conv.window_sweep import Axis, Image, steps
 from sardonyx.compiler.llvm.ir_builder import vector
+from sardonyx.compiler.tiling.pooling import PoolingSchedule, planar_lanes
 from sardonyx.compiler.tiling.windows import Number, Windows
 from sardonyx.core.dim import Size, ceil_div
-from sardonyx.errors import UnsupportedError
-
-_LINES = 4096
-"""Elements that the lines of a work item have about: the first-level cache holds them beside what they are made of."""
-
-_LONGEST = 1024
-"""Elements that a line has about at most, unless a window has more."""
 
 _UNROLLED = 16
 """Most elements of a window along an axis that stand in the text one by one."""
@@ -43,7 +37,7 @@ def planar_pooling(
     windows: Windows,
     out: tuple[Size, ...],
     epilogue: Epilogue,
-    lanes: int,
+    schedule: PoolingSchedule,
 ) -> Size:
     """Write a reduction over windows of plain images. Places outside do not count; NaN wins over every number.
 
@@ -58,28 +52,20 @@ def planar_pooling(
         windows: The windows, of as many axes; the input is not dilated.
         out: The spatial sizes of the output.
         epilogue: What becomes of the results.
-        lanes: Of the vectors, see :func:`planar_lanes`.
+        schedule: The schedule, see :func:`~sardonyx.compiler.tiling.pooling.choose_pooling`.
 
     Returns:
         The number of work items.
-
-    Raises:
-        UnsupportedError: Windows are too long.
     """
-    return _PlanarPooling(kernel, kind, x, windows, out, epilogue, lanes).write(batch)
-
-
-def planar_lanes(most: int, width: Size) -> int:
-    """How many lanes vectors of outputs have: no more than a row has outputs, where that is known."""
-    return min(most, 1 << max(width, 1).bit_length() - 1) if isinstance(width, int) else most
+    return _PlanarPooling(kernel, kind, x, windows, out, epilogue, schedule).write(batch)
 
 
 class _PlanarPooling:
     def __init__(
         self, kernel: Kernel, kind: Kind, x: Image, windows: Windows, out: tuple[Size, ...], epilogue: Epilogue,
-        lanes: int,
+        schedule: PoolingSchedule,
     ) -> None:  # fmt: skip
-        self.kernel, self.kind, self.x, self.epilogue, self.lanes = kernel, kind, x, epilogue, lanes
+        self.kernel, self.kind, self.x, self.epilogue, self.lanes = kernel, kind, x, epilogue, schedule.lanes
         self.emitter = kernel.emitter
         self.register = load_store.register_type(x.dtype)
         self.element = load_store.memory_type(x.dtype)
@@ -95,18 +81,7 @@ class _PlanarPooling:
         self.out: tuple[Size, ...] = (*(1,) * missing, *out)
         self.window = (*(1,) * missing, *windows.sizes)
         (self.stride, self.step), self.taps = self._moves(2), self.window[2]
-        span = (self.taps - 1) * self.step + 1
-        fitting = (_LONGEST - span) // self.stride // lanes * lanes
-        width, height = self.out[2], self.out[1]
-        self.piece = max(fitting, lanes)
-        if isinstance(width, int) and lanes <= width <= fitting:
-            self.piece = width
-        self.pitch = -(-(-(-self.piece // lanes) * lanes * self.stride + span) // lanes) * lanes
-        if max(self.pitch, self.window[0] * self.window[1]) > 8 * _LINES:
-            raise UnsupportedError("windows of so many elements have no kernel.")
-        self.rows = max(1, _LINES // self.pitch)
-        if isinstance(height, int) and height:
-            self.rows = -(-height // -(-height // self.rows))
+        self.piece, self.pitch, self.rows = schedule.outputs, schedule.pitch, schedule.rows
         self.kernel.work = self.rows * (self.pitch // self.wide) * (self.window[0] * self.window[1] + self.taps)
         self.lines = self.outside = ""
 

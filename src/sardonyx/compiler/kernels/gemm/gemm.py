@@ -19,46 +19,25 @@ from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.gemv import of_few_columns, of_one_row
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
 from sardonyx.compiler.kernels.gemm.operands import Matrix, Packed, Place, Product, Turned
-from sardonyx.compiler.kernels.gemm.packing import fill, pack, pack_gates
+from sardonyx.compiler.kernels.gemm.packing import fill, pack
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.gemm import WAIT, Tile, gated_tile, is_narrow, tile_for, wide_tile
+from sardonyx.compiler.tiling import costs
+from sardonyx.compiler.tiling.gemm import GemmSchedule
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import DType, numpy_dtype
 
-__all__ = ["Matrix", "Packed", "Place", "Turned", "gemm", "pack", "pack_gates", "scratch_bytes"]
-
-TILES_IN_ITEM = 4
-"""Register tiles of rows in one work item."""
-
-TILES_IN_DEEP_ITEM = 24
-"""Most of them where K is cut into parts."""
-
-_AHEAD = 4096
-"""How far ahead of what is read weights are asked for that pass once, in bytes."""
-
-_STEPS_AHEAD = 16
-"""How many steps ahead lines are asked for that lie apart."""
-
-LINE = 64
-"""Bytes of a cache line."""
-
-_MOST_LINES = 4
-"""Most cache lines of the following panel that a round of a tile asks for; with more, few tiles make use of it."""
-
-TILES_WORTH_PACKING = 2
-"""Register tiles of rows up to which B is read where it lies."""
+__all__ = ["Matrix", "Packed", "Place", "Turned", "gemm", "pack", "scratch_bytes"]
 
 
-def scratch_bytes(target: Target, m: Size, n: Size, k: Size, result: DType) -> Size:
-    """Bytes of scratch memory that each worker needs, at most, where B is a :class:`Matrix`."""
-    tile = wide_tile(target, result, m, n)
-    return k * (tile.columns * tile.bytes)
+def scratch_bytes(schedule: GemmSchedule, k: Size) -> Size:
+    """Return the bytes of scratch memory that each worker needs if B is a :class:`Matrix`: one packed panel."""
+    return k * (schedule.tile.columns * schedule.tile.bytes)
 
 
 def gemm(
     kernel: Kernel,
     *,
+    schedule: GemmSchedule,
     m: Size,
     n: Size,
     k: Size,
@@ -69,7 +48,6 @@ def gemm(
     place: Callable[[Emitter, str | int], Place] | None = None,
     result: DType | None = None,
     scratch: str | None = None,
-    together: int = 1,
     turned: Turned | None = None,
     behind: int = 0,
 ) -> Size:
@@ -77,6 +55,8 @@ def gemm(
 
     Args:
         kernel: The kernel; its work items become this product's.
+        schedule: The schedule, see :func:`~sardonyx.compiler.tiling.gemm.choose_gemm`; of small integers ``k`` and
+            the strides count groups of its dot width.
         m: Rows of A and of the result.
         n: Columns of B and of the result.
         k: Columns of A, rows of B.
@@ -88,8 +68,6 @@ def gemm(
         place: Gives the operands of a product of the batch by its number; by default those of ``a`` and ``b``.
         result: The element type of the sums, which operands are converted to; by default that of ``a``.
         scratch: Scratch memory where ``b`` is a :class:`Matrix`: :func:`scratch_bytes` for each worker.
-        together: Where elements are small integers, how many along K lie in one of 32 bits: ``k`` and the distances
-            count these.
         turned: Whose turn it is to take the panels from the end.
         behind: Operations that the epilogue is, for each result.
 
@@ -97,17 +75,11 @@ def gemm(
         The number of work items.
     """
     product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch, turned, behind)
-    if isinstance(epilogue, Gated):
-        return _Gemm(kernel, gated_tile(kernel.target, product.result, epilogue.count, m), product).write()
-    tile = tile_for(kernel.target, product.result, n, together, m if isinstance(b, Packed) else None)
-    along = isinstance(b, Matrix) and b.row == 1 and a.column == 1
-    if is_narrow(tile, n) and (along or isinstance(b, Packed)):
-        return of_few_columns(kernel, tile, product)
-    if m == 1 and along:
-        return of_one_row(kernel, tile, product)
-    if isinstance(b, Matrix) and b.column == 1 and b.dtype == tile.result:
-        tile = wide_tile(kernel.target, product.result, m, n)
-    return _Gemm(kernel, tile, product).write()
+    if schedule.form == "few_columns":
+        return of_few_columns(kernel, schedule.tile, product)
+    if schedule.form == "one_row":
+        return of_one_row(kernel, schedule.tile, product)
+    return _Gemm(kernel, schedule, product).write()
 
 
 @dataclass(frozen=True)
@@ -155,34 +127,19 @@ class _Strip:
 class _Gemm:
     """One product while it is written."""
 
-    def __init__(self, kernel: Kernel, tile: Tile, product: Product) -> None:
+    def __init__(self, kernel: Kernel, schedule: GemmSchedule, product: Product) -> None:
         self.kernel = kernel
         self.e = kernel.emitter
         self.target = kernel.target
-        self.tile = tile
+        self.schedule = schedule
+        tile = self.tile = schedule.tile
         self.product = product
         self.a, self.b = product.a, product.b
         self.rows, self.columns, self.depth = (kernel.size(size) for size in (product.m, product.n, product.k))
-        self.part = self._part()
-        self.tiles = TILES_IN_DEEP_ITEM if self.part else TILES_IN_ITEM
+        self.part = schedule.k_block
+        self.tiles = schedule.tiles_per_item
         self.finished = self.e.array(tile.element, (self.tiles if self.part else 1) * tile.rows * tile.columns)
         self.held = self.e.variable("i64", "-1")
-
-    def _part(self) -> int:
-        """Steps of K that are done for all rows of a work item before the next; 0 for all.
-
-        A panel of more than an eighth of the second-level cache would come anew for each register tile of rows, from
-        further away, and the rows of A that pass by it too.
-        """
-        product, tile = self.product, self.tile
-        if not (isinstance(self.b, Packed) and isinstance(product.k, int)):
-            return 0
-        if isinstance(product.m, int) and product.m <= tile.rows * TILES_WORTH_PACKING:
-            return 0
-        most = self.target.l2 // 8 // (tile.columns * numpy_dtype(self.b.dtype).itemsize)
-        parts = -(-product.k // most)
-        each = -(-product.k // (parts * tile.unroll)) * tile.unroll
-        return each if each < product.k else 0
 
     def write(self) -> Size:
         """Write the loop over work items; returns their number."""
@@ -219,7 +176,7 @@ class _Gemm:
         if isinstance(product.k, int):
             most = tile.rows * self.tiles
             rows = min(product.m, most) if isinstance(product.m, int) else most
-            self.kernel.work = tile.vectors * (product.k * max(rows, WAIT) + rows * product.behind)
+            self.kernel.work = tile.vectors * (product.k * max(rows, costs.L2_LOAD_FMAS) + rows * product.behind)
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
 
     def _blocks(self) -> tuple[str | int, str | int]:
@@ -291,7 +248,7 @@ class _Gemm:
         if b.column != 1 or b.dtype != tile.result:
             pack_it()
         else:
-            few = e.let(f"icmp sle i64 {self.rows}, {tile.rows * TILES_WORTH_PACKING}")
+            few = e.let(f"icmp sle i64 {self.rows}, {tile.rows * costs.ROW_TILES_WORTH_PACKING}")
             whole = e.let(f"icmp eq i64 {left}, {tile.columns}")
             with e.either(e.let(f"and i1 {few}, {whole}")) as branches:
                 next(branches)
@@ -387,10 +344,13 @@ class _Gemm:
             return e.load(tile.type, sum_at(number, offset), tile.bytes * tile.lanes)
 
         unroll = tile.unroll if vectors == tile.vectors else 1
-        beside = self._prefetching(strip.row, lines[0], panel) if rows == tile.rows and unroll == tile.unroll else None
-        if beside is None and rows == tile.rows and unroll == tile.unroll and self._streams(rows):
+        is_full = rows == tile.rows and unroll == tile.unroll
+        beside = None
+        if self.schedule.prefetch == "panel" and is_full:
+            beside = self._prefetching(strip.row, lines[0], panel)
+        elif self.schedule.prefetch == "stream" and is_full:
             beside = self._streaming(panel)
-        if isinstance(self.b, Matrix) and tile.rows <= 2:
+        elif self.schedule.prefetch == "steps":
             beside = self._stepping(panel)
         initial = before if self.part else None
         computed = accumulate(e, tile, rows, vectors, panel.depth, unroll, load_a, load_b, initial, beside)
@@ -401,7 +361,7 @@ class _Gemm:
     def _apart(self, place: Place, row: str | int, count: str | int, panel: str | int) -> None:
         """Add the products with weights that follow the panels, see :func:`.entries`, to some rows of finished sums."""
         e, tile, product = self.e, self.tile, self.product
-        if not tile.saturates:
+        if not self.schedule.corrects_overflow:
             return
         assert isinstance(product.k, int)
         assert isinstance(product.n, int)
@@ -421,7 +381,7 @@ class _Gemm:
                 before = e.load(tile.type, there, tile.bytes * tile.lanes)
                 e.store(tile.type, multiply_add(e, tile, element, weight, before), there, tile.bytes * tile.lanes)
 
-    def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None] | None:
+    def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None]:
         """What asks for a part of the following panel, some cache lines a round: the tiles of one fetch the next.
 
         Processors look ahead along what is read, not to what comes after a panel that passes many times: without this
@@ -430,12 +390,11 @@ class _Gemm:
         """
         e, tile = self.e, self.tile
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
-        lines = -(-tile.unroll * row_bytes // LINE)
+        lines = -(-tile.unroll * row_bytes // costs.CACHE_LINE)
         tiles = self.product.m // tile.rows if isinstance(self.product.m, int) else lines
         each = -(-lines // max(tiles, 1))
-        if panel.following is None or each > _MOST_LINES:
-            return None
-        part = e.mul(e.div(panel.depth, tile.unroll), each * LINE)
+        assert panel.following is not None
+        part = e.mul(e.div(panel.depth, tile.unroll), each * costs.CACHE_LINE)
         number = e.div(e.sub(row, panel.first_row), tile.rows)
         wanted = e.address(panel.following, "i8", e.mul(number, part))
         enough = e.let(f"icmp sge i64 {number}, {-(-lines // each)}")
@@ -443,22 +402,14 @@ class _Gemm:
         none = e.let(f"or i1 {enough}, {large}")
         start = e.let(f"select i1 {none}, ptr {line}, ptr {wanted}")
         along = e.mul(self.a.column, numpy_dtype(self.a.dtype).itemsize)
-        step = e.let(f"select i1 {none}, i64 {along}, i64 {each * LINE // tile.unroll}")
+        step = e.let(f"select i1 {none}, i64 {along}, i64 {each * costs.CACHE_LINE // tile.unroll}")
 
         def prefetch(place: str) -> None:
             first = e.address(start, "i8", e.mul(place, step))
             for offset in range(each):
-                e.prefetch(e.address(first, "i8", offset * LINE), level=2)
+                e.prefetch(e.address(first, "i8", offset * costs.CACHE_LINE), level=2)
 
         return prefetch
-
-    def _streams(self, rows: int) -> bool:
-        """Whether weights pass once for a tile that has all rows, from beyond the second-level cache."""
-        product, tile = self.product, self.tile
-        if not (isinstance(product.m, int) and isinstance(product.n, int) and isinstance(product.k, int)):
-            return False
-        large = product.k * product.n * tile.bytes > self.target.l2 // 2
-        return isinstance(self.b, Packed) and large and rows >= 4 and product.m <= 2 * rows
 
     def _streaming(self, panel: _Panel) -> Callable[[str], None]:
         """What asks for the lines of B that are read some rounds later."""
@@ -466,9 +417,9 @@ class _Gemm:
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
 
         def prefetch(place: str) -> None:
-            ahead = e.add(e.mul(place, row_bytes), _AHEAD)
+            ahead = e.add(e.mul(place, row_bytes), costs.STREAM_PREFETCH_BYTES)
             line = e.address(panel.pointer, "i8", ahead)
-            for offset in range(0, tile.unroll * row_bytes, LINE):
+            for offset in range(0, tile.unroll * row_bytes, costs.CACHE_LINE):
                 e.prefetch(e.address(line, "i8", offset))
 
         return prefetch
@@ -479,9 +430,9 @@ class _Gemm:
 
         def prefetch(place: str) -> None:
             for step in range(tile.unroll):
-                there = e.mul(e.add(place, _STEPS_AHEAD + step), panel.row)
+                there = e.mul(e.add(place, costs.STRIDED_PREFETCH_STEPS + step), panel.row)
                 line = e.address(panel.pointer, memory_type(panel.dtype), there)
-                for offset in range(0, tile.columns * tile.bytes, LINE):
+                for offset in range(0, tile.columns * tile.bytes, costs.CACHE_LINE):
                     e.prefetch(e.address(line, "i8", offset), level=2)
 
         return prefetch

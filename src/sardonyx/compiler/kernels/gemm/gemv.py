@@ -13,12 +13,9 @@ from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.microkernel import multiply_add, read
 from sardonyx.compiler.kernels.gemm.operands import Packed, Product
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.tiling.gemm import Tile
+from sardonyx.compiler.tiling.gemm import DOT_ROWS, Tile
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import DType, is_float
-
-ROWS = 4
-"""Rows whose dot products are taken at once."""
 
 ITEM = 64
 """Rows, or columns of the one row, in a work item."""
@@ -31,7 +28,7 @@ def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
     assert not isinstance(epilogue, Gated)
     rows, depth = kernel.size(product.m), kernel.size(product.k)
     blocks = e.div(e.add(rows, ITEM - 1), ITEM)
-    finished = e.array(tile.element, ROWS * tile.lanes)
+    finished = e.array(tile.element, DOT_ROWS * tile.lanes)
     mask = e.lanes_below(n, tile.lanes)
     with e.loop("%first", "%last") as item:
         number, block = _split(e, item, blocks, product)
@@ -41,14 +38,14 @@ def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
         second = Lines(place.b, b.dtype, step, along)
         start = e.mul(block, ITEM)
         end = e.least(rows, e.add(start, ITEM))
-        with e.loop(start, end, ROWS) as row:
+        with e.loop(start, end, DOT_ROWS) as row:
             last = e.sub(end, 1)
-            numbers = [e.least(e.add(row, offset), last) for offset in range(ROWS)]
+            numbers = [e.least(e.add(row, offset), last) for offset in range(DOT_ROWS)]
             for offset, values in enumerate(dots(e, tile, first, numbers, second, n, depth)):
                 for column, value in enumerate(values):
                     at = e.address(finished, tile.element, offset * tile.lanes + column)
                     e.store(tile.element, value, at, tile.bytes)
-            with e.loop(row, e.least(end, e.add(row, ROWS))) as each:
+            with e.loop(row, e.least(end, e.add(row, DOT_ROWS))) as each:
                 at = e.address(finished, tile.element, e.mul(e.sub(each, row), tile.lanes))
                 value = e.load(tile.type, at, tile.bytes)
                 epilogue((*place.leading, Index(each), Index(0, 1)), value, mask)
@@ -71,8 +68,8 @@ def of_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
         end = e.least(columns, e.add(start, ITEM))
         last = e.sub(end, 1)
         with e.loop(start, end, tile.lanes) as base:
-            with e.loop(0, e.least(tile.lanes, e.sub(end, base)), ROWS) as lane:
-                numbers = [e.least(e.add(e.add(base, lane), offset), last) for offset in range(ROWS)]
+            with e.loop(0, e.least(tile.lanes, e.sub(end, base)), DOT_ROWS) as lane:
+                numbers = [e.least(e.add(e.add(base, lane), offset), last) for offset in range(DOT_ROWS)]
                 for offset, (value,) in enumerate(dots(e, tile, first, numbers, second, 1, depth)):
                     at = e.address(finished, tile.element, e.add(lane, offset))
                     e.store(tile.element, value, at, tile.bytes)

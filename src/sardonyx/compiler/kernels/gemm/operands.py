@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index
 from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.tiling.gemm import Layout, accumulator
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import DType
 
@@ -40,6 +41,15 @@ class Packed:
 
     pointer: str
     dtype: DType
+
+
+def b_layout(a: Matrix, b: Matrix, result: DType) -> Layout:
+    """Return how a B that is read in place is stored, for a result of that element type."""
+    along_k = b.row == 1 and a.column == 1
+    by_rows = b.column == 1 and b.dtype == accumulator(result)
+    if along_k:
+        return "unit" if by_rows else "columns"
+    return "rows" if by_rows else "strided"
 
 
 @dataclass(frozen=True)

@@ -9,58 +9,40 @@ from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.microkernel import read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.gemm import Tile, gated_tile, is_narrow, tile_for
-from sardonyx.core.dim import Size
-from sardonyx.core.ir.types import DType, dtype_of
+from sardonyx.compiler.tiling.gemm import PackedLayout, Tile
 
 
-def pack(
-    array: np.ndarray, target: Target, result: DType | None = None, n: Size | None = None, m: Size | None = None
-) -> np.ndarray:
+def pack(array: np.ndarray, layout: PackedLayout) -> np.ndarray:
     """Return a matrix [..., K, N] in panels [..., ceil(N / columns), K, columns], zeros past N.
 
-    One of very few columns is only transposed: [..., N, K].
+    Without panels the matrix is transposed: [..., N, K]. Columns of gates, [gates * units], alternate: a vector of
+    units of each gate in turn, so that a panel holds all gates of the same units.
 
     Args:
-        array: The matrix, or a batch of them.
-        target: What the kernel is for.
-        result: The element type of the sums; the array's own by default.
-        n: The number of columns as the kernel is told it; the array's own by default.
-        m: The number of rows of the other operand, as the kernel is told it; None where it is not.
+        array: The matrix, or a batch of matrices.
+        layout: The order of packed weights, :attr:`~sardonyx.compiler.tiling.gemm.GemmSchedule.packed_layout`.
     """
+    if layout.gates > 1:
+        array = _interleave_gates(array, layout)
     *batch, k, width = array.shape
-    tile = tile_for(target, result or dtype_of(array), width if n is None else n, m=m)
-    if is_narrow(tile, width if n is None else n):
+    columns = layout.columns
+    if not columns:
         return np.ascontiguousarray(array.swapaxes(-1, -2))
-    columns = tile.columns
     panels = -(-width // columns)
     padded = np.zeros((*batch, k, panels * columns), array.dtype)
     padded[..., :width] = array
     return np.ascontiguousarray(np.moveaxis(padded.reshape(*batch, k, panels, columns), -2, -3))
 
 
-def pack_gates(array: np.ndarray, target: Target, result: DType, gates: int, m: Size) -> np.ndarray:
-    """Return a matrix [K, gates * units] in panels that hold all gates of the same units, a vector of each at a time.
-
-    Args:
-        array: The matrix.
-        target: What the kernel is for.
-        result: The element type of the sums.
-        gates: How many gates.
-        m: The number of rows of the other operand, as the kernel is told it.
-    """
-    tile = gated_tile(target, result, gates, m)
+def _interleave_gates(array: np.ndarray, layout: PackedLayout) -> np.ndarray:
+    """Return a matrix [K, gates * units] as [K, blocks * gates * lanes], zeros past the last unit."""
+    gates, lanes = layout.gates, layout.lanes
     k, width = array.shape
     units = width // gates
-    blocks = -(-units // tile.lanes)
-    padded = np.zeros((k, gates, blocks * tile.lanes), array.dtype)
+    blocks = -(-units // lanes)
+    padded = np.zeros((k, gates, blocks * lanes), array.dtype)
     padded[..., :units] = array.reshape(k, gates, units)
-    side_by_side = padded.reshape(k, gates, blocks, tile.lanes).swapaxes(1, 2).reshape(k, blocks * gates * tile.lanes)
-    panels = -(-side_by_side.shape[1] // tile.columns)
-    whole = np.zeros((k, panels * tile.columns), array.dtype)
-    whole[:, : side_by_side.shape[1]] = side_by_side
-    return np.ascontiguousarray(whole.reshape(k, panels, tile.columns).swapaxes(0, 1))
+    return padded.reshape(k, gates, blocks, lanes).swapaxes(1, 2).reshape(k, blocks * gates * lanes)
 
 
 def fill(e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str) -> None:

@@ -1,0 +1,214 @@
+"""The constants of cost models: measured numbers that trade one resource for another, with unit and provenance.
+
+A constant names the unit and the trade. *Provenance* names the machine and the command that measured the value. Most
+values are inherited: they were measured while a kernel was written, and the machine was not recorded. The command
+``python benchmarks/kernels.py --constants`` sweeps those that a kernel takes from a schedule or from this module, and
+prints the measured optimum beside the value in this file. Change a value only with such a measurement.
+
+The unit *vector FMA* is the time of one fused multiply-add of a vector register in a loop that the arithmetic units
+limit: half a cycle on processors with two FMA units.
+"""
+
+from __future__ import annotations
+
+# Matrix products.
+
+FMAS_IN_FLIGHT = 8
+"""Vector FMAs that a core executes concurrently: two start in each cycle, with a latency of four cycles.
+
+Trades registers for independent chains of sums where a tile has few sums.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+L2_LOAD_FMAS = 5
+"""Vector FMAs in the time of one load of a vector of B from L2.
+
+Trades reads of B for rows of a tile: a tile with fewer rows waits for B.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+SPILL_FMAS = 4
+"""Vector FMAs in the time of storing a vector of sums and loading it in another kernel.
+
+Trades fusion of gates for the tile of a separate product.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+GATE_FUSION_SLACK = 1.1
+"""Ratio of estimated times up to which a product is fused with its gates.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+GEMM_TILES_PER_ITEM = 4
+"""Register tiles of rows in a work item: more reuse a panel of B longer, fewer balance threads better.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+GEMM_TILES_PER_DEEP_ITEM = 24
+"""Most register tiles of rows in a work item if K is blocked: trades scratch memory for reuse of a block of B.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+ROW_TILES_WORTH_PACKING = 2
+"""Register tiles of rows up to which B is read in place, or K is not blocked: more amortize the copy.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+STREAM_PREFETCH_BYTES = 4096
+"""Prefetch distance of weights that are read once per call.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+STRIDED_PREFETCH_STEPS = 16
+"""Prefetch distance, in steps of K, if each row of B is on another page.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+MOST_PREFETCH_LINES = 4
+"""Most cache lines of the next panel that one round of the inner loop prefetches: more delay the loads of the round.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+CACHE_LINE = 64
+"""Bytes of a cache line of all supported processors. Provenance: architecture manuals."""
+
+# Convolutions.
+
+BROADCAST_COST = {256: 0.1, 512: 0.3}
+"""Cost of broadcasting an input to all lanes, as a fraction of a tile of one block's FMAs, by the bits of a vector.
+
+The wider a vector, the fewer FMAs of one cycle overlap with loads.
+Provenance: Zen 3 (256) and Cascade Lake (512), `python benchmarks/convolutions.py`.
+"""
+
+UNKNOWN_BROADCAST_COST = 0.1
+"""The broadcast cost for other vector widths. Provenance: inherited from 256 bits, not measured."""
+
+OUTPUT_LOAD_COST = 0.3
+"""Cost of loading a vector of weights, as a fraction of the FMAs of a tile of one output.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+SHORTEST_TILE_FMAS = 10
+"""Vector FMAs that a step of a direct tile takes at least: fewer sums wait for the FMA latency.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+LANE_SUM_FMAS = 8
+"""Vector FMAs in the time of adding up the lanes of a vector: trades the dot form for the direct form.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+MOST_GROUP_CHANNELS = 8
+"""Most channels of a group whose inputs are shuffled; larger groups take the direct form with weights of zero.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+MOST_PLANES = 4
+"""Most planes of an NCHW image that one step multiplies, and most channels of an image that stays NCHW.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+TYPICAL_WIDTHS = (7, 10, 14, 20, 28, 40, 56, 80)
+"""Widths that a tile is chosen for if the width is open: those of common networks."""
+
+TYPICAL_SIZE = 56
+"""The rows and columns that Winograd's cost assumes for open sizes."""
+
+MOST_PLANAR_VECTORS = 8
+"""Most vectors of outputs of a planar tile: rows are seldom wider.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+BLOCKING_FMAS = 128
+"""FMAs of a result that amortize a later conversion of a planar result to blocks.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+# Winograd.
+
+WINOGRAD_MAX_ERROR = 2e-5
+"""The largest error bound of Winograd's convolution, relative to the largest result: a requirement, not measured."""
+
+WINOGRAD_FRESH_BYTES = 4 << 20
+"""Bytes of transformed weights from which kernels transform weights during the call.
+
+Transformed weights are 2 to 7 times as large as the original ones and come from memory. With 256 filters of 256
+channels both ways take the same time; with 128 filters of 128 channels transforming ahead is faster.
+Provenance: inherited; remeasure with `python benchmarks/winograd.py`.
+"""
+
+WINOGRAD_FRESH_FMAS = 16
+"""Vector FMAs in the time of transforming a weight during the call, per product of the tile.
+
+Provenance: inherited; remeasure with `python benchmarks/winograd.py`.
+"""
+
+WINOGRAD_INPUT_FMAS, WINOGRAD_OUTPUT_FMAS = 7, 4
+"""Vector FMAs in the time of transforming an input, and a sum, per product of the tile.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/winograd.py`.
+"""
+
+WINOGRAD_BYTE_FMAS = 2
+"""Scalar FMAs in the time of reading a byte of transformed weights from memory.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/winograd.py`.
+"""
+
+WINOGRAD_STAGE_TILES = 8
+"""Tiles per thread below which all inputs are transformed by a kernel of their own, so that threads share weights.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/winograd.py --threads 2`.
+"""
+
+WINOGRAD_MOST_ROWS = 16
+"""Most Winograd tiles of a register tile. Provenance: inherited; remeasure with `python benchmarks/winograd.py`."""
+
+# Attention.
+
+ATTENTION_KEYS = 512
+"""Keys of a block: more keep longer rows of scores in L1, fewer rescale the sums more often.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+ATTENTION_TILES_PER_ITEM = 8
+"""Register tiles of queries in a work item: a block of keys and values is read once from beyond L2 for all of them.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+QUERIES_WORTH_PACKING = 24
+"""Queries from which values are packed: the copy costs one pass, strided rows use few L1 sets and many pages.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+# Pooling.
+
+POOLING_LINE_ELEMENTS = 4096
+"""Elements of the lines of column results of a work item: more reuse rows of the image, fewer stay in L1.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
+
+POOLING_LINE_OUTPUTS = 1024
+"""Most elements of a line of column results.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
+"""
