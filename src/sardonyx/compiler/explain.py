@@ -26,6 +26,42 @@ _ALIKE = MOVEMENTS | ELEMENTWISE
 
 
 @dataclass(frozen=True)
+class CandidateNote:
+    """A schedule that was considered and rejected.
+
+    Attributes:
+        text: The schedule in one line.
+        cost: Estimated cost in the unit of :attr:`ChoiceNote.cost`; None if sizes are open.
+        reason: Why another was chosen.
+    """
+
+    text: str
+    cost: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class ChoiceNote:
+    """The schedule of a kernel.
+
+    Attributes:
+        problem: The problem in one line: the key of overrides.
+        schedule: The schedule as plain data, as overrides take it.
+        text: The schedule in one line.
+        reason: The rule that chose the schedule.
+        cost: Estimated cost; see "Schedules and costs" in ``docs/design/engine.md``.
+        candidates: The rejected alternatives.
+    """
+
+    problem: str
+    schedule: Mapping[str, Any]
+    text: str
+    reason: str
+    cost: float | None
+    candidates: tuple[CandidateNote, ...]
+
+
+@dataclass(frozen=True)
 class KernelNote:
     """A kernel of a program.
 
@@ -40,6 +76,7 @@ class KernelNote:
         read: Bytes that it reads at least, each element once, weights in the form in which they are kept.
         written: Bytes that it writes.
         main: The name of the tensor that takes most of the operations; empty where none of those in it has a name.
+        choices: The kernel's schedule, if there was a choice; of control flow, those of the kernels in its bodies.
     """
 
     title: str
@@ -51,6 +88,7 @@ class KernelNote:
     read: int | None
     written: int | None
     main: str = ""
+    choices: tuple[ChoiceNote, ...] = ()
 
     @property
     def bytes(self) -> int | None:
@@ -155,6 +193,7 @@ class _Reading:
             self._read(launch, content),
             self._written(launch, starts),
             self._main(launch, [*content.values, group.root]),
+            _describe_choices([launch]),
         )
 
     def _control(self, launch: Launch) -> KernelNote:
@@ -174,6 +213,7 @@ class _Reading:
             _sum([*read, *map(self.program.prepared_bytes, prepared)]),
             _sum(self.number(nbytes(made.type)) for made in launch.makes),
             next((made.origin for made in launch.makes if made.origin), ""),
+            _describe_choices(launches),
         )
 
     def _whole(self, value: Value) -> str:
@@ -320,6 +360,20 @@ class _Reading:
         if count is None or full is None or total is None:
             return None
         return total * count // full if full else 0
+
+
+def _describe_choices(launches: Iterable[Launch]) -> tuple[ChoiceNote, ...]:
+    """Return the schedules of launches, each problem once."""
+    notes: dict[str, ChoiceNote] = {}
+    for launch in launches:
+        choice = launch.choice
+        if choice is not None:
+            rejected = tuple(CandidateNote(str(each.schedule), each.cost, each.reason) for each in choice.candidates)
+            problem, schedule = str(choice.problem), choice.schedule
+            notes[problem] = ChoiceNote(
+                problem, schedule.to_dict(), str(schedule), choice.reason, choice.cost, rejected
+            )
+    return tuple(notes.values())
 
 
 def _is_final(launch: Launch) -> bool:

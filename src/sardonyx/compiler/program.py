@@ -52,6 +52,7 @@ from sardonyx.compiler.target.alignment import aligned
 from sardonyx.compiler.target.denormals import Denormals, flushes, holds_denormals
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.target.description import host as host_target
+from sardonyx.compiler.tiling import overrides
 from sardonyx.core.dim import Dim, symbols
 from sardonyx.core.eval.host_function import HostFunction
 from sardonyx.core.eval.interpreter import Sizes
@@ -86,7 +87,11 @@ class Program:
         repeating: The numbers of the steps that may take as long as they like.
         row_bytes: Bytes of what an iteration of a loop collects, by its step's number and sizes.
         settlings: The sizes of loops that settle, by their step's number and the sizes before.
+        overrides: Fingerprint of the user's schedules that were active during compilation; None if they changed
+            meanwhile, or for a program from an image.
     """
+
+    overrides: str | None = None
 
     def __init__(
         self,
@@ -97,10 +102,12 @@ class Program:
         denormals: Denormals = "auto",
     ) -> None:
         self.target = target or host_target()
+        schedules = overrides.fingerprint()
         function = self.function = canonicalize(function, self.target)
         self.pool: Pool = pool(threads)
         self.has_graph = True
         self._make()
+        self.overrides = schedules if schedules == overrides.fingerprint() else None
         self._has_denormals = holds_denormals(self._prepared.values())
         self.flushes = flushes(denormals, self._has_denormals)
         self._denormals = denormals

@@ -67,19 +67,36 @@ def explanation_tables(explanation: Explanation, names: NodeNames) -> list[Rende
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("", justify="right")
     table.add_column("kernel", no_wrap=True)
-    table.add_column("nodes, primitives, and why the kernel ends there", overflow="fold")
+    table.add_column("nodes, primitives, why the kernel ends there, schedule and alternatives", overflow="fold")
     table.add_column("result", overflow="fold")
     for column in ("operations", "read", "written"):
         table.add_column(column, justify="right")
     for number, note in enumerate(explanation.kernels):
-        content = Text("\n").join(
-            [Text(", ".join(_nodes(note, names))), Text(_format_counts(note.primitives)), Text(note.reason)]
-        )
+        lines = [Text(", ".join(_nodes(note, names))), Text(_format_counts(note.primitives)), Text(note.reason)]
+        content = Text("\n").join([*lines, *_schedule_lines(note)])
         table.add_row(
             str(number), note.title, content, Text(note.result), count(note.operations), _size(note.read),
             _size(note.written),
         )  # fmt: skip
     return [table, *_interpreted([(note, None) for note in explanation.interpreted], names)]
+
+
+_MOST_CANDIDATES = 3
+"""Rejected schedules of a kernel that a table shows; JSON holds all."""
+
+
+def _schedule_lines(note: KernelNote) -> list[Text]:
+    """Return the schedules of a kernel, each with the alternatives and their estimated cost."""
+    lines: list[Text] = []
+    for choice in note.choices:
+        lines.append(Text(f"{choice.text}{_cost(choice.cost)}: {choice.reason}", style="cyan"))
+        for candidate in choice.candidates[:_MOST_CANDIDATES]:
+            lines.append(Text(f"  not {candidate.text}{_cost(candidate.cost)}: {candidate.reason}", style="dim"))
+    return lines
+
+
+def _cost(cost: float | None) -> str:
+    return "" if cost is None else f" [{cost:,.0f}]"
 
 
 def profile_data(profile: Profile, names: NodeNames) -> dict[str, Any]:

@@ -112,8 +112,9 @@ def parse(data: Any, source: str = "") -> Overrides:
     if isinstance(data, Mapping) and isinstance(data.get("schedules"), Mapping):
         schedules = dict(data["schedules"])
     elif isinstance(data, Mapping) and isinstance(data.get("kernels"), list):
-        notes = [kernel.get("choice") for kernel in data["kernels"] if isinstance(kernel, Mapping)]
-        schedules = {note["problem"]: note["schedule"] for note in notes if isinstance(note, Mapping)}
+        kernels = [kernel for kernel in data["kernels"] if isinstance(kernel, Mapping)]
+        notes = [note for kernel in kernels for note in kernel.get("choices", ())]
+        schedules = {note["problem"]: note["schedule"] for note in notes}
     else:
         raise OptionError(
             "expected an object with `schedules` or `kernels`.", where=source or VARIABLE,

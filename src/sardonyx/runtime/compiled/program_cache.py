@@ -30,6 +30,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image import Image, NoImage
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import host
+from sardonyx.compiler.tiling import overrides
 from sardonyx.errors import ModelFileError, UnsupportedError
 from sardonyx.model import Loadable, load
 from sardonyx.ops.registry import host_function, user_operators
@@ -113,17 +114,19 @@ class ModelSource:
                 "was changed since the session was made.", where=self._path, remedy="Make a new session."
             )
 
-    def key(self, threads: int | None) -> str:
+    def key(self, threads: int | None, schedules: str | None = None) -> str:
         """What names the program of this model.
 
         Args:
             threads: How many threads it is for.
+            schedules: Fingerprint of the schedules given by the user; of the active ones by default.
 
         Raises:
             OSError: The file cannot be read.
         """
+        schedules = overrides.fingerprint() if schedules is None else schedules
         sum = _sum([self._given]) if isinstance(self._given, bytes) else contents(self._path)
-        return digest("model", sum, str(thread_count(threads)), _build())
+        return digest("model", sum, str(thread_count(threads)), _build(), *([schedules] if schedules else []))
 
     def name(self, threads: int | None) -> str | None:
         """As :meth:`key`; None where nothing names the model."""
@@ -200,12 +203,12 @@ def keep(program: Program, source: ModelSource, threads: int | None, noted: dict
         noted: What JSON can hold, to be given back with the program.
     """
     kept = store()
-    if not source.has_name or kept.folder is None:
+    if not source.has_name or kept.folder is None or program.overrides is None:
         return
     try:
         image = program.image()
         image.head["noted"] = {**noted, "external": source.external()}
-        key = source.key(threads)
+        key = source.key(threads, program.overrides)
     except (NoImage, OSError) as reason:
         _log.info("the program is not kept: %s", reason)
         return
