@@ -1,7 +1,7 @@
 """Matrix products and attention against ONNX Runtime: ``python benchmarks/kernels.py``.
 
 Each kernel and a model of the one operator run in turns; the least time of each counts. The share of the peak is of the
-multiply-adds that as many cores did in registers just before.
+multiply-adds that as many cores did in registers just before. `--constants` measures the constants of the cost models.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -27,8 +28,10 @@ from sardonyx.compiler.kernels.attention import scratch_bytes as attention_scrat
 from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.target.description import NAMED, Target, host
+from sardonyx.compiler.tiling import costs
+from sardonyx.compiler.tiling import gemm as gemm_schedules
 from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm
+from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, Layout, choose_gemm
 from sardonyx.core.dim import Size, evaluate
 from sardonyx.core.ir.types import FLOAT
 from winograd import aligned, function, multiply_add_peak
@@ -226,15 +229,109 @@ def attentions(target: Target, threads: int, peak: float, seconds: float) -> Non
         row(f"{heads} heads, {queries} x {keys} x {depth}", made, peer, operations, moved, peak, threads, seconds)
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """Values of a constant of :mod:`sardonyx.compiler.tiling.costs`, and the kernel whose time decides.
+
+    Attributes:
+        name: The constant.
+        values: The values that are compared.
+        build: Gives the kernel for a value, which is in `costs` meanwhile.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    build: Callable[[int], Bench]
+
+
+def sweeps(target: Target) -> list[Sweep]:
+    """The constants of products and attention; those of convolutions need `convolutions.py` and `winograd.py`."""
+    rng = np.random.default_rng(0)
+
+    def multiply(m: int, n: int, k: int, packed: bool = True, **changes: Any) -> Bench:
+        a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+        layout: Layout = "packed" if packed else "rows"
+        schedule = choose_gemm(GemmProblem(m, n, k, FLOAT, layout, FLOAT), target).schedule
+        return product(target, a, b, packed, 1, replace(schedule, **changes))
+
+    def attend(queries: int, keys: int, **changes: Any) -> Bench:
+        q = rng.standard_normal((1, 4, queries, 64), np.float32)
+        k, v = (rng.standard_normal((1, 4, keys, 64), np.float32) for _ in range(2))
+        schedule = choose_attention(AttentionProblem(queries, keys, 64, 64), target).schedule
+        return attentive(target, q, k, v, 1, replace(schedule, **changes))
+
+    return [
+        Sweep("FMAS_IN_FLIGHT", (1, 2, 4, 8, 16), lambda _: multiply(1, 768, 768)),
+        Sweep("GEMM_TILES_PER_ITEM", (1, 2, 4, 8, 16), lambda value: multiply(512, 512, 512, tiles_per_item=value)),
+        Sweep("GEMM_TILES_PER_DEEP_ITEM", (4, 12, 24, 48), lambda value: multiply(576, 256, 4096)),
+        Sweep("ROW_TILES_WORTH_PACKING", (0, 1, 2, 4), lambda _: multiply(12, 768, 768, False)),
+        Sweep("STREAM_PREFETCH_BYTES", (1024, 2048, 4096, 8192), lambda _: multiply(8, 4096, 4096, prefetch="stream")),
+        Sweep("STRIDED_PREFETCH_STEPS", (4, 8, 16, 32), lambda _: multiply(1, 4096, 1024, False)),
+        Sweep("MOST_PREFETCH_LINES", (0, 1, 2, 4, 8), lambda _: multiply(24, 768, 768)),
+        Sweep("ATTENTION_KEYS", (256, 512, 1024), lambda value: attend(1024, 1024, key_block=value)),
+        Sweep("ATTENTION_TILES_PER_ITEM", (2, 4, 8, 16), lambda value: attend(1024, 1024, tiles_per_item=value)),
+        Sweep("QUERIES_WORTH_PACKING", (8, 16, 24, 48), lambda _: attend(24, 512)),
+    ]
+
+
+def measure_load(target: Target, seconds: float) -> float:
+    """Vector FMAs in the time of one load of a vector of B from L2: one row of A, and a B of half of L2."""
+    n, rng = 256, np.random.default_rng(0)
+    k = target.l2 // 2 // 4 // n
+    a, b = rng.standard_normal((1, k), np.float32), rng.standard_normal((k, n), np.float32)
+    kernel, peak = product(target, a, b, True, 1), multiply_add_peak(target)
+    best, rate, end = np.inf, 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.thread_time()
+        kernel(1)
+        best, rate = min(best, time.thread_time() - begin), max(rate, peak())
+    return best * rate * 1e9 / (2 * k * n)
+
+
+def measure_constants(target: Target, seconds: float) -> None:
+    """Print the time of each value of each constant, and the fastest beside the value in the file.
+
+    One thread; the least processor time counts. A constant that no value of which changes the kernel's text does not
+    matter for the problem of its sweep on this target. Differences below 3 % are noise: repeat before changing a value.
+    """
+    print("| constant | in tiling/costs.py | measured optimum | times by value |\n|---|---|---|---|")
+    print(f"| L2_LOAD_FMAS | {costs.L2_LOAD_FMAS} | {measure_load(target, seconds):.1f} (measured directly) | |")
+    for sweep in sweeps(target):
+        current = getattr(costs, sweep.name)
+        kernels: dict[int, Bench] = {}
+        for value in sweep.values:
+            setattr(costs, sweep.name, value)
+            gemm_schedules.clear_cache()
+            kernels[value] = sweep.build(value)
+        setattr(costs, sweep.name, current)
+        gemm_schedules.clear_cache()
+        best = dict.fromkeys(kernels, np.inf)
+        end = time.perf_counter() + seconds * len(kernels)
+        while time.perf_counter() < end:
+            for value, kernel in kernels.items():
+                begin = time.thread_time()
+                kernel(1)
+                best[value] = min(best[value], time.thread_time() - begin)
+        fastest = min(best, key=best.__getitem__)
+        times = ", ".join(f"{value}: {each * 1e6:.1f} µs" for value, each in best.items())
+        near = "" if best.get(current, 0) > 1.03 * best[fastest] else " (within 3 %)"
+        print(f"| {sweep.name} | {current} | {fastest}{near} | {times} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each row")
     parser.add_argument("--target", choices=sorted(NAMED), help="another than the machine's own")
+    parser.add_argument("--constants", action="store_true", help="measure the constants of tiling/costs.py instead")
     parser.add_argument("--only", choices=["products", "computed", "vectors", "attention"])
     arguments = parser.parse_args()
     target = NAMED[arguments.target] if arguments.target else host()
     threads, seconds = arguments.threads, arguments.seconds
+    if arguments.constants:
+        print(f"{target.name}, 1 thread\n")
+        measure_constants(target, seconds)
+        return
     measure = multiply_add_peak(target)
     peak = max(measure() for _ in range(20)) * threads
     print(f"{target.name}, {threads} threads, multiply-add peak {peak:.0f} GFLOP/s\n")

@@ -2,8 +2,8 @@
 
 A constant names the unit and the trade. *Provenance* names the machine and the command that measured the value. Most
 values are inherited: they were measured while a kernel was written, and the machine was not recorded. The command
-``python benchmarks/kernels.py --constants`` sweeps those that a kernel takes from a schedule or from this module, and
-prints the measured optimum beside the value in this file. Change a value only with such a measurement.
+``python benchmarks/kernels.py --constants`` sweeps the constants of products and attention, and prints the measured
+optimum beside the value in this file. Change a value only with such a measurement.
 
 The unit *vector FMA* is the time of one fused multiply-add of a vector register in a loop that the arithmetic units
 limit: half a cycle on processors with two FMA units.
@@ -31,13 +31,13 @@ SPILL_FMAS = 4
 """Vector FMAs in the time of storing a vector of sums and loading it in another kernel.
 
 Trades fusion of gates for the tile of a separate product.
-Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+Provenance: inherited, not remeasured; no sweep: compare an LSTM's profile with both values.
 """
 
 GATE_FUSION_SLACK = 1.1
 """Ratio of estimated times up to which a product is fused with its gates.
 
-Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+Provenance: inherited, not remeasured; no sweep: compare an LSTM's profile with both values.
 """
 
 GEMM_TILES_PER_ITEM = 4

@@ -290,6 +290,11 @@ def choose_gemm(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
     return apply_override(_choose(problem, target), target)
 
 
+def clear_cache() -> None:
+    """Forget all choices, after a change of constants in :mod:`sardonyx.compiler.tiling.costs`."""
+    _choose.cache_clear()
+
+
 @functools.lru_cache(maxsize=4096)
 def _choose(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
     return _choose_gated(problem, target) if problem.gates > 1 else _choose_plain(problem, target)
@@ -408,7 +413,7 @@ def _choose_plain(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
     packed = problem.b == "packed"
     many = packed and narrow is None and isinstance(n, int) and target.vector_bits == 512 and is_float(base.result)
     few_rows = many and _has_few_rows(m)
-    tile, reason = narrow or base, "few columns" if narrow else "many or unknown rows and columns"
+    tile, reason = narrow or base, "few columns" if narrow else "the default tile"
     if few_rows:
         assert isinstance(m, int)
         vectors = _few_row_vectors(m)
@@ -447,7 +452,9 @@ def _choose_plain(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
             )
         found.reject(base, "each step of K would read few lines of a page")
     if tile.chains > 1:
-        found.reject(replace(tile, chains=1), f"each FMA waits: {tile.rows * tile.vectors} sums at most")
+        assert isinstance(m, int)
+        sums = min(m, tile.rows) * tile.vectors
+        found.reject(replace(tile, chains=1), f"{sums} sums: each FMA would wait for the one before")
     return found.choice(reason)
 
 
@@ -458,7 +465,7 @@ def _in_place_tile(target: Target, problem: GemmProblem) -> tuple[Tile, str]:
     columns, as many as leave the fewest for a last panel.
     """
     m, n, tile = problem.m, problem.n, default_tile(target, problem.result)
-    reason = "many or unknown rows and columns"
+    reason = "the default tile"
     if not (isinstance(m, int) and isinstance(n, int) and m in (1, 2)):
         return tile, reason
     most = costs.FMAS_IN_FLIGHT // m
