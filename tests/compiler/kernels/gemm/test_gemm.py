@@ -232,7 +232,6 @@ def test_few_rows_are_one_tile() -> None:
     assert all(tile.rows * tile.vectors + tile.vectors + 1 <= 32 for tile in found.values())
 
 
-@functools.cache
 def test_few_sums_are_in_chains() -> None:
     def chains(n: Size, m: Size, name: str = "avx512", dtype: DType = FLOAT) -> int:
         return choose(NAMED[name], dtype, "packed", m=m, n=n).tile.chains
@@ -241,6 +240,7 @@ def test_few_sums_are_in_chains() -> None:
     assert [chains(256, 1, "avx2"), chains(256, 1, "neon"), chains(256, 1, dtype=INT32)] == [4, 2, 1]
 
 
+@functools.cache
 def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, turned: bool = False) -> CompiledKernel:
     """C[b, m, n] of A[b, m, k], its columns contiguous if ``turned``, and of B[b, n, k], or packed."""
     kernel = Kernel(target)
