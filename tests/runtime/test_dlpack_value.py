@@ -165,7 +165,7 @@ def test_outputs_go_where_they_are_bound_to(compile: str) -> None:
         binding()
         np.testing.assert_array_equal(y, 2 * x)
         np.testing.assert_array_equal(binding.outputs["s"], 2 * x.sum(1))
-    # Neighbours in one piece of memory are no overlap.
+    # Adjacent parts of one array do not overlap.
     both = np.zeros((8, 6), np.float32)
     both[:4] = X
     made.bind({"x": both[:4]}, {"y": both[4:]})()
@@ -175,15 +175,15 @@ def test_outputs_go_where_they_are_bound_to(compile: str) -> None:
 OVERLAPPING = np.zeros((6, 6), np.float32)
 
 WRONG_OUTPUTS = {
-    "another type": (X, np.zeros((4, 6)), r"the output is float32\[4, 6\], and the array for it is float64\[4, 6\]"),
-    "another shape": (X, np.zeros((4, 5), np.float32), r"the output is float32\[4, 6\], .* is float32\[4, 5\]"),
-    "not in one piece": (X, np.zeros((6, 4), np.float32).T, "one piece"),
-    "not aligned": (X, unaligned(X), "one piece"),
-    "other byte order": (X, X.astype(">f4"), "as this machine has them"),
-    "read-only": (X, read_only(X), "must not be written"),
+    "another type": (X, np.zeros((4, 6)), r"expected an array float32\[4, 6\] .* got float64\[4, 6\]"),
+    "another shape": (X, np.zeros((4, 5), np.float32), r"expected an array float32\[4, 6\] .* got float32\[4, 5\]"),
+    "not contiguous": (X, np.zeros((6, 4), np.float32).T, "contiguous"),
+    "not aligned": (X, unaligned(X), "contiguous"),
+    "other byte order": (X, X.astype(">f4"), "native byte order"),
+    "read-only": (X, read_only(X), "writable"),
     "a list": (X, X.tolist(), "expected an array, got list"),
-    "the input itself": (OVERLAPPING, OVERLAPPING, "same memory as that of 'x'"),
-    "a part of the input": (OVERLAPPING[:4], OVERLAPPING[2:], "same memory as that of 'x'"),
+    "the input itself": (OVERLAPPING, OVERLAPPING, "shares memory with the array of 'x'"),
+    "a part of the input": (OVERLAPPING[:4], OVERLAPPING[2:], "shares memory with the array of 'x'"),
     "on a device": (X, Exporter(X, device=2), "a device of kind 2"),
 }
 
@@ -204,7 +204,7 @@ def test_arrays_that_outputs_cannot_go_into_are_refused(compile: str, case: str)
 def test_one_array_is_not_for_two_outputs(compile: str) -> None:
     made = session("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }", compile)
     both = np.zeros(3, np.float32)
-    with pytest.raises(FeedError, match=r"^z: .*same memory as that of 'y'"):
+    with pytest.raises(FeedError, match=r"^z: .*shares memory with the array of 'y'"):
         made.bind({"x": X[0, :3]}, {"y": both, "z": both})
 
 
@@ -212,7 +212,7 @@ def test_one_array_is_not_for_two_outputs(compile: str) -> None:
 def test_inputs_that_would_be_read_wrongly_are_not_bound(compile: str) -> None:
     made = doubling(compile)
     for wrong in (X.T, X.astype(">f4"), unaligned(X)):
-        with pytest.raises(FeedError, match=r"^x: an array in one piece"):
+        with pytest.raises(FeedError, match=r"^x: expected a contiguous, aligned array"):
             made.bind({"x": wrong})
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.errors import ShapeError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import inference
-from sardonyx.rewrite.baked import repair
+from sardonyx.rewrite.baked.repair import repair
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
 from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform

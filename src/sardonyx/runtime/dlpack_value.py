@@ -1,4 +1,4 @@
-"""Tensors that are handed around by DLPack, of every element type: what a session is fed and gives."""
+"""Tensors exchanged by DLPack, of every element type: inputs and results of sessions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sardonyx.ops.feeds import shared_array
 
 
 class Value:
-    """A tensor in the processor's memory, which it shares with what it was made of.
+    """A tensor in main memory, shared with the object it is made of.
 
-    Sessions take values as they take arrays. Whoever speaks DLPack takes them without a copy, bfloat16 and floats of 8
-    bits too, which numpy's own arrays do not give.
+    Sessions accept values like arrays. Other libraries read values by DLPack without a copy, including bfloat16 and
+    8-bit floats, which arrays of numpy cannot export.
 
     Args:
-        data: An array, or what has ``__dlpack__``.
+        data: An array, or an object with ``__dlpack__``.
 
     Raises:
-        FeedError: It is neither, or is not in the processor's memory.
+        FeedError: The object is neither, or is not in main memory.
 
     Example:
         >>> (y,) = session.run(None, {"x": torch.ones(2, 3, dtype=torch.bfloat16)})
@@ -39,11 +39,11 @@ class Value:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The element type, one of ``ml_dtypes`` where numpy has none."""
+        """The element type, of ``ml_dtypes`` if numpy has no such type."""
         return self._array.dtype
 
     def numpy(self) -> np.ndarray:
-        """The array over the same memory."""
+        """Return the array over the same memory."""
         return self._array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Models whose open sizes are told before they run."""
+"""Models with open dimensions of their inputs set to sizes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from sardonyx.rewrite.surgery.interface import substituted
 
 
 def with_sizes(model: ir.Model, by_name: Mapping[str, int], by_denotation: Mapping[str, int]) -> ir.Model:
-    """A copy of a model in which open dimensions of its inputs have sizes; names stand for the same everywhere.
+    """Return a copy of a model with these sizes for open dimensions of its inputs, wherever their names occur.
 
     Args:
-        model: The model; it is left as it is.
-        by_name: Sizes by the name of a dimension; a name that no input has is passed over.
-        by_denotation: Sizes by what a dimension denotes, as ``DATA_BATCH``.
+        model: The model, which is not changed.
+        by_name: Sizes by the name of a dimension; names that no input has are ignored.
+        by_denotation: Sizes by the denotation of a dimension, such as ``DATA_BATCH``.
     """
     fixed = copy_model(model)
-    meaning: dict[str, Size] = dict(by_name)
+    sizes: dict[str, Size] = dict(by_name)
     for value in fixed.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
             denoted = by_denotation.get(value.shape.get_denotation(axis) or "") if value.shape is not None else None
             if denoted is not None and not isinstance(dim, int) and value.shape is not None:
                 value.shape[axis] = denoted
                 if dim.value is not None:
-                    meaning.setdefault(dim.value, denoted)
+                    sizes.setdefault(dim.value, denoted)
     outputs = [output for node in fixed.graph for output in node.outputs]
     for value in dict.fromkeys((*fixed.graph.inputs, *outputs, *fixed.graph.outputs)):
         if value.shape is not None:
             value.shape = ir.Shape(
-                [substituted(dim, meaning) for dim in value.shape],
+                [substituted(dim, sizes) for dim in value.shape],
                 [value.shape.get_denotation(axis) for axis in range(len(value.shape))],
             )
     return fixed

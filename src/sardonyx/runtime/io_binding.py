@@ -1,4 +1,4 @@
-"""Bindings: a session over arrays that stay where they are, called again and again."""
+"""Bindings: repeated calls of a session over fixed arrays."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sardonyx.runtime.live.live_model import LiveModel
 
 
 class Binding:
-    """Computes from its inputs into its outputs at each call; made by :meth:`Session.bind`.
+    """Calls over fixed arrays: each call reads the bound inputs and writes the bound outputs; see :meth:`Session.bind`.
 
-    After an edit of the session it computes the edited model.
+    After an edit of the session, the binding computes the edited model.
 
     Args:
         live: The model.
-        inputs: What is read: arrays, or what speaks DLPack.
-        outputs: Where outputs go, as far as there are arrays for them; memory of their own.
+        inputs: The inputs: arrays, or objects that support DLPack.
+        outputs: Arrays for some of the outputs, in memory of their own; the binding allocates the others.
         run: Computes all outputs of the model from inputs by name.
 
     Attributes:
@@ -28,8 +28,8 @@ class Binding:
         outputs: The arrays that are written, by name.
 
     Raises:
-        FeedError: An array is not of the output's type and shape, not in one piece, must not be written, or lies where
-            another does.
+        FeedError: An array is not contiguous or not writable, differs in type or shape from the output, or overlaps
+            another array.
     """
 
     __slots__ = ("_call", "_live", "_run", "_version", "inputs", "outputs")
@@ -43,22 +43,23 @@ class Binding:
     ) -> None:
         self._live = live
         self._run = run
-        self.inputs = {name: _in_place(given, name) for name, given in inputs.items()}
-        self.outputs = {name: _in_place(given, name) for name, given in outputs.items()}
-        self._require_memory_of_their_own()
+        self.inputs = {name: _bindable(data, name) for name, data in inputs.items()}
+        self.outputs = {name: _bindable(data, name) for name, data in outputs.items()}
+        self._require_disjoint_memory()
         self._bind()
 
-    def _require_memory_of_their_own(self) -> None:
-        """Kernels read inputs after they have begun to write outputs."""
+    def _require_disjoint_memory(self) -> None:
+        # Kernels read inputs after the first outputs are written.
         before = list(self.inputs.items())
         for name, array in self.outputs.items():
             if not array.flags.writeable:
-                raise FeedError("the array for the output must not be written.", where=name)
-            if met := next((other for other, each in before if np.may_share_memory(array, each)), None):
+                raise FeedError("expected a writable array for the output, got a read-only one.", where=name)
+            overlap = next((other for other, bound in before if np.may_share_memory(array, bound)), None)
+            if overlap is not None:
                 raise FeedError(
-                    f"the array for the output lies in the same memory as that of {met!r}.",
+                    f"the array for the output shares memory with the array of {overlap!r}.",
                     where=name,
-                    remedy="Bind an array of its own.",
+                    remedy="Bind a separate array.",
                 )
             before.append((name, array))
 
@@ -70,18 +71,18 @@ class Binding:
                 raise FeedError("the model has no such output.", where=name, remedy=f"It has: {', '.join(results)}.")
             if _form(array) != _form(results[name]):
                 raise FeedError(
-                    f"the output is {_form(results[name])}, and the array for it is {_form(array)}.", where=name
+                    f"expected an array {_form(results[name])} for the output, got {_form(array)}.", where=name
                 )
-        kept = {name: self.outputs.get(name, array) for name, array in results.items()}
-        # The sizes are those of the run before, which kept to the limit on memory; others go on while loops run.
+        arrays = {name: self.outputs.get(name, array) for name, array in results.items()}
+        # A native call checks neither time nor iterations; the run above has checked the memory of these sizes.
         options = self._live.options
-        endless = options.timeout is None and options.max_loop_iterations is None
-        bound = version.bind(self.inputs, kept) if endless else None
+        is_unlimited = options.timeout is None and options.max_loop_iterations is None
+        bound = version.bind(self.inputs, arrays) if is_unlimited else None
         self._call: Callable[[], bool | None] = lambda: None
         if bound is not None:
-            entry, kept = bound
+            entry, arrays = bound
             self._call = entry.call
-        self.outputs, self._version = kept, version
+        self.outputs, self._version = arrays, version
 
     def __call__(self) -> None:
         """Compute the outputs.
@@ -89,27 +90,26 @@ class Binding:
         Raises:
             ExecutionError: A node has no result for these values.
             ResourceError: A limit is passed.
-            FeedError: The session was edited, and gives arrays of other types or shapes.
+            FeedError: An edit of the session changed the type or shape of an output.
         """
         if self._live.version is not self._version:
             self._bind()
         if self._call() is None:
-            for array, found in zip(self.outputs.values(), self._run(self.inputs), strict=True):
-                array[...] = found
+            for array, result in zip(self.outputs.values(), self._run(self.inputs), strict=True):
+                array[...] = result
 
 
-def _in_place(given: Any, name: str) -> np.ndarray:
-    """The array that is bound: it must be one that kernels read and write as it lies."""
-    array = shared_array(given, name)
+def _bindable(data: Any, name: str) -> np.ndarray:
+    """Return the array over this memory, if kernels can read and write the memory directly."""
+    array = shared_array(data, name)
     if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
         raise FeedError(
-            "an array in one piece is needed to bind it, of numbers as this machine has them.",
+            "expected a contiguous, aligned array in native byte order.",
             where=name,
             remedy="Use `numpy.ascontiguousarray`.",
         )
     return array
 
 
-def _form(found: Any) -> str:
-    """The type and the sizes of an output."""
-    return f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
+def _form(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Nodes as they are given to an edit: an operator, names of tensors, attributes."""
+"""Descriptions of nodes for edits: an operator, names of tensors, attributes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _IR_VERSION = 10
 
 
 class Node:
-    """A node that is yet to stand in a graph.
+    """A description of a node to be added to a graph.
 
     Args:
         op_type: The operator.
-        inputs: Names of the tensors that it reads; empty for one that is left out. None for no inputs, or in
-            ``replace_node`` for those of the node that is replaced.
-        outputs: Names for what it computes; None for one name that is made up, or in ``replace_node`` for those of
-            the node that is replaced.
-        name: Its name; one is made up without.
-        domain: The operator's domain.
+        inputs: Names of the tensors to read; an empty name omits an optional input. None for no inputs, or in
+            ``replace_node`` for the inputs of the replaced node.
+        outputs: Names of the results; None for one generated name, or in ``replace_node`` for the outputs of the
+            replaced node.
+        name: The name of the node; generated if None.
+        domain: The domain of the operator.
         attributes: Numbers, texts, arrays, lists of these, and graphs (``onnx.GraphProto``), whose nodes may read the
-            tensors around them by name.
+            tensors of the surrounding graphs by name.
 
     Raises:
-        EditError: A text stands for a list of names.
+        EditError: `inputs` or `outputs` is a text instead of a list of names.
 
     Example:
         >>> Node("Clip", inputs=["h", "", "most"], outputs=["clipped"])
@@ -50,7 +50,7 @@ class Node:
         **attributes: Any,
     ) -> None:
         if isinstance(inputs, str) or isinstance(outputs, str):
-            raise EditError("a list of names is needed, and a text is given.", where=f"Node({op_type!r})")
+            raise EditError("expected a list of names, got a text.", where=f"Node({op_type!r})")
         self.op_type = op_type
         self.inputs = None if inputs is None else tuple(inputs)
         self.outputs = None if outputs is None else tuple(outputs)
@@ -59,68 +59,70 @@ class Node:
         self.attributes = attributes
 
     def __repr__(self) -> str:
-        given = [repr(self.op_type), f"inputs={self.inputs}", f"outputs={self.outputs}"]
-        given += [f"name={self.name!r}"] * (self.name is not None) + [f"domain={self.domain!r}"] * bool(self.domain)
-        return f"Node({', '.join([*given, *(f'{key}={value!r}' for key, value in self.attributes.items())])})"
+        parts = [repr(self.op_type), f"inputs={self.inputs}", f"outputs={self.outputs}"]
+        parts += [f"name={self.name!r}"] * (self.name is not None) + [f"domain={self.domain!r}"] * bool(self.domain)
+        return f"Node({', '.join([*parts, *(f'{key}={value!r}' for key, value in self.attributes.items())])})"
 
 
 def built(node: Node, inputs: Sequence[str], outputs: Sequence[str], name: str, imports: Mapping[str, int]) -> ir.Node:
-    """A node of ``onnx_ir``, in no graph, and reading values that are of no graph: placeholders by name.
+    """Return a node of ``onnx_ir`` outside of any graph; its inputs are placeholder values, by name.
 
     Args:
-        node: Its operator and attributes.
-        inputs: What it reads, by name.
-        outputs: What it computes, by name.
-        name: Its name.
+        node: The operator and attributes.
+        inputs: Names of the inputs.
+        outputs: Names of the outputs.
+        name: The name of the node.
         imports: Versions of operator sets by domain.
 
     Raises:
-        EditError: An attribute has no form in the standard.
+        EditError: An attribute has no representation in the standard.
     """
     try:
         attributes = {key: _attribute(value) for key, value in node.attributes.items()}
         written = onnx.helper.make_node(node.op_type, inputs, outputs, name, domain=node.domain, **attributes)
     except (TypeError, ValueError) as error:
-        raise EditError(f"an attribute cannot be written: {error}.", where=f"node {name} ({node.op_type})") from error
-    around = [onnx.ValueInfoProto(name=each) for each in dict.fromkeys((*filter(None, inputs), *_captured(written)))]
+        raise EditError(
+            f"an attribute has no representation in the standard: {error}.", where=f"node {name} ({node.op_type})"
+        ) from error
+    around = [onnx.ValueInfoProto(name=read) for read in dict.fromkeys((*filter(None, inputs), *_captured(written)))]
     graph = onnx.helper.make_graph([written], "node", around, [])
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
     try:
         model = from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION))
     except SardonyxError as error:
-        raise EditError(f"the node is none: {error}", where=f"node {name} ({node.op_type})") from error
-    (made,) = list(model.graph)
-    model.graph.remove(made)
+        raise EditError(f"invalid node: {error}", where=f"node {name} ({node.op_type})") from error
+    (result,) = list(model.graph)
+    model.graph.remove(result)
     model.graph.inputs.clear()
-    return made
+    return result
 
 
 def bodies_of(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs in a node, at any depth."""
+    """Yield the graphs in a node, at any depth."""
     for body in facts.bodies(node):
         yield body
         yield from body.subgraphs()
 
 
 def within(node: ir.Node) -> Iterator[ir.Node]:
-    """A node, and those of its graphs."""
+    """Yield a node and the nodes of its graphs, at any depth."""
     yield node
     for body in bodies_of(node):
         yield from body
 
 
 def read_by(node: ir.Node) -> list[ir.Value]:
-    """The values that a node reads, and those that its graphs do."""
-    # Edits ask this of every node: most have no graphs.
+    """Return the values that a node and its graphs read."""
+    # Edits call this for every node; most nodes have no graphs.
     if not facts.bodies(node):
         return [value for value in node.inputs if value is not None]
-    found = [value for each in within(node) for value in each.inputs if value is not None]
-    found.extend(value for body in bodies_of(node) for value in body.outputs)
-    return found
+    values = [value for inner in within(node) for value in inner.inputs if value is not None]
+    values.extend(value for body in bodies_of(node) for value in body.outputs)
+    return values
 
 
 def _attribute(value: Any) -> Any:
-    """An attribute as ``onnx.helper`` takes it."""
+    """Convert a value to a type that ``onnx.helper`` accepts."""
     if isinstance(value, np.ndarray):
         return onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape))
     if isinstance(value, np.generic):
@@ -128,19 +130,19 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, (list, tuple)):
-        return [_attribute(each) for each in value]
+        return [_attribute(item) for item in value]
     return value
 
 
 def _captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that the node's graphs read from around them."""
+    """Yield the names that the node's graphs read from surrounding graphs."""
     for attribute in node.attribute:
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            own = {each.name for each in (*graph.input, *graph.initializer)}
-            own.update(name for each in graph.node for name in each.output)
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            own.update(name for inner in graph.node for name in inner.output)
             yield from _unless(own, (value.name for value in graph.output))
-            for each in graph.node:
-                yield from _unless(own, (*each.input, *_captured(each)))
+            for inner in graph.node:
+                yield from _unless(own, (*inner.input, *_captured(inner)))
 
 
 def _unless(own: set[str], names: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a session is asked for beside its model."""
+"""Session options: every setting of a session except its model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sardonyx.runtime.providers import required
 from sardonyx.runtime.providers.protocol import OptimizationLevel, Provider
 
 PROVIDERS = ("native", "reference")
-"""What runs a model if nothing else is said: code compiled for this machine, and the numpy interpreter of Core."""
+"""The default providers: code compiled for this machine, and the numpy interpreter of Core."""
 
 AUTO = "auto"
-"""Stands for the providers that are installed, of which the fastest is measured."""
+"""The provider name that selects the fastest of the installed providers, by measurement."""
 
 Compile = Literal["wait", "background", "off"]
-"""When a session compiles: before it is there, while it already answers, or never."""
+"""When a session compiles: before the constructor returns, while the interpreter answers, or never."""
 
 ProviderSpec = str | tuple[str, Mapping[str, Any]] | Provider
-"""A provider: by name, by name with options of its own, or as it is."""
+"""A provider: a name, a name with options, or a provider object."""
 
 NodeSelector = str | Callable[[ir.Node], bool]
-"""Nodes: one by its name or the name of an output, or all of which a predicate is true."""
+"""Nodes: one node by its name or the name of an output, or all nodes that satisfy a predicate."""
 
 SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-"""What ``log_severity`` counts, as ``logging`` has it."""
+"""Levels of ``logging``, indexed by ``log_severity``."""
 
 _log = logging.getLogger("sardonyx")
 
@@ -42,39 +42,40 @@ def _compile_from_environment() -> Any:
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What a session is told when it is made; each field is an argument of ``Session`` too.
+    """Options of a session; each field is also a keyword argument of ``Session``.
 
     Attributes:
-        providers: What runs the model, in order of preference: ``"native"``, ``"reference"``, ``"onnxruntime"``,
-            ``"openvino"``, one that a package registers, with a device after a colon, or ``(name, options)``; or
-            ``"auto"`` alone, which measures those that are installed. A node goes to the first that takes it, unless
-            going over to it and back costs more than it gains. What none of them takes goes to numpy.
-        compile: ``"background"`` answers at once, and from compiled code when that is ready; ``"wait"`` compiles first;
-            ``"off"`` never does. What ``SARDONYX_COMPILE`` says, else ``"background"``.
-        threads: How many threads compute; None for what the process may use.
-        optimization: How much the model is rewritten before it runs: ``"none"``, ``"basic"`` (rewrites that keep every
-            bit) or ``"all"``.
-        profiling: Whether runs are recorded for a Chrome trace, which ``Session.end_profiling`` writes.
-        profile_prefix: How the name of that file begins.
-        max_memory: Most bytes of values alive at a time in a run; None for the machine's memory.
-        max_loop_iterations: Most iterations of any one loop; None for no limit.
-        timeout: Most seconds of a run; None for no limit. A run's own options may say otherwise.
-        denormals: What compiled code does with numbers below the least normal one, which many processors compute with
-            a hundred times slower: ``"keep"``, ``"flush"`` (take them for zero), or ``"auto"``: flush where the model's
-            weights hold some.
-        deterministic: Whether results must be the same bits from run to run, whatever the provider. Native code and
-            numpy are so in any case.
-        free_dimensions: Sizes for open dimensions of the inputs, by name: the model runs at these sizes alone.
-        free_denotations: The same by what a dimension denotes.
-        log_severity: From which severity on messages are logged: 0 all, 1 information, 2 warnings, 3 errors, 4 fatal.
-        pins: Nodes that a provider must take, whatever it costs: each a name of a node or of an output of it, or a
-            predicate over ``onnx_ir.Node``, with the provider's name. The last one that fits decides.
-        budgets: Most bytes of weights that a provider may hold, by the provider's name.
-        strict: Whether to fail rather than to leave a node to a provider that is not named, or to numpy what native
-            code has no kernel for.
+        providers: The engines that run the model, in order of preference: ``"native"``, ``"reference"``,
+            ``"onnxruntime"``, ``"openvino"`` or the name of a registered provider, with a device after a colon, or
+            ``(name, options)``; or ``"auto"`` alone, which measures all installed providers. A node runs on the first
+            provider that supports the node, unless the transfers cost more than this provider gains. The interpreter
+            runs the nodes that no provider supports.
+        compile: ``"background"`` lets the interpreter answer until compiled code is ready; ``"wait"`` compiles in the
+            constructor; ``"off"`` never compiles. The default is the value of ``SARDONYX_COMPILE``, else
+            ``"background"``.
+        threads: Number of threads; None for all processors of the process.
+        optimization: The rewrites before the model runs: ``"none"``, ``"basic"`` (rewrites that keep every bit) or
+            ``"all"``.
+        profiling: If True, runs are recorded for a Chrome trace, which ``Session.end_profiling`` writes.
+        profile_prefix: The prefix of the trace's file name.
+        max_memory: Limit of the bytes of live values in a run; None for the memory of the machine.
+        max_loop_iterations: Limit of the iterations of each loop; None for no limit.
+        timeout: Limit of the seconds of a run; None for no limit. The options of a run override this limit.
+        denormals: The treatment of denormal numbers in compiled code, which many processors compute a hundred times
+            slower: ``"keep"``, ``"flush"`` (to zero), or ``"auto"`` (flush if weights of the model are denormal).
+        deterministic: If True, every provider must compute the same bits in every run. Native code and the
+            interpreter always do.
+        free_dimensions: Sizes of open dimensions of the inputs, by name: the model runs at these sizes only.
+        free_denotations: Sizes of open dimensions of the inputs, by denotation.
+        log_severity: The lowest severity of logged messages: 0 all, 1 information, 2 warnings, 3 errors, 4 fatal.
+        pins: Nodes that must run on a provider, whatever the cost: pairs of a node selector (a name of a node or of an
+            output, or a predicate over ``onnx_ir.Node``) and the name of the provider. The last matching pair counts.
+        budgets: Limit of the bytes of weights of a provider, by its name.
+        strict: If True, the session fails rather than running a node on a provider that `providers` does not name, or
+            on the interpreter for lack of a kernel.
 
     Raises:
-        OptionError: A value is not possible.
+        OptionError: A value is invalid.
     """
 
     providers: Sequence[ProviderSpec] = PROVIDERS
@@ -100,25 +101,27 @@ class SessionOptions:
             object.__setattr__(self, "providers", (self.providers,))
         object.__setattr__(self, "providers", tuple(self.providers))
         if not self.providers:
-            raise OptionError("at least one is needed.", where="providers", remedy=f"The usual ones are {PROVIDERS}.")
-        for each in self.providers:
-            if not isinstance(each, (str, tuple)):
-                required(each, "providers")
+            raise OptionError(
+                "expected at least one provider.", where="providers", remedy=f"The default is {PROVIDERS}."
+            )
+        for provider in self.providers:
+            if not isinstance(provider, (str, tuple)):
+                required(provider, "providers")
         for name, kind in (("compile", Compile), ("optimization", OptimizationLevel), ("denormals", Denormals)):
             if getattr(self, name) not in get_args(kind):
-                allowed = f"There are: {', '.join(get_args(kind))}."
-                raise OptionError(f"there is no {getattr(self, name)!r}.", where=name, remedy=allowed)
+                expected = ", ".join(map(repr, get_args(kind)))
+                raise OptionError(f"expected one of {expected}, got {getattr(self, name)!r}.", where=name)
         if self.threads is not None and self.threads < 1:
-            raise OptionError(f"{self.threads} cannot compute.", where="threads")
+            raise OptionError(f"expected at least 1 thread, got {self.threads}.", where="threads")
         for name in ("max_memory", "max_loop_iterations", "timeout"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise OptionError(f"{value} is below zero.", where=name)
+                raise OptionError(f"expected at least 0, got {value}.", where=name)
         if self.log_severity not in range(len(SEVERITIES)):
-            raise OptionError(f"{self.log_severity} is not one of 0 to 4.", where="log_severity")
+            raise OptionError(f"expected 0 to 4, got {self.log_severity}.", where="log_severity")
         for name, size in (*self.free_dimensions.items(), *self.free_denotations.items()):
             if size < 0:
-                raise OptionError(f"a dimension cannot have size {size}.", where=name)
+                raise OptionError(f"expected a size of at least 0, got {size}.", where=name)
 
     def override(self, values: Mapping[str, Any]) -> SessionOptions:
         """Return these options with other values for the named fields; None leaves a field unchanged.
@@ -131,30 +134,30 @@ class SessionOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model is not cut: all of it goes to native code or numpy, as it always did."""
-        return all(each in PROVIDERS for each in self.providers) and not self.pins and not self.budgets
+        """True if native code and the interpreter alone run the model, so that the model is not partitioned."""
+        return all(provider in PROVIDERS for provider in self.providers) and not self.pins and not self.budgets
 
     @property
     def is_auto(self) -> bool:
-        """Whether those providers are to be measured that are there."""
+        """True if the fastest installed providers are chosen by measurement."""
         return self.provider_names == (AUTO,)
 
     @property
     def compiles(self) -> bool:
-        """Whether compiled code of the whole model is asked for."""
+        """True if the whole model is compiled."""
         return self.is_plain and "native" in self.providers and self.compile != "off"
 
     @property
     def provider_names(self) -> tuple[str, ...]:
         """The names of the providers."""
         return tuple(
-            each if isinstance(each, str) else each[0] if isinstance(each, tuple) else each.name
-            for each in self.providers
+            provider if isinstance(provider, str) else provider[0] if isinstance(provider, tuple) else provider.name
+            for provider in self.providers
         )
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The limits of a run, as :class:`RunContext` takes them."""
+        """The limits of a run, as arguments of :class:`RunContext`."""
         return {
             "max_memory": self.max_memory,
             "max_loop_iterations": self.max_loop_iterations,
@@ -163,10 +166,10 @@ class SessionOptions:
 
     @property
     def unlimited(self) -> bool:
-        """Whether runs have no limit."""
+        """True if runs have no limit."""
         return all(limit is None for limit in self.limits.values())
 
     def log(self, level: int, message: str, *arguments: object) -> None:
-        """Log a message, if the session wants those of this level."""
+        """Log a message unless `log_severity` excludes its level."""
         if level >= SEVERITIES[self.log_severity]:
             _log.log(level, message, *arguments)

@@ -1,4 +1,4 @@
-"""Where the nodes of a model run, and why."""
+"""The providers that run the nodes of a model, with reasons."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from sardonyx.rewrite.surgery.subgraph import is_constant_node
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a node runs.
+    """The provider of a node.
 
     Attributes:
-        node: Its name, or its operator and an output where it has none.
-        operator: Its operator.
-        provider: Who runs it.
-        part: Which of the calls it is in, from 0; -1 for a constant, which is in every part that reads it.
-        reason: Why there.
+        node: The name of the node, or its operator and an output if the node has no name.
+        operator: The operator.
+        provider: The provider that runs the node; empty for a constant.
+        part: The index of the call that contains the node; -1 for a constant, which belongs to every part that reads
+            the constant.
+        reason: The reason for this provider.
     """
 
     node: str
@@ -30,30 +31,30 @@ class Placement:
     reason: str
 
 
-def placed(model: ir.Model, program: Program | None, not_compiled: str) -> list[Placement]:
-    """Where the nodes of a model run that no other provider shares.
+def place_nodes(model: ir.Model, program: Program | None, not_compiled: str) -> list[Placement]:
+    """Return the placement of the nodes of a model that is not partitioned.
 
     Args:
         model: The model.
-        program: What it is compiled to; None where it is not.
-        not_compiled: Why not.
+        program: The compiled model; None if the model is not compiled.
+        not_compiled: The reason why the model is not compiled.
     """
-    # What is restored from the store has nothing left to the interpreter.
+    # A program from the store has no nodes for the interpreter.
     host = (
         {value.origin: reason for value, reason in program.schedule.host.items()}
         if (program is not None and program.has_graph)
         else {}
     )
-    told = []
+    placements = []
     for node in model.graph:
         names = [output.name for output in node.outputs if output.name in host]
         if is_constant_node(node):
-            where, reason = "", "a constant, wherever it is read"
+            provider, reason = "", "a constant, part of every reader"
         elif program is None:
-            where, reason = "reference", not_compiled
+            provider, reason = "reference", not_compiled
         elif names:
-            where, reason = "reference", host[names[0]]
+            provider, reason = "reference", host[names[0]]
         else:
-            where, reason = "native", "it is compiled"
-        told.append(Placement(node_label(node), node.op_type, where, -1 if not where else 0, reason))
-    return told
+            provider, reason = "native", "the node is compiled"
+        placements.append(Placement(node_label(node), node.op_type, provider, -1 if not provider else 0, reason))
+    return placements

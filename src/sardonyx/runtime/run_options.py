@@ -1,4 +1,4 @@
-"""What can be said of one run, or of several that are to end together."""
+"""Options of one run, or of several runs that can be terminated together."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sardonyx.errors import OptionError
 
 
 class RunOptions:
-    """What one run is told, or several: whoever holds the options can end them all.
+    """Options of one or several runs; the holder can terminate all of them.
 
     Args:
-        timeout: Most seconds of a run; None for what the session says.
-        tag: What a trace calls the run.
+        timeout: Limit of the seconds of a run; None for the limit of the session.
+        tag: The label of the run in a trace.
 
     Attributes:
-        timeout: As given.
-        tag: As given.
+        timeout: As passed.
+        tag: As passed.
     """
 
     def __init__(self, *, timeout: float | None = None, tag: str = "") -> None:
         if timeout is not None and timeout <= 0:
-            raise OptionError(f"{timeout} is not above zero.", where="timeout")
+            raise OptionError(f"expected more than 0 seconds, got {timeout}.", where="timeout")
         self.timeout = timeout
         self.tag = tag
         self._lock = threading.Lock()
@@ -32,13 +32,13 @@ class RunOptions:
 
     @property
     def terminated(self) -> bool:
-        """Whether runs with these options end at once."""
+        """True if runs with these options end immediately."""
         return self._terminated
 
     def terminate(self) -> None:
-        """End the runs that go on with these options, from any thread; they raise ``ResourceError``.
+        """End all current runs with these options, from any thread; the runs raise ``ResourceError``.
 
-        Later runs end at once too, until :meth:`reset`.
+        Later runs end immediately too, until :meth:`reset`.
         """
         with self._lock:
             self._terminated = True
@@ -51,7 +51,7 @@ class RunOptions:
         self._terminated = False
 
     def begin(self, context: RunContext) -> None:
-        """Have :meth:`terminate` reach a run that is about to begin.
+        """Register a run that is about to begin, so that :meth:`terminate` reaches the run.
 
         Raises:
             ResourceError: The options were terminated.

@@ -1,4 +1,4 @@
-"""A session: a model made ready, and run on feeds any number of times, from any thread."""
+"""Sessions: loaded models that run on feeds any number of times, from any thread."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ class Session(Edits):
         self._nodes: Nodes | None = None
         self._runs = itertools.count()
         if watch and not isinstance(model, (str, os.PathLike)):
-            raise OptionError("there is no file to watch.", where="watch", remedy="Give the path of the model.")
+            raise OptionError(
+                "expected the path of a file to watch.", where="watch", remedy="Give the path of the model."
+            )
         self._unlimited = self._options.unlimited and self._timeline is None
         self._live = LiveModel(model, self._options)
         if self._timeline is not None:
@@ -122,36 +124,36 @@ class Session(Edits):
 
     @property
     def options(self) -> SessionOptions:
-        """What the session was told."""
+        """The options of the session."""
         return self._options
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """The names of what runs the model, in order of preference."""
+        """The names of the providers, in order of preference."""
         return self._options.provider_names
 
     @property
     def model(self) -> ir.Model:
-        """The model; it is not to be changed."""
+        """The model; callers must not change it."""
         return self._live.version.model
 
     @property
     def metadata(self) -> Metadata:
-        """What the model says of itself: names, versions, who made it, and what the maker added."""
+        """The metadata of the model: names, versions, producer and custom texts."""
         return Metadata.of(self.model)
 
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
-        """Write what the model is compiled to, and its weights, as one file that ``Session(path)`` maps.
+        """Write the compiled model, with its weights, to a file that ``Session(path)`` maps.
 
-        It runs on processors that have all that this one has, with the same version of Sardonyx.
+        The file runs on processors with all features of this one, and with the same version of Sardonyx.
 
         Args:
-            path: Where to; the name must end in ``.sdx``.
+            path: The file; its name must end in ``.sdx``.
 
         Raises:
             UnsupportedError: The model is not compiled as a whole.
-            OptionError: The name ends in something else.
-            ModelFileError: It cannot be written.
+            OptionError: The name has another ending.
+            ModelFileError: The file cannot be written.
         """
         self._live.version.save_compiled(path)
 
@@ -161,79 +163,80 @@ class Session(Edits):
         header: str | os.PathLike[str] | None = None,
         prefix: str | None = None,
     ) -> None:
-        """Write what the model is compiled to, and its weights, as a shared library that C calls without Python.
+        """Write the compiled model, with its weights, as a shared library for C that needs no Python.
 
-        It computes on up to as many threads as the session, on processors that have all that this one has. The
-        system's ``cc`` (or ``CC``) links it.
+        The library computes with at most as many threads as the session, on processors with all features of this one.
+        The system's ``cc`` (or ``CC``) links the library.
 
         Args:
-            path: Where the library goes.
-            header: Where the header goes that declares its functions; None: nowhere.
-            prefix: What their names begin with; by default the name of the file, without ``lib`` and what follows a
-                dot. Two libraries of one process need two.
+            path: The library.
+            header: The file of the C header; None for no header.
+            prefix: The prefix of the library's functions; by default the file name without ``lib`` and without its
+                ending. Two libraries in one process need two prefixes.
 
         Raises:
-            UnsupportedError: The model is not compiled as a whole, has open sizes, or what is no tensor of numbers.
-            OptionError: The prefix is no name in C.
-            MissingDependencyError: There is no linker.
+            UnsupportedError: The model is not compiled as a whole, has open sizes, or has inputs or outputs that are
+                not numeric tensors.
+            OptionError: The prefix is not a C identifier.
+            MissingDependencyError: The system has no linker.
             ModelFileError: A file cannot be written.
         """
         self._live.version.save_library(Path(path), None if header is None else Path(header), prefix)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until compiling is over; whether compiled code answers from now on.
+        """Wait until compiling is over; return True if compiled code answers from now on.
 
         Args:
-            timeout: Most seconds to wait.
+            timeout: Limit of the seconds to wait.
         """
         return self._live.wait(timeout)
 
     @property
     def native(self) -> NativeModel | None:
-        """The compiled model; None while there is none (``not_compiled`` says why)."""
+        """The compiled model; None while there is none (see ``not_compiled``)."""
         return self._live.version.native
 
     @property
     def not_compiled(self) -> str:
-        """Why there is no compiled model; empty where there is one, or where compiling is under way."""
+        """The reason why the model is not compiled; empty if it is compiled, or while it is being compiled."""
         return self._live.version.not_compiled
 
     @property
     def program(self) -> Program | None:
-        """The compiled program; None while there is none (``not_compiled`` says why).
+        """The compiled program; None while there is none (see ``not_compiled``).
 
-        It knows what it was made of: where compiled code came from the store, the model is compiled once more for it.
+        The program has its Core graph: a program from the store is compiled again for the graph.
         """
         return self._live.version.program
 
     @property
     def placement(self) -> list[Placement]:
-        """Where each node of the main graph runs, and why; while compiling is under way, all where calls then go."""
+        """The current provider of each node of the main graph, with the reason; while compiling, the interpreter."""
         return self._live.version.placement
 
     # Editing.
 
     def edit(self, *, compile: EditCompile | None = None) -> Edit:
-        """Begin an edit of the model while it runs: a transaction, for a ``with`` statement.
+        """Begin an edit of the running model: a transaction, for a ``with`` statement.
 
-        Calls that are under way end on the model that they began with; those that begin when the edit has ended see
-        all of it. Every change is also a method of the session, as an edit of its own.
+        Running calls finish on the model with which they began; calls that begin after the edit see all of its changes.
+        Every change is also a method of the session, as a transaction of its own.
 
         Args:
-            compile: ``"wait"`` ends the edit when compiled code of the new model is ready, and the old model answers
-                until then; ``"background"`` ends it at once, and numpy computes the new model until its code is ready.
-                None waits where compiled code answers now, and where the session was made with ``compile="wait"``. It
-                says nothing where a session is strict (it waits), or does not compile.
+            compile: ``"wait"`` ends the edit when the new model is compiled, and the old model answers until then;
+                ``"background"`` ends the edit at once, and the interpreter answers until the new model is compiled.
+                None waits if compiled code answers now, or if the session has ``compile="wait"``. A strict session
+                always waits; a session that does not compile ignores the argument.
 
         Returns:
-            The edit: ``add_node``, ``remove_node``, ``replace_node``, ``rewire``, ``insert_after``, ``add_output``,
-            ``remove_output``, ``add_input``, ``remove_input``, ``add_weight``, ``set_weight``, ``update_weights``,
-            ``attach`` and ``detach`` change it.
+            The edit, with the methods ``add_node``, ``remove_node``, ``replace_node``, ``rewire``, ``insert_after``,
+            ``add_output``, ``remove_output``, ``add_input``, ``remove_input``, ``add_weight``, ``set_weight``,
+            ``update_weights``, ``attach`` and ``detach``.
 
         Raises:
-            EditError: A change cannot be made: no such node, a name that is taken, a tensor that is still read.
-            OptionError: There is no such time to compile.
-            SardonyxError: What was made cannot be run. The session goes on as it was.
+            EditError: A change is impossible: an unknown node, a duplicate name, a tensor that is still read.
+            OptionError: Unknown value of `compile`.
+            SardonyxError: The edited model cannot be run. The session is unchanged.
 
         Example:
             >>> with session.edit() as g:
@@ -244,107 +247,106 @@ class Session(Edits):
 
     @property
     def history(self) -> tuple[Commit, ...]:
-        """The edits that were made and not undone, the latest last."""
+        """The committed edits that are not undone, oldest first."""
         return self._live.history.commits
 
     def undo(self) -> Commit:
-        """Take the latest edit back.
+        """Undo the latest edit.
 
         Returns:
-            What it was.
+            The undone edit.
 
         Raises:
-            EditError: There is none that can be undone; the last 32 can, as far as memory for their weights allows.
+            EditError: No edit can be undone; the last 32 edits can, within the memory limit for their weights.
         """
         return self._live.undo()
 
     def reload(self, model: Loadable) -> None:
-        """Let another model answer, as one edit; the one before answers until it is ready.
+        """Replace the model by another, as one edit; the current model answers until the other is ready.
 
         Args:
-            model: See the session's own.
+            model: The other model; see :class:`Session`.
 
         Raises:
-            SardonyxError: It cannot be loaded. The session goes on as it was.
+            SardonyxError: The other model cannot be loaded. The session is unchanged.
         """
         self._live.reload(model)
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write the model as it stands, with its edits, to a file of the standard.
+        """Write the model, with its edits, to an ONNX file.
 
         Args:
-            path: Where to.
+            path: The file.
             options: See :func:`sardonyx.save`.
 
         Raises:
-            ModelFileError: It cannot be written.
-            UnsupportedError: There is no model in a compiled file.
+            ModelFileError: The file cannot be written.
+            UnsupportedError: A compiled file holds no model.
         """
         save(self.model, path, **options)
 
     # Running.
 
     def profile(self, feeds: Mapping[str, Any] | None = None, runs: int = 20) -> Profile:
-        """Where the time of a run goes: each kernel, against what the machine can do; what numpy and others compute.
+        """Measure runs kernel by kernel, against the peak of the machine, with the parts of interpreter and providers.
 
-        It waits until compiling is over. What runs with a clock alternates with what runs without one.
+        The method waits until compiling is over. Runs with a clock between kernels alternate with runs without one.
 
         Args:
-            feeds: Inputs by name; drawn ones where there are none.
-            runs: How many runs medians are taken of.
+            feeds: Inputs by name; random if None.
+            runs: Number of runs, for medians.
 
         Raises:
-            OptionError: There is no run to take a median of.
-            EvaluationError: The model runs on none of the inputs drawn.
-            SardonyxError: What a run raises.
+            OptionError: `runs` is less than 1.
+            EvaluationError: The model runs on none of the random inputs.
+            SardonyxError: A run fails.
         """
         self.wait()
-        given = drawn_feeds(self.model, self)[0] if feeds is None else feeds
-        return profile(self._live.version, lambda: self.run(None, given), given, runs)
+        inputs = drawn_feeds(self.model, self)[0] if feeds is None else feeds
+        return profile(self._live.version, lambda: self.run(None, inputs), inputs, runs)
 
     def memory(self) -> Memory:
-        """What the session holds of memory: weights, arenas, the most that a call took, and where values lie."""
+        """Return the memory of the session: weights, arenas, the peak of a call, and the offset of each value."""
         return self._live.version.memory()
 
     def shrink(self) -> None:
-        """Let go of memory that no call uses: arenas, and what was compiled for models before edits.
+        """Free memory that no call uses: arenas, and compiled models of earlier versions.
 
-        What is needed again is made again, when it is. Where the C library is glibc, what is free then goes back to the
-        system, which takes some milliseconds.
+        Later calls allocate again. With glibc, free memory is then returned to the system, which takes milliseconds.
         """
         self._live.shrink()
 
     def get_inputs(self) -> list[ValueInfo]:
-        """The inputs that must be fed."""
+        """Return the inputs that a call must feed."""
         return list(self._live.version.inputs)
 
     def get_outputs(self) -> list[ValueInfo]:
-        """The outputs."""
+        """Return the outputs."""
         return list(self._live.version.outputs)
 
     def get_overridable_initializers(self) -> list[ValueInfo]:
-        """The inputs that may be fed, and have a value where they are not."""
+        """Return the inputs with a default value."""
         return [ValueInfo.of(value) for value in self.model.graph.inputs if value.is_initializer()]
 
     def __call__(self, **feeds: Any) -> Any:
-        """Run on feeds by keyword; one output comes alone, several as a tuple."""
-        found = self.run(None, feeds)
-        return found[0] if len(found) == 1 else tuple(found)
+        """Run on feeds by keyword; return one output as it is, and several as a tuple."""
+        results = self.run(None, feeds)
+        return results[0] if len(results) == 1 else tuple(results)
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
-        """Prepare calls over arrays that stay where they are: the fastest way to call small models.
+        """Prepare repeated calls over fixed arrays: the fastest way to call small models.
 
         Args:
-            inputs: All inputs by name, contiguous and of the declared types: arrays, or what has ``__dlpack__``. Each
-                call reads what they hold then.
-            outputs: Where outputs go, by name, in memory of their own; arrays are made for the others.
+            inputs: All inputs by name, contiguous and of the declared types: arrays, or objects with ``__dlpack__``.
+                Each call reads their current contents.
+            outputs: Arrays for outputs, by name, in separate memory; the binding allocates the others.
 
         Returns:
-            The calls; ``binding()`` computes, ``binding.outputs`` holds the results.
+            The binding: ``binding()`` computes, ``binding.outputs`` holds the results.
 
         Raises:
-            FeedError: An array is of another type or shape, not contiguous, or not to be written; or an output lies in
-                the same memory as an input.
+            FeedError: An array differs in type or shape, is not contiguous or not writable, or an output shares memory
+                with an input.
 
         Example:
             >>> binding = session.bind({"x": x})
@@ -360,19 +362,19 @@ class Session(Edits):
         """Run the model once.
 
         Args:
-            output_names: What is asked for, any value of the main graph by name; None for all outputs.
-            feeds: Arrays (lists for sequences, None for an empty optional) by input name. What has ``__dlpack__`` is
-                taken as an array, without a copy.
-            options: Of this run: a time limit, a tag, and a handle to end it from another thread.
+            output_names: Names of the requested values of the main graph; None for all outputs.
+            feeds: Arrays (lists for sequences, None for an empty optional) by input name. Objects with ``__dlpack__``
+                are read without a copy.
+            options: Options of this run: a time limit, a tag, and a handle to terminate the run from another thread.
 
         Returns:
             An array (list, dict, None) for each name.
 
         Raises:
             FeedError: An input is missing, unknown, or of another type or rank; an output is unknown.
-            ShapeError: A size does not fit what is declared, or two inputs contradict each other.
+            ShapeError: A size contradicts the declaration, or another input.
             ExecutionError: A node has no result for these values.
-            ResourceError: A limit is passed, or the run was terminated.
+            ResourceError: A limit is exceeded, or the run was terminated.
         """
         version = self._live.version
         native = version.native
@@ -383,9 +385,9 @@ class Session(Edits):
             and self._unlimited
             and (call := native.call) is not None
         ):
-            found = call(feeds)
-            if found is not None:
-                return found
+            results = call(feeds)
+            if results is not None:
+                return results
         limits = self._limits
         if options is not None and options.timeout is not None:
             limits = {**limits, "timeout": options.timeout}
@@ -400,7 +402,7 @@ class Session(Edits):
         self, timeline: Timeline, version: ModelVersion, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
         context: RunContext, options: RunOptions | None,
     ) -> list[Any]:  # fmt: skip
-        if not version.has_model:  # Of a compiled file the nodes are not known.
+        if not version.has_model:  # A compiled file holds no nodes.
             with timeline.run(options.tag if options is not None else ""):
                 return version.run(output_names, feeds, context)
         if self._nodes is None or self._nodes.version is not version:
@@ -415,9 +417,9 @@ class Session(Edits):
     async def arun(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None
     ) -> list[Any]:
-        """Run the model once, without keeping the event loop; as :meth:`run`.
+        """Run the model once without blocking the event loop; as :meth:`run`.
 
-        A task that is cancelled ends the run.
+        Cancelling the task terminates the run.
         """
         own = options or RunOptions()
         try:
@@ -430,10 +432,10 @@ class Session(Edits):
     def run_async(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None
     ) -> Future[list[Any]]:
-        """Begin a run in another thread; as :meth:`run`.
+        """Start a run in another thread; as :meth:`run`.
 
         Returns:
-            Where the outputs will be, or what the run raises.
+            A future of the outputs, or of the error of the run.
         """
         future: Future[list[Any]] = Future()
         future.set_running_or_notify_cancel()
@@ -453,15 +455,17 @@ class Session(Edits):
         return 0 if self._timeline is None else self._timeline.start_ns
 
     def end_profiling(self) -> str:
-        """Write what was recorded of the runs as a Chrome trace, and begin anew.
+        """Write the recorded runs as a Chrome trace, and start a new record.
 
         Returns:
-            The path of the file: the session's ``profile_prefix``, with the time.
+            The path of the file: the session's ``profile_prefix``, followed by the time.
 
         Raises:
             OptionError: The session does not record.
             ModelFileError: The file cannot be written.
         """
         if self._timeline is None:
-            raise OptionError("the session does not record.", where="profiling", remedy="Make it with profiling=True.")
+            raise OptionError(
+                "the session does not record.", where="profiling", remedy="Create the session with profiling=True."
+            )
         return self._timeline.write(self._options.profile_prefix)

@@ -103,7 +103,7 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model | None:
         for name in names:
             if name not in outputs:
                 draft.add_output(name)
-        draft.settle()
+        draft.validate()
     except SardonyxError:
         return None
     by_name = {str(value.name): value for value in draft.model.graph.outputs}

@@ -1,4 +1,4 @@
-"""Attachments: a whole model that reads tensors of another, and can be taken away again."""
+"""Attachments: whole models that read tensors of another, and can be detached again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sardonyx.rewrite.surgery.merging import feed, take_functions, take_graph, t
 from sardonyx.runtime.node import read_by
 
 _KEY = "sardonyx.attachment"
-"""Where a node, weight or input says in its ``meta`` to which attachment it belongs."""
+"""The key in the ``meta`` of a node, weight or input that names its attachment."""
 
 
 def attach(
@@ -30,35 +30,35 @@ def attach(
     name: str | None,
     find: Callable[[str], ir.Value],
 ) -> str:
-    """Move another model's graph into a model; see :meth:`Draft.attach`.
+    """Move the graph of another model into a model; see :meth:`Draft.attach`.
 
     Args:
-        model: Is changed.
-        other: Is copied.
-        at: A tensor, or tensors by input of the other.
-        name: The attachment's.
-        find: The model's tensor of a name.
+        model: The model to change.
+        other: The other model, which is copied.
+        at: A tensor, or tensors by input of the other model.
+        name: The name of the attachment.
+        find: Returns the tensor of a name in the model.
 
     Returns:
-        The attachment's name.
+        The name of the attachment.
     """
     second = _aligned(copy_model(model_io.load(other)), model)
-    taken = {node.meta.get(_KEY) for node in model.graph} - {None}
-    if name in taken:
-        raise EditError("there is an attachment of this name.", where=str(name))
-    name = name or Names(map(str, taken)).fresh(second.graph.name or "attached")
+    names = {node.meta.get(_KEY) for node in model.graph} - {None}
+    if name in names:
+        raise EditError("the name belongs to another attachment.", where=str(name))
+    name = name or Names(map(str, names)).fresh(second.graph.name or "attached")
     pairs = _pairs(second, at, find)
     _require_fit(model, pairs)
     _rename(model, second, name, {entry for entry, _ in pairs})
-    mine = set(model.functions)
+    functions = set(model.functions)
     take_functions(model, second)
-    for identifier in set(model.functions) - mine:
+    for identifier in set(model.functions) - functions:
         for domain, version in model.functions[identifier].opset_imports.items():
             model.graph.opset_imports.setdefault(domain, version)
     tell_sizes_apart(model, second, pairs)
     feed(second, pairs)
-    for thing in (*second.graph, *second.graph.initializers.values(), *second.graph.inputs):
-        thing.meta[_KEY] = name
+    for member in (*second.graph, *second.graph.initializers.values(), *second.graph.inputs):
+        member.meta[_KEY] = name
     outputs = list(model.graph.outputs)
     take_graph(model.graph, second.graph, outputs)
     for domain, version in second.graph.opset_imports.items():
@@ -68,38 +68,43 @@ def attach(
 
 
 def nodes_of(graph: ir.Graph, name: str) -> Iterator[ir.Node]:
-    """The nodes of an attachment."""
+    """Yield the nodes of an attachment."""
     return (node for node in graph if node.meta.get(_KEY) == name)
 
 
 def detach(model: ir.Model, name: str, tensor: ir.Value | None) -> None:
-    """Take away an attachment, or all that is computed from a tensor; see :meth:`Draft.detach`."""
+    """Remove an attachment, or everything computed from a tensor; see :meth:`Draft.detach`."""
     graph = model.graph
     nodes = list(nodes_of(graph, name))
     if not nodes:
         if tensor is None:
-            raise EditError("there is no such attachment or tensor.", where=name)
-        nodes = _beneath(graph, tensor)
-    gone = set(nodes)
-    made = {value for node in nodes for value in node.outputs}
+            raise EditError("unknown attachment or tensor.", where=name)
+        nodes = _dependents(graph, tensor)
+    removed = set(nodes)
+    computed = {value for node in nodes for value in node.outputs}
     for node in graph:
-        if node not in gone and (read := made.intersection(read_by(node))):
+        if node not in removed and (read := computed.intersection(read_by(node))):
             raise EditError(f"its tensor {read.pop().name} is read by {node_label(node)}.", where=name)
-    left = [value for value in graph.outputs if value not in made]
+    outputs = [value for value in graph.outputs if value not in computed]
     graph.outputs.clear()
-    graph.outputs.extend(left)
+    graph.outputs.extend(outputs)
     read = {value for node in nodes for value in read_by(node)}
     graph.remove(nodes, safe=True)
     for value in read:
-        if value.graph is graph and value.is_initializer() and not value.uses() and value not in (*left, *graph.inputs):
+        if (
+            value.graph is graph
+            and value.is_initializer()
+            and not value.uses()
+            and value not in (*outputs, *graph.inputs)
+        ):
             del graph.initializers[str(value.name)]
-    for value in [each for each in graph.inputs if each.meta.get(_KEY) == name and not each.uses()]:
+    for value in [entry for entry in graph.inputs if entry.meta.get(_KEY) == name and not entry.uses()]:
         graph.inputs.remove(value)
         graph.initializers.pop(str(value.name), None)
 
 
-def _beneath(graph: ir.Graph, tensor: ir.Value) -> list[ir.Node]:
-    """The nodes that compute something from a tensor, in order."""
+def _dependents(graph: ir.Graph, tensor: ir.Value) -> list[ir.Node]:
+    """Return the nodes that depend on a tensor, in order."""
     reached, nodes = {tensor}, []
     for node in graph:
         if not reached.isdisjoint(read_by(node)):
@@ -109,18 +114,18 @@ def _beneath(graph: ir.Graph, tensor: ir.Value) -> list[ir.Node]:
 
 
 def _aligned(second: ir.Model, first: ir.Model) -> ir.Model:
-    """The second model with the operator sets of the first."""
+    """Return the second model with the operator sets of the first."""
     for domain, version in list(second.graph.opset_imports.items()):
-        wanted = first.graph.opset_imports.get(domain)
-        if wanted is not None and wanted != version:
-            second = convert_opset(second, wanted, domain=domain)
+        target = first.graph.opset_imports.get(domain)
+        if target is not None and target != version:
+            second = convert_opset(second, target, domain=domain)
     return second
 
 
 def _pairs(
     second: ir.Model, at: str | Mapping[str, str], find: Callable[[str], ir.Value]
 ) -> list[tuple[ir.Value, ir.Value]]:
-    """Inputs of the second model, and what feeds them."""
+    """Return inputs of the second model with the tensors that they read."""
     inputs = {str(value.name): value for value in second.graph.inputs}
     needed = [name for name, value in inputs.items() if not value.is_initializer()]
     if isinstance(at, str):
@@ -128,7 +133,7 @@ def _pairs(
             raise EditError(
                 f"the model has {len(needed)} inputs: {', '.join(needed)}.",
                 where=at,
-                remedy="Say which tensor each reads: `at={input: tensor}`.",
+                remedy="Name a tensor for each input: `at={input: tensor}`.",
             )
         at = {needed[0]: at}
     if unknown := [name for name in at if name not in inputs]:
@@ -139,22 +144,22 @@ def _pairs(
 def _require_fit(model: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
     inferred = inference.infer(model)
     for entry, source in pairs:
-        declared, found = declared_type(entry), inferred.type(source)
-        if declared is not None and found is not None and not same_type(found, declared):
+        declared, actual = declared_type(entry), inferred.type(source)
+        if declared is not None and actual is not None and not same_type(actual, declared):
             raise ShapeError(
-                f"the tensor is {found}, and the input declares {declared}.", where=f"{entry.name}={source.name}"
+                f"expected a tensor of type {declared}, got {actual}.", where=f"{entry.name}={source.name}"
             )
 
 
 def _rename(model: ir.Model, second: ir.Model, name: str, fed: set[ir.Value]) -> None:
-    """Give new names to what is named in the second model like something of the first."""
-    mine, theirs = set(value_names(model)), set(value_names(second))
-    names = Names(iter(mine | theirs))
+    """Rename names of the second model that exist in the first."""
+    first_names, second_names = set(value_names(model)), set(value_names(second))
+    names = Names(iter(first_names | second_names))
     inputs = {str(value.name) for value in fed}
-    clashing = sorted(mine & (theirs - inputs))
-    rename_values(second, {each: names.fresh(f"{name}/{each}") for each in clashing})
-    taken = Names(node_names(model))
+    clashing = sorted(first_names & (second_names - inputs))
+    rename_values(second, {clash: names.fresh(f"{name}/{clash}") for clash in clashing})
+    unused_nodes = Names(node_names(model))
     for graph in graphs_of(second):
         for node in graph:
             if node.name:
-                node.name = taken.fresh(node.name)
+                node.name = unused_nodes.fresh(node.name)

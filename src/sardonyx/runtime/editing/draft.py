@@ -1,4 +1,4 @@
-"""Drafts: a copy of a model that is being changed, node by node and tensor by tensor."""
+"""Drafts: copies of a model under edit, changed node by node and tensor by tensor."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from sardonyx.ops.graph import node_label
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.runtime.editing import attachment
-from sardonyx.runtime.editing.validation import settle
+from sardonyx.runtime.editing.validation import validate
 from sardonyx.runtime.node import Node, built, read_by
 
 _STANDARD_OPSETS = {"": 21, "ai.onnx.ml": 4}
-"""Operator sets that are imported where an edit brings the first node of a domain; of other domains the first."""
+"""Operator sets that an edit imports with the first node of a domain; version 1 for other domains."""
 
 
 class Draft:
-    """A copy of a model that is being changed.
+    """A copy of a model under edit.
 
     Args:
-        model: What it is a copy of; it stays as it is, and shares its tensors.
+        model: The original, which is not changed and shares its tensors with the copy.
 
     Attributes:
         model: The copy.
-        said: What was done to it, in words.
-        structural: Whether more was changed than elements of weights.
+        changes: Descriptions of the changes.
+        is_structural: True if more than the elements of weights was changed.
     """
 
     def __init__(self, model: ir.Model) -> None:
         with collector_paused():
             self.model = copy_model(model)
             self._refresh()
-        self.said: list[str] = []
-        self.structural = False
-        self._wanted: dict[str, ir.Value] = {}
+        self.changes: list[str] = []
+        self.is_structural = False
+        self._placeholders: dict[str, ir.Value] = {}
         self._touched: set[ir.Value] = set()
         self._added: list[ir.Node] = []
 
@@ -61,13 +61,13 @@ class Draft:
         """Add a node.
 
         Args:
-            node: What it reads may be added later in the same edit.
+            node: The node; a later change of the same edit may add its inputs.
 
         Returns:
-            Its name.
+            The name of the node.
 
         Raises:
-            EditError: A name is taken, or an attribute has no form in the standard.
+            EditError: A name is not unique, or an attribute has no representation in the standard.
         """
         outputs = node.outputs
         if outputs is None:
@@ -77,17 +77,17 @@ class Draft:
                 self._require_free(name)
                 self._names.fresh(name)
         name = self._new_node_name(node.name, node.op_type)
-        self._place(built(node, node.inputs or (), outputs, name, self._imports(node)))
-        return self._did(f"add_node {name} ({node.op_type})", name)
+        self._connect(built(node, node.inputs or (), outputs, name, self._imports(node)))
+        return self._record(f"add_node {name} ({node.op_type})", name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node; its readers read its first input instead, where that has the type of its first output.
+        """Remove a node; readers of its first output then read its first input, if both have the same type.
 
         Args:
-            name: The node's, or that of one of its outputs.
+            name: The name of the node or of one of its outputs.
 
         Raises:
-            EditError: There is no such node; or its outputs are read, and its input cannot take their place.
+            EditError: Unknown node; or its outputs are read and its first input cannot replace them.
         """
         node = self._node(name)
         read = [value for value in node.outputs if _is_read(value)]
@@ -95,203 +95,207 @@ class Draft:
         if read:
             if read != [node.outputs[0]] or source is None:
                 raise EditError(
-                    f"is read: {', '.join(str(value.name) for value in read)}.",
+                    f"other nodes read {', '.join(str(value.name) for value in read)}.",
                     where=node_label(node),
                     remedy="Rewire its readers first, or remove them.",
                 )
-            self._require_alike(node, source, read[0])
+            self._require_same_type(node, source, read[0])
             self._join(source, read[0])
         self._drop(node)
-        self._did(f"remove_node {name}", structural=True)
+        self._record(f"remove_node {name}", structural=True)
 
     def replace_node(self, name: str, node: Node) -> str:
-        """Put a node in the place of another.
+        """Replace a node by another.
 
         Args:
-            name: The other's, or that of one of its outputs.
-            node: What it leaves out (inputs, outputs, name) is as that of the other. Readers of an output of the
-                other read the one with its name.
+            name: The name of the old node or of one of its outputs.
+            node: The new node; inputs, outputs and name that are None are those of the old node. Readers of an old
+                output read the new output of the same name.
 
         Returns:
-            The node's name.
+            The name of the new node.
 
         Raises:
-            EditError: There is no such node, a name is taken, or an output that is read is not given any more.
+            EditError: Unknown node, a name is not unique, or the new node lacks an output that is read.
         """
         old = self._node(name)
         inputs = node.inputs
         if inputs is None:
             inputs = tuple("" if value is None else str(value.name) for value in old.inputs)
-        was = {str(value.name): value for value in old.outputs if value.name}
+        former = {str(value.name): value for value in old.outputs if value.name}
         outputs = tuple(str(value.name or "") for value in old.outputs) if node.outputs is None else node.outputs
-        for each in outputs:
-            if each and each not in was:
-                self._require_free(each)
-                self._names.fresh(each)
-        lost = [each for each, value in was.items() if each not in outputs and _is_read(value)]
+        for output in outputs:
+            if output and output not in former:
+                self._require_free(output)
+                self._names.fresh(output)
+        lost = [output for output, value in former.items() if output not in outputs and _is_read(value)]
         if lost:
-            raise EditError(f"is read, and the new node does not give it: {', '.join(lost)}.", where=node_label(old))
+            raise EditError(f"the new node does not compute {', '.join(lost)}, which is read.", where=node_label(old))
         if node.name is not None and node.name != old.name:
             self._new_node_name(node.name, node.op_type)
-        made = built(node, inputs, outputs, node.name or old.name or "", self._imports(node))
-        self.model.graph.insert_after(old, made)
-        self._place(made, listed=True)
-        for value in made.outputs:
-            if (before := was.get(str(value.name))) is not None:
+        new = built(node, inputs, outputs, node.name or old.name or "", self._imports(node))
+        self.model.graph.insert_after(old, new)
+        self._connect(new, listed=True)
+        for value in new.outputs:
+            if (before := former.get(str(value.name))) is not None:
                 value.type, value.shape = before.type, before.shape
                 self._move(before, value, outputs=True)
         self._drop(old)
-        for value in made.outputs:
+        for value in new.outputs:
             if value.name:
                 self._values[value.name] = value
-        self._did(f"replace_node {name} ({node.op_type})", structural=True)
-        return str(made.name)
+        self._record(f"replace_node {name} ({node.op_type})", structural=True)
+        return str(new.name)
 
     def rewire(self, node: str, input: int | str, tensor: str) -> None:
         """Let a node read another tensor.
 
         Args:
-            node: The node's name, or that of one of its outputs.
-            input: Which input: its position, or the name of the tensor that is read now (all of its readings).
-            tensor: What is read from now on; empty to leave the input out.
+            node: The name of the node or of one of its outputs.
+            input: The index of the input, or the name of the tensor that is read now (at all indices).
+            tensor: The tensor to read; empty to omit the input.
 
         Raises:
-            EditError: There is no such node, input or tensor.
+            EditError: Unknown node, input or tensor.
         """
-        found = self._node(node)
+        target = self._node(node)
         if isinstance(input, int):
-            positions = [input] if 0 <= input < len(found.inputs) else []
+            positions = [input] if 0 <= input < len(target.inputs) else []
         else:
-            positions = [i for i, value in enumerate(found.inputs) if value is not None and value.name == input]
+            positions = [i for i, value in enumerate(target.inputs) if value is not None and value.name == input]
         if not positions:
-            raise EditError(f"has no input {input!r}.", where=node_label(found))
+            raise EditError(f"has no input {input!r}.", where=node_label(target))
         value = self._value(tensor) if tensor else None
         for position in positions:
-            found.replace_input_with(position, value)
-        self._touched.update(found.outputs)
-        self._did(f"rewire {node}[{input}] to {tensor}", structural=True)
+            target.replace_input_with(position, value)
+        self._touched.update(target.outputs)
+        self._record(f"rewire {node}[{input}] to {tensor}", structural=True)
 
     def insert_after(
         self, tensor: str, op: str, name: str | None = None, *, domain: str = "", **attributes: Any
     ) -> str:
-        """Put a node of one input behind a tensor: who read the tensor reads what the node makes of it.
+        """Insert a node with one input after a tensor: readers of the tensor then read the result of the node.
 
         Args:
-            tensor: The tensor; an output of the model keeps its name, and carries the new value.
-            op: The node's operator.
-            name: The node's name; one is made up without.
-            domain: The operator's domain.
-            attributes: The node's attributes.
+            tensor: The tensor; an output of the model keeps its name and has the new value.
+            op: The operator of the node.
+            name: The name of the node; generated if None.
+            domain: The domain of the operator.
+            attributes: The attributes of the node.
 
         Returns:
-            The node's name.
+            The name of the node.
 
         Raises:
-            EditError: There is no such tensor, or it is an input and an output at once.
+            EditError: Unknown tensor, or the tensor is both an input and an output.
         """
         value = self._value(tensor)
-        ends = value in self.model.graph.outputs
-        if ends and value.producer() is None:
-            raise EditError("is an output that nothing computes: it cannot carry another value.", where=tensor)
+        is_output = value in self.model.graph.outputs
+        if is_output and value.producer() is None:
+            raise EditError("an output without a producer cannot have another value.", where=tensor)
         name = self._new_node_name(name, f"{tensor}_{op}")
-        if ends:
+        if is_output:
             self._rename(value, self._names.fresh(f"{tensor}_before_{op}"))
-        result = tensor if ends else self._names.fresh(f"{tensor}_{op}")
+        result = tensor if is_output else self._names.fresh(f"{tensor}_{op}")
         node = Node(op, domain=domain, **attributes)
-        made = built(node, [str(value.name)], [result], name, self._imports(node))
+        inserted = built(node, [str(value.name)], [result], name, self._imports(node))
         readers = list(value.uses())
         before = value.producer()
         if before is not None and before.graph is self.model.graph:
-            self.model.graph.insert_after(before, made)
+            self.model.graph.insert_after(before, inserted)
         elif len(self.model.graph):
-            self.model.graph.insert_before(self.model.graph[0], made)
+            self.model.graph.insert_before(self.model.graph[0], inserted)
         else:
-            self.model.graph.append(made)
-        self._place(made, listed=True)
-        new = made.outputs[0]
+            self.model.graph.append(inserted)
+        self._connect(inserted, listed=True)
+        new = inserted.outputs[0]
         for use in readers:
             use.node.replace_input_with(use.idx, new)
             self._touched.update(use.node.outputs)
-        if ends:
+        if is_output:
             new.type, new.shape = value.type, value.shape
         self._replace_in_outputs(value, new)
-        return self._did(f"insert_after {tensor}: {name} ({op})", name)
+        return self._record(f"insert_after {tensor}: {name} ({op})", name)
 
     # Outputs and inputs.
 
     def add_output(self, tensor: str) -> None:
-        """Give a tensor of the main graph as an output, after those that there are.
+        """Append a tensor of the main graph to the outputs.
 
         Raises:
-            EditError: There is no such tensor, or it is an output.
+            EditError: Unknown tensor, or the tensor is an output already.
         """
         value = self._value(tensor)
         if value in self.model.graph.outputs:
             raise EditError("is an output already.", where=tensor)
         self.model.graph.outputs.append(value)
         self._touched.add(value)
-        self._did(f"add_output {tensor}", structural=True)
+        self._record(f"add_output {tensor}", structural=True)
 
     def remove_output(self, name: str) -> None:
-        """Give an output no more.
+        """Remove an output.
 
         Raises:
-            EditError: There is no such output.
+            EditError: Unknown output.
         """
         outputs = self.model.graph.outputs
-        found = next((value for value in outputs if value.name == name), None)
-        if found is None:
+        output = next((value for value in outputs if value.name == name), None)
+        if output is None:
             known = ", ".join(str(value.name) for value in outputs)
             raise EditError("the model has no such output.", where=name, remedy=f"It has: {known}.")
-        outputs.remove(found)
-        self._did(f"remove_output {name}", structural=True)
+        outputs.remove(output)
+        self._record(f"remove_output {name}", structural=True)
 
     def add_input(self, name: str, dtype: Any = "float32", shape: Any = None) -> None:
-        """Take another input.
+        """Add an input.
 
         Args:
-            name: Its name.
-            dtype: Its element type, as numpy or as the standard calls it: ``np.float32``, ``"float16"``,
+            name: The name.
+            dtype: The element type in the notation of numpy or of the standard: ``np.float32``, ``"float16"``,
                 ``"tensor(int64)"``.
-            shape: Its sizes: numbers, names, None where open; None leaves the rank open.
+            shape: The sizes: numbers, names, None for open sizes; None leaves the rank open.
 
         Raises:
-            EditError: The name is taken, or there is no such element type or size.
+            EditError: The name is not unique, or the element type or a size is invalid.
         """
         self._require_free(name)
         self._names.fresh(name)
-        if wrong := [size for size in shape or () if isinstance(size, int) and size < 0]:
-            raise EditError(f"{wrong[0]} is no size.", where=name, remedy="Leave a size open with a name or None.")
+        if negative := [size for size in shape or () if isinstance(size, int) and size < 0]:
+            raise EditError(
+                f"expected a size of at least 0, got {negative[0]}.",
+                where=name,
+                remedy="Leave a size open with a name or None.",
+            )
         sizes = None if shape is None else ir.Shape(list(shape))
         value = ir.Value(name=name, type=ir.TensorType(_element_type(dtype)), shape=sizes)
         self.model.graph.inputs.append(value)
         self._define(value)
-        self._did(f"add_input {name}", structural=True)
+        self._record(f"add_input {name}", structural=True)
 
     def remove_input(self, name: str) -> None:
-        """Take an input no more; one that a weight stands behind becomes that weight.
+        """Remove an input; an input with a default value becomes a weight.
 
         Raises:
-            EditError: There is no such input, or it is read.
+            EditError: Unknown input, or the input is read.
         """
         graph = self.model.graph
-        value = next((each for each in graph.inputs if each.name == name), None)
+        value = next((entry for entry in graph.inputs if entry.name == name), None)
         if value is None:
             raise EditError("the model has no such input.", where=name)
         if not value.is_initializer() and _is_read(value):
-            raise EditError("is read.", where=name, remedy="Rewire its readers first.")
+            raise EditError("nodes read the input.", where=name, remedy="Rewire its readers first.")
         graph.inputs.remove(value)
         if not value.is_initializer():
             del self._values[name]
-        self._did(f"remove_input {name}", structural=True)
+        self._record(f"remove_input {name}", structural=True)
 
     # Weights.
 
     def add_weight(self, name: str, array: Any) -> None:
-        """Add a weight, for nodes that are added to read.
+        """Add a weight, for added nodes to read.
 
         Raises:
-            EditError: The name is taken, or the array has no type of the standard.
+            EditError: The name is not unique, or the standard has no type for the array.
         """
         self._require_free(name)
         self._names.fresh(name)
@@ -301,28 +305,29 @@ class Draft:
         )
         self.model.graph.initializers.add(value)
         self._define(value)
-        self._did(f"add_weight {name}", structural=True)
+        self._record(f"add_weight {name}", structural=True)
 
     def set_weight(self, name: str, array: Any) -> None:
-        """Give a weight other elements.
+        """Set the elements of a weight.
 
         Args:
-            name: An initializer, or what a ``Constant`` gives.
-            array: Of the weight's element type; of another shape where the graph takes it. It is copied.
+            name: An initializer, or the output of a ``Constant``.
+            array: An array of the weight's element type, which is copied; of another shape if the graph permits.
 
         Raises:
-            EditError: There is no such weight, or what is given is no array.
-            TypeMismatchError: The array is of another element type, or the weight's does not hold what a list has.
+            EditError: Unknown weight, or the data are not an array.
+            TypeMismatchError: The array has another element type, or a list has elements that this type cannot
+                represent.
         """
         value = self._value(name)
-        was = facts.constant_tensor(value) or value.const_value
-        if was is None:
-            raise EditError("is computed, and no weight.", where=name)
-        new = _tensor(name, _elements(name, array, was.dtype))
-        if new.dtype != was.dtype:
-            raise TypeMismatchError(f"the weight is {was.dtype}, and {new.dtype} is given.", where=name)
-        if tuple(new.shape) != tuple(was.shape):
-            self.structural = True
+        old = facts.constant_tensor(value) or value.const_value
+        if old is None:
+            raise EditError("expected a weight, got a computed tensor.", where=name)
+        new = _tensor(name, _elements(name, array, old.dtype))
+        if new.dtype != old.dtype:
+            raise TypeMismatchError(f"expected elements of type {old.dtype}, got {new.dtype}.", where=name)
+        if tuple(new.shape) != tuple(old.shape):
+            self.is_structural = True
             value.shape = ir.Shape(new.shape.numpy())
             self._touched.update(output for use in value.uses() for output in use.node.outputs)
         node = value.producer()
@@ -330,77 +335,77 @@ class Draft:
             node.attributes.clear()
             node.attributes["value"] = ir.AttrTensor("value", new)
         value.const_value = new
-        self._did(f"set_weight {name}")
+        self._record(f"set_weight {name}")
 
     def update_weights(self, weights: Mapping[str, Any]) -> None:
-        """Give weights other elements; see :meth:`set_weight`."""
+        """Set the elements of several weights; see :meth:`set_weight`."""
         for name, array in weights.items():
             self.set_weight(name, array)
-        self.said[-len(weights) :] = [f"update_weights of {len(weights)}"] * bool(weights)
+        self.changes[-len(weights) :] = [f"update_weights of {len(weights)}"] * bool(weights)
 
     # Whole models.
 
     def attach(self, model: Loadable, at: str | Mapping[str, str], name: str | None = None) -> str:
-        """Let another model read tensors of this one; its outputs become outputs after those that there are.
+        """Connect another model to tensors of this one; its outputs are appended to the outputs.
 
         Args:
-            model: See :func:`sardonyx.load`.
-            at: The tensor that its input reads, or tensors by the names of its inputs; inputs that are not named
-                become inputs of this model.
-            name: What to call the attachment, for :meth:`detach`; one is made up without.
+            model: The other model; see :func:`sardonyx.load`.
+            at: The tensor that its only input reads, or tensors by the names of its inputs; other inputs become inputs
+                of this model.
+            name: The name of the attachment, for :meth:`detach`; generated if None.
 
         Returns:
-            The attachment's name. Names of the other model that are taken here get it as a prefix.
+            The name of the attachment: the prefix of the other model's names that exist in this one.
 
         Raises:
-            EditError: There is no such tensor or input, or an attachment has this name.
-            OpsetConversionError: The other model cannot be written with this one's operator sets.
+            EditError: Unknown tensor or input, or the name belongs to an attachment.
+            OpsetConversionError: The other model cannot be converted to this one's operator sets.
         """
-        found = attachment.attach(self.model, model, at, name, self._value)
+        attached = attachment.attach(self.model, model, at, name, self._value)
         self._refresh()
-        for node in attachment.nodes_of(self.model.graph, found):
+        for node in attachment.nodes_of(self.model.graph, attached):
             self._added.append(node)
             self._touched.update(node.outputs)
-        return self._did(f"attach {found}", found)
+        return self._record(f"attach {attached}", attached)
 
     def detach(self, name: str) -> None:
-        """Take away what was attached, or all that is computed from a tensor; outputs among it go with it.
+        """Remove an attachment, or everything computed from a tensor, including outputs.
 
         Args:
-            name: An attachment's, or a tensor's.
+            name: The name of the attachment or tensor.
 
         Raises:
-            EditError: There is no such thing, or something else reads it.
+            EditError: Unknown name, or another node reads the removed tensors.
         """
         attachment.detach(self.model, name, self._values.get(name))
         self._refresh()
-        self._did(f"detach {name}", structural=True)
+        self._record(f"detach {name}", structural=True)
 
-    # Checking.
+    # Validation.
 
-    def settle(self) -> None:
-        """Order nodes, and infer the types of what was changed.
+    def validate(self) -> None:
+        """Sort the nodes, and infer the types of changed values.
 
         Raises:
-            EditError: No output is left.
-            InvalidModelError: Something is read that nothing computes, or nodes wait for each other.
+            EditError: The model has no outputs.
+            InvalidModelError: A node reads an undefined tensor, or the graph has a cycle.
             UnsupportedError: An operator has no definition.
-            SardonyxError: A node does not take its inputs.
+            SardonyxError: A node does not accept its inputs.
         """
-        if not self.structural:
+        if not self.is_structural:
             return
         if not self.model.graph.outputs:
-            raise EditError("no output is left.", remedy="Add another in the same edit.")
-        for name, value in self._wanted.items():
+            raise EditError("the model has no outputs.", remedy="Add an output in the same edit.")
+        for name, value in self._placeholders.items():
             for use in value.uses():
-                raise InvalidModelError(f"reads {name!r}, and nothing computes it.", where=node_label(use.node))
-        settle(self.model, self._touched, self._added)
+                raise InvalidModelError(f"reads the undefined tensor {name!r}.", where=node_label(use.node))
+        validate(self.model, self._touched, self._added)
 
-    # Finding and moving.
+    # Lookup and reconnection.
 
-    def _did(self, what: str, result: str = "", structural: bool | None = None) -> str:
-        self.said.append(what)
-        self.structural = self.structural or bool(result) or bool(structural)
+    def _record(self, change: str, result: str = "", structural: bool | None = None) -> str:
+        self.changes.append(change)
+        self.is_structural = self.is_structural or bool(result) or bool(structural)
         return result
 
     def _value(self, name: str) -> ir.Value:
@@ -410,10 +415,12 @@ class Draft:
         return value
 
     def _node(self, name: str) -> ir.Node:
-        found = [node for node in self.model.graph if node.name == name]
-        if len(found) > 1:
-            raise EditError(f"{len(found)} nodes have this name.", where=name, remedy="Name one by one of its outputs.")
-        node = found[0] if found else self._values[name].producer() if name in self._values else None
+        nodes = [node for node in self.model.graph if node.name == name]
+        if len(nodes) > 1:
+            raise EditError(
+                f"{len(nodes)} nodes have this name.", where=name, remedy="Use the name of an output instead."
+            )
+        node = nodes[0] if nodes else self._values[name].producer() if name in self._values else None
         if node is None or node.graph is not self.model.graph:
             raise EditError("the main graph has no such node.", where=name)
         return node
@@ -431,40 +438,40 @@ class Draft:
         return name
 
     def _imports(self, node: Node) -> Mapping[str, int]:
-        """The operator sets, with that of the node's domain."""
+        """Return the operator sets, including the set of the node's domain."""
         imports = self.model.graph.opset_imports
         domain = node.domain
         if domain not in imports and not (domain == "ai.onnx" and "" in imports):
             imports[domain] = _STANDARD_OPSETS.get(registry.canonical(domain), 1)
         return imports
 
-    def _place(self, node: ir.Node, *, listed: bool = False) -> None:
-        """Let a node that was built read the values that there are, and others find what it computes."""
+    def _connect(self, node: ir.Node, *, listed: bool = False) -> None:
+        """Connect a built node to existing values and placeholders, and define its outputs."""
         if not listed:
             self.model.graph.append(node)
         for value in set(read_by(node)):
             if value.producer() is None and value.graph is None and value.const_value is None and value.name:
-                self._move(value, self._values.get(value.name) or self._want(value.name), outputs=True)
+                self._move(value, self._values.get(value.name) or self._placeholder(value.name), outputs=True)
         for output in node.outputs:
             if output.name:
                 self._define(output)
         self._added.append(node)
         self._touched.update(node.outputs)
 
-    def _want(self, name: str) -> ir.Value:
-        """What stands for a tensor that is yet to be added."""
-        if name not in self._wanted:
-            self._wanted[name] = ir.Value(name=name)
-        return self._wanted[name]
+    def _placeholder(self, name: str) -> ir.Value:
+        """Return the placeholder of a tensor that a later change adds."""
+        if name not in self._placeholders:
+            self._placeholders[name] = ir.Value(name=name)
+        return self._placeholders[name]
 
     def _define(self, value: ir.Value) -> None:
         name = str(value.name)
         self._values[name] = value
-        if (wanted := self._wanted.pop(name, None)) is not None:
-            self._move(wanted, value, outputs=True)
+        if (placeholder := self._placeholders.pop(name, None)) is not None:
+            self._move(placeholder, value, outputs=True)
 
     def _move(self, value: ir.Value, new: ir.Value, *, outputs: bool) -> None:
-        """Let all who read a value read another."""
+        """Let all readers of a value read another."""
         for use in list(value.uses()):
             use.node.replace_input_with(use.idx, new)
             self._touched.update(use.node.outputs)
@@ -480,16 +487,16 @@ class Draft:
                     graph.outputs[i] = new
 
     def _join(self, source: ir.Value, result: ir.Value) -> None:
-        """Let who reads a result read its source; an output keeps its name."""
+        """Let readers of a result read its source; an output of the model keeps its name."""
         graph = self.model.graph
         if result in graph.outputs:
             name = str(result.name)
             if source.producer() is None or source in graph.outputs or source.producer().graph is not graph:  # type: ignore[union-attr]
-                made = built(Node("Identity"), [str(source.name)], [name], self._new_node_name(None, name), {"": 1})
-                graph.append(made)
-                self._place(made, listed=True)
-                made.outputs[0].type, made.outputs[0].shape = result.type, result.shape
-                self._move(result, made.outputs[0], outputs=True)
+                identity = built(Node("Identity"), [str(source.name)], [name], self._new_node_name(None, name), {"": 1})
+                graph.append(identity)
+                self._connect(identity, listed=True)
+                identity.outputs[0].type, identity.outputs[0].shape = result.type, result.shape
+                self._move(result, identity.outputs[0], outputs=True)
                 return
             result.name = None
             self._rename(source, name)
@@ -509,14 +516,14 @@ class Draft:
             if value.name and self._values.get(value.name) is value:
                 del self._values[value.name]
 
-    def _require_alike(self, node: ir.Node, a: ir.Value, b: ir.Value) -> None:
-        """Refuse to join tensors that may be of different types."""
+    def _require_same_type(self, node: ir.Node, a: ir.Value, b: ir.Value) -> None:
+        """Refuse to join tensors whose types may differ."""
         with collector_paused():
             inferred = inference.infer(self.model)
         first, second = inferred.type(a), inferred.type(b)
         if first is None or first != second:
             raise EditError(
-                f"is read, and its input is {first or 'of no known type'}, its output {second or 'of no known type'}.",
+                f"the input is {first or 'of unknown type'}, unlike the output, which is read: {second or 'unknown'}.",
                 where=node_label(node),
                 remedy="Rewire its readers first, or remove them.",
             )
@@ -526,23 +533,23 @@ def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def _elements(name: str, given: Any, dtype: ir.DataType | None = None) -> np.ndarray:
-    """A copy of an array as it is; of anything else an array, of an element type where one is wanted."""
+def _elements(name: str, data: Any, dtype: ir.DataType | None = None) -> np.ndarray:
+    """Return a copy of an array, or other data as an array, converted to an element type if one is passed."""
     try:
-        array = np.array(given, order="C")
+        array = np.array(data, order="C")
     except ValueError as error:  # Lists of different lengths.
-        raise EditError(f"what is given is no array: {error}.", where=name) from error
-    if array.dtype.kind == "O" and not all(isinstance(each, (str, bytes)) for each in array.flat):
-        raise EditError(f"{type(given).__name__} is given, and an array is needed.", where=name)
-    if isinstance(given, np.ndarray) or dtype is None or dtype == ir.DataType.STRING:
+        raise EditError(f"expected an array: {error}.", where=name) from error
+    if array.dtype.kind == "O" and not all(isinstance(element, (str, bytes)) for element in array.flat):
+        raise EditError(f"expected an array, got {type(data).__name__}.", where=name)
+    if isinstance(data, np.ndarray) or dtype is None or dtype == ir.DataType.STRING:
         return array
-    found = array.astype(dtype.numpy()) if array.dtype.kind in "biuf" else array
-    exact = array.dtype == found.dtype or (
-        array.dtype.kind in "biu" and np.array_equal(found.astype(array.dtype), array)
+    converted = array.astype(dtype.numpy()) if array.dtype.kind in "biuf" else array
+    exact = array.dtype == converted.dtype or (
+        array.dtype.kind in "biu" and np.array_equal(converted.astype(array.dtype), array)
     )
     if not exact and not (array.dtype.kind in "biuf" and dtype.is_floating_point()):
-        raise TypeMismatchError(f"the weight is {dtype}, which does not hold what is given.", where=name)
-    return found
+        raise TypeMismatchError(f"expected elements of type {dtype}, got other values.", where=name)
+    return converted
 
 
 def _tensor(name: str, array: np.ndarray) -> ir.TensorProtocol:
@@ -564,4 +571,4 @@ def _element_type(dtype: Any) -> ir.DataType:
             return ir.DataType[text.upper()]
         return ir.DataType.from_numpy(np.dtype(names.get(text, text) if isinstance(text, str) else text))
     except (TypeError, KeyError) as error:
-        raise EditError(f"there is no element type {dtype!r}.", where="dtype") from error
+        raise EditError(f"unknown element type {dtype!r}.", where="dtype") from error

@@ -1,7 +1,7 @@
-"""What of a model decides what it is compiled to: its structure, and its weights.
+"""Fingerprints of models: the structure and the weights, which determine the compiled code.
 
-Only what the outputs need counts, and names of tensors inside do not. So a model to which a node was added that no
-output needs, or whose last edit was taken back, is known to be compiled already.
+Only nodes that an output needs count, and names of inner tensors do not. A model with an additional unused node, or a
+model whose latest edit was undone, therefore has the fingerprint of a compiled model.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from sardonyx.runtime.node import read_by
 
 
 class Structure(NamedTuple):
-    """A model without names.
+    """A model without names of inner tensors.
 
     Attributes:
-        form: Equal for models that differ in the elements of weights alone.
-        weights: The weights, in order. Models of one form with the same ones compute the same.
+        form: Equal for models that differ in the elements of weights only.
+        weights: The weights, in order. Models with equal form and weights compute the same function.
     """
 
     form: Hashable
     weights: tuple[ir.TensorProtocol, ...]
 
     def same_weights(self, other: Structure) -> bool:
-        """Whether the weights are the very same."""
+        """Return True if the weights are the same objects."""
         return all(a is b for a, b in zip(self.weights, other.weights, strict=True))
 
 
 def structure(model: ir.Model) -> Structure | None:
-    """The structure of a model; None where it has functions, or nodes that look at more than inputs."""
+    """Return the structure of a model; None if it has functions, or nodes that depend on more than their inputs."""
     graph = model.graph
     if model.functions:
         return None
@@ -43,7 +43,7 @@ def structure(model: ir.Model) -> Structure | None:
     count = itertools.count()
     opsets = dict(graph.opset_imports)
     operators: dict[tuple[str, str], registry.Operator | None] = {}
-    # Which inputs are weights hangs on who wrote the file, and in which version.
+    # The producer and IR version decide which inputs are weights.
     form: list[Hashable] = [(tuple(sorted(opsets.items())), model.ir_version, model.producer_name)]
     weights: list[ir.TensorProtocol] = []
     for value in graph.inputs:
@@ -62,7 +62,7 @@ def structure(model: ir.Model) -> Structure | None:
         if operator is None or "between" in operator.context_parameters or facts.bodies(node):
             return None
         attributes = _attributes(node, weights)
-        # Of operators that draw numbers the name says which.
+        # The name of a random node selects its random numbers.
         name = (node.name or node.outputs[0].name) if operator.is_random else None
         reads = tuple([numbers[value] for value in node.inputs])
         form.append((node.domain, node.op_type, name, reads, attributes, tuple([bool(o.name) for o in node.outputs])))
@@ -73,15 +73,14 @@ def structure(model: ir.Model) -> Structure | None:
 
 
 def _needed(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes that outputs need, in order."""
     reached: set[ir.Value] = set(graph.outputs)
-    found = []
+    nodes = []
     for node in reversed(graph):
         if not reached.isdisjoint(node.outputs):
             reached.update(read_by(node))
-            found.append(node)
-    found.reverse()
-    return found
+            nodes.append(node)
+    nodes.reverse()
+    return nodes
 
 
 def _initializers(graph: ir.Graph, nodes: list[ir.Node]) -> Iterator[ir.Value]:
@@ -91,17 +90,17 @@ def _initializers(graph: ir.Graph, nodes: list[ir.Node]) -> Iterator[ir.Value]:
 
 
 def _attributes(node: ir.Node, weights: list[ir.TensorProtocol]) -> Hashable:
-    """A node's attributes; tensors among them are weights."""
-    written = node.attributes.data
-    if not written:
+    """Return a node's attributes by name; tensors among them are appended to the weights."""
+    attributes = node.attributes.data
+    if not attributes:
         return ()
-    found: list[Any] = []
-    for name, attribute in sorted(written.items()):
+    entries: list[Any] = []
+    for name, attribute in sorted(attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR:
             tensor = attribute.as_tensor()
             weights.append(tensor)
-            found.append((name, tensor.dtype, tuple(tensor.shape.numpy())))
+            entries.append((name, tensor.dtype, tuple(tensor.shape.numpy())))
         else:
             value = attribute.value
-            found.append((name, attribute.type, repr(value)))
-    return tuple(found)
+            entries.append((name, attribute.type, repr(value)))
+    return tuple(entries)

@@ -1,4 +1,4 @@
-"""What was done to a live model, and the models before."""
+"""The history of a live model: committed edits, and the models before them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import onnx_ir as ir
 from sardonyx.errors import EditError
 
 _COMMITS = 1000
-"""Commits that are remembered."""
+"""Limit of remembered commits."""
 
 _MODELS = 32
-"""Models before that are kept, so that as many commits can be undone."""
+"""Limit of earlier models in memory, and so of commits that can be undone."""
 
 _SPARE_BYTES = 1 << 28
-"""Bytes of weights that models before may hold alone, beside twice those of the model there is."""
+"""Limit of the bytes of weights that only earlier models hold, beyond twice the weights of the current model."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """An edit that was made.
+    """A committed edit.
 
     Attributes:
-        number: Counts the edits of a session, from 1.
-        changes: What was changed, in words.
-        time: When, in seconds since 1970.
+        number: The number of the edit in its session, from 1.
+        changes: Descriptions of the changes.
+        time: The time of the commit, in seconds since 1970.
     """
 
     number: int
@@ -36,67 +36,67 @@ class Commit:
 
 
 class History:
-    """The edits of a model, the latest last."""
+    """The committed edits of a model, oldest first."""
 
     def __init__(self) -> None:
         self._commits: deque[Commit] = deque(maxlen=_COMMITS)
-        self._before: deque[_Kept] = deque()
-        self._after: _Kept | None = None
-        self._made = 0
+        self._before: deque[_Snapshot] = deque()
+        self._after: _Snapshot | None = None
+        self._count = 0
 
     @property
     def commits(self) -> tuple[Commit, ...]:
-        """The edits that stand, as far as they are remembered."""
+        """The commits that are not undone, as far as they are remembered."""
         return tuple(self._commits)
 
     def add(self, before: ir.Model | None, after: ir.Model | None, changes: tuple[str, ...]) -> None:
-        """Note an edit.
+        """Record an edit.
 
         Args:
-            before: The model that it changed; None where that is not known, and nothing before can be had back.
-            after: What became of it.
-            changes: What was changed, in words.
+            before: The model before the edit; None if unavailable, so that no earlier edit can be undone any more.
+            after: The model after the edit.
+            changes: Descriptions of the changes.
         """
-        self._made += 1
-        self._commits.append(Commit(self._made, changes))
+        self._count += 1
+        self._commits.append(Commit(self._count, changes))
         if before is None or after is None:
             self._before.clear()
             self._after = None
             return
-        # What came of the edit before is, as a rule, what this one changed.
+        # The model before this edit is usually the model after the previous one.
         last = self._after
-        self._before.append(last if last is not None and last.model is before else _Kept(before))
-        self._after = _Kept(after)
-        now = self._after.weights
-        held, most, kept = set(now), _SPARE_BYTES + 2 * sum(now.values()), 0
-        for each in reversed(self._before):
-            most -= sum(size for tensor, size in each.weights.items() if tensor not in held)
-            held.update(each.weights)
-            if most < 0 or kept == _MODELS:
+        self._before.append(last if last is not None and last.model is before else _Snapshot(before))
+        self._after = _Snapshot(after)
+        current = self._after.weights
+        shared, spare, count = set(current), _SPARE_BYTES + 2 * sum(current.values()), 0
+        for snapshot in reversed(self._before):
+            spare -= sum(size for tensor, size in snapshot.weights.items() if tensor not in shared)
+            shared.update(snapshot.weights)
+            if spare < 0 or count == _MODELS:
                 break
-            kept += 1
-        while len(self._before) > kept:
+            count += 1
+        while len(self._before) > count:
             self._before.popleft()
 
     def before(self) -> ir.Model:
-        """The model before the latest edit.
+        """Return the model before the latest edit.
 
         Raises:
-            EditError: There is none, or it is not kept any more.
+            EditError: No edit is recorded, or the model is no longer in memory.
         """
         if not self._before:
-            why = "it is too long ago" if self._commits else "there is none"
-            raise EditError(f"no edit can be undone: {why}.", where="undo")
+            reason = "the model before it is no longer in memory" if self._commits else "the history is empty"
+            raise EditError(f"the latest edit cannot be undone: {reason}.", where="undo")
         return self._before[-1].model
 
     def forget(self) -> Commit:
-        """Take the latest edit off the list, and the model before it; what the edit was."""
+        """Remove and return the latest edit, with the model before it."""
         self._before.pop()
         return self._commits.pop()
 
 
-class _Kept:
-    """A model before or after an edit, and the bytes of its weights by the identity of their tensors."""
+class _Snapshot:
+    """A model, and the bytes of its weights by the identity of their tensors."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model

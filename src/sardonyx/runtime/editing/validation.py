@@ -1,4 +1,4 @@
-"""What is checked of a model that was changed, and told of it anew, before it may run."""
+"""Validation of an edited model: node order, structure and types."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from sardonyx.rewrite.structure import plainly_sound, require_structure
 from sardonyx.runtime.node import read_by
 
 
-def settle(model: ir.Model, touched: Collection[ir.Value], added: Collection[ir.Node]) -> None:
-    """Order the nodes of a model, check it, and infer the types of what was changed.
+def validate(model: ir.Model, touched: Collection[ir.Value], added: Collection[ir.Node]) -> None:
+    """Sort the nodes of a model, validate its structure, and infer the types of changed values.
 
     Args:
-        model: Is changed in place.
-        touched: Values whose types may be others than are declared.
-        added: Nodes that are new.
+        model: The model, changed in place.
+        touched: Values whose types may differ from their declarations.
+        added: New nodes.
 
     Raises:
-        InvalidModelError: Nodes wait for each other, or something is read that nothing computes.
+        InvalidModelError: The graph has a cycle, or a node reads an undefined value.
         UnsupportedError: An operator has no definition.
-        SardonyxError: A node does not take its inputs.
+        SardonyxError: A node does not accept its inputs.
     """
     _require_operators(model, added)
     if not plainly_sound(model):
         try:
             model.graph.sort()
         except ValueError as error:
-            raise InvalidModelError("nodes wait for each other in a circle.", where=_circle(model.graph)) from error
+            raise InvalidModelError("the graph has a cycle.", where=_cycle(model.graph)) from error
         if not plainly_sound(model):
             require_structure(to_proto(model, weights=False))
     outputs = _forget_types(model.graph, touched)
@@ -59,50 +59,50 @@ def _require_operators(model: ir.Model, added: Collection[ir.Node]) -> None:
             )
 
 
-def _circle(graph: ir.Graph) -> str:
-    """Some nodes of a circle, for a message."""
-    waiting = {node: {value.producer() for value in read_by(node)} - {node} for node in graph}
-    while done := [node for node, before in waiting.items() if not before & waiting.keys()]:
-        for node in done:
-            del waiting[node]
-    return ", ".join(node_label(node) for node in list(waiting)[:4])
+def _cycle(graph: ir.Graph) -> str:
+    """Return the labels of some nodes of a cycle, for a message."""
+    pending = {node: {value.producer() for value in read_by(node)} - {node} for node in graph}
+    while ready := [node for node, producers in pending.items() if not producers & pending.keys()]:
+        for node in ready:
+            del pending[node]
+    return ", ".join(node_label(node) for node in list(pending)[:4])
 
 
 def _forget_types(graph: ir.Graph, touched: Collection[ir.Value]) -> dict[ir.Value, tuple[Any, Any]]:
-    """Leave open what is declared of values that may be of other types now; what was declared of outputs among them."""
+    """Clear the types of values that may have changed; return the former declarations of outputs among these values."""
     changed = set(touched)
     for node in graph:
         if not changed.isdisjoint(read_by(node)):
             changed.update(node.outputs)
-    ends = set(graph.outputs)
+    outputs = set(graph.outputs)
     declared = {}
     for value in changed:
         if value.producer() is None:
             continue
-        if value in ends:
+        if value in outputs:
             declared[value] = (value.type, value.shape)
         value.type, value.shape = None, None
     return declared
 
 
-def _declare(value: ir.Value, found: Type | None, declared: tuple[Any, Any]) -> None:
-    """Declare an output as it was inferred, and as it was declared where inference cannot tell."""
+def _declare(value: ir.Value, inferred: Type | None, declared: tuple[Any, Any]) -> None:
+    """Set the type of an output to the inferred type, completed by the former declaration."""
     type, shape = declared
-    if found is None:
+    if inferred is None:
         value.type, value.shape = type, shape
         return
-    value.type = ir_type(found)
-    if not isinstance(found, TensorType) or found.shape is None:
+    value.type = ir_type(inferred)
+    if not isinstance(inferred, TensorType) or inferred.shape is None:
         value.shape = shape if value.type == type else None
         return
-    sizes = [size if isinstance(size, int) else _told(size) for size in found.shape]
+    sizes = [size if isinstance(size, int) else _size_text(size) for size in inferred.shape]
     if shape is not None and value.type == type and len(shape) == len(sizes):
-        was = [size if isinstance(size, int) else size.value for size in shape]
-        sizes = [a if b is None else b for a, b in zip(was, sizes, strict=True)]
+        before = [size if isinstance(size, int) else size.value for size in shape]
+        sizes = [a if b is None else b for a, b in zip(before, sizes, strict=True)]
     value.shape = ir.Shape(sizes)
 
 
-def _told(size: Dim) -> str | None:
-    """A size as a file says it: one that only the run tells has no name."""
-    made_up = any(symbol.startswith((DEFINED, *inference.UNNAMED)) for symbol in size.symbols())
-    return None if made_up else str(size)
+def _size_text(size: Dim) -> str | None:
+    """Return a size as text for a file; None for a size with a generated symbol."""
+    is_generated = any(symbol.startswith((DEFINED, *inference.UNNAMED)) for symbol in size.symbols())
+    return None if is_generated else str(size)

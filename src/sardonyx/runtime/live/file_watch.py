@@ -1,4 +1,4 @@
-"""A watch on a model's file: whoever replaces it has the session answer from the new one."""
+"""Reloading a session's model when its file is replaced."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from sardonyx.errors import SardonyxError
 from sardonyx.runtime.live.live_model import LiveModel
 
 _SECONDS = 0.25
-"""How often the file is looked at; it is loaded when it is the same twice in a row."""
+"""Seconds between looks at the file; a new file is loaded once it is unchanged between two looks."""
 
 _log = logging.getLogger("sardonyx")
 
 
 def watch(live: LiveModel, path: str | os.PathLike[str]) -> None:
-    """Reload a file whenever it is another, as long as the live model is used.
+    """Reload a file after each replacement, as long as the live model is in use.
 
-    A file that cannot be loaded is refused, with a warning in the log, and the model goes on as it was.
+    A file that cannot be loaded is refused with a warning in the log; the current model continues to answer.
 
     Args:
         live: The model.
-        path: The file, which should be replaced as a whole (written beside and renamed).
+        path: The file, which should be replaced as a whole (written under another name and renamed).
     """
-    known = _state(path)
-    background_threads.start("sardonyx-watch", _watch, weakref.ref(live), path, known)
+    loaded = _state(path)
+    background_threads.start("sardonyx-watch", _watch, weakref.ref(live), path, loaded)
 
 
 def _watch(live: weakref.ref[LiveModel], path: str | os.PathLike[str], loaded: tuple[int, ...] | None) -> None:
@@ -42,19 +42,19 @@ def _watch(live: weakref.ref[LiveModel], path: str | os.PathLike[str], loaded: t
 
 
 def _reload(live: weakref.ref[LiveModel], path: str | os.PathLike[str]) -> None:
-    found = live()
-    if found is None:
+    model = live()
+    if model is None:
         return
     try:
-        found.reload(path)
-    except Exception as error:  # Whatever it is, the next file is looked at.
-        said = str(error) if isinstance(error, SardonyxError) else f"{type(error).__name__}: {error}"
-        _log.warning("the new file is not loaded, the session goes on as it was: %s", said)
+        model.reload(path)
+    except Exception as error:  # The watch continues: the next file may be valid.
+        reason = str(error) if isinstance(error, SardonyxError) else f"{type(error).__name__}: {error}"
+        _log.warning("the new file is not loaded, the session keeps its model: %s", reason)
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -82,17 +82,17 @@ class LiveModel:
         Raises:
             SardonyxError: The draft cannot be run; the live model is unchanged.
         """
-        if not draft.said:
+        if not draft.changes:
             return
         before = self.version
 
         def validated() -> ModelVersion:
-            draft.settle()
-            return self._version_of(draft.model, compile, None if draft.structural else before.native)
+            draft.validate()
+            return self._version_of(draft.model, compile, None if draft.is_structural else before.native)
 
         with collector_paused():
             self._replace(validated)
-            self.history.add(before.model, draft.model, tuple(draft.said))
+            self.history.add(before.model, draft.model, tuple(draft.changes))
 
     def reload(self, loadable: Loadable) -> None:
         """Replace the model by another; the current version answers until the other is ready.

@@ -42,7 +42,7 @@ from sardonyx.runtime.live.answerers import Interpreter, answer, ordered
 from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.partition.partitioned_model import PartitionedModel
-from sardonyx.runtime.placement import Placement, placed
+from sardonyx.runtime.placement import Placement, place_nodes
 
 
 class ModelVersion:
@@ -175,7 +175,7 @@ class ModelVersion:
         program = native.program if native is not None else None
         if self._specialized is not None:
             program = self._specialized.latest
-        return placed(self.model, program, self.not_compiled or "compiling is under way")
+        return place_nodes(self.model, program, self.not_compiled or "compiling is under way")
 
     def require_strict_placement(self) -> None:
         """Refuse the interpreter as a silent fallback in a strict session.
