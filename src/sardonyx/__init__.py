@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from sardonyx.base.gc_pause import importing
+from sardonyx.base.gc_pause import imports_frozen
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'sardonyx' has no attribute '{name}'")
-    with importing():
+    with imports_frozen():
         value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

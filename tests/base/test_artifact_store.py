@@ -39,21 +39,21 @@ def test_what_was_put_is_got_by_another_process_too(tmp_path: Path, size: int) -
 
 @pytest.mark.parametrize("size", SIZES)
 def test_weights_are_mapped_read_only_and_aligned(tmp_path: Path, size: int) -> None:
-    kept = Store(tmp_path)
-    kept.put("weights", KEY, memoryview(content(size)))
-    found = kept.get("weights", KEY)
-    assert found is not None and found.readonly and found == content(size)
+    stored = Store(tmp_path)
+    stored.put("weights", KEY, memoryview(content(size)))
+    actual = stored.get("weights", KEY)
+    assert actual is not None and actual.readonly and actual == content(size)
     if size:
-        assert np.frombuffer(found, np.uint8).ctypes.data % 64 == 0
+        assert np.frombuffer(actual, np.uint8).ctypes.data % 64 == 0
 
 
 def test_mapped_weights_outlive_their_entry(tmp_path: Path) -> None:
-    kept = Store(tmp_path)
-    kept.put("weights", KEY, content(300_000))
-    found = kept.get("weights", KEY)
-    kept.put("weights", KEY, content(300_000))
+    stored = Store(tmp_path)
+    stored.put("weights", KEY, content(300_000))
+    actual = stored.get("weights", KEY)
+    stored.put("weights", KEY, content(300_000))
     (tmp_path / "weights" / KEY).unlink()
-    assert found == content(300_000)
+    assert actual == content(300_000)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has other permissions")
@@ -63,9 +63,9 @@ def test_entries_are_their_owners_alone(tmp_path: Path) -> None:
         Store(tmp_path / "cache").put("object", KEY, b"x")
     finally:
         os.umask(before)
-    made = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
-    assert len(made) == 3
-    assert not any(path.stat().st_mode & 0o077 for path in made)
+    created = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    assert len(created) == 3
+    assert not any(path.stat().st_mode & 0o077 for path in created)
 
 
 def test_digests_tell_parts_apart() -> None:
@@ -76,9 +76,9 @@ def test_digests_tell_parts_apart() -> None:
 @pytest.mark.parametrize("kind", ["object", "weights"])
 @pytest.mark.parametrize("size", [1, 70_000, 200_000])
 def test_every_damage_is_noticed_and_the_entry_goes(tmp_path: Path, kind: str, size: int) -> None:
-    kept = Store(tmp_path)
+    stored = Store(tmp_path)
     path = tmp_path / kind / KEY
-    kept.put(kind, KEY, content(size))  # type: ignore[arg-type]
+    stored.put(kind, KEY, content(size))  # type: ignore[arg-type]
     good = path.read_bytes()
     draw = random.Random(1)
     flipped = [draw.randrange(len(good)) for _ in range(20)]
@@ -87,25 +87,25 @@ def test_every_damage_is_noticed_and_the_entry_goes(tmp_path: Path, kind: str, s
     bad += [good[: len(good) // 2] + bytes(len(good) - len(good) // 2)]
     for damaged in bad:
         path.write_bytes(damaged)
-        assert kept.get(kind, KEY) is None  # type: ignore[call-overload]
+        assert stored.get(kind, KEY) is None  # type: ignore[call-overload]
         assert not path.exists()
-        kept.put(kind, KEY, content(size))  # type: ignore[arg-type]
-        assert kept.get(kind, KEY) == content(size)  # type: ignore[call-overload]
+        stored.put(kind, KEY, content(size))  # type: ignore[arg-type]
+        assert stored.get(kind, KEY) == content(size)  # type: ignore[call-overload]
 
 
 def test_exchanged_blocks_and_exchanged_entries_are_noticed(tmp_path: Path) -> None:
-    kept = Store(tmp_path)
-    kept.put("weights", KEY, content(200_000))
+    stored = Store(tmp_path)
+    stored.put("weights", KEY, content(200_000))
     path = tmp_path / "weights" / KEY
     good = path.read_bytes()
     first, second = good[64 : 64 + 65_536], good[64 + 65_536 : 64 + 131_072]
     path.write_bytes(good[:64] + second + first + good[64 + 131_072 :])
-    assert kept.get("weights", KEY) is None
+    assert stored.get("weights", KEY) is None
     (tmp_path / "weights" / digest("other")).write_bytes(good)
-    assert kept.get("weights", digest("other")) is None
+    assert stored.get("weights", digest("other")) is None
     (tmp_path / "object").mkdir()
     (tmp_path / "object" / KEY).write_bytes(good)
-    assert kept.get("object", KEY) is None
+    assert stored.get("object", KEY) is None
 
 
 def used(folder: Path) -> int:
@@ -113,27 +113,27 @@ def used(folder: Path) -> int:
 
 
 def test_the_size_is_bounded_and_what_is_used_stays(tmp_path: Path) -> None:
-    kept = Store(tmp_path, limit=100_000)
+    stored = Store(tmp_path, limit=100_000)
     favourite = digest("favourite")
-    kept.put("object", favourite, content(5_000))
+    stored.put("object", favourite, content(5_000))
     for i in range(100):
         past = time.time() - 1_000 + i
-        kept.put("object", digest(str(i)), content(5_000))
+        stored.put("object", digest(str(i)), content(5_000))
         os.utime(tmp_path / "object" / digest(str(i)), (past, past))
-        assert kept.get("object", favourite) is not None
+        assert stored.get("object", favourite) is not None
         assert used(tmp_path) <= 100_000
-    present = [i for i in range(100) if kept.get("object", digest(str(i)))]
+    present = [i for i in range(100) if stored.get("object", digest(str(i)))]
     assert len(present) >= 10
     assert present == list(range(100 - len(present), 100)), "the oldest went first"
 
 
 def test_what_is_read_counts_as_used_from_then_on(tmp_path: Path) -> None:
-    kept = Store(tmp_path)
-    kept.put("object", KEY, b"kept")
+    stored = Store(tmp_path)
+    stored.put("object", KEY, b"kept")
     entry = tmp_path / "object" / KEY
     os.utime(entry, (0, 0))
     before = time.time()
-    assert kept.get("object", KEY) == b"kept"
+    assert stored.get("object", KEY) == b"kept"
     assert entry.stat().st_mtime >= before - 1
 
 
@@ -144,16 +144,16 @@ def test_a_new_process_counts_what_there_is(tmp_path: Path) -> None:
 
 
 def test_what_would_fill_the_store_is_not_kept(tmp_path: Path) -> None:
-    kept = Store(tmp_path, limit=100_000)
-    kept.put("object", KEY, content(1_000))
-    kept.put("weights", KEY, content(90_000))
-    assert kept.get("weights", KEY) is None
-    assert kept.get("object", KEY) is not None
+    stored = Store(tmp_path, limit=100_000)
+    stored.put("object", KEY, content(1_000))
+    stored.put("weights", KEY, content(90_000))
+    assert stored.get("weights", KEY) is None
+    assert stored.get("object", KEY) is not None
 
 
 def test_what_a_killed_writer_left_goes_in_time(tmp_path: Path) -> None:
-    kept = Store(tmp_path)
-    kept.put("object", KEY, b"x")
+    stored = Store(tmp_path)
+    stored.put("object", KEY, b"x")
     old, new = tmp_path / "object" / ".old", tmp_path / "object" / ".new"
     for path in (old, new):
         path.write_bytes(b"half")
@@ -163,24 +163,24 @@ def test_what_a_killed_writer_left_goes_in_time(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:
-    kept = Store(tmp_path / "folder")
+    stored = Store(tmp_path / "folder")
     for _ in range(3):
-        kept.put("object", KEY, b"x")
-        assert kept.get("object", KEY) == b"x"
+        stored.put("object", KEY, b"x")
+        assert stored.get("object", KEY) == b"x"
         shutil.rmtree(tmp_path / "folder")
-        assert kept.get("object", KEY) is None
+        assert stored.get("object", KEY) is None
 
 
 # Places that take nothing.
 
 
-def quiet_after_one_note(kept: Store, log: pytest.LogCaptureFixture) -> None:
+def quiet_after_one_note(stored: Store, log: pytest.LogCaptureFixture) -> None:
     with log.at_level(logging.WARNING):
         for name in ("one", "two"):
-            kept.put("object", digest(name), content(1_000))
-            assert kept.get("object", digest(name)) is None
+            stored.put("object", digest(name), content(1_000))
+            assert stored.get("object", digest(name)) is None
     assert len(log.records) == 1
-    assert "not kept" in log.text
+    assert "not stored" in log.text
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -192,9 +192,9 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_a_read_only_folder_is_still_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Store(tmp_path).put("object", KEY, b"kept")
     (tmp_path / "object").chmod(0o500)
-    kept = Store(tmp_path)
-    quiet_after_one_note(kept, caplog)
-    assert kept.get("object", KEY) == b"kept"
+    stored = Store(tmp_path)
+    quiet_after_one_note(stored, caplog)
+    assert stored.get("object", KEY) == b"kept"
     (tmp_path / "object").chmod(0o700)
 
 
@@ -209,22 +209,22 @@ def test_an_error_of_the_system(
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
     monkeypatch.setattr(os, "utime", refuse)
-    kept = Store(tmp_path)
-    quiet_after_one_note(kept, caplog)
-    assert kept.get("object", KEY) == b"kept"
+    stored = Store(tmp_path)
+    quiet_after_one_note(stored, caplog)
+    assert stored.get("object", KEY) == b"kept"
 
 
 def test_reading_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Store(tmp_path)
-    kept.put("object", KEY, b"kept")
+    stored = Store(tmp_path)
+    stored.put("object", KEY, b"kept")
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(Path, "open", refuse)
     with caplog.at_level(logging.WARNING):
-        assert kept.get("object", KEY) is None
-        assert kept.get("object", KEY) is None
+        assert stored.get("object", KEY) is None
+        assert stored.get("object", KEY) is None
     assert len(caplog.records) == 1
 
 
@@ -238,7 +238,7 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SARDONYX_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Store(tmp_path).folder is not None
-    with pytest.raises(ValueError, match="no digest"):
+    with pytest.raises(ValueError, match="expected a digest"):
         Store(tmp_path).get("object", "../outside")
 
 
@@ -252,11 +252,11 @@ def start(function: str, *arguments: object) -> subprocess.Popen[bytes]:
 
 
 def write_for_ever(folder: str) -> None:
-    kept = Store(Path(folder))
+    stored = Store(Path(folder))
     Path(folder, "started").touch()
     data = content(5_000_000, 3)
     while True:
-        kept.put("weights", KEY, data)
+        stored.put("weights", KEY, data)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system does not kill so")
@@ -281,11 +281,11 @@ def write_to_a_full_disk(folder: str) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-    kept = Store(Path(folder))
-    kept.put("object", digest("small"), content(5_000))
-    kept.put("object", digest("large"), content(50_000))
-    assert kept.get("object", digest("small")) == content(5_000)
-    assert kept.get("object", digest("large")) is None
+    stored = Store(Path(folder))
+    stored.put("object", digest("small"), content(5_000))
+    stored.put("object", digest("large"), content(50_000))
+    assert stored.get("object", digest("small")) == content(5_000)
+    assert stored.get("object", digest("large")) is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system does not limit files")
@@ -295,16 +295,16 @@ def test_a_disk_that_is_full_in_the_middle_of_an_entry(tmp_path: Path) -> None:
 
 
 def read_and_write(folder: str, seed: str) -> None:
-    kept = Store(Path(folder), limit=400_000)
+    stored = Store(Path(folder), limit=400_000)
     draw = random.Random(int(seed))
     expected = functools.cache(lambda i: content(3_000 + 700 * i, i))
     for _ in range(400):
         i = draw.randrange(40)
-        found = kept.get("weights", digest(str(i)))
-        assert found is None or found == expected(i)
-        if found is None:
-            kept.put("weights", digest(str(i)), expected(i))
-    assert kept._writable and kept._readable
+        actual = stored.get("weights", digest(str(i)))
+        assert actual is None or actual == expected(i)
+        if actual is None:
+            stored.put("weights", digest(str(i)), expected(i))
+    assert stored._writable and stored._readable
 
 
 def test_eight_processes_at_once(tmp_path: Path) -> None:

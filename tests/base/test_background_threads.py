@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from sardonyx.base import background_threads
-from sardonyx.base.cancellation import Abandoned, require_somebody, until
+from sardonyx.base.cancellation import Cancelled, cancel_on, raise_if_cancelled
 
 
 def ended(program: str) -> subprocess.CompletedProcess[str]:
@@ -18,11 +18,11 @@ def ended(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_process_waits_until_work_asks_whether_to_go_on() -> None:
     """Python would end the thread inside of what gives its lock back, and numpy's C++ code aborts the process then."""
-    found = ended("""
+    actual = ended("""
 import threading
 import numpy as np
 from sardonyx.base import background_threads as background
-from sardonyx.base.cancellation import Abandoned, require_somebody
+from sardonyx.base.cancellation import Cancelled, raise_if_cancelled
 
 begun = threading.Event()
 
@@ -32,36 +32,36 @@ def work():
         while True:
             np.unique(numbers)
             begun.set()
-            require_somebody()
-    except Abandoned:
+            raise_if_cancelled()
+    except Cancelled:
         print("ended")
         raise
 
 background.start("work", work)
 begun.wait()
 """)
-    assert (found.returncode, found.stdout, found.stderr) == (0, "ended\n", "")
+    assert (actual.returncode, actual.stdout, actual.stderr) == (0, "ended\n", "")
 
 
 def test_a_process_does_not_wait_for_a_pause() -> None:
-    found = ended("""
+    actual = ended("""
 from sardonyx.base import background_threads as background
-from sardonyx.base.cancellation import Abandoned
+from sardonyx.base.cancellation import Cancelled
 
 def work():
     try:
         background.pause(1000)
-    except Abandoned:
+    except Cancelled:
         print("woken")
         raise
 
 background.start("work", work)
 """)
-    assert (found.returncode, found.stdout, found.stderr) == (0, "woken\n", "")
+    assert (actual.returncode, actual.stdout, actual.stderr) == (0, "woken\n", "")
 
 
 def test_a_process_ends_well_while_a_session_compiles() -> None:
-    found = ended("""
+    actual = ended("""
 import numpy as np
 import sardonyx
 from onnx import TensorProto, helper
@@ -72,38 +72,38 @@ graph = helper.make_graph(nodes, "g", [x], [y])
 session = sardonyx.Session(helper.make_model(graph), compile="background")
 session.run(None, {"x": np.ones((2, 3), np.float32)})
 """)
-    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    assert (actual.returncode, actual.stdout, actual.stderr) == (0, "", "")
 
 
 def test_work_in_threads_of_the_process_goes_on_while_it_lives() -> None:
-    told: list[str] = []
-    background_threads.start("work", lambda: (require_somebody(), told.append(threading.current_thread().name))).join(
-        10
-    )
-    assert told == ["work"]
+    messages: list[str] = []
+    background_threads.start(
+        "work", lambda: (raise_if_cancelled(), messages.append(threading.current_thread().name))
+    ).join(10)
+    assert messages == ["work"]
 
 
 def test_what_is_asked_from_around_counts_inside() -> None:
     outer, inner = threading.Event(), threading.Event()
-    with until(outer), until(inner):
-        require_somebody()
+    with cancel_on(outer), cancel_on(inner):
+        raise_if_cancelled()
         outer.set()
-        with pytest.raises(Abandoned):
-            require_somebody()
-    require_somebody()
+        with pytest.raises(Cancelled):
+            raise_if_cancelled()
+    raise_if_cancelled()
 
 
 def test_what_a_thread_may_need_is_taken_down_after_it() -> None:
     """Whenever that was registered: before any work was begun, or after some."""
-    found = ended("""
+    actual = ended("""
 import atexit
 from sardonyx.base import background_threads as background
-from sardonyx.base.cancellation import Abandoned
+from sardonyx.base.cancellation import Cancelled
 
 def work():
     try:
         background.pause(1000)
-    except Abandoned:
+    except Cancelled:
         print("ended", flush=True)
         raise
 
@@ -112,4 +112,4 @@ background.start("before", lambda: None)
 atexit.register(print, "second taken down", flush=True)
 background.start("work", work)
 """)
-    assert (found.returncode, found.stdout) == (0, "ended\nsecond taken down\nfirst taken down\n")
+    assert (actual.returncode, actual.stdout) == (0, "ended\nsecond taken down\nfirst taken down\n")

@@ -11,22 +11,22 @@ from sardonyx.base.call_once import once
 
 
 def test_threads_that_ask_together_are_given_the_same() -> None:
-    made: list[int] = []
+    created: list[int] = []
 
     @once
     def make(number: int) -> object:
-        made.append(number)
+        created.append(number)
         time.sleep(0.01)
         return object()
 
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(make(1))) for _ in range(8)]
+    actual: list[object] = []
+    threads = [threading.Thread(target=lambda: actual.append(make(1))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert made == [1]
-    assert len(set(map(id, found))) == 1
+    assert created == [1]
+    assert len(set(map(id, actual))) == 1
     assert make(2) is not make(1)
 
 

@@ -20,7 +20,7 @@ def eight_cores_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SARDONYX_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(cpu_count, "allowed", lambda: set(range(8)))
-    monkeypatch.setattr(cpu_count, "one_a_core", lambda found: found)
+    monkeypatch.setattr(cpu_count, "one_a_core", lambda actual: actual)
     monkeypatch.setattr(cpu_count, "quota", lambda: None)
 
 
@@ -65,8 +65,8 @@ from sardonyx.base.cpu_count import thread_count
 print(thread_count())
 """
     environment = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "SARDONYX_THREADS")}
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
-    assert found.stdout.strip() == "1"
+    actual = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert actual.stdout.strip() == "1"
 
 
 def test_processors_of_one_core_count_once(tmp_path: Path) -> None:

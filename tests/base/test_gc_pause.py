@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sardonyx.base.gc_pause import importing
+from sardonyx.base.gc_pause import imports_frozen
 
 
 @pytest.fixture(autouse=True)
@@ -23,30 +23,30 @@ def thawed() -> Iterator[None]:
 
 
 def test_the_collector_rests_within_and_runs_after() -> None:
-    with importing():
+    with imports_frozen():
         assert not gc.isenabled()
-        with importing():
+        with imports_frozen():
             assert not gc.isenabled()
         assert not gc.isenabled()
-        made: list[list[int]] = [[] for _ in range(1000)]
+        created: list[list[int]] = [[] for _ in range(1000)]
     assert gc.isenabled()
     assert not gc.get_freeze_count()
-    young = {id(each) for each in gc.get_objects(generation=0)}
-    assert not any(id(each) in young for each in made)
-    assert any(each is made for each in gc.get_objects(generation=2))
+    young = {id(item) for item in gc.get_objects(generation=0)}
+    assert not any(id(item) in young for item in created)
+    assert any(item is created for item in gc.get_objects(generation=2))
 
 
 def test_what_somebody_else_decided_stays() -> None:
     gc.freeze()
     try:
-        with importing():
+        with imports_frozen():
             assert gc.isenabled()
         assert gc.get_freeze_count()
     finally:
         gc.unfreeze()
     gc.disable()
     try:
-        with importing():
+        with imports_frozen():
             pass
         assert not gc.isenabled()
     finally:
@@ -54,7 +54,7 @@ def test_what_somebody_else_decided_stays() -> None:
 
 
 def test_an_import_that_fails_leaves_the_collector_running() -> None:
-    with pytest.raises(ModuleNotFoundError), importing():
+    with pytest.raises(ModuleNotFoundError), imports_frozen():
         raise ModuleNotFoundError
     assert gc.isenabled()
 
@@ -65,5 +65,5 @@ def test_operators_of_nearly_every_model_are_there_before_a_session() -> None:
         "print(*(name for name in ('movement', 'arithmetic', 'convolution', 'strings')"
         " if f'sardonyx.ops.definitions.{name}' in sys.modules))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["movement", "arithmetic", "convolution"]
+    actual = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert actual.stdout.split() == ["movement", "arithmetic", "convolution"]

@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 from sardonyx import Session
-from sardonyx.base.cancellation import Abandoned, require_somebody
-from sardonyx.base.thread_priority import behind_calls
+from sardonyx.base.cancellation import Cancelled, raise_if_cancelled
+from sardonyx.base.thread_priority import run_after_calls
 from sardonyx.runtime.live.model_version import ModelVersion
 
 
@@ -25,14 +25,14 @@ def niceness() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
 def test_work_behind_calls_is_nicer_and_who_asks_for_it_is_not() -> None:
     before = niceness()
-    assert behind_calls(niceness) == min(before + 5, 19)
+    assert run_after_calls(niceness) == min(before + 5, 19)
     assert niceness() == before
 
 
 def test_work_behind_calls_sees_the_context_of_who_asks() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("here")
-    assert behind_calls(variable.get) == "here"
+    assert run_after_calls(variable.get) == "here"
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
@@ -41,7 +41,7 @@ def test_an_exception_of_work_behind_calls_is_raised_where_it_was_asked_for(kind
         raise kind("no")
 
     with pytest.raises(kind, match="no"):
-        behind_calls(work)
+        run_after_calls(work)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is done in this thread")
@@ -52,8 +52,8 @@ def test_work_ends_soon_when_nobody_waits_for_it_any_more(monkeypatch: pytest.Mo
     def work() -> None:
         try:
             while not over.wait(0.001):
-                require_somebody()
-        except Abandoned as reason:
+                raise_if_cancelled()
+        except Cancelled as reason:
             ended.append(type(reason))
             over.set()
             raise
@@ -64,10 +64,10 @@ def test_work_ends_soon_when_nobody_waits_for_it_any_more(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            behind_calls(work)
+            run_after_calls(work)
     over.wait(60)
-    assert ended == [Abandoned]
-    require_somebody()  # Others go on.
+    assert ended == [Cancelled]
+    raise_if_cancelled()  # Others go on.
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="an edit is computed in this thread")
@@ -86,7 +86,7 @@ def test_an_edit_that_is_interrupted_is_not_computed_to_its_end(change: str, mon
         given_up.wait(60)
         try:
             compile(version, *args)
-        except Abandoned:
+        except Cancelled:
             ended.append(version)
         finally:
             over.set()

@@ -1,1 +1,1 @@
-"""Services under every package: threads, cancellation, caches and counters; imports nothing but the errors."""
+"""Services for all packages: threads, cancellation, caches. Imports the errors alone."""

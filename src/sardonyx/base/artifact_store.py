@@ -1,12 +1,12 @@
-"""What was computed once, kept on disk for the next process: object code, whole programs, prepared weights.
+"""A store on disk for artifacts of compilation: object code, program images, packed weights.
 
-Entries are named by a digest of everything that they were made from, so they never change and never go stale; the
-folder may be deleted, or shared by processes, at any time. An entry is written beside its place and renamed into it;
-its checksum is verified whenever it is read, and one that does not hold is deleted and counts as missing. A store that
-cannot be written (read-only, full, no place for it) is noted once and does without.
+An entry is named by a digest of everything that the artifact depends on, so an entry never changes and never becomes
+stale; the folder may be deleted, or shared by processes, at any time. An entry is written to a temporary file and
+renamed; the checksum is verified on every read, and a damaged entry is deleted and counts as missing. If the folder
+cannot be written (read-only, disk full), one warning is logged and nothing is stored.
 
-The folder is ``~/.cache/sardonyx``, or what ``SARDONYX_CACHE`` says (``off``, or nothing: none). Whoever may write
-there may have code run as you.
+The folder is ``~/.cache/sardonyx``, or the value of ``SARDONYX_CACHE`` (``off`` or empty: no store). Any user with
+write access to the folder can have code run as the user of the store.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _log = logging.getLogger(__name__)
 Kind = Literal["object", "program", "weights"]
 
 LIMIT = 4 << 30
-"""Bytes that a store may hold; beyond them what was not used for longest goes."""
+"""Bytes that a store may hold; beyond the limit, least recently used entries are deleted."""
 
-_KEPT = 0.8
-"""The part of the limit that is left after that, so that it is not done for every entry."""
+_FILL_AFTER_EVICTION = 0.8
+"""Share of the limit that remains filled after an eviction, so that evictions are rare."""
 
 _HEADER = struct.Struct("<8s32sQ16x")
 _MAGIC = b"sardonyx"
 _BLOCK = 64 << 10
 _ABANDONED_SECONDS = 3600
 _USED_SECONDS = 60
-"""How coarse the time of last use may be: to write it costs as much as to read a small entry."""
+"""Resolution of the time of last use: updating the time costs as much as reading a small entry."""
 
 
 def digest(*parts: str | bytes) -> str:
-    """A name for what is made from these parts, as 40 hexadecimal digits."""
+    """Return a name for an artifact with these dependencies, as 40 hexadecimal digits."""
     sum = hashlib.blake2b(digest_size=20)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -55,7 +55,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def store() -> Store:
-    """The user's store."""
+    """Return the user's store."""
     return _store(os.environ.get("SARDONYX_CACHE"))
 
 
@@ -66,15 +66,15 @@ def _store(setting: str | None) -> Store:
     try:
         return Store(Path.home() / ".cache" / "sardonyx")
     except RuntimeError as error:
-        _log.warning("compiled code is not kept between processes: %s", error)
+        _log.warning("compiled code is not stored for later processes: %s", error)
         return Store(None)
 
 
 class Store:
-    """A folder of entries by kind and name.
+    """A folder of entries, by kind and name.
 
     Args:
-        folder: Where they are; it is made when there is something to keep. None: nothing is kept.
+        folder: The folder; created for the first entry. None: nothing is stored.
         limit: Bytes that all entries together may take.
     """
 
@@ -83,7 +83,7 @@ class Store:
         self._limit = limit
         self._writable = folder is not None
         self._readable = folder is not None
-        self._total: int | None = None  # At the last count; others write too.
+        self._total: int | None = None  # At the last count; other processes write too.
         self._added = 0  # Since then.
 
     @overload
@@ -91,18 +91,18 @@ class Store:
     @overload
     def get(self, kind: Literal["object", "program"], key: str) -> bytes | None: ...
     def get(self, kind: Kind, key: str) -> bytes | memoryview | None:
-        """An entry, verified; None where there is none.
+        """Return an entry, verified; None if missing.
 
-        Weights are mapped from the file: read-only, shared by all who ask for them, aligned to 64 bytes.
+        Weights are mapped from the file: read-only, shared by all readers, aligned to 64 bytes.
         """
         path = self._path(kind, key)
         if path is None or not self._readable:
             return None
         try:
             with path.open("rb") as file:
-                found = _mapped(file.fileno()) if kind == "weights" else file.read()
+                contents = _mapped(file.fileno()) if kind == "weights" else file.read()
                 if os.fstat(file.fileno()).st_mtime < time.time() - _USED_SECONDS:
-                    # Where the time of use cannot be written, the entry is as good.
+                    # The entry is valid even if the time of use cannot be written.
                     with contextlib.suppress(OSError):
                         os.utime(file.fileno() if os.utime in os.supports_fd else path)
         except (FileNotFoundError, NotADirectoryError):
@@ -111,36 +111,36 @@ class Store:
             self._readable = False
             _log.warning("compiled code is not read from %s: %s", self.folder, error)
             return None
-        data = memoryview(found)[_HEADER.size :]
-        if bytes(found[: _HEADER.size]) != _header(kind, key, data):
-            _log.warning("%s is damaged; it is made anew.", path)
+        data = memoryview(contents)[_HEADER.size :]
+        if bytes(contents[: _HEADER.size]) != _header(kind, key, data):
+            _log.warning("%s is damaged and is replaced.", path)
             _delete(path)
             return None
         return data if kind == "weights" else bytes(data)
 
     def put(self, kind: Kind, key: str, data: bytes | memoryview) -> None:
-        """Keep an entry, if that can be done.
+        """Store an entry; a failure is logged once.
 
         Args:
-            kind: What it is.
-            key: Its name (see :func:`digest`).
-            data: Its bytes.
+            kind: Kind of the artifact.
+            key: Name of the entry (see :func:`digest`).
+            data: Contents of the entry.
         """
         path = self._path(kind, key)
         size = _HEADER.size + len(data)
-        if path is None or not self._writable or size > self._limit * _KEPT:
+        if path is None or not self._writable or size > self._limit * _FILL_AFTER_EVICTION:
             return
         header = _header(kind, key, data)
         try:
             try:
-                self._keep(path, header, data)
+                self._write(path, header, data)
             except FileNotFoundError:  # The folder was deleted just now.
-                self._keep(path, header, data)
+                self._write(path, header, data)
         except OSError as error:
             self._writable = False
-            _log.warning("compiled code is not kept in %s: %s", self.folder, error)
+            _log.warning("compiled code is not stored in %s: %s", self.folder, error)
 
-    def _keep(self, path: Path, header: bytes, data: bytes | memoryview) -> None:
+    def _write(self, path: Path, header: bytes, data: bytes | memoryview) -> None:
         path.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         self._make_room(len(header) + len(data))
@@ -148,11 +148,11 @@ class Store:
 
     def _path(self, kind: Kind, key: str) -> Path | None:
         if not key.isalnum():
-            raise ValueError(f"{key!r} is no digest")
+            raise ValueError(f"expected a digest of hexadecimal digits, got {key!r}")
         return self.folder / kind / key if self.folder else None
 
     def _make_room(self, size: int) -> None:
-        """Count what there is, now and then, and delete what was not used for longest where it is too much."""
+        """Count the entries now and then, and delete the least recently used ones if they exceed the limit."""
         self._added += size
         if self._total is not None and self._total + self._added <= self._limit and self._added <= self._limit // 16:
             return
@@ -160,7 +160,7 @@ class Store:
         total = sum(bytes for _, bytes, _ in entries)
         if total + size > self._limit:
             for _, bytes, path in entries:
-                if total + size <= self._limit * _KEPT:
+                if total + size <= self._limit * _FILL_AFTER_EVICTION:
                     break
                 if path:
                     _delete(path)
@@ -168,26 +168,26 @@ class Store:
         self._total, self._added = total, size
 
     def _entries(self) -> Iterator[tuple[float, int, str]]:
-        """Time of last use, size and place of each; no place where it is being written.
+        """Yield time of last use, size and path of each entry; the path is empty for files being written.
 
-        What a writer that was killed left behind is deleted.
+        Temporary files of writers that were killed are deleted.
         """
         abandoned = time.time() - _ABANDONED_SECONDS
         for kind in get_args(Kind):
             folder = Path(self.folder or "", kind)
             if not folder.is_dir():
                 continue
-            with os.scandir(folder) as found:
-                for each in found:
+            with os.scandir(folder) as files:
+                for file in files:
                     try:
-                        state = each.stat()
+                        state = file.stat()
                     except FileNotFoundError:
                         continue  # Another process deleted it.
-                    unfinished = each.name.startswith(".")
+                    unfinished = file.name.startswith(".")
                     if unfinished and state.st_mtime < abandoned:
-                        _delete(each.path)
+                        _delete(file.path)
                     else:
-                        yield state.st_mtime, state.st_size, "" if unfinished else each.path
+                        yield state.st_mtime, state.st_size, "" if unfinished else file.path
 
 
 def _mapped(file: int) -> mmap.mmap | bytes:
@@ -195,7 +195,7 @@ def _mapped(file: int) -> mmap.mmap | bytes:
 
 
 def write_whole(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file atomically: afterwards the file is complete, or as before."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -208,7 +208,7 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def _delete(path: str | Path) -> None:
-    # Another process may have done so; where it is not allowed, the entry is met again and refused again.
+    # Another process may have deleted the file. Without permission, the damaged entry is refused at every read.
     with contextlib.suppress(OSError):
         Path(path).unlink()
 
@@ -218,10 +218,10 @@ def _header(kind: Kind, key: str, data: bytes | memoryview) -> bytes:
 
 
 def checksum(name: str, data: bytes | memoryview) -> bytes:
-    """Tells data that were damaged, cut off, or are what has another name; made for speed, not against forgery.
+    """Return a checksum of a name and data, against damage and truncation but not against forgery.
 
-    Blocks of 64 KiB are summed as 64-bit numbers, at the memory's speed; what is digested is the sums, and what
-    does not fill a block.
+    Blocks of 64 KiB are summed as 64-bit numbers, at memory speed; the digest covers these sums and the incomplete last
+    block.
     """
     whole = len(data) // _BLOCK
     sums = np.add.reduce(np.frombuffer(data, "<u8", whole * _BLOCK // 8).reshape(whole, _BLOCK // 8), axis=1)

@@ -1,7 +1,7 @@
-"""Threads that work behind calls: at the end of the process they are asked to stop, and waited for.
+"""Background threads, which are asked to stop at the end of the process, and joined.
 
-Python ends a thread that still runs when the process ends, at the moment when it next takes Python's lock. Where that
-is inside of somebody's C++ code, as numpy's, the whole process is aborted.
+Python terminates threads that still run at the end of the process, when they next take the interpreter lock. A
+termination inside C++ code, such as numpy's, aborts the whole process.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from sardonyx.base.cancellation import Abandoned, require_somebody, until
+from sardonyx.base.cancellation import Cancelled, cancel_on, raise_if_cancelled
 
 _LAST_SECONDS = 10.0
-"""How long is waited for all of them together: for the longest step between two questions whether to go on."""
+"""Seconds to wait for all threads together: the longest step between two cancellation points."""
 
 _ending = threading.Event()
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def start(name: str, work: Callable[..., object], *arguments: Any) -> threading.Thread:
-    """Do something in a thread that no process waits for longer than until its next :func:`.require_somebody`.
+    """Start work in a thread that the process, at its end, waits for until the next cancellation point.
 
     Args:
-        name: The thread's name.
-        work: What to do.
-        arguments: What it is given.
+        name: Name of the thread.
+        work: The function to call; cancellation points are calls of :func:`.raise_if_cancelled`.
+        arguments: Arguments of the function.
     """
 
-    def wanted() -> None:
+    def run() -> None:
         try:
-            with until(_ending):
+            with cancel_on(_ending):
                 work(*arguments)
-        except Abandoned:  # The process ends.
+        except Cancelled:  # The process ends.
             return
 
-    thread = threading.Thread(target=wanted, name=name, daemon=True)
-    # Again each time, so that it comes before what was registered sooner: threads may need what that takes down.
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    # Registered anew, to run before the handlers of modules that the threads use.
     atexit.unregister(_end)
     atexit.register(_end)
     _threads.add(thread)
@@ -48,9 +48,9 @@ def start(name: str, work: Callable[..., object], *arguments: Any) -> threading.
 
 
 def pause(seconds: float) -> None:
-    """Sleep; raises :class:`.Abandoned` in a thread of :func:`start` when the process ends."""
+    """Sleep; raise :class:`.Cancelled` in a thread of :func:`start` at the end of the process."""
     _ending.wait(seconds)
-    require_somebody()
+    raise_if_cancelled()
 
 
 def _end() -> None:

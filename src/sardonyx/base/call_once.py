@@ -1,6 +1,7 @@
-"""Code that is made once in a process, also where several threads ask for it first.
+"""Memoization of functions that must run once for each argument, even in several threads.
 
-``functools.cache`` lets each of them make one and keeps the last: the others' code is freed while it is in use.
+``functools.cache`` lets each of the threads compute a result and retains the last: generated code of the others would
+be freed while in use.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ T = TypeVar("T")
 
 
 def once(make: Callable[[Unpack[A]], T]) -> Callable[[Unpack[A]], T]:
-    """Remember what a function gives for its arguments; it is called once for each, by one thread at a time."""
+    """Memoize a function; it is called once for each tuple of arguments, by one thread at a time."""
     lock = threading.RLock()
-    made: dict[tuple[*A], T] = {}
+    results: dict[tuple[*A], T] = {}
 
     @functools.wraps(make)
-    def found(*arguments: *A) -> T:
+    def memoized(*arguments: *A) -> T:
         try:
-            return made[arguments]
+            return results[arguments]
         except KeyError:
             with lock:
-                if arguments not in made:
-                    made[arguments] = make(*arguments)
-            return made[arguments]
+                if arguments not in results:
+                    results[arguments] = make(*arguments)
+            return results[arguments]
 
-    return found
+    return memoized

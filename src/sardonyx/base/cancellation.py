@@ -1,4 +1,4 @@
-"""Work that nobody waits for any more: it ends where it next asks whether somebody does."""
+"""Cooperative cancellation of long work at cancellation points."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 
-class Abandoned(BaseException):
-    """Nobody waits for what is being computed: no error of it, so that what catches errors lets it pass."""
+class Cancelled(BaseException):
+    """The work was cancelled. A BaseException, so that handlers of errors let the cancellation pass."""
 
 
-_given_up: ContextVar[tuple[threading.Event, ...]] = ContextVar("sardonyx_given_up", default=())
+_cancellations: ContextVar[tuple[threading.Event, ...]] = ContextVar("sardonyx_given_up", default=())
 
 
 @contextlib.contextmanager
-def until(given_up: threading.Event) -> Iterator[None]:
-    """Have :func:`require_somebody` end what is done in this context, once the event is set, or one from around."""
-    token = _given_up.set((*_given_up.get(), given_up))
+def cancel_on(event: threading.Event) -> Iterator[None]:
+    """Let :func:`raise_if_cancelled` raise in this context once the event, or an outer context's event, is set."""
+    token = _cancellations.set((*_cancellations.get(), event))
     try:
         yield
     finally:
-        _given_up.reset(token)
+        _cancellations.reset(token)
 
 
-def require_somebody() -> None:
-    """Go on only if somebody waits for it; asked between steps of what takes long.
+def raise_if_cancelled() -> None:
+    """Raise if the work of this context was cancelled; called between the steps of long work.
 
     Raises:
-        Abandoned: Nobody does.
+        Cancelled: The event of an enclosing :func:`cancel_on` is set.
     """
-    for given_up in _given_up.get():
-        if given_up.is_set():
-            raise Abandoned
+    for event in _cancellations.get():
+        if event.is_set():
+            raise Cancelled

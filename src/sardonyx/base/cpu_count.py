@@ -1,4 +1,4 @@
-"""How many threads to work with: what the user says, or what the system leaves this process."""
+"""The number of threads to work with: chosen by the user, or available to the process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 def thread_count(option: int | None = None) -> int:
-    """How many threads to work with, the caller's own among them.
+    """Return the number of threads to work with, including the caller's.
 
-    The first of these that is there: the option; ``SARDONYX_THREADS``; ``OMP_NUM_THREADS`` (of a list, the outermost
-    level); the cores that this process may run on, one thread a core, bounded by the control group's share of time.
+    The first defined value of: the option; ``SARDONYX_THREADS``; ``OMP_NUM_THREADS`` (of a list, the outermost level);
+    the cores that this process may run on, one thread a core, bounded by the control group's share of time.
 
     Raises:
         OptionError: The option or ``SARDONYX_THREADS`` is not a number of at least 1.
@@ -29,7 +29,7 @@ def thread_count(option: int | None = None) -> int:
         outermost = shared.split(",")[0].strip()
         if outermost.isdecimal() and int(outermost) > 0:
             return int(outermost)
-        _log.warning("OMP_NUM_THREADS is %r, no number of threads: it is not followed.", shared)
+        _log.warning("OMP_NUM_THREADS: expected a number of threads, got %r; the variable is ignored.", shared)
     limit = quota()
     cores = len(one_a_core(allowed()))
     return max(1, cores if limit is None else min(cores, limit))
@@ -38,30 +38,30 @@ def thread_count(option: int | None = None) -> int:
 def _checked(value: int | str, where: str) -> int:
     text = str(value).strip()
     if not text.isdecimal() or int(text) < 1:
-        raise OptionError(f"{value!r} is no number of threads.", where=where, remedy="Give 1 or more.")
+        raise OptionError(f"expected a number of threads, got {value!r}.", where=where, remedy="Give 1 or more.")
     return int(text)
 
 
 def allowed() -> set[int]:
-    """The processors that the calling thread may run on."""
+    """Return the processors that the calling thread may run on."""
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
 
 
 def one_a_core(processors: set[int], system: Path = Path("/sys/devices/system/cpu")) -> set[int]:
-    """Of the processors that share a core, one each: arithmetic at full rate leaves a second one nothing."""
+    """Return one processor of each core: a second hardware thread adds no arithmetic."""
     chosen: set[int] = set()
-    taken: set[int] = set()
+    siblings: set[int] = set()
     for processor in sorted(processors):
-        if processor not in taken:
+        if processor not in siblings:
             chosen.add(processor)
-            taken |= _siblings(system / f"cpu{processor}/topology/thread_siblings_list")
+            siblings |= _siblings(system / f"cpu{processor}/topology/thread_siblings_list")
     return chosen
 
 
 def _siblings(file: Path) -> set[int]:
-    """The numbers in a list such as ``0,4`` or ``0-1``; none where the system does not say."""
+    """Return the numbers in a list such as ``0,4`` or ``0-1``; an empty set without the file."""
     try:
         text = file.read_text(encoding="ascii").strip()
     except OSError:
@@ -71,17 +71,17 @@ def _siblings(file: Path) -> set[int]:
 
 
 def quota(root: Path = Path("/")) -> int | None:
-    """How many processors' worth of time the control groups leave this process, rounded up; None without a limit.
+    """Return the limit of control groups in processors, rounded up; None without a limit.
 
     Args:
-        root: Where the system's files are.
+        root: Root of the system's files.
     """
     shares = list(_shares(root))
     return max(1, min(shares)) if shares else None
 
 
 def _shares(root: Path) -> Iterator[int]:
-    """The limits of this process's group and of the groups around it, in both versions of control groups."""
+    """Yield the limits of this process's group and its ancestors, in both versions of control groups."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def _shares(root: Path) -> Iterator[int]:
 
 
 def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """A group's folder and those around it; a container's own view may hold only the last."""
+    """Yield a group's folder and its ancestors; a container may see only the last of them."""
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     for length in range(len(parts), -1, -1):
         yield mount.joinpath(*parts[:length])

@@ -1,4 +1,4 @@
-"""Deadlines: a thread that ends what passes one. Who computes outside of Python need not look at a clock."""
+"""Deadlines, watched by one thread: native code need not read a clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Deadlines:
-    """What is to be ended, and when. The thread starts with the first, and sleeps while there is none."""
+    """Callbacks with deadlines. The thread starts with the first deadline, and sleeps while there is none."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -17,7 +17,7 @@ class Deadlines:
         self._thread: threading.Thread | None = None
 
     def add(self, deadline: float, end: Callable[[], None]) -> None:
-        """Have ``end`` called at a time of the monotonic clock, unless it is removed before; seconds."""
+        """Call ``end`` at a time of the monotonic clock, in seconds, unless removed before."""
         with self._changed:
             self._ends[end] = deadline
             if self._thread is None:
@@ -27,7 +27,7 @@ class Deadlines:
                 self._changed.notify()
 
     def remove(self, end: Callable[[], None]) -> None:
-        """Forget what was added; it may be called already."""
+        """Remove a callback; it may have been called already."""
         with self._changed:
             self._ends.pop(end, None)
 
@@ -45,8 +45,8 @@ class Deadlines:
 
 
 DEADLINES = Deadlines()
-"""Those of the process."""
+"""The deadlines of the process."""
 
 if hasattr(os, "register_at_fork"):
-    # A forked process has no such thread, and the lock may have been held.
+    # A forked process does not have the thread, and another thread may have held the lock.
     os.register_at_fork(after_in_child=DEADLINES.__init__)  # type: ignore[misc]

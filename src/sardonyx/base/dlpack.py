@@ -1,8 +1,9 @@
-"""DLPack for every element type of numpy and of ``ml_dtypes``: numpy itself refuses bfloat16 and the 8-bit floats.
+"""DLPack for every element type of numpy and of ``ml_dtypes``.
 
-A capsule says in two bytes what its elements are. Of types that numpy does not know, one is made from that of unsigned
-integers of the same size, and read as such: only the byte that tells the kind of number is exchanged, and memory stays
-the matter of whoever made it. Protocol: https://dmlc.github.io/dlpack/latest/.
+Numpy itself refuses bfloat16 and the 8-bit floats. A capsule states its element type in two bytes. For types that numpy
+does not know, the capsule is exported and imported as unsigned integers of the same size: only the byte with the kind
+of number is exchanged, and ownership of the memory stays with the exporter.
+Protocol: https://dmlc.github.io/dlpack/latest/.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import ml_dtypes
 import numpy as np
 
 PROCESSOR = (1, 0)
-"""The device of numpy's arrays, as DLPack counts: ``kDLCPU``."""
+"""The device of numpy's arrays in DLPack: ``kDLCPU``."""
 
 _HOST_KINDS = (1, 3)
-"""Devices whose memory the processor reads: its own, and what CUDA has pinned of it."""
+"""Devices whose memory the CPU can read: ``kDLCPU`` and ``kDLCUDAHost`` (pinned)."""
 
 _UNSIGNED = 1
 
@@ -32,13 +33,13 @@ _CODES = {
     np.dtype(ml_dtypes.float8_e5m2fnuz): 13,
     np.dtype(ml_dtypes.float8_e8m0fnu): 14,
 }
-"""What DLPack calls the element types that numpy refuses (``DLDataTypeCode``)."""
+"""DLPack codes of the element types that numpy refuses (``DLDataTypeCode``)."""
 
 _DTYPES = {(code, dtype.itemsize * 8): dtype for dtype, code in _CODES.items()}
 
 
 class _Tensor(ctypes.Structure):
-    """The head of ``DLTensor``."""
+    """The first fields of ``DLTensor``."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -51,9 +52,11 @@ class _Tensor(ctypes.Structure):
     )
 
 
-_PLACES = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""Where the tensor is in what a capsule of this name points to: behind version, context, deleter and flags, if it says
-those first."""
+_TENSOR_OFFSETS = {b"dltensor": 0, b"dltensor_versioned": 32}
+"""Offset of the tensor in the struct of a capsule, by name.
+
+Versioned structs begin with version, context, deleter and flags.
+"""
 
 _is_valid, _pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
 _is_valid.argtypes = _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -61,19 +64,19 @@ _is_valid.restype, _pointer.restype = ctypes.c_int, ctypes.c_void_p
 
 
 def _tensor(capsule: Any) -> _Tensor:
-    """What a capsule says of its tensor, to be read and changed in place.
+    """Return the tensor struct of a capsule, to be read and changed in place.
 
     Raises:
-        BufferError: It is no capsule of DLPack, or was taken already.
+        BufferError: The object is not a DLPack capsule, or was consumed already.
     """
-    for name, place in _PLACES.items():
+    for name, offset in _TENSOR_OFFSETS.items():
         if _is_valid(capsule, name):
-            return _Tensor.from_address(_pointer(capsule, name) + place)
-    raise BufferError("this is no capsule of DLPack, or it was taken already")
+            return _Tensor.from_address(_pointer(capsule, name) + offset)
+    raise BufferError("expected an unconsumed DLPack capsule")
 
 
 class _Unsigned:
-    """A capsule, for numpy to take, its elements as unsigned integers."""
+    """An exporter of a capsule whose elements are unsigned integers."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -86,14 +89,14 @@ class _Unsigned:
 
 
 def from_capsule(capsule: Any) -> np.ndarray:
-    """The array over the memory of a capsule, which is taken by that.
+    """Return an array over the memory of a capsule, which is consumed.
 
     Raises:
-        BufferError: It is none, or was taken already; or it is not in the processor's memory.
+        BufferError: The object is not a capsule, was consumed already, or is not in host memory.
     """
     tensor = _tensor(capsule)
     if tensor.device_type not in _HOST_KINDS:
-        raise BufferError(f"it is on a device of kind {tensor.device_type}, and not in the processor's memory")
+        raise BufferError(f"expected a tensor in host memory, got one on a device of kind {tensor.device_type}")
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if dtype is None:
         return np.from_dlpack(_Unsigned(capsule))
@@ -102,33 +105,33 @@ def from_capsule(capsule: Any) -> np.ndarray:
 
 
 def from_dlpack(exporter: Any) -> np.ndarray:
-    """The array over the memory of whoever speaks DLPack; nothing is copied.
+    """Return an array over the memory of a DLPack exporter; nothing is copied.
 
     Args:
-        exporter: What has ``__dlpack__`` and ``__dlpack_device__``, a torch tensor for example.
+        exporter: An object with ``__dlpack__`` and ``__dlpack_device__``, for example a torch tensor.
 
     Raises:
-        BufferError: It is not in the processor's memory, or the exporter refuses.
+        BufferError: The tensor is not in host memory, or the exporter refuses.
     """
     kind, _ = exporter.__dlpack_device__()
     if int(kind) not in _HOST_KINDS:
-        raise BufferError(f"it is on a device of kind {int(kind)}, and not in the processor's memory")
+        raise BufferError(f"expected a tensor in host memory, got one on a device of kind {int(kind)}")
     try:
         capsule = exporter.__dlpack__(max_version=(1, 0))
-    except TypeError:  # Who speaks it since before there were versions.
+    except TypeError:  # Exporters of the unversioned protocol.
         capsule = exporter.__dlpack__()
     return from_capsule(capsule)
 
 
 def to_capsule(array: np.ndarray, **options: Any) -> Any:
-    """The capsule of an array, which keeps it; nothing is copied.
+    """Return a capsule of an array, which holds a reference to the array; nothing is copied.
 
     Args:
-        array: The array; of numbers.
-        options: As ``numpy.ndarray.__dlpack__`` has them.
+        array: The array, of numbers.
+        options: Options of ``numpy.ndarray.__dlpack__``.
 
     Raises:
-        BufferError: The elements are not numbers, or must not be written and ``max_version`` cannot say so.
+        BufferError: The elements are not numbers, or the array is read-only and ``max_version`` cannot express that.
     """
     code = _CODES.get(array.dtype)
     if code is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def importing() -> Iterator[None]:
+def imports_frozen() -> Iterator[None]:
     """Pause the collector during imports, and move the imported objects to the oldest generation.
 
     Imported objects live as long as the process, so repeated traversals are wasted. Nothing changes if the collector is
@@ -21,7 +21,7 @@ def importing() -> Iterator[None]:
     try:
         yield
     finally:
-        # To the oldest generation, without a walk: else the first session would wait for one over all of the packages.
+        # Moves objects to the oldest generation without a traversal, which the first session would wait for.
         gc.freeze()
         gc.unfreeze()
         gc.enable()

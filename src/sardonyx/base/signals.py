@@ -1,8 +1,9 @@
-"""Ctrl-C while native code runs: Python's handler waits until that returns, so it is told to.
+"""Ctrl-C during native code.
 
-Whoever plays loops on the main thread listens meanwhile. Python writes the number of a signal to a socket as soon as it
-comes (``signal.set_wakeup_fd``); a thread that sleeps at its other end ends what goes on, and Python calls the handler.
-Where somebody else in the process has taken that place, an event loop that handles signals, they wait.
+Python runs signal handlers only after native code returns, so native code must be stopped. Loops on the main thread
+register a listener. Python writes the number of a signal to a socket at once (``signal.set_wakeup_fd``); a thread that
+sleeps at the other end stops the native code, and Python calls the handler. If other code in the process owns the
+wakeup descriptor, such as an event loop, signals wait for native code to return.
 """
 
 from __future__ import annotations
@@ -16,38 +17,38 @@ import time
 from collections.abc import Callable
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-"""Signals whose handlers usually raise; a run that another one would end goes on."""
+"""Signals whose handlers usually raise; native code continues after other signals."""
 
-_SECONDS = 1.0
-"""How long it is believed that nobody else has taken the place: to look takes longer than a short loop."""
+_CHECK_SECONDS = 1.0
+"""Seconds between checks of the wakeup descriptor's owner: a check takes longer than a short loop."""
 
-_ELSEWHERE = contextlib.nullcontext()
+_NOT_LISTENING = contextlib.nullcontext()
 
 
 class Interrupts:
-    """Who is to be told of signals. The thread starts with the first that listens."""
+    """Listeners to signals. The thread starts with the first listener."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
         self._socket: socket.socket | None = None
-        self._placed = False
-        self._look_at = 0.0
+        self._owns_descriptor = False
+        self._next_check = 0.0
 
     def listening(self, tell: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Have ``tell`` called, from another thread, when a signal comes that ends what the main thread does.
+        """Return a context in which a signal that ends the main thread's work calls ``tell`` from another thread.
 
-        Nothing is done on other threads: they are not interrupted.
+        Other threads are not interrupted: the context has no effect there.
         """
         if threading.get_ident() != threading.main_thread().ident:
-            return _ELSEWHERE
+            return _NOT_LISTENING
         now = time.monotonic()
-        if now >= self._look_at:
-            self._placed = self._take_place()
-            self._look_at = now + _SECONDS
-        return _Listening(self._told, self._lock, tell) if self._placed else _ELSEWHERE
+        if now >= self._next_check:
+            self._owns_descriptor = self._claim_descriptor()
+            self._next_check = now + _CHECK_SECONDS
+        return _Listening(self._listeners, self._lock, tell) if self._owns_descriptor else _NOT_LISTENING
 
-    def _take_place(self) -> bool:
+    def _claim_descriptor(self) -> bool:
         if self._socket is None:
             ours, self._socket = socket.socketpair()
             self._socket.setblocking(False)
@@ -63,12 +64,12 @@ class Interrupts:
         while numbers := ours.recv(64):
             if any(number in _ENDING for number in numbers):
                 with self._lock:
-                    for tell in self._told:
+                    for tell in self._listeners:
                         tell()
 
     def forked(self) -> None:
-        """Begin anew in a forked process: it has no such thread, and the socket is its parent's."""
-        if self._placed and threading.get_ident() == threading.main_thread().ident:
+        """Reset the state in a forked process, which has no thread, and whose socket belongs to the parent."""
+        if self._owns_descriptor and threading.get_ident() == threading.main_thread().ident:
             before = signal.set_wakeup_fd(-1)
             if self._socket is None or before != self._socket.fileno():
                 signal.set_wakeup_fd(before)
@@ -76,24 +77,24 @@ class Interrupts:
 
 
 class _Listening:
-    """See :meth:`Interrupts.listening`: a class, since a generator takes longer than a short loop."""
+    """The context of :meth:`Interrupts.listening`; a generator would take longer than a short loop."""
 
     __slots__ = ("_lock", "_tell", "_told")
 
-    def __init__(self, told: list[Callable[[], None]], lock: threading.Lock, tell: Callable[[], None]) -> None:
-        self._told, self._lock, self._tell = told, lock, tell
+    def __init__(self, listeners: list[Callable[[], None]], lock: threading.Lock, tell: Callable[[], None]) -> None:
+        self._listeners, self._lock, self._tell = listeners, lock, tell
 
     def __enter__(self) -> None:
-        self._told.append(self._tell)
+        self._listeners.append(self._tell)
 
     def __exit__(self, *raised: object) -> None:
-        # Not told any more when this is left.
+        # After leaving the context, the listener must not be called.
         with self._lock:
-            self._told.remove(self._tell)
+            self._listeners.remove(self._tell)
 
 
 INTERRUPTS = Interrupts()
-"""Those of the process."""
+"""The listeners of the process."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=INTERRUPTS.forked)

@@ -1,4 +1,4 @@
-"""Recording a run: what was computed when, one inside the other."""
+"""Recorded spans of a run: the computations, with their times and nesting."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Span:
-    """Something that was computed.
+    """A recorded computation.
 
     Attributes:
-        what: What it is, as whoever computes it knows it.
-        begin: When, in nanoseconds of :func:`time.perf_counter_ns`.
-        end: Until when.
-        depth: In how many others it lies.
-        thread: 0 for all of it; of the share of one thread its number, from 1.
+        what: The computation, as an object of the recording module.
+        begin: Start in nanoseconds of :func:`time.perf_counter_ns`.
+        end: End in nanoseconds.
+        depth: Number of enclosing spans.
+        thread: 0 for the whole computation; for the share of one thread, the thread's number from 1.
     """
 
     what: Any
@@ -29,20 +29,20 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
         return (self.end - self.begin) * 1e-9
 
 
 class Recorder:
-    """What a run does, as it goes on.
+    """Recorder of one run.
 
     Args:
-        threads: Whether to note what each worker did; that takes some time of its own.
+        threads: Record the share of each worker, at some cost.
 
     Attributes:
-        spans: Those that are over, in order of their end.
-        sizes: The open sizes that programs met, by their ``id``.
-        threads: Whether workers are noted.
+        spans: The completed spans, in order of their end.
+        sizes: Values of the size symbols of programs, by the program's ``id``.
+        threads: True if the shares of workers are recorded.
     """
 
     def __init__(self, *, threads: bool = False) -> None:
@@ -53,7 +53,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def span(self, what: Any) -> Iterator[None]:
-        """Record what happens inside, whether it fails or not."""
+        """Record the body of the context as a span, even if the body raises."""
         self._depth += 1
         begin = time.perf_counter_ns()
         try:
@@ -64,13 +64,13 @@ class Recorder:
             self.spans.append(Span(what, begin, end, self._depth))
 
     def add(self, what: Any, begin: int, end: int, thread: int = 0) -> None:
-        """Record something that is over."""
+        """Record a completed computation."""
         self.spans.append(Span(what, begin, end, self._depth, thread))
 
 
-_UNNOTED = contextlib.nullcontext()
+_NOT_RECORDED = contextlib.nullcontext()
 
 
-def noted(recorder: Recorder | None, what: Any) -> contextlib.AbstractContextManager[None]:
-    """Record what happens inside, where anybody records."""
-    return _UNNOTED if recorder is None else recorder.span(what)
+def record_span(recorder: Recorder | None, what: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a context that records its body, if there is a recorder."""
+    return _NOT_RECORDED if recorder is None else recorder.span(what)

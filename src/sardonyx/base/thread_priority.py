@@ -1,4 +1,4 @@
-"""Work that lets calls go first: where processors are scarce, calls are to be about as fast beside it as without it."""
+"""Background work at low priority: calls stay about as fast beside background work as without."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sardonyx.base import background_threads
-from sardonyx.base.cancellation import until
+from sardonyx.base.cancellation import cancel_on
 
 T = TypeVar("T")
 
-_NICER = 5
-"""Steps by which such work is nicer than who asks for it: beside threads that compute without pause it gets a third of
-what each of them does. Ten steps more would leave calls as they are, and edits waiting for seconds."""
+_NICENESS_STEP = 5
+"""Niceness added to background work.
+
+Beside busy threads, background work gets a third of the time of each. Ten more steps would not speed up calls, and
+would delay edits by seconds.
+"""
 
 
 _MOMENT_SECONDS = 0.05
-"""How long a session's first call is waited for."""
+"""Seconds to wait for the first call of a session to begin."""
 
 _FIRST_CALL_SECONDS = 2.0
-"""How long the end of it is waited for: a call that takes longer shares the processors."""
+"""Seconds to wait for the end of the first call: longer calls share the processors."""
 
 
-def let_others_first() -> None:
-    """Lower the priority of this thread, for good, where threads have priorities of their own."""
+def lower_priority() -> None:
+    """Lower the priority of this thread permanently, on systems with priorities for each thread."""
     if sys.platform == "linux":
         own = threading.get_native_id()
-        with contextlib.suppress(OSError):  # A sandbox may refuse it: the work is done all the same.
-            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICER)
+        with contextlib.suppress(OSError):  # A sandbox may refuse; the work is done at normal priority.
+            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS_STEP)
 
 
 class FirstCall:
-    """The first call of a session, which what is done for later ones waits for: both would hold Python's lock.
+    """The first call of a session, as a context that background work waits for.
 
-    It is a context for calls.
+    Both hold the interpreter lock, so background work would slow the call down.
     """
 
     def __init__(self) -> None:
@@ -52,55 +55,55 @@ class FirstCall:
         self._ended.set()
 
     def give_up(self) -> None:
-        """There is nobody who waits for a call: whoever waits for one goes on."""
+        """End all waiting, because no call will follow."""
         self._ended.set()
         self._begun.set()
 
     def wait(self) -> None:
-        """Wait a moment for the first call to begin, and then for its end, as long as calls commonly take."""
+        """Wait a moment for the first call to begin, and then for its end, up to a limit."""
         if self._begun.wait(_MOMENT_SECONDS):
             self._ended.wait(_FIRST_CALL_SECONDS)
 
 
-def behind_calls(work: Callable[[], T]) -> T:
-    """Do something in a thread of lower priority, and wait for it.
+def run_after_calls(work: Callable[[], T]) -> T:
+    """Run work in a thread of lower priority, and wait for the result.
 
-    A thread of its own, because one that lowers its priority needs a privilege to raise it again. Where threads have no
-    priorities of their own, which is everywhere but on Linux, it is done in this thread. Where an exception ends the
-    waiting, as Ctrl-C does, the work ends at its next :func:`.require_somebody`.
+    The work has a thread of its own, because raising a lowered priority needs a privilege. On systems other than Linux,
+    which have no priorities for each thread, the work runs in this thread. If an exception ends the waiting, such as
+    KeyboardInterrupt, the work ends at its next cancellation point.
 
     Args:
-        work: What to do; it runs with this thread's context variables.
+        work: The function; it runs with this thread's context variables.
 
     Returns:
-        What it gives.
+        The result of the work.
 
     Raises:
-        BaseException: What it raises.
+        BaseException: The exception that the work raises.
     """
     if sys.platform != "linux":
         return work()
     results: list[T] = []
     errors: list[BaseException] = []
     context = contextvars.copy_context()
-    given_up = threading.Event()
+    cancelled = threading.Event()
 
-    def wanted() -> T:
-        with until(given_up):
+    def run() -> T:
+        with cancel_on(cancelled):
             return work()
 
-    def nicer() -> None:
-        let_others_first()
+    def run_at_low_priority() -> None:
+        lower_priority()
         try:
-            results.append(context.run(wanted))
+            results.append(context.run(run))
         except BaseException as error:
             errors.append(error)
 
-    thread = background_threads.start("sardonyx-edit", nicer)
+    thread = background_threads.start("sardonyx-edit", run_at_low_priority)
     try:
         thread.join()
     except BaseException:
-        given_up.set()
+        cancelled.set()
         raise
     if errors:
         raise errors.pop()

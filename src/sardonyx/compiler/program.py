@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.artifact_store import store
-from sardonyx.base.cancellation import require_somebody
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler import program_image as image_module
 from sardonyx.compiler.analysis.control_flow import CONTROL, is_of_tensors
 from sardonyx.compiler.analysis.shape_guards import known, required
@@ -304,7 +304,7 @@ class Program:
         self._prepared: dict[Any, np.ndarray] = {}
         self._meaning: Meaning = {}
         for launch in every(self.launches):
-            require_somebody()
+            raise_if_cancelled()
             results = [result for body in launch.bodies for result in body.function.results]
             for buffer in (*launch.buffers, *results):
                 if isinstance(buffer, Prepared) and buffer not in self._prepared:

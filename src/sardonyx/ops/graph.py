@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.base.span_recorder import noted
+from sardonyx.base.span_recorder import record_span
 from sardonyx.core.dim import as_dim
 from sardonyx.core.eval.host_function import unknown_size
 from sardonyx.core.eval.run_context import current_run
@@ -258,7 +258,7 @@ class PreparedGraph:
         run = current_run()
         recorder = None if run is None else run.recorder
         for step, last_read in zip(self.steps, self._last_read_values, strict=True):
-            with noted(recorder, step.node):
+            with record_span(recorder, step.node):
                 call_step(step, frame)
             for value in last_read:
                 frame.values.pop(value, None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.base.cancellation import require_somebody
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.errors import RuleError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
@@ -127,7 +127,7 @@ class Engine(Workspace):
 
     def _run_graph(self, graph: ir.Graph, index: RuleIndex) -> None:
         for node in self._worklist_of(graph).drain():
-            require_somebody()
+            raise_if_cancelled()
             rules = index.rules_for(node)
             if not rules:
                 continue

@@ -1,8 +1,8 @@
 """Running models: sessions over providers."""
 
-from sardonyx.base.gc_pause import importing
+from sardonyx.base.gc_pause import imports_frozen
 
-with importing():
+with imports_frozen():
     from sardonyx.runtime.dlpack_value import Value
     from sardonyx.runtime.model_info import ValueInfo
     from sardonyx.runtime.node import Node

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from sardonyx.base.signals import INTERRUPTS
-from sardonyx.base.span_recorder import noted
+from sardonyx.base.span_recorder import record_span
 from sardonyx.compiler.analysis.control_flow import CONTROL
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.shape_stable_loops import Settling
@@ -106,10 +106,10 @@ class Call:
         with running(self._run):
             for number, step in enumerate(self.program.steps):
                 if not isinstance(step, Segment):
-                    with noted(recorder, step):
+                    with record_span(recorder, step):
                         self.interpret(step)
                 elif step.settling is not None:
-                    with noted(recorder, step.launches[0]):
+                    with record_span(recorder, step.launches[0]):
                         self._play_settled(number, step, step.settling)
                 else:
                     self._play_segment(number, step)

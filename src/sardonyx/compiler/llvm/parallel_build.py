@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from sardonyx.base.artifact_store import Store, digest
-from sardonyx.base.cancellation import require_somebody
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.compiler.llvm.compile_worker import CompileProcess, ProcessEnded
 from sardonyx.compiler.llvm.object_code import compiled, toolchain
@@ -101,7 +101,7 @@ class Build:
         for text in texts:
             self.add(text)
         while each := self._next_here():
-            require_somebody()
+            raise_if_cancelled()
             self._finish(each[0], compiled(each[1], self._target))
         if self._failed:
             raise self._failed[0]

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from sardonyx.base.cancellation import require_somebody
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.analysis.axis_collapsing import fused, walked_alike
 from sardonyx.compiler.analysis.control_flow import CONTROL, results_of
 from sardonyx.compiler.analysis.primitive_traits import EXTREMA, ORDERED, Rows, dtype_of
@@ -85,7 +85,7 @@ class Lowering:
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
         for group in whole.schedule.groups:
-            require_somebody()
+            raise_if_cancelled()
             try:
                 found = self.lowered(group)
             except Unfusable as refusal:

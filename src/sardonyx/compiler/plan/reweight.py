@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sardonyx.base.cancellation import require_somebody
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.analysis.constant_values import computed, is_closed
 from sardonyx.compiler.analysis.primitive_traits import is_splat
 from sardonyx.compiler.lower.launch import Prepared
@@ -85,7 +85,7 @@ def remade(
         return None
     arrays = dict(prepared)
     for key in prepared:
-        require_somebody()
+        raise_if_cancelled()
         if isinstance(key, Value):
             if key in new:
                 arrays[key] = np.asarray(meaning.get(key, key).known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sardonyx.base.cancellation import require_somebody
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.core.dim import Dim, Size, is_long
 from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.eval.substitution import substitute_values
@@ -29,7 +29,7 @@ def simplify(function: Function, *, exact: bool = True) -> Function:
     """
     with tracing():
         for _ in range(ROUNDS):
-            require_somebody()
+            raise_if_cancelled()
             simpler = _Simplifier(function, exact).rewrite(function)
             if simpler is function:
                 break

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.base.thread_priority import behind_calls
+from sardonyx.base.thread_priority import run_after_calls
 from sardonyx.errors import EditError, UnsupportedError
 from sardonyx.model import Loadable
 from sardonyx.runtime.compiled.compiled_model import NativeModel
@@ -104,7 +104,7 @@ class LiveModel:
         try:
             when = "wait" if self.options.compiles else self.options.compile
             options = dataclasses.replace(self.options, compile=when)
-            version = behind_calls(lambda: ModelVersion(loadable, options))
+            version = run_after_calls(lambda: ModelVersion(loadable, options))
             before, self.version = self.version, version
             name = os.fspath(loadable) if isinstance(loadable, (str, os.PathLike)) else type(loadable).__name__
             self.history.add(_model_of(before), _model_of(version), (f"reload {name}",))
@@ -160,7 +160,7 @@ class LiveModel:
         """Let the version of an edit answer from now on."""
         if self.options.compiles:
             self._compiled.add(self.version)
-        self.version = version = behind_calls(make)
+        self.version = version = run_after_calls(make)
         if not version.compiled:
             self._recompiler.start(lambda: self.version)
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.base.thread_priority import FirstCall, let_others_first
+from sardonyx.base.thread_priority import FirstCall, lower_priority
 from sardonyx.compiler.aot.writer import write_library
 from sardonyx.compiler.call.native_entry import Entry
 from sardonyx.compiler.program import Program
@@ -354,7 +354,7 @@ class ModelVersion:
 
     def _compile_in_background(self) -> None:
         """Restore the model from the store or compile it, at a lower priority and after the first call."""
-        let_others_first()
+        lower_priority()
         self._first_call.wait()
         try:
             is_restored = self._uses_store and not self._source.is_named_soon and self._restore()
