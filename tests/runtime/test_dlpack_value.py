@@ -135,7 +135,7 @@ def test_torch_takes_and_gives_bfloat16() -> None:
 
 def test_what_cannot_be_read_says_why() -> None:
     made = doubling("off")
-    with pytest.raises(FeedError, match=r"^x: the Exporter cannot be read: expected a tensor in host memory, got one on a device of kind 2"):
+    with pytest.raises(FeedError, match=r"^x: the Exporter cannot be read: expected a tensor in host memory"):
         made.run(None, {"x": Exporter(X, device=2)})
     with pytest.raises(FeedError, match=r"^x: expected elements of type float, got double"):
         made.run(None, {"x": Exporter(X.astype(np.float64))})
