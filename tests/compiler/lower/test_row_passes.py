@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from tests.compiler.analysis.test_control_flow import check
 from tests.core.programs import computed
 
-from sardonyx.compiler.llvm import object_code
 from sardonyx.compiler.lower.launch import Launch, Scratch
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED
@@ -98,30 +96,3 @@ def test_rows_that_caches_do_not_hold_are_computed_again() -> None:
     long = NAMED["avx2"].l2
     function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (2, long))])
     assert not any(isinstance(buffer, Scratch) for buffer in rows(Program(function)).buffers)
-
-
-def loops(program: Program) -> list[str]:
-    """The bodies of the innermost loops, in LLVM's optimized assembly language."""
-    launch, target = rows(program), NAMED["avx2"]
-    text = object_code.assembly(object_code.module_text(target, [launch.text], launch.declarations), target)
-    blocks = re.split(r"^(\.LBB\d+_\d+):.*\n", text, flags=re.M)
-    found = (
-        re.match(rf"(.*?)\tj\w+\t{name}\n", body, re.S) for name, body in zip(blocks[1::2], blocks[2::2], strict=True)
-    )
-    return [body[1] for body in found if body is not None]
-
-
-def test_an_exponential_is_computed_once() -> None:
-    function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (7, 64))])
-    powers = [body for body in loops(Program(function, target=NAMED["avx2"])) if "vpslld" in body]
-    assert len(powers) == 1
-
-
-def test_what_is_the_same_along_a_row_is_not_in_its_loops() -> None:
-    def normalized(x: L.Tensor) -> list[L.Tensor]:
-        return [x / L.sqrt(L.reduce_sum(x * x, [1], keepdims=True) + 1e-5)]
-
-    for of in (normalized, lambda x: [log_softmax(x, 1)]):
-        found = loops(Program(trace("rows", of, [TensorType(t.FLOAT, (7, 64))]), target=NAMED["avx2"]))
-        assert found
-        assert not any("sqrt" in body or "vcvtsi2ss" in body for body in found)

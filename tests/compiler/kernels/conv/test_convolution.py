@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -24,16 +23,14 @@ from tests.compiler.kernels.images import (
     to_plain,
 )
 
-from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
+from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
-from sardonyx.compiler.llvm.object_code import assembly, module_text
-from sardonyx.compiler.target.description import NAMED, Target
+from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.convolution import choose_tile, grouped_outputs
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.ir import types as t
 from sardonyx.core.rules.numpy_windows import convolved
 from sardonyx.errors import OptionError
 
@@ -253,50 +250,3 @@ def test_weights_packed_at_run_time(case: Case, target: Target) -> None:
     found = aligned((packed_size(tile, taps),), fill=99)
     run(copied(weights), found, parts=2)
     np.testing.assert_array_equal(found, pack_weights(weights, tile))
-
-
-@pytest.mark.parametrize("opened", (False, True), ids=("known", "open"))
-@pytest.mark.parametrize("name", ("3x3", "1x1", "first layer"))
-@pytest.mark.parametrize(
-    ("target", "fused", "spilled"),
-    [("avx2", "vfmadd", r"[xyz]mm\d+, .*\(%rsp\)"), ("avx512", "vfmadd", r"[xyz]mm\d+, .*\(%rsp\)"),
-     ("neon", "fmla", r"st[rp]\s+q.*\[sp")],
-)  # fmt: skip
-def test_sums_stay_in_registers(target: str, fused: str, spilled: str, name: str, opened: bool) -> None:
-    """The innermost loops store next to no vector on the stack, on machines that no test runs on either."""
-    case = CASES[name]._replace(filters=32)
-    out = out_sizes((56, 56), case.windows, case.high)
-    kernel = Kernel(NAMED[target])
-    if opened:
-        write(kernel, case, BATCH, IN[1:], OUT[1:])
-    else:
-        write(kernel, case, 1, (56, 56), out)
-    text = module_text(NAMED[target], [kernel.definition("kernel")], kernel.emitter.declarations)
-    blocks = re.split(r"^\.?\w+:.*$", assembly(text, NAMED[target]), flags=re.M)
-    most = max(block.count(fused) for block in blocks)
-    assert most >= 24
-    assert max(len(re.findall(spilled, block)) for block in blocks if block.count(fused) == most) <= most // 5
-
-
-@pytest.mark.parametrize("taps", (1, 3))
-@pytest.mark.parametrize(("together", "product", "spilled"), [(2, "vpmaddwd", 4), (4, "vpmaddubsw", 8)])
-def test_sums_of_integers_stay_in_registers(together: int, product: str, spilled: int, taps: int) -> None:
-    """But for some: the ones with which the sums of pairs of bytes are added up want a register too."""
-    kernel, sizes = Kernel(NAMED["avx2"]), (24, 24)
-    e, x, weights, y = kernel.emitter, kernel.buffer(), kernel.buffer(), kernel.buffer()
-    tile = choose_tile(kernel.target, channels=64, filters=32, width=24, taps=taps**2, together=together)
-
-    def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:
-        place = e.add(e.mul(e.add(e.mul(at[1].base, 24), at[2].base), 24), at[3].base)
-        e.store("<8 x i32>", value, e.address(y, "<8 x i32>", place), 4)
-
-    convolution(
-        kernel, x=Image(x, 64, sizes, dtype=t.UINT8 if together == 4 else t.INT16), weights=weights, batch=1,
-        windows=W((taps,) * 2, padding=(taps // 2,) * 2), out=sizes, tile=tile, epilogue=epilogue,
-    )  # fmt: skip
-    text = module_text(kernel.target, [kernel.definition("kernel")], e.declarations)
-    blocks = re.split(r"^\.?\w+:.*$", assembly(text, kernel.target), flags=re.M)
-    most = max(block.count(product) for block in blocks)
-    assert most >= tile.blocks * tile.outputs
-    stored = [len(re.findall(r"ymm\d+, .*\(%rsp\)", block)) for block in blocks if block.count(product) == most]
-    assert max(stored) <= spilled

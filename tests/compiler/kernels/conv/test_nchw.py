@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,7 @@ from tests.compiler.kernels.images import BATCH, IN, OUT, TARGETS, aligned, copi
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights, planar
 from sardonyx.compiler.kernels.conv.window_sweep import Image
-from sardonyx.compiler.llvm.object_code import assembly, module_text
-from sardonyx.compiler.target.description import NAMED, Target
+from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.convolution import planar_vectors
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
@@ -132,19 +130,3 @@ def test_any_split_of_the_work_gives_the_same_bits() -> None:
         run(x, weights, y, parts=parts, **symbols(2, (4001,), (width,)))
         found.append(y.tobytes())
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize(("target", "fused"), [("avx2", "vfmadd"), ("avx512", "vfmadd"), ("neon", "fmla")])
-@pytest.mark.parametrize("share", [1, 2, 4, 8])
-def test_sums_stay_in_registers(target: str, fused: str, share: int) -> None:
-    """The innermost loop stores no vector on the stack, on machines that no test runs on either."""
-    chosen = NAMED[target]
-    filters = max(1, chosen.lanes(32) // 2 // share)
-    case, kernel = CASES["many taps"]._replace(filters=filters), Kernel(chosen)
-    write(kernel, case, 1, (172, 264), (172, 264))
-    text = module_text(chosen, [kernel.definition("kernel")], kernel.emitter.declarations)
-    blocks = re.split(r"^\.?\w+:.*$", assembly(text, chosen), flags=re.M)
-    most = max(block.count(fused) for block in blocks)
-    assert most >= filters * planar_vectors(chosen, filters)
-    inner = next(block for block in blocks if block.count(fused) == most)
-    assert not re.findall(r"[xyz]mm\d+, .*\(%rsp\)|st[rp]\s+q.*\[sp", inner)

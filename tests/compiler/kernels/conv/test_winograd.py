@@ -24,10 +24,9 @@ from tests.compiler.kernels.images import (
     to_plain,
 )
 
-from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
+from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.kernels.conv import winograd
 from sardonyx.compiler.kernels.conv.window_sweep import Image
-from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, host
 from sardonyx.compiler.tiling import winograd as winograd_plan
 from sardonyx.compiler.tiling.toom_cook import short_convolution
@@ -265,31 +264,6 @@ def test_the_error_estimate_holds_and_is_not_idle(tile: tuple[int, int], channel
     bound = winograd_plan.error_bound(tile, channels)
     assert bound / 10 < error < bound
     assert max(tile) > 4 or error < 1e-5
-
-
-def test_registers_are_not_spilled_in_products() -> None:
-    for name in ("avx2", "avx512"):
-        plan = Winograd(NAMED[name], (4, 4), 1, 64, 64, (56, 56))
-        text = written(plan)
-        products = max(assembly(text, plan.target).split(".LBB"), key=lambda block: block.count("vbroadcastss"))
-        assert products.count("vfmadd231ps") == 4 * plan.rows * plan.vectors
-        assert "(%rsp)" not in products
-
-
-def written(plan: Winograd) -> str:
-    """The text of a module."""
-    kernel = Kernel(plan.target)
-    x, weights, scratch = (kernel.buffer() for _ in range(3))
-    stored: list[tuple[Index, ...]] = []
-    image = Image(x, plan.channels, plan.out)
-    winograd.convolve(kernel, plan, image, weights, scratch, lambda index, value, mask: stored.append(index))
-    assert len(stored) == plan.tile[1] + 1
-    return module_text(plan.target, [kernel.definition("convolve")], kernel.emitter.declarations)
-
-
-def test_kernels_for_another_processor_are_assembled() -> None:
-    plan = Winograd(NAMED["neon"], (4, 4), 1, 8, 8, (8, 8))
-    assert assembly(written(plan), plan.target).count("fmla") > 4 * plan.rows * plan.vectors
 
 
 def test_costs_follow_products_weights_and_threads() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from dataclasses import replace
 from typing import Literal
 
@@ -17,7 +16,6 @@ from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, accumulator, choose_gemm, default_tile
@@ -355,33 +353,3 @@ def test_packing_fills_the_last_panel_with_zeros() -> None:
     np.testing.assert_array_equal(panels[:, 0], array[..., :columns])
     np.testing.assert_array_equal(panels[:, 1, :, 0], array[..., columns])
     assert not panels[:, 1, :, 1:].any()
-
-
-@pytest.mark.parametrize(
-    ("name", "fused", "stack"), [("avx2", "vfmadd", "(%rsp)"), ("avx512", "vfmadd", "(%rsp)"), ("neon", "fmla", "[sp")]
-)
-def test_the_inner_loop_is_multiply_adds_in_registers(name: str, fused: str, stack: str) -> None:
-    target, kernel = NAMED[name], Kernel(NAMED[name])
-    a, b, c = (kernel.buffer() for _ in range(3))
-    schedule = choose(target, FLOAT, "packed", m=6)
-    tile = schedule.tile
-
-    def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
-        load_store.store(kernel.emitter, FLOAT, value, c, index[1], tile.lanes, mask)
-
-    depth = kernel.size(K)
-    gemm(
-        kernel,
-        schedule=schedule,
-        m=tile.rows,
-        n=tile.columns,
-        k=K,
-        a=Matrix(a, FLOAT, depth, 1),
-        b=Packed(b, FLOAT),
-        epilogue=epilogue,
-    )
-    text = module_text(target, [kernel.definition("kernel")], kernel.emitter.declarations)
-    blocks = re.split(r"^\.?\w+:.*$", assembly(text, target), flags=re.M)
-    inner = max(blocks, key=lambda block: block.count(fused))
-    assert inner.count(fused) == tile.unroll * tile.rows * tile.vectors
-    assert not [line for line in inner.splitlines() if stack in line]
