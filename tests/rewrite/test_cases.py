@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from pathlib import Path
+
 import pytest
 
 from sardonyx.rewrite import rules
 from sardonyx.rewrite.language import REGISTRY, Rule
 from tests.rewrite.case_files import (
+    CASES,
     Case,
     canonical,
     compute,
@@ -71,3 +76,23 @@ def test_a_file_has_the_name_of_its_pass() -> None:
         assert {label.split("/")[0] for label in labels} == {path.stem}
         assert len(labels) == len(set(labels))
         assert all(rule_of(label) for label in labels)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+HOW_TO = ROOT / "docs" / "how-to" / "write-a-rule.md"
+
+
+def test_the_pages_show_the_rule_and_its_case_as_they_are() -> None:
+    page = HOW_TO.read_text(encoding="utf-8")
+    code, case = (block[1] for block in list(re.finditer(r"```\w*\n(.*?)```", page, re.DOTALL))[:2])
+    assert code in (ROOT / "src/sardonyx/rewrite/rules/gemm.py").read_text(encoding="utf-8")
+    assert case in (CASES / "fuse_matmul_add_bias_into_gemm.txt").read_text(encoding="utf-8")
+    assert textwrap.indent(code, "    ") in (ROOT / "docs/design/index.md").read_text(encoding="utf-8")
+
+
+def test_the_page_names_functions_that_exist() -> None:
+    for file, names in re.findall(
+        r"^\| .* \| `rules/(\w+\.py)`: (.*) \|$", HOW_TO.read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        source = (ROOT / "src/sardonyx/rewrite/rules" / file).read_text(encoding="utf-8")
+        assert all(f"def {name}(" in source for name in re.findall(r"`(\w+)`", names)), file

@@ -101,6 +101,11 @@ def rank(x: V) -> Fact:
     return Fact(f"rank({x.name})", lambda m: facts.rank(m.bound[x.name]))
 
 
+def dtype(x: V) -> Fact:
+    """The element type of a value."""
+    return Fact(f"dtype({x.name})", lambda m: facts.dtype(m.bound[x.name]))
+
+
 def number(x: V) -> Fact:
     """The element of a constant of one element, as a Python number."""
     return Fact(f"number({x.name})", lambda m: facts.scalar(m.bound[x.name]))

@@ -174,7 +174,7 @@ def rule(
         on: For a node rule, its root operators (``"*"``: every node). Without it the function is a pattern rule: it is
             called once, with variables, and returns a ``Rewrite``.
         after: For a node rule that only fires after certain operators: one of them must produce an input of the root
-            (``CONSTANT``: an input is constant). A pattern rule needs no ``after``: the pattern states it.
+            (``CONSTANT``: an input is constant). A pattern states its operators and constants by itself.
         among: For a node rule whose root says little: operators of which the model must have one.
         emits: Domain or domains of the operators that the rule may emit.
         opset: The lowest opset of the default domain at which the rule may fire.
@@ -195,6 +195,7 @@ def rule(
             roots = frozenset(rewrite.pattern.op_types)
             apply: Callable[[Site], Result] = rewrite.apply
             producers, operators = _producers(rewrite.pattern), _operators(rewrite.pattern)
+            producers += tuple(names for names in (_names(after),) if names)
         else:
             roots = _names(on)
             apply = function

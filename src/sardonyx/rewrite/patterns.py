@@ -44,9 +44,13 @@ class Refusal:
 SILENT = Refusal("")
 """A match that does not fire and is not reported, because another rule covers the match or nothing is there to gain."""
 
-Operand: TypeAlias = "Expr | V | ir.Value | np.ndarray | ir.TensorProtocol | int | float | bool | EllipsisType | None"
-Factor: TypeAlias = "Expr | V | int | float"
-"""An operand of an arithmetic operator (``x + 1``) in a pattern."""
+Operand: TypeAlias = (
+    "Expr | V | ir.Value | np.ndarray | ir.TensorProtocol | int | float | bool | EllipsisType | Computed | None"
+)
+Factor: TypeAlias = "Expr | V | int | float | Computed"
+"""An operand of an arithmetic operator (``x + 1``) in a pattern or replacement."""
+Computed: TypeAlias = "Callable[[Match], Any]"
+"""In a replacement: an operand or attribute that is computed from the match."""
 Replacement: TypeAlias = "Expr | ir.Value"
 
 
@@ -177,7 +181,10 @@ class Expr(Term):
         return view
 
     def __rshift__(self, replacement: Expr | V | Callable[[Match], Result]) -> Rewrite:
-        """State the rewrite: a template over the same variables, or a function of the match."""
+        """State the rewrite: a template over the same variables, or a function of the match.
+
+        A subexpression of the pattern in the template is the matched value, not a new node.
+        """
         return Rewrite(self, replacement)
 
     def __repr__(self) -> str:
@@ -270,12 +277,14 @@ class Match:
         site: The node at which the pattern's outermost operator matched.
         bound: Values and attributes by the names of their variables.
         nodes: The matched nodes, in the order in which the pattern names their operators; the root first.
+        values: The matched values between operators, by the pattern's subexpression and its output index.
     """
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.bound: dict[str, Any] = {}
         self.nodes: list[ir.Node] = []
+        self.values: dict[tuple[Expr, int], ir.Value] = {}
         self.near: str | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -375,6 +384,7 @@ def _match_value(pattern: Operand, value: ir.Value | None, match: Match) -> Iter
             if node.op_type in pattern.op_types:
                 match.near = f"{node.op_type} '{value.name}' has other readers"
             return
+        match.values[pattern.source, pattern.index] = value
         yield from _match_node(pattern, node, match)
     elif pattern is None:
         if value is None:
@@ -444,6 +454,9 @@ def _instantiate(template: Operand, match: Match, done: dict[Expr, Expr]) -> Any
         return match.bound[template.name]
     if not isinstance(template, Expr):
         return template(match) if callable(template) else template
+    matched = match.values.get((template.source, template.index))
+    if matched is not None:
+        return matched
     source = done.get(template.source)
     if source is None:
         attrs = {

@@ -255,14 +255,14 @@ def larger_of_slopes(x: V, alpha: C) -> Rewrite:
 
 @rule("fuse_leaky_relu", exactness=REASSOCIATES, opset=9)
 def slope_where_negative(x: V, alpha: C) -> Rewrite:
-    """Where(x > 0, x, alpha * x) is LeakyRelu(x, alpha)."""
+    """Fuse Where(x > 0, x, alpha * x) into LeakyRelu(x, alpha)."""
     leaky = LeakyRelu(x, alpha=number(alpha))
     return Where(Positive(x, 0), x, x * alpha) >> leaky | where(one_number(alpha), unshared, suits(x))
 
 
 @rule("fuse_leaky_relu", exactness=REASSOCIATES, opset=9)
 def slope_unless_positive(x: V, alpha: C) -> Rewrite:
-    """Where(x < 0, alpha * x, x) is LeakyRelu(x, alpha)."""
+    """Fuse Where(x < 0, alpha * x, x) into LeakyRelu(x, alpha)."""
     leaky = LeakyRelu(x, alpha=number(alpha))
     return Where(Negative(x, 0), x * alpha, x) >> leaky | where(one_number(alpha), unshared, suits(x))
 
@@ -281,7 +281,7 @@ def several_numbers(slope: V) -> Guard:
 
 @rule("fuse_prelu", exactness=REASSOCIATES, opset=9, targets=BESIDE_ONNXRUNTIME)
 def slopes_where_negative(x: V, slope: C) -> Rewrite:
-    """Where(x > 0, x, slope * x) is PRelu(x, slope)."""
+    """Fuse Where(x > 0, x, slope * x) into PRelu(x, slope)."""
     return Where(Positive(x, 0), x, x * slope) >> PRelu(x, slope) | where(
         several_numbers(slope), unshared, broadcasts_into(x, slope), suits(x)
     )
@@ -305,13 +305,13 @@ def relu_and_half_the_difference(x: V, slope: C) -> Rewrite:
 
 @rule("fuse_elu", exactness=REASSOCIATES, opset=9, targets=BESIDE_ONNXRUNTIME)
 def elu(x: V) -> Rewrite:
-    """Where(x > 0, x, exp(x) - 1) is Elu(x)."""
+    """Fuse Where(x > 0, x, exp(x) - 1) into Elu(x)."""
     return Where(Positive(x, 0), x, Exp(x) - 1) >> Elu(x) | where(unshared, suits(x))
 
 
 @rule("fuse_elu", exactness=REASSOCIATES, opset=9, targets=BESIDE_ONNXRUNTIME)
 def scaled_elu(x: V, alpha: C) -> Rewrite:
-    """Where(x > 0, x, alpha * (exp(x) - 1)) is Elu(x, alpha)."""
+    """Fuse Where(x > 0, x, alpha * (exp(x) - 1)) into Elu(x, alpha)."""
     return Where(Positive(x, 0), x, (Exp(x) - 1) * alpha) >> Elu(x, alpha=number(alpha)) | where(
         one_number(alpha), unshared, suits(x)
     )
@@ -319,7 +319,7 @@ def scaled_elu(x: V, alpha: C) -> Rewrite:
 
 @rule("fuse_thresholded_relu", exactness=EXACT, opset=10)
 def thresholded(x: V, alpha: C, zero: C) -> Rewrite:
-    """Where(x > alpha, x, 0) is ThresholdedRelu(x, alpha) for alpha >= 0."""
+    """Fuse Where(x > alpha, x, 0) into ThresholdedRelu(x, alpha) for alpha >= 0."""
     return Where(Greater(x, alpha), x, zero) >> ThresholdedRelu(x, alpha=number(alpha)) | where(
         number(zero) == 0,
         one_number(alpha),

@@ -7,7 +7,8 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Op, Patch, Refusal, Result, rule
+from sardonyx.rewrite.language import REASSOCIATES, SILENT, Match, Patch, Refusal, Result, Rewrite, V, rule, where
+from sardonyx.rewrite.notation import Attention, Concat
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
@@ -35,33 +36,44 @@ def of_one_length(s: Site, keys: tuple[ir.Value, ir.Value], values: tuple[ir.Val
     return True
 
 
-@rule("fuse_cache_into_attention", on="Attention", after="Concat", exactness=REASSOCIATES, opset=23)
-def cache_of_attention(s: Site) -> Result:
-    """Keys and values that are appended to those of earlier runs before Attention are appended by it."""
-    keys, values = s.input(1), s.input(2)
-    key_parts, value_parts = appended(s, keys), appended(s, values)
-    if keys is None or values is None or key_parts is None or value_parts is None:
-        return None
-    if len(s.node.inputs) > 4 or any(facts.rank(value) != 4 for value in (s.input(0), keys)):
+def _appended_alone(m: Match) -> Refusal | None:
+    """Guard: keys and values (batch, heads, length, width) are appended along the length, for this Attention alone."""
+    s = m.site
+    keys, values = m.root.inputs[1], m.root.inputs[2]
+    if any(facts.rank(value) != 4 for value in (keys, values)):
+        return SILENT
+    if any(axis_of(s, node) != LENGTH for node in m.nodes[1:]):
+        return SILENT
+    if len(m.root.inputs) > 4 or facts.rank(m.q) != 4:
         return Refusal("it has keys and values of an earlier run, or its heads are joined")
     if s.attr("is_causal", 0):
         return Refusal("with a cache, each query sees the keys up to its place behind those of earlier runs")
-    if any(use.node is not s.node for value in (keys, values) for use in value.uses()):
+    if any(use.node is not s.node for value in (keys, values) if value is not None for use in value.uses()):
         return Refusal("others read the keys or values of all runs, maybe on the way to the mask")
-    if any(facts.unused(value) is False for value in s.node.outputs[1:]):
+    if not s.unused_outputs_from(1):
         return Refusal("more than its result is read")
-    if not of_one_length(s, key_parts, value_parts):
-        return Refusal("there are not as many values as keys, of earlier runs or new ones")
-    (past_keys, new_keys), (past_values, new_values) = key_parts, value_parts
-    mask = s.input(3)
-    made = Op(("Attention",))(
-        s.input(0),
-        new_keys,
-        new_values,
-        mask,
-        past_keys,
-        past_values,
-        n_outputs=3,
-        **dict[str, Any](s.node.attributes),
+    return None
+
+
+def _of_one_length(m: Match) -> Refusal | None:
+    """Guard: there are certainly as many values as keys."""
+    if of_one_length(m.site, (m.past_k, m.k), (m.past_v, m.v)):
+        return None
+    return Refusal("there are not as many values as keys, of earlier runs or new ones")
+
+
+@rule("fuse_cache_into_attention", exactness=REASSOCIATES, opset=23)
+def cache_of_attention(q: V, past_k: V, k: V, past_v: V, v: V) -> Rewrite:
+    """Attention(q, Concat(past_k, k), Concat(past_v, v)) is Attention(q, k, v, past_k, past_v)."""
+
+    def with_cache(m: Match) -> Result:
+        s = m.site
+        attributes = dict[str, Any](m.root.attributes)
+        cached = Attention(m.q, m.k, m.v, s.input(3), m.past_k, m.past_v, n_outputs=3, **attributes)
+        keys, values = s.node.inputs[1:3]
+        assert keys is not None and values is not None
+        return Patch({s.output: cached.out(0), keys: cached.out(1), values: cached.out(2)})
+
+    return Attention(q, Concat(past_k, k), Concat(past_v, v), ...) >> with_cache | where(
+        _appended_alone, _of_one_length
     )
-    return Patch({s.node.outputs[0]: made.out(0), keys: made.out(1), values: made.out(2)})

@@ -7,8 +7,8 @@ from typing import TypeGuard
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, Refusal, Result, rule
-from sardonyx.rewrite.notation import Cast
+from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Result, Rewrite, V, rule, where
+from sardonyx.rewrite.notation import Cast, CastLike
 from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
 
@@ -72,57 +72,62 @@ def _skips(source: ir.DataType, middle: ir.DataType, target: ir.DataType) -> boo
     return source in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and middle == ir.DataType.FLOAT
 
 
-@rule("eliminate_nop_cast", on="CastLike", exactness=EXACT)
-def cast_like_known(s: Site) -> Result:
-    """CastLike to a type that is known is a Cast, or nothing."""
-    kind = facts.dtype(s.input(1))
-    if kind is None or ("saturate" in s.node.attributes and s.node.attributes["saturate"].is_ref()):
-        return None
-    if facts.dtype(s.input(0)) == kind:
-        return s.input(0)
-    return Cast(s.input(0), to=int(kind), saturate=s.attr("saturate") if "saturate" in s.node.attributes else None)
+@rule("eliminate_nop_cast", exactness=EXACT)
+def cast_like_known(x: V, like: V) -> Rewrite:
+    """CastLike(x, like) is Cast(x, to=dtype(like)), or x if the types are equal; the type must be known."""
+
+    def cast(m: Match) -> Result:
+        kind, saturate = facts.dtype(m.like), m.root.attributes.get("saturate")
+        if kind is None or (saturate is not None and saturate.is_ref()):
+            return None
+        return m.x if facts.dtype(m.x) == kind else Cast(m.x, to=int(kind), saturate=saturate)
+
+    return CastLike(x, like) >> cast
 
 
-@rule("eliminate_nop_cast", on="Cast", after="Cast", exactness=EXACT)
-def cast_of_cast(s: Site) -> Result:
-    """Cast of a Cast that loses nothing is one Cast, or nothing."""
-    inner = s.producer(0, "Cast")
-    if inner is None or inner.inputs[0] is None:
-        return None
-    source, middle = facts.dtype(inner.inputs[0]), facts.dtype(s.input(0))
-    target = ir.DataType(s.attr("to"))
+def _skips_middle(m: Match) -> Refusal | None:
+    """Guard: the outer Cast gives the same without the inner one, which loses nothing."""
+    source, middle, target = facts.dtype(m.x), facts.dtype(m.root.inputs[0]), ir.DataType(m.target)
     if not _numeric(source) or not _numeric(middle) or not _numeric(target):
-        return None
+        return SILENT
     if not holds_all(middle, source):
         return Refusal(f"the Cast from {source.name} to {middle.name} loses values")
     if not _skips(source, middle, target):
-        return Refusal(
-            f"{target.name} is reached otherwise from {source.name} than from {middle.name} out of its range"
-        )
-    return inner.inputs[0] if target == source else Cast(inner.inputs[0], to=int(target))
+        return Refusal(f"out of its range, {source.name} and {middle.name} convert to {target.name} differently")
+    return None
+
+
+@rule("eliminate_nop_cast", exactness=EXACT)
+def cast_of_cast(x: V, target: A) -> Rewrite:
+    """Cast(Cast(x), to=t) is Cast(x, to=t), or x of type t, if the inner Cast loses nothing."""
+
+    def one_cast(m: Match) -> Result:
+        return m.x if ir.DataType(m.target) == facts.dtype(m.x) else Cast(m.x, to=m.target)
+
+    return Cast(Cast(x), to=target) >> one_cast | where(_skips_middle)
 
 
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Identity"})
 """Operators with one data input, that move values and never look at them."""
 
 
-@rule("eliminate_nop_cast", on="Cast", after=MOVES, exactness=EXACT)
-def cast_moved_cast(s: Site) -> Result:
-    """Casts to a wider type and back around an operator that only moves values go away."""
-    moved = s.producer(0, *MOVES)
-    value = s.input(0)
-    if moved is None or value is None or not facts.used_once(value):
-        return None
-    inner = moved.inputs[0].producer() if moved.inputs and moved.inputs[0] is not None else None
-    if inner is None or inner.graph is not s.node.graph or not facts.is_op(inner, "Cast"):
-        return None
-    source, middle = facts.dtype(inner.inputs[0]), facts.dtype(value)
-    target = ir.DataType(s.attr("to"))
-    if target != source or not _numeric(source) or not _numeric(middle):
-        return None
-    if not holds_all(middle, source):
-        return Refusal(f"the Cast from {source.name} to {middle.name} loses values")
-    return reapply(moved, inner.inputs[0], *moved.inputs[1:])
+def _returns_to_type(m: Match) -> Refusal | None:
+    """Guard: the outer Cast returns to the type of x, of which the inner one loses nothing."""
+    source, middle = facts.dtype(m.x), facts.dtype(m.root.inputs[0])
+    if ir.DataType(m.target) != source or not _numeric(source) or not _numeric(middle):
+        return SILENT
+    return None if holds_all(middle, source) else Refusal(f"the Cast from {source.name} to {middle.name} loses values")
+
+
+@rule("eliminate_nop_cast", exactness=EXACT)
+def cast_moved_cast(x: V, target: A) -> Rewrite:
+    """Cast(f(Cast(x)), to=dtype(x)) is f(x), for an operator f that only moves values."""
+
+    def moved(m: Match) -> Result:
+        move = m.nodes[1]
+        return reapply(move, m.x, *move.inputs[1:])
+
+    return Cast(AnyOf(*sorted(MOVES))(Cast(x), ...).once, to=target) >> moved | where(_returns_to_type)
 
 
 @rule("eliminate_nop_cast", on="Cast", after="Concat", exactness=EXACT)

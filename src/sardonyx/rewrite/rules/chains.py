@@ -9,8 +9,23 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule
-from sardonyx.rewrite.notation import Add, Div, Mul, Pow, Sqrt, Sub
+from sardonyx.rewrite.language import (
+    EXACT,
+    REASSOCIATES,
+    SILENT,
+    C,
+    Fact,
+    Guard,
+    Match,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    rule,
+    where,
+)
+from sardonyx.rewrite.notation import Add, Div, Mul, Sqrt, Sub
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.site import Site
 
@@ -176,70 +191,89 @@ def _alone(s: Site, *values: ir.Value) -> bool:
     return all(facts.used_once(v) and (node := v.producer()) is not None and node.graph is s.node.graph for v in values)
 
 
-@rule("adjust_add", on="Add", exactness=EXACT, default=False)
-def constant_to_the_right(s: Site) -> Result:
-    """Add with its constant on the left has it on the right."""
-    if not facts.is_constant(s.input(0)) or facts.is_constant(s.input(1)):
-        return None
-    return Add(s.input(1), s.input(0))
+@rule("adjust_add", exactness=EXACT, default=False)
+def constant_to_the_right(x: V, c: C) -> Rewrite:
+    """C + x is x + c."""
+    on_the_left = guard(lambda m: m.root.inputs[0] is m.c and not facts.is_constant(m.x), "")
+    return c + x >> x + c | where(on_the_left)
 
 
-@rule("rewrite_div_to_mul", on="Div", exactness=EXACT, opset=7, default=False)
-def divided_by_power_of_two(s: Site) -> Result:
-    """Division by a power of two is multiplication by its reciprocal."""
-    divisor = facts.scalar(s.input(1))
-    if not isinstance(divisor, float) or facts.is_constant(s.input(0)):
-        return None
+def _reciprocal(c: V) -> Fact:
+    """The reciprocals of a floating-point constant, in its type; None if they leave the range of the type."""
+
+    def reciprocal(m: Match) -> np.ndarray | None:
+        divisor = facts.constant(m.bound[c.name])
+        if divisor is None or divisor.dtype.kind != "f":
+            return None
+        with np.errstate(all="ignore"):
+            inverse = np.asarray(1 / divisor, divisor.dtype)
+        return inverse if _well_scaled(divisor, divisor, inverse) and inverse.all() else None
+
+    return Fact(f"1 / {c.name}", reciprocal)
+
+
+def _has_reciprocal(c: V) -> Guard:
+    """Guard: the reciprocals of a constant are numbers of its type."""
+    reciprocal = _reciprocal(c)
+    return guard(lambda m: reciprocal(m) is not None, "the reciprocal leaves the range of the type")
+
+
+def _divides(x: V, c: V) -> Guard:
+    """Guard: a value that is not constant is divided by a floating-point constant that numpy computes with."""
+
+    def divides(m: Match) -> bool:
+        kind = facts.dtype(m.bound[c.name])
+        floating = kind is not None and kind.is_floating_point() and kind.numpy().kind == "f"
+        return floating and not facts.is_constant(m.bound[x.name])
+
+    return guard(divides, "")
+
+
+def _is_power_of_two(m: Match) -> Refusal | None:
+    """Guard: c is one power of two between 2**-13 and 2**12."""
+    divisor = facts.scalar(m.c)
+    if not isinstance(divisor, float):
+        return SILENT
     mantissa, exponent = np.frexp(divisor)
-    if abs(mantissa) != 0.5 or abs(int(exponent)) > 12:
-        return Refusal("its reciprocal is rounded")
-    return _times_reciprocal(s)
+    return None if abs(mantissa) == 0.5 and abs(int(exponent)) <= 12 else Refusal("its reciprocal is rounded")
 
 
-@rule("rewrite_div_to_mul", on="Div", exactness=REASSOCIATES, opset=7, default=False)
-def divided_by_constant(s: Site) -> Result:
-    """Division by a constant is multiplication by its reciprocal, rounded."""
-    kind = facts.dtype(s.input(1))
-    if (
-        not facts.is_constant(s.input(1))
-        or facts.is_constant(s.input(0))
-        or kind is None
-        or not kind.is_floating_point()
-    ):
+@rule("rewrite_div_to_mul", exactness=EXACT, opset=7, default=False)
+def divided_by_power_of_two(x: V, c: C) -> Rewrite:
+    """X / c is x * (1 / c) for a power of two c, whose reciprocal is not rounded."""
+    return x / c >> x * _reciprocal(c) | where(_divides(x, c), _is_power_of_two, _has_reciprocal(c))
+
+
+@rule("rewrite_div_to_mul", exactness=REASSOCIATES, opset=7, default=False)
+def divided_by_constant(x: V, c: C) -> Rewrite:
+    """X / c is x * (1 / c) for a constant c; the reciprocal is rounded."""
+    return x / c >> x * _reciprocal(c) | where(_divides(x, c), _has_reciprocal(c))
+
+
+def _raises_floats(m: Match) -> bool:
+    kind = facts.dtype(m.x)
+    return facts.rank(m.root.inputs[1]) == 0 and kind is not None and kind.is_floating_point()
+
+
+def not_negative(x: V) -> Guard:
+    """Guard: no element is negative; NaN is permitted."""
+
+    def objection(m: Match) -> Refusal | None:
+        low, _ = value_range(m.site, m.bound[x.name])
+        if low is None or low < 0:
+            return Refusal("the root of minus infinity is NaN, its power infinity")
         return None
-    return _times_reciprocal(s)
+
+    return objection
 
 
-def _times_reciprocal(s: Site) -> Result:
-    divisor = facts.constant(s.input(1))
-    if divisor is None or divisor.dtype.kind != "f":
-        return None
-    with np.errstate(all="ignore"):
-        inverse = np.asarray(1 / divisor, divisor.dtype)
-    if not _well_scaled(divisor, divisor, inverse) or not inverse.all():
-        return Refusal("the reciprocal leaves the range of the type")
-    return Mul(s.input(0), inverse)
-
-
-@rule("rewrite_pow", on="Pow", exactness=REASSOCIATES)
-def power_one_half(s: Site) -> Result:
-    """X to the power ½ is its square root, where x cannot be negative."""
-    kind, exponent = facts.dtype(s.input(0)), s.input(1)
-    if facts.scalar(exponent) != 0.5 or facts.rank(exponent) != 0 or kind is None or not kind.is_floating_point():
-        return None
-    low, _ = value_range(s, s.input(0))
-    if low is None or low < 0:
-        return Refusal("the root of minus infinity is NaN, its power infinity")
-    return Sqrt(s.input(0))
-
-
-def _squared(m: Match) -> Result:
-    if facts.rank(m.root.inputs[1]) != 0 or (kind := facts.dtype(m.x)) is None or not kind.is_floating_point():
-        return Refusal("the exponent has dimensions, or x is no float")
-    return Mul(m.x, m.x)
+@rule("rewrite_pow", exactness=REASSOCIATES)
+def power_one_half(x: V) -> Rewrite:
+    """X ** 0.5 is sqrt(x) for x >= 0."""
+    return x**0.5 >> Sqrt(x) | where(guard(_raises_floats, ""), not_negative(x))
 
 
 @rule("rewrite_pow", exactness=EXACT, opset=7, default=False)
 def power_two(x: V) -> Rewrite:
-    """X to the power 2 is x times x."""
-    return Pow(x, 2.0) >> _squared
+    """X ** 2 is x * x."""
+    return x**2.0 >> x * x | where(guard(_raises_floats, "the exponent has dimensions, or x is not floating point"))

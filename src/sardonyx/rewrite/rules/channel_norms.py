@@ -6,10 +6,26 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Op, Refusal, Result, rule
+from sardonyx.rewrite.language import (
+    EXACT,
+    REASSOCIATES,
+    A,
+    AnyOf,
+    C,
+    Match,
+    Op,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    rule,
+    unshared,
+    where,
+)
 from sardonyx.rewrite.notation import Transpose
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
-from sardonyx.rewrite.rules.normalization import count_trailing, match_centered, match_division_by_rms, producer_of
+from sardonyx.rewrite.rules.normalization import count_trailing, match_centered, match_division_by_rms
 from sardonyx.rewrite.rules.polynomials import find_shared_value
 from sardonyx.rewrite.site import Site
 
@@ -64,23 +80,22 @@ def _is_other(x: ir.Value, axes: tuple[int, ...]) -> bool:
     return rank is None or count_trailing(axes, rank) is not None
 
 
-@rule("fuse_scale_into_normalization", on=("Mul", "Add"), after="Transpose", exactness=EXACT, opset=17)
-def parameter_behind_transpose(s: Site) -> Result:
-    """A factor or term behind the Transpose of a normalization moves before it, where it becomes a parameter."""
-    for index in (0, 1):
-        turned, constant = s.producer(index, "Transpose"), s.input(1 - index)
-        node = None if turned is None else producer_of(s, turned.inputs[0], "LayerNormalization", "RMSNormalization")
-        if turned is None or node is None or not facts.is_constant(constant):
-            continue
-        perm, rank = s.attr("perm", node=turned), facts.rank(s.output)
-        if not facts.used_once(turned.outputs[0]) or not facts.used_once(node.outputs[0]):
-            return Refusal("the normalization has other readers")
-        array = facts.constant(constant)
-        if array is None or perm is None or rank != len(perm) or not keeps_shape(s, turned.outputs[0], [constant]):
+@rule("fuse_scale_into_normalization", exactness=EXACT, opset=17)
+def parameter_behind_transpose(x: V, c: C, perm: A) -> Rewrite:
+    """Transpose(LayerNormalization(x)) * c is Transpose(LayerNormalization(x) * Transpose(c)); + c likewise."""
+    normalization = AnyOf("LayerNormalization", "RMSNormalization")(x, ...)
+    transposed = Transpose(normalization, perm=perm)
+
+    def moved(m: Match) -> Result:
+        node, value = m.nodes[2], m.nodes[1].outputs[0]
+        rank, array = facts.rank(m.root.outputs[0]), facts.constant(m.c)
+        if array is None or m.perm is None or rank != len(m.perm) or not keeps_shape(m.site, value, [m.c]):
             return Refusal("the constant may broadcast the result to another shape")
-        moved = array.reshape((1,) * (rank - array.ndim) + array.shape).transpose(np.argsort(perm))
-        axis = int(s.attr("axis", -1, node=node)) % rank
-        if any(size != 1 for size in moved.shape[:axis]):
+        before = array.reshape((1,) * (rank - array.ndim) + array.shape).transpose(np.argsort(m.perm))
+        axis = int(m.site.attr("axis", -1, node=node)) % rank
+        if any(size != 1 for size in before.shape[:axis]):
             return Refusal("the constant is not one number for each normalized element")
-        return Transpose(Op((s.node.op_type,))(node.outputs[0], np.ascontiguousarray(moved)), perm=list(perm))
-    return None
+        return Transpose(Op((m.root.op_type,))(node.outputs[0], np.ascontiguousarray(before)), perm=list(m.perm))
+
+    others = guard(lambda m: unshared(m) is None, "the normalization has other readers")
+    return AnyOf("Mul", "Add")(transposed, c) >> moved | where(others)

@@ -9,13 +9,26 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, REASSOCIATES, Refusal, Result, rule
+from sardonyx.rewrite.language import (
+    EXACT,
+    REASSOCIATES,
+    SILENT,
+    AnyOf,
+    Match,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    rule,
+    where,
+)
 from sardonyx.rewrite.notation import Clip
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.site import Site
 
 LIMITS = ("Relu", "Clip", "Max", "Min")
+Limiting = AnyOf("Relu", "Clip")
 
 
 @dataclass(frozen=True)
@@ -111,10 +124,10 @@ def _as_clip(s: Site, x: ir.Value, low: float | None, high: float | None) -> Res
     return Clip(x, *bounds)
 
 
-@rule("fuse_consecutive_clips", on=("Relu", "Clip"), after=LIMITS, exactness=EXACT)
-def clip_of_clip(s: Site) -> Result:
-    """Relu and Clip of a Relu or Clip are one Clip."""
-    return _merged(s, exactly=True)
+@rule("fuse_consecutive_clips", exactness=EXACT)
+def clip_of_clip(x: V) -> Rewrite:
+    """clip(clip(x, a, b), c, d) is clip(x, max(a, c), min(b, d)); Relu is a Clip from 0 on."""
+    return Limiting(Limiting(x, ...), ...) >> (lambda m: _merged(m.site, exactly=True))
 
 
 @rule("fuse_consecutive_clips", on=LIMITS, after=LIMITS, exactness=REASSOCIATES)
@@ -123,19 +136,24 @@ def min_of_max(s: Site) -> Result:
     return _merged(s, exactly=False)
 
 
-@rule("eliminate_redundant_clip", on=("Relu", "Clip"), exactness=EXACT)
-def limit_already_kept(s: Site) -> Result:
-    """Relu or Clip of what cannot lie outside its bounds."""
-    bounds = limit(s, s.node)
-    if bounds is None or (s.node.op_type == "Clip" and bounds.low is None and bounds.high is None):
-        return None
-    low, high = value_range(s, bounds.x)
+def _keeps_bounds(m: Match) -> Refusal | None:
+    """Guard: no element of x is outside of the bounds."""
+    bounds = limit(m.site, m.root)
+    if bounds is None or (m.root.op_type == "Clip" and bounds.low is None and bounds.high is None):
+        return SILENT
+    low, high = value_range(m.site, bounds.x)
     if bounds.low is not None and (low is None or low < bounds.low):
-        return None
+        return SILENT
     if bounds.high is not None and (high is None or high > bounds.high):
-        return None
+        return SILENT
     if bounds.clipped and (bounds.low is None or bounds.high is None):
         open_side = low if bounds.low is None else high
         if open_side is None or math.isinf(open_side):
-            return Refusal("an infinity is brought within the finite numbers on the side without a bound")
-    return s.input(0)
+            return Refusal("on the side without a bound, Clip brings infinities within the finite numbers")
+    return None
+
+
+@rule("eliminate_redundant_clip", exactness=EXACT)
+def limit_already_kept(x: V) -> Rewrite:
+    """relu(x) and clip(x) are x, for x within the bounds."""
+    return Limiting(x, ...) >> x | where(_keeps_bounds)

@@ -8,8 +8,20 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import CONSTANT, EXACT, Patch, Refusal, Replacement, Result, rule
-from sardonyx.rewrite.notation import Concat
+from sardonyx.rewrite.language import (
+    CONSTANT,
+    EXACT,
+    Patch,
+    Refusal,
+    Replacement,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    rule,
+    where,
+)
+from sardonyx.rewrite.notation import Concat, Split
 from sardonyx.rewrite.rules.signatures import axis_of, build_split, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous_range
 from sardonyx.rewrite.site import Site
@@ -56,10 +68,10 @@ def _same_sign(s: Site, one: ir.Node, other: ir.Node) -> bool:
     return bool(s.attr("axis", node=one) == s.attr("axis", node=other))
 
 
-@rule("eliminate_nop_split", on="Split", exactness=EXACT)
-def split_into_one(s: Site) -> Result:
-    """Split into one part."""
-    return s.input(0) if len(s.node.outputs) == 1 else None
+@rule("eliminate_nop_split", exactness=EXACT)
+def split_into_one(x: V) -> Rewrite:
+    """Split(x) into one part is x."""
+    return Split(x, ...) >> x | where(guard(lambda m: len(m.root.outputs) == 1, ""))
 
 
 @rule("eliminate_split_concat", on="Concat", after="Split", exactness=EXACT)

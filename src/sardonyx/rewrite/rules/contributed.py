@@ -11,8 +11,22 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, microsoft, rule
-from sardonyx.rewrite.notation import Cast
+from sardonyx.rewrite.language import (
+    REASSOCIATES,
+    AnyOf,
+    Expr,
+    Match,
+    Maybe,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    microsoft,
+    rule,
+    unshared,
+    where,
+)
+from sardonyx.rewrite.notation import Cast, Conv
 from sardonyx.rewrite.rules.activations import gated
 from sardonyx.rewrite.rules.clips import limit
 from sardonyx.rewrite.rules.normalization import producer_of
@@ -29,13 +43,6 @@ _PLAIN_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def not_one_kernel(s: Site, before: ir.Node) -> Refusal | None:
-    """Why a contributed kernel cannot stand for the node and one that it reads; None where it can."""
-    if not facts.used_once(before.outputs[0]):
-        return Refusal(f"{before.op_type} '{before.outputs[0].name}' has other readers")
-    return not_its_type(s.output)
-
-
 def not_its_type(value: ir.Value | None) -> Refusal | None:
     """That a value is of another type than contributed kernels take; None where it is not."""
     if facts.dtype(value) != ir.DataType.FLOAT:
@@ -43,33 +50,36 @@ def not_its_type(value: ir.Value | None) -> Refusal | None:
     return None
 
 
-@rule(
-    "fuse_activation_into_conv",
-    on=(*_PLAIN_ACTIVATIONS, "LeakyRelu", "HardSigmoid", "Clip"),
-    after="Conv",
-    exactness=REASSOCIATES,
-    opset=7,
-    emits=DOMAIN,
-    targets=ONNXRUNTIME,
-)
-def activation_of_conv(s: Site) -> Result:
-    """Conv and the activation behind it are ONNX Runtime's FusedConv."""
-    conv = s.producer(0, "Conv")
-    if conv is None:
-        return None
-    if (refusal := not_one_kernel(s, conv)) is not None:
-        return refusal
-    if any(producer_of(s, value, "DequantizeLinear") is not None for value in conv.inputs):
+def suits_kernel(m: Match) -> Refusal | None:
+    """Guard: the result is of the element type that contributed kernels have."""
+    return not_its_type(m.root.outputs[0])
+
+
+def _quantized_elsewhere(m: Match) -> Refusal | None:
+    """Guard: no operand of the Conv is dequantized; engines recognize a quantized convolution as written."""
+    if any(producer_of(m.site, value, "DequantizeLinear") is not None for value in m.node("Conv").inputs):
         return Refusal("a convolution of quantized operands is found by them, and as it stands")
-    parameters = _parameters(s)
-    if parameters is None:
-        return Refusal("the bounds are not known numbers")
-    return microsoft("FusedConv")(
-        *conv.inputs,
-        **dict[str, Any](conv.attributes),
-        activation=s.node.op_type,
-        activation_params=parameters or None,
-    )
+    return None
+
+
+Activation = AnyOf(*_PLAIN_ACTIVATIONS, "LeakyRelu", "HardSigmoid", "Clip")
+
+
+@rule("fuse_activation_into_conv", exactness=REASSOCIATES, opset=7, emits=DOMAIN, targets=ONNXRUNTIME)
+def activation_of_conv(x: V, w: V, b: Maybe) -> Rewrite:
+    """f(Conv(x, w, b)) is ONNX Runtime's FusedConv(x, w, b, activation=f)."""
+
+    def fused(m: Match) -> Result:
+        parameters = _parameters(m.site)
+        if parameters is None:
+            return Refusal("the bounds are not known numbers")
+        attributes = dict[str, Any](m.node("Conv").attributes)
+        operands = [m.x, m.w] if m.b is None else [m.x, m.w, m.b]
+        return microsoft("FusedConv")(
+            *operands, **attributes, activation=m.root.op_type, activation_params=parameters or None
+        )
+
+    return Activation(Conv(x, w, b), ...) >> fused | where(unshared, suits_kernel, _quantized_elsewhere)
 
 
 def _parameters(s: Site) -> list[float] | None:

@@ -5,9 +5,25 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, microsoft, rule
+from sardonyx.rewrite.language import (
+    REASSOCIATES,
+    A,
+    Expr,
+    Guard,
+    Match,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    microsoft,
+    rule,
+    unshared,
+    where,
+)
+from sardonyx.rewrite.notation import Gelu
 from sardonyx.rewrite.rules.activations import GELU_ARGUMENTS, ROOTS, Gated, gated
-from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, not_its_type, not_one_kernel
+from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, not_its_type, suits_kernel
 from sardonyx.rewrite.site import Site
 
 STANDARD_SINCE = 20
@@ -28,26 +44,24 @@ def contributed_fast_gelu(s: Site) -> Result:
     return None if found is None else _objection(s, found) or _biased("FastGelu", "FastGelu", found)
 
 
-@rule(
-    "fuse_bias_gelu",
-    on="Gelu",
-    after="Add",
-    exactness=REASSOCIATES,
-    opset=STANDARD_SINCE,
-    emits=DOMAIN,
-    targets=ONNXRUNTIME,
-)
-def bias_of_gelu(s: Site) -> Result:
-    """Gelu of x and a bias along the last axis is ONNX Runtime's BiasGelu, or by tanh its FastGelu."""
-    total = s.producer(0, "Add")
-    if total is None:
-        return None
-    if (refusal := not_one_kernel(s, total)) is not None:
-        return refusal
-    parts = _bias(total)
-    if parts is None:
-        return Refusal("what is added is not one number for each element of the last axis")
-    return microsoft("FastGelu" if s.attr("approximate", "none") == "tanh" else "BiasGelu")(*parts)
+def _is_row(x: V, b: V) -> Guard:
+    """Guard: b is one number for each element of the last axis of x."""
+
+    def is_row(m: Match) -> bool:
+        width = facts.dim_at(m.bound[x.name], -1)
+        return width is not None and facts.static_shape(m.bound[b.name]) == (width,)
+
+    return guard(is_row, "what is added is not one number for each element of the last axis")
+
+
+@rule("fuse_bias_gelu", exactness=REASSOCIATES, opset=STANDARD_SINCE, emits=DOMAIN, targets=ONNXRUNTIME)
+def bias_of_gelu(x: V, b: V, approximate: A) -> Rewrite:
+    """Gelu(x + b) is ONNX Runtime's BiasGelu(x, b), or by tanh its FastGelu(x, b), for a bias along the last axis."""
+
+    def biased(m: Match) -> Result:
+        return microsoft("FastGelu" if m.approximate == "tanh" else "BiasGelu")(m.x, m.b)
+
+    return Gelu(x + b, approximate=approximate) >> biased | where(unshared, suits_kernel, _is_row(x, b))
 
 
 def _gelu(s: Site, gate: str) -> Gated | None:

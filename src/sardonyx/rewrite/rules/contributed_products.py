@@ -5,33 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Refusal, Result, microsoft, rule
-from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, not_one_kernel
-from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.language import (
+    REASSOCIATES,
+    AnyOf,
+    Match,
+    Maybe,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    microsoft,
+    rule,
+    unshared,
+    where,
+)
+from sardonyx.rewrite.notation import Gemm
+from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, suits_kernel
 
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 """What FusedGemm does to its result, of what FusedConv does too."""
 
 
-@rule(
-    "fuse_activation_into_gemm",
-    on=_ACTIVATIONS,
-    after="Gemm",
-    exactness=REASSOCIATES,
-    opset=7,
-    emits=DOMAIN,
-    targets=ONNXRUNTIME,
-)
-def activation_of_gemm(s: Site) -> Result:
-    """Gemm and the activation behind it are ONNX Runtime's FusedGemm."""
-    gemm = s.producer(0, "Gemm")
-    if gemm is None:
-        return None
-    if facts.refers_to_function_attribute(gemm):
+def _has_own_attributes(m: Match) -> Refusal | None:
+    """Guard: no attribute of the Gemm is one of the enclosing function."""
+    if facts.refers_to_function_attribute(m.node("Gemm")):
         return Refusal("its attributes are the function's")
-    if (refusal := not_one_kernel(s, gemm)) is not None:
-        return refusal
-    numbers = {f"activation_{name}": float(s.attr(name)) for name in ("alpha", "beta") if s.attr(name) is not None}
-    return microsoft("FusedGemm")(
-        *gemm.inputs, **dict[str, Any](gemm.attributes), activation=s.node.op_type, **dict[str, Any](numbers)
-    )
+    return None
+
+
+@rule("fuse_activation_into_gemm", exactness=REASSOCIATES, opset=7, emits=DOMAIN, targets=ONNXRUNTIME)
+def activation_of_gemm(x: V, w: V, b: Maybe) -> Rewrite:
+    """f(Gemm(x, w, b)) is ONNX Runtime's FusedGemm(x, w, b, activation=f)."""
+
+    def fused(m: Match) -> Result:
+        s, gemm = m.site, m.node("Gemm")
+        numbers = {f"activation_{name}": float(s.attr(name)) for name in ("alpha", "beta") if s.attr(name) is not None}
+        return microsoft("FusedGemm")(
+            *gemm.inputs, **dict[str, Any](gemm.attributes), activation=m.root.op_type, **dict[str, Any](numbers)
+        )
+
+    return AnyOf(*_ACTIVATIONS)(Gemm(x, w, b)) >> fused | where(_has_own_attributes, unshared, suits_kernel)

@@ -11,13 +11,34 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
+from sardonyx.rewrite.language import (
+    REASSOCIATES,
+    SILENT,
+    AnyOf,
+    C,
+    Expr,
+    Guard,
+    Match,
+    Maybe,
+    Op,
+    Operand,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    guard,
+    rule,
+    unshared,
+    where,
+)
+from sardonyx.rewrite.notation import AveragePool, BatchNormalization, Conv, MaxPool, Pad
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import apply_along
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.weight_dependencies import asked, made
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
+Convolution = AnyOf(*CONVOLUTIONS)
 
 
 def attributes_of(node: ir.Node) -> dict[str, Any]:
@@ -73,16 +94,13 @@ def _product(weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
     return product
 
 
-def rebuilt(node: ir.Node, weight: Operand, bias: Operand) -> Expr:
-    """The same convolution with another weight and bias."""
+def rebuild_convolution(node: ir.Node, weight: Operand, bias: Operand) -> Expr:
+    """Return the same convolution with another weight and bias."""
     return Op((node.op_type,))(node.inputs[0], weight, bias, **attributes_of(node))
 
 
-def sole_convolution(s: Site, index: int) -> ir.Node | Refusal | None:
-    """The convolution that produces input ``index`` and is read only here, with a constant weight."""
-    node = s.producer(index, *CONVOLUTIONS)
-    if node is None:
-        return None
+def folding_objection(node: ir.Node) -> Refusal | None:
+    """Return why the weight of a convolution cannot absorb its only reader; None if it can."""
     if not facts.used_once(node.outputs[0]):
         return Refusal("the convolution has other readers")
     if not facts.is_constant(node.inputs[1]):
@@ -91,7 +109,12 @@ def sole_convolution(s: Site, index: int) -> ir.Node | Refusal | None:
         return Refusal("the convolution's bias is not constant")
     if facts.refers_to_function_attribute(node):
         return Refusal("the convolution's attributes are the function's")
-    return node
+    return None
+
+
+def is_foldable(m: Match) -> Refusal | None:
+    """Guard: nothing else reads the matched convolution, and its weight and bias are constant."""
+    return folding_objection(m.node(*CONVOLUTIONS))
 
 
 def bias_of(node: ir.Node) -> np.ndarray | None:
@@ -99,22 +122,23 @@ def bias_of(node: ir.Node) -> np.ndarray | None:
     return facts.constant(node.inputs[2]) if len(node.inputs) > 2 else None
 
 
-@rule("fuse_bn_into_conv", on="BatchNormalization", after=CONVOLUTIONS, exactness=REASSOCIATES)
-def batch_norm(s: Site) -> Result:
-    """BatchNormalization after a convolution becomes part of its weight and bias."""
-    conv = sole_convolution(s, 0)
-    if not isinstance(conv, ir.Node):
-        return conv
-    channels = output_channels(conv)
-    norm = norm_parameters(s, channels)
-    if not isinstance(norm, tuple):
-        return norm
-    weight, bias = (facts.constant_tensor(value) for value in (*conv.inputs, None)[1:3])
-    if weight is None:
-        return None
-    group = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
-    fold = functools.partial(_normed, None if conv.op_type == "Conv" else group, s.attr("epsilon"))
-    return rebuilt(conv, *made(fold, weight, *norm, *([] if bias is None else [bias])))
+@rule("fuse_bn_into_conv", exactness=REASSOCIATES)
+def batch_norm(x: V, w: V, b: Maybe) -> Rewrite:
+    """BatchNormalization(Conv(x, w, b)) is Conv(x, w * s, b'), with s = scale / sqrt(variance + epsilon)."""
+
+    def folded(m: Match) -> Result:
+        s, conv = m.site, m.node(*CONVOLUTIONS)
+        norm = norm_parameters(s, output_channels(conv))
+        if not isinstance(norm, tuple):
+            return norm
+        weight, bias = facts.constant_tensor(m.w), facts.constant_tensor(m.b)
+        if weight is None:
+            return None
+        group = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
+        fold = functools.partial(_normed, None if conv.op_type == "Conv" else group, s.attr("epsilon"))
+        return rebuild_convolution(conv, *made(fold, weight, *norm, *([] if bias is None else [bias])))
+
+    return BatchNormalization(Convolution(x, w, b), ...) >> folded | where(is_foldable)
 
 
 def _normed(
@@ -173,136 +197,142 @@ def _has_finite_scale(epsilon: float, *parts: np.ndarray) -> bool:
     return bool(np.isfinite(scale_and_shift(epsilon, *parts)[0]).all())
 
 
-@rule("fuse_add_bias_into_conv", on=("Add", "Sub", "Sum"), after=CONVOLUTIONS, exactness=REASSOCIATES, opset=7)
-def bias(s: Site) -> Result:
-    """Adding one number a channel to a convolution is its bias."""
-    if len(s.node.inputs) != 2:
-        return None
-    found = _with_numbers(s, (0, 1) if s.node.op_type != "Sub" else (0,), "what is added")
-    if not isinstance(found, tuple):
-        return found
-    conv, added = found
-    if s.node.op_type == "Sub":
-        added = -added
-    old = bias_of(conv)
-    total = added if old is None else (old.astype(np.float64) + added).astype(old.dtype)
-    weight = conv.inputs[1]
-    assert weight is not None
-    return rebuilt(conv, weight, np.ascontiguousarray(total))
+def _channel_numbers(m: Match) -> np.ndarray | None:
+    """Return c as one number a channel of the matched convolution, or None."""
+    conv = m.node(*CONVOLUTIONS)
+    channels, weight_shape = output_channels(conv), facts.static_shape(conv.inputs[1])
+    return None if channels is None or weight_shape is None else per_channel(m.c, channels, len(weight_shape))
 
 
-def _with_numbers(s: Site, places: Sequence[int], what: str) -> tuple[ir.Node, np.ndarray] | Refusal | None:
-    """A convolution that only this node reads, as one of the operands at ``places``, and the other operand.
+def _is_one_number_a_channel(what: str) -> Guard:
+    """Guard: c is a constant of one number a channel, and the convolution can absorb it."""
 
-    The other one has to be a constant of one number a channel; ``what`` it is, is told where it is not.
-    """
-    for index in places:
-        conv = sole_convolution(s, index)
-        if conv is None or (isinstance(conv, Refusal) and not facts.is_constant(s.input(1 - index))):
-            continue
-        if isinstance(conv, Refusal):
-            return conv
-        channels, weight_shape = output_channels(conv), facts.static_shape(conv.inputs[1])
-        if channels is None or weight_shape is None:
+    def objection(m: Match) -> Refusal | None:
+        conv = m.node(*CONVOLUTIONS)
+        refusal = folding_objection(conv)
+        if refusal is not None:
+            return refusal if facts.is_constant(m.c) else SILENT
+        if output_channels(conv) is None:
             return Refusal("the convolution's weight has no known shape")
-        numbers = per_channel(s.input(1 - index), channels, len(weight_shape))
-        return Refusal(f"{what} is not one number a channel") if numbers is None else (conv, numbers)
-    return None
+        return Refusal(f"{what} is not one number a channel") if _channel_numbers(m) is None else None
+
+    return objection
 
 
-@rule("fuse_add_bias_into_conv", on="Add", after=CONVOLUTIONS, exactness=REASSOCIATES, opset=7)
-def bias_beside_open_weight(s: Site) -> Result:
-    """Adding one constant a channel to a convolution without bias, whose weight is not constant, is its bias."""
-    found = _open_convolution(s)
-    if not isinstance(found, tuple):
-        return found
-    conv, added, channels = found
-    weight, rank = conv.inputs[1], facts.rank(conv.outputs[0])
-    if not facts.is_constant(added) or facts.is_constant(weight) or rank is None or weight is None:
-        return None
-    row = per_channel(added, channels, rank)
-    return Refusal("what is added is not one number a channel") if row is None else rebuilt(conv, weight, row.copy())
+@rule("fuse_add_bias_into_conv", exactness=REASSOCIATES, opset=7)
+def bias(x: V, w: V, b: Maybe, c: V) -> Rewrite:
+    """Conv(x, w, b) + c is Conv(x, w, b + c), for one number c a channel; Conv(x, w, b) - c likewise."""
+
+    def with_bias(m: Match) -> Result:
+        conv, term = m.node(*CONVOLUTIONS), _channel_numbers(m)
+        assert term is not None
+        if m.root.op_type == "Sub":
+            term = -term
+        old = bias_of(conv)
+        total = term if old is None else (old.astype(np.float64) + term).astype(old.dtype)
+        return rebuild_convolution(conv, m.w, np.ascontiguousarray(total))
+
+    return AnyOf("Add", "Sub", "Sum")(Convolution(x, w, b), c) >> with_bias | where(
+        _is_one_number_a_channel("what is added")
+    )
 
 
-@rule("fuse_add_bias_into_conv", on="Add", exactness=REASSOCIATES, opset=7, default=False)
-def computed_bias(s: Site) -> Result:
-    """Adding one computed number a channel to a convolution without bias: squeezed, it is the bias."""
-    found = _open_convolution(s)
-    if not isinstance(found, tuple):
-        return found
-    conv, added, channels = found
-    shape, rank = facts.static_shape(added), facts.rank(conv.outputs[0])
-    if shape is None or rank is None or len(shape) > rank:
-        return Refusal("the shape of what is added is not known")
-    full = (1,) * (rank - len(shape)) + shape
-    if facts.is_constant(added) or full != (1, channels) + (1,) * (rank - 2) or len(shape) < rank - 1:
-        return Refusal("what is added is not one computed number a channel")
-    channel = len(shape) - rank + 1
-    axes = [axis for axis in range(len(shape)) if axis != channel]
-    return Op((conv.op_type,))(*conv.inputs[:2], apply_along(s, "Squeeze", added, axes), **attributes_of(conv))
+def _has_free_bias(m: Match) -> Refusal | None:
+    """Guard: the convolution has no bias and no other readers, and its number of channels is known."""
+    conv = m.node(*CONVOLUTIONS)
+    if facts.refers_to_function_attribute(conv):
+        return SILENT
+    if m.b is not None:
+        return Refusal("the convolution has a bias")
+    if not facts.used_once(conv.outputs[0]):
+        return Refusal("the convolution has other readers")
+    return Refusal("the number of channels is not known") if _channels(conv) is None else None
 
 
-def _open_convolution(s: Site) -> tuple[ir.Node, ir.Value, int] | Refusal | None:
-    """A convolution without bias that is read by the Add alone, what is added, and the number of channels."""
-    for index in (0, 1):
-        conv, added = s.producer(index, *CONVOLUTIONS), s.input(1 - index)
-        if conv is None or added is None or facts.refers_to_function_attribute(conv):
-            continue
-        if len(conv.inputs) > 2 and conv.inputs[2] is not None:
-            return Refusal("the convolution has a bias")
-        if not facts.used_once(conv.outputs[0]):
-            return Refusal("the convolution has other readers")
-        channels = output_channels(conv) or facts.dim_at(conv.outputs[0], 1)
-        return Refusal("the number of channels is not known") if channels is None else (conv, added, channels)
-    return None
+def _channels(conv: ir.Node) -> int | None:
+    return output_channels(conv) or facts.dim_at(conv.outputs[0], 1)
 
 
-@rule("fuse_mul_into_conv", on=("Mul", "Div"), after=CONVOLUTIONS, exactness=REASSOCIATES, opset=7)
-def scale_after(s: Site) -> Result:
-    """Multiplying a convolution by one number a channel scales its weight and bias."""
-    found = _with_numbers(s, (0, 1) if s.node.op_type == "Mul" else (0,), "the factor")
-    if not isinstance(found, tuple):
-        return found
-    conv, factor = found
-    wide = factor.astype(np.float64)
-    if s.node.op_type == "Div":
-        with np.errstate(divide="ignore"):
-            wide = 1.0 / wide
-    if not np.isfinite(wide).all():
-        return Refusal("the factor is not finite")
-    weight = scaled_weight(conv, wide)
-    old = bias_of(conv)
-    assert weight is not None
-    return rebuilt(conv, weight, None if old is None else (old.astype(np.float64) * wide).astype(old.dtype))
+@rule("fuse_add_bias_into_conv", exactness=REASSOCIATES, opset=7)
+def bias_beside_open_weight(x: V, w: V, b: Maybe, c: V) -> Rewrite:
+    """Conv(x, w) + c is Conv(x, w, c), for a weight that is not constant and one constant number c a channel."""
+
+    def with_bias(m: Match) -> Result:
+        conv = m.node(*CONVOLUTIONS)
+        channels, rank = _channels(conv), facts.rank(conv.outputs[0])
+        if not facts.is_constant(m.c) or facts.is_constant(m.w) or rank is None or channels is None:
+            return None
+        row = per_channel(m.c, channels, rank)
+        if row is None:
+            return Refusal("what is added is not one number a channel")
+        return rebuild_convolution(conv, m.w, row.copy())
+
+    return Convolution(x, w, b) + c >> with_bias | where(_has_free_bias)
 
 
-@rule("fuse_preceding_mul_into_conv", on="Conv", after="Mul", exactness=REASSOCIATES, opset=7)
-def scale_before(s: Site) -> Result:
-    """A convolution of a tensor multiplied by one number a channel is a convolution with a scaled weight."""
-    multiply = s.producer(0, "Mul")
-    if multiply is None or not facts.used_once(multiply.outputs[0]):
-        return None
-    weight_shape = facts.static_shape(s.input(1))
-    if weight_shape is None or not facts.is_constant(s.input(1)) or facts.refers_to_function_attribute(s.node):
-        return None
-    group = s.attr("group", 1)
-    channels = weight_shape[1] * group
-    for index in (0, 1):
-        rank = facts.rank(multiply.inputs[1 - index])
-        if rank != len(weight_shape):
-            continue
-        factor = per_channel(multiply.inputs[index], channels, len(weight_shape))
-        if factor is None or not np.isfinite(factor).all():
-            continue
-        if facts.dim_at(multiply.inputs[1 - index], 1) != channels and facts.scalar(multiply.inputs[index]) is None:
-            return Refusal("the factor may broadcast the channels")
-        weight = facts.constant(s.input(1))
+@rule("fuse_add_bias_into_conv", exactness=REASSOCIATES, opset=7, default=False)
+def computed_bias(x: V, w: V, b: Maybe, c: V) -> Rewrite:
+    """Conv(x, w) + c is Conv(x, w, Squeeze(c)), for one computed number c a channel."""
+
+    def with_bias(m: Match) -> Result:
+        conv = m.node(*CONVOLUTIONS)
+        shape, rank = facts.static_shape(m.c), facts.rank(conv.outputs[0])
+        if shape is None or rank is None or len(shape) > rank:
+            return Refusal("the shape of what is added is not known")
+        full = (1,) * (rank - len(shape)) + shape
+        if facts.is_constant(m.c) or full != (1, _channels(conv)) + (1,) * (rank - 2) or len(shape) < rank - 1:
+            return Refusal("what is added is not one computed number a channel")
+        channel = len(shape) - rank + 1
+        axes = [axis for axis in range(len(shape)) if axis != channel]
+        squeezed = apply_along(m.site, "Squeeze", m.c, axes)
+        return Op((conv.op_type,))(m.x, m.w, squeezed, **attributes_of(conv))
+
+    return Convolution(x, w, b) + c >> with_bias | where(_has_free_bias)
+
+
+@rule("fuse_mul_into_conv", exactness=REASSOCIATES, opset=7)
+def scale_after(x: V, w: V, b: Maybe, c: V) -> Rewrite:
+    """Conv(x, w, b) * c is Conv(x, w * c, b * c), for one number c a channel; Conv(x, w, b) / c likewise."""
+
+    def scaled(m: Match) -> Result:
+        conv, factor = m.node(*CONVOLUTIONS), _channel_numbers(m)
+        assert factor is not None
+        wide = factor.astype(np.float64)
+        if m.root.op_type == "Div":
+            with np.errstate(divide="ignore"):
+                wide = 1.0 / wide
+        if not np.isfinite(wide).all():
+            return Refusal("the factor is not finite")
+        weight, old = scaled_weight(conv, wide), bias_of(conv)
         assert weight is not None
-        scaled = weight.astype(np.float64) * _along_inputs(factor, weight, group)
-        return Op(("Conv",))(
-            multiply.inputs[1 - index], scaled.astype(weight.dtype), s.input(2), **attributes_of(s.node)
+        return rebuild_convolution(
+            conv, weight, None if old is None else (old.astype(np.float64) * wide).astype(old.dtype)
         )
-    return None
+
+    return AnyOf("Mul", "Div")(Convolution(x, w, b), c) >> scaled | where(_is_one_number_a_channel("the factor"))
+
+
+@rule("fuse_preceding_mul_into_conv", exactness=REASSOCIATES, opset=7)
+def scale_before(x: V, c: V, w: C, b: Maybe) -> Rewrite:
+    """Conv(x * c, w, b) is Conv(x, w * c, b), for one number c a channel."""
+
+    def scaled(m: Match) -> Result:
+        s, weight_shape = m.site, facts.static_shape(m.w)
+        if weight_shape is None or facts.refers_to_function_attribute(s.node) or facts.rank(m.x) != len(weight_shape):
+            return None
+        group = s.attr("group", 1)
+        channels = weight_shape[1] * group
+        factor = per_channel(m.c, channels, len(weight_shape))
+        if factor is None or not np.isfinite(factor).all():
+            return None
+        if facts.dim_at(m.x, 1) != channels and facts.scalar(m.c) is None:
+            return Refusal("the factor may broadcast the channels")
+        weight = facts.constant(m.w)
+        assert weight is not None
+        product = weight.astype(np.float64) * _along_inputs(factor, weight, group)
+        return Op(("Conv",))(m.x, product.astype(weight.dtype), m.b, **attributes_of(s.node))
+
+    return Conv(x * c, w, b) >> scaled | where(guard(lambda m: unshared(m) is None, ""))
 
 
 def _along_inputs(numbers: np.ndarray, weight: np.ndarray, group: int) -> np.ndarray:
@@ -312,69 +342,74 @@ def _along_inputs(numbers: np.ndarray, weight: np.ndarray, group: int) -> np.nda
     return np.repeat(per_group, weight.shape[0] // group, axis=0).reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))
 
 
-@rule("fuse_preceding_bn_into_conv", on="Conv", after="BatchNormalization", exactness=REASSOCIATES)
-def batch_norm_before(s: Site) -> Result:
-    """BatchNormalization before a convolution that pads nothing becomes part of its weight and bias."""
-    norm = s.producer(0, "BatchNormalization")
-    weight_shape = facts.static_shape(s.input(1))
-    if norm is None or weight_shape is None or facts.refers_to_function_attribute(s.node):
-        return None
-    if not facts.used_once(norm.outputs[0]):
-        return Refusal("the normalization has other readers")
-    if not facts.is_constant(s.input(1)) or (s.input(2) is not None and not facts.is_constant(s.input(2))):
-        return Refusal("the convolution's weight or bias is not constant")
-    group = s.attr("group", 1)
-    factors = norm_factors(Site(s.workspace, norm), weight_shape[1] * group)
-    if not isinstance(factors, tuple):
-        return factors
-    scale, shift = factors
-    if shift.any() and (any(s.attr("pads") or ()) or s.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID")):
-        return Refusal("padding with zeros comes after the normalization")
-    weight = facts.constant(s.input(1))
-    assert weight is not None
-    wide = weight.astype(np.float64)
-    total = (wide * _along_inputs(shift, weight, group)).sum(axis=tuple(range(1, weight.ndim)))
-    old = facts.constant(s.input(2))
-    if old is not None:
-        total = total + old.astype(np.float64)
-    scaled = (wide * _along_inputs(scale, weight, group)).astype(weight.dtype)
-    return Op(("Conv",))(norm.inputs[0], scaled, total.astype(weight.dtype), **attributes_of(s.node))
+@rule("fuse_preceding_bn_into_conv", exactness=REASSOCIATES)
+def batch_norm_before(x: V, w: V, b: Maybe) -> Rewrite:
+    """Conv(BatchNormalization(x), w, b) is Conv(x, w * s, b'), with s = scale / sqrt(variance + epsilon), unpadded."""
+
+    def folded(m: Match) -> Result:
+        s, norm, weight_shape = m.site, m.node("BatchNormalization"), facts.static_shape(m.w)
+        if weight_shape is None or facts.refers_to_function_attribute(s.node):
+            return None
+        if not facts.used_once(norm.outputs[0]):
+            return Refusal("the normalization has other readers")
+        if not facts.is_constant(m.w) or (m.b is not None and not facts.is_constant(m.b)):
+            return Refusal("the convolution's weight or bias is not constant")
+        group = s.attr("group", 1)
+        factors = norm_factors(Site(s.workspace, norm), weight_shape[1] * group)
+        if not isinstance(factors, tuple):
+            return factors
+        scale, shift = factors
+        if shift.any() and (any(s.attr("pads") or ()) or s.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID")):
+            return Refusal("padding with zeros comes after the normalization")
+        weight = facts.constant(m.w)
+        assert weight is not None
+        wide = weight.astype(np.float64)
+        total = (wide * _along_inputs(shift, weight, group)).sum(axis=tuple(range(1, weight.ndim)))
+        old = facts.constant(m.b)
+        if old is not None:
+            total = total + old.astype(np.float64)
+        scaled = (wide * _along_inputs(scale, weight, group)).astype(weight.dtype)
+        return Op(("Conv",))(m.x, scaled, total.astype(weight.dtype), **attributes_of(s.node))
+
+    return Conv(BatchNormalization(x, ...), w, b) >> folded
 
 
-@rule("fuse_bn_into_gemm", on="BatchNormalization", after=("Gemm", "MatMul"), exactness=REASSOCIATES)
-def batch_norm_after_gemm(s: Site) -> Result:
-    """BatchNormalization after a Gemm, or a MatMul of matrices, with constant weight becomes part of it."""
-    gemm = s.producer(0, "Gemm", "MatMul")
-    if gemm is None or any(facts.rank(value) != 2 for value in gemm.inputs[:2]):
-        return None
-    if not facts.used_once(gemm.outputs[0]) or not facts.is_constant(gemm.inputs[1]):
-        return Refusal("the product has other readers or no constant weight")
-    if gemm.op_type == "MatMul" and s.opset < 7:
-        return Refusal("Gemm broadcasts no bias before opset 7")
-    bias_value = gemm.inputs[2] if len(gemm.inputs) > 2 else None
-    if bias_value is not None and not facts.is_constant(bias_value):
-        return Refusal("the Gemm's bias is not constant")
-    if facts.refers_to_function_attribute(gemm):
-        return None
-    weight = facts.constant(gemm.inputs[1])
-    assert weight is not None
-    transposed = bool(facts.attribute(gemm, "transB", s.opset, 0))
-    channels = weight.shape[0 if transposed else 1]
-    factors = norm_factors(s, channels)
-    if not isinstance(factors, tuple):
-        return factors
-    scale, shift = factors
-    beta = facts.attribute(gemm, "beta", s.opset, 1.0)
-    scaled = weight.astype(np.float64) * (scale[:, None] if transposed else scale[None, :])
-    if bias_value is not None and beta != 0:
-        old = facts.constant(bias_value)
-        assert old is not None
-        total = old.astype(np.float64) * scale + shift / beta
-        return Op(("Gemm",))(
-            gemm.inputs[0], scaled.astype(weight.dtype), total.astype(weight.dtype), **attributes_of(gemm)
-        )
-    kept = {k: v for k, v in attributes_of(gemm).items() if k != "beta"}
-    return Op(("Gemm",))(gemm.inputs[0], scaled.astype(weight.dtype), shift.astype(weight.dtype), **kept)
+@rule("fuse_bn_into_gemm", exactness=REASSOCIATES)
+def batch_norm_after_gemm(x: V, w: V, b: Maybe) -> Rewrite:
+    """BatchNormalization(x @ w + b) is x @ (w * s) + b', with s = scale / sqrt(variance + epsilon), for matrices."""
+
+    def folded(m: Match) -> Result:
+        s, gemm = m.site, m.node("Gemm", "MatMul")
+        if any(facts.rank(value) != 2 for value in (m.x, m.w)):
+            return None
+        if not facts.used_once(gemm.outputs[0]) or not facts.is_constant(m.w):
+            return Refusal("the product has other readers or no constant weight")
+        if gemm.op_type == "MatMul" and s.opset < 7:
+            return Refusal("Gemm broadcasts no bias before opset 7")
+        if m.b is not None and not facts.is_constant(m.b):
+            return Refusal("the Gemm's bias is not constant")
+        if facts.refers_to_function_attribute(gemm):
+            return None
+        weight = facts.constant(m.w)
+        assert weight is not None
+        transposed = bool(s.attr("transB", 0, node=gemm))
+        factors = norm_factors(s, weight.shape[0 if transposed else 1])
+        if not isinstance(factors, tuple):
+            return factors
+        scale, shift = factors
+        beta = s.attr("beta", 1.0, node=gemm)
+        scaled = weight.astype(np.float64) * (scale[:, None] if transposed else scale[None, :])
+        attributes = attributes_of(gemm)
+        if m.b is not None and beta != 0:
+            old = facts.constant(m.b)
+            assert old is not None
+            total = old.astype(np.float64) * scale + shift / beta
+        else:
+            total = shift
+            attributes.pop("beta", None)
+        return Op(("Gemm",))(m.x, scaled.astype(weight.dtype), total.astype(weight.dtype), **attributes)
+
+    return BatchNormalization(AnyOf("Gemm", "MatMul")(x, w, b), ...) >> folded
 
 
 def pad_amounts(s: Site, pad: ir.Node, most: float | None = None) -> tuple[int, ...] | Refusal:
@@ -416,8 +451,8 @@ def _spread(amounts: Sequence[int] | None, axes: Sequence[int] | None, rank: int
     return tuple(full)
 
 
-def _padded(s: Site, operators: str, most: float | None = None) -> tuple[ir.Node, list[int]] | Refusal | None:
-    """The Pad before a window operator, and the pads of both together."""
+def _total_pads(s: Site, operators: str, most: float | None = None) -> list[int] | Refusal | None:
+    """Return the pads of a window operator together with those of the Pad before the operator."""
     pad = s.producer(0, "Pad")
     if pad is None:
         return None
@@ -433,61 +468,72 @@ def _padded(s: Site, operators: str, most: float | None = None) -> tuple[ir.Node
     if min(amounts, default=0) < 0:
         return Refusal("it crops")
     old = s.attr("pads") or [0] * (2 * (rank - 2))
-    return pad, [o + a for o, a in zip(old, [*begins[2:], *ends[2:]], strict=True)]
+    return [o + a for o, a in zip(old, [*begins[2:], *ends[2:]], strict=True)]
 
 
-@rule("fuse_pad_into_conv", on="Conv", after="Pad", exactness=REASSOCIATES)
-def pad_before_conv(s: Site) -> Result:
-    """Padding with zeros before a convolution is the convolution's own padding."""
-    found = _padded(s, "convolution")
-    if not isinstance(found, tuple) or facts.refers_to_function_attribute(s.node):
-        return found if isinstance(found, Refusal) else None
-    pad, pads = found
-    kept = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad")}
-    return Op(("Conv",))(pad.inputs[0], *s.node.inputs[1:], pads=pads, **kept)
+@rule("fuse_pad_into_conv", exactness=REASSOCIATES)
+def pad_before_conv(x: V) -> Rewrite:
+    """Conv(Pad(x), …) is Conv(x, …, pads), for padding with zeros."""
+
+    def padded(m: Match) -> Result:
+        pads = _total_pads(m.site, "convolution")
+        if not isinstance(pads, list) or facts.refers_to_function_attribute(m.root):
+            return pads if isinstance(pads, Refusal) else None
+        attributes = {k: v for k, v in attributes_of(m.root).items() if k not in ("pads", "auto_pad")}
+        return Op(("Conv",))(m.x, *m.root.inputs[1:], pads=pads, **attributes)
+
+    return Conv(Pad(x, ...), ...) >> padded
 
 
-@rule("fuse_pad_into_pool", on="AveragePool", exactness=REASSOCIATES, opset=7)
-def pad_before_average(s: Site) -> Result:
-    """Padding with zeros before an AveragePool that counts its padding is the pool's own padding."""
-    found = _padded(s, "pool")
-    if not isinstance(found, tuple) or facts.refers_to_function_attribute(s.node):
-        return found if isinstance(found, Refusal) else None
-    pad, pads = found
-    counts = bool(s.attr("count_include_pad", 0))
-    old = s.attr("pads") or [0] * len(pads)
-    if any(old) and not counts:
-        return Refusal("the pool does not count its own padding")
-    if s.attr("ceil_mode", 0):
-        return Refusal("windows that reach over the end (ceil_mode) count padding in another way")
-    if not _every_window_meets_the_input(s, pads):
-        return Refusal("the padding is as large as the window")
-    kept = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad", "count_include_pad")}
-    return Op(("AveragePool",))(pad.inputs[0], pads=pads, count_include_pad=1, **kept)
+@rule("fuse_pad_into_pool", exactness=REASSOCIATES, opset=7)
+def pad_before_average(x: V) -> Rewrite:
+    """AveragePool(Pad(x)) is AveragePool(x, pads, count_include_pad), for padding with zeros that the pool counts."""
+
+    def padded(m: Match) -> Result:
+        s = m.site
+        pads = _total_pads(s, "pool")
+        if not isinstance(pads, list) or facts.refers_to_function_attribute(s.node):
+            return pads if isinstance(pads, Refusal) else None
+        counts = bool(s.attr("count_include_pad", 0))
+        old = s.attr("pads") or [0] * len(pads)
+        if any(old) and not counts:
+            return Refusal("the pool does not count its own padding")
+        if s.attr("ceil_mode", 0):
+            return Refusal("windows that reach over the end (ceil_mode) count padding in another way")
+        if not _every_window_meets_the_input(s, pads):
+            return Refusal("the padding is as large as the window")
+        replaced = ("pads", "auto_pad", "count_include_pad")
+        attributes = {k: v for k, v in attributes_of(s.node).items() if k not in replaced}
+        return Op(("AveragePool",))(m.x, pads=pads, count_include_pad=1, **attributes)
+
+    return AveragePool(Pad(x, ...)) >> padded
 
 
-@rule("fuse_pad_into_pool", on="MaxPool", after="Pad", exactness=REASSOCIATES)
-def pad_before_maximum(s: Site) -> Result:
-    """Padding with a number that cannot be the maximum, before a MaxPool, is the pool's own padding.
+@rule("fuse_pad_into_pool", exactness=REASSOCIATES)
+def pad_before_maximum(x: V) -> Rewrite:
+    """MaxPool(Pad(x, v)) is MaxPool(x, pads), for a number v that cannot be the maximum.
 
-    ONNX Runtime's MaxPool keeps or drops a NaN by the place in the window that it stands at, and that is another one.
+    ONNX Runtime's MaxPool keeps or drops a NaN by its index in the window, which the padding changes.
     """
-    pad = s.producer(0, "Pad")
-    if pad is None or facts.refers_to_function_attribute(s.node):
-        return None
-    low, _ = value_range(s, pad.inputs[0])
-    found = _padded(s, "pool", most=-math.inf if low is None else low)
-    if not isinstance(found, tuple):
-        return found
-    _, pads = found
-    if not s.unused_outputs_from(1):
-        return Refusal("the places of the maxima are read, which count the padding")
-    if s.attr("ceil_mode", 0) or any(step != 1 for step in s.attr("dilations") or ()):
-        return Refusal("windows with holes (dilations), or over the end (ceil_mode), may meet padding alone")
-    if not _every_window_meets_the_input(s, pads):
-        return Refusal("the padding is as large as the window")
-    kept = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad")}
-    return Op(("MaxPool",))(pad.inputs[0], pads=pads, **kept)
+
+    def padded(m: Match) -> Result:
+        s = m.site
+        if facts.refers_to_function_attribute(s.node):
+            return None
+        low, _ = value_range(s, m.x)
+        pads = _total_pads(s, "pool", most=-math.inf if low is None else low)
+        if not isinstance(pads, list):
+            return pads
+        if not s.unused_outputs_from(1):
+            return Refusal("the places of the maxima are read, which count the padding")
+        if s.attr("ceil_mode", 0) or any(step != 1 for step in s.attr("dilations") or ()):
+            return Refusal("windows with holes (dilations), or over the end (ceil_mode), may meet padding alone")
+        if not _every_window_meets_the_input(s, pads):
+            return Refusal("the padding is as large as the window")
+        attributes = {k: v for k, v in attributes_of(s.node).items() if k not in ("pads", "auto_pad")}
+        return Op(("MaxPool",))(m.x, pads=pads, **attributes)
+
+    return MaxPool(Pad(x, ...)) >> padded
 
 
 def _every_window_meets_the_input(s: Site, pads: Sequence[int]) -> bool:

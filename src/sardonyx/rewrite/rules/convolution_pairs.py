@@ -9,8 +9,22 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Op, Patch, Refusal, Result, rule
-from sardonyx.rewrite.rules.convolution import attributes_of, bias_of, sole_convolution
+from sardonyx.rewrite.language import (
+    REASSOCIATES,
+    SILENT,
+    Match,
+    Maybe,
+    Op,
+    Patch,
+    Refusal,
+    Result,
+    Rewrite,
+    V,
+    rule,
+    where,
+)
+from sardonyx.rewrite.notation import Conv
+from sardonyx.rewrite.rules.convolution import attributes_of, bias_of, folding_objection
 from sardonyx.rewrite.rules.signatures import axis_of, build_split, split_sizes
 from sardonyx.rewrite.rules.slices import contiguous_range
 from sardonyx.rewrite.site import Site
@@ -19,64 +33,83 @@ from sardonyx.rewrite.sizes import equal
 _UNPADDED = ("NOTSET", "VALID")
 
 
-@rule("fuse_consecutive_convs", on="Conv", after="Conv", exactness=REASSOCIATES)
-def pointwise_after(s: Site) -> Result:
-    """A convolution and a 1×1 one behind it are one convolution, where that multiplies no more."""
-    pair = _pair(s)
-    if not isinstance(pair, tuple):
-        return pair
-    first, w1, w2 = pair
-    if any(size != 1 for size in w2[2:]) or any(s.attr("pads") or ()):
-        return None
-    group, strides = s.attr("group", 1), s.attr("strides") or [1] * (len(w2) - 2)
-    own = s.attr("strides", node=first) or [1] * len(strides)
-    if any(step != 1 for step in strides) and s.attr("auto_pad", "NOTSET", node=first) not in _UNPADDED:
-        return Refusal("the first convolution pads by its own steps (auto_pad)")
-    # The 1×1 one may skip places of the first: what is saved by that is not counted.
-    if math.prod((w2[0], *w1[1:])) > math.prod(w1) + math.prod(w2):
-        return Refusal("one convolution would multiply more than both")
-    weight = _merged(first, s.node, group, "gom,gmck->gock")
-    attributes = attributes_of(first) | {"strides": [a * b for a, b in zip(own, strides, strict=True)]}
-    return Op(("Conv",))(first.inputs[0], weight, _merged_bias(first, s.node, group), **attributes)
-
-
-@rule("fuse_consecutive_convs", on="Conv", after="Conv", exactness=REASSOCIATES)
-def pointwise_before(s: Site) -> Result:
-    """A 1×1 convolution and the one behind it are one convolution, where that multiplies no more."""
-    pair = _pair(s)
-    if not isinstance(pair, tuple):
-        return pair
-    first, w1, w2 = pair
-    if any(size != 1 for size in w1[2:]) or any(s.attr("pads", node=first) or ()) or math.prod(w2[2:]) == 1:
-        return None
-    if any(step != 1 for step in s.attr("strides", node=first) or ()):
-        return Refusal("the 1×1 convolution leaves out places")
-    bias = bias_of(first)
-    padded = any(s.attr("pads") or ()) or s.attr("auto_pad", "NOTSET") not in _UNPADDED
-    if padded and bias is not None and bias.any():
-        return Refusal("the padding is of what the 1×1 convolution gives, bias and all")
-    before = math.prod(w2) + (math.prod(w1) if _as_many_places(s, first) else 0)
-    if math.prod((w2[0], w1[1], *w2[2:])) > before:
-        return Refusal("one convolution would multiply more than both")
-    group = s.attr("group", 1)
-    weight = _merged(first, s.node, group, "gomk,gmc->gock")
-    attributes = attributes_of(s.node) | {"kernel_shape": list(w2[2:])}
-    return Op(("Conv",))(first.inputs[0], weight, _merged_bias(first, s.node, group), **attributes)
-
-
-def _pair(s: Site) -> tuple[ir.Node, tuple[int, ...], tuple[int, ...]] | Refusal | None:
-    """The convolution that the root reads, and the shapes of both weights, which are known numbers."""
-    first = sole_convolution(s, 0)
-    if not isinstance(first, ir.Node) or first.op_type != "Conv" or facts.refers_to_function_attribute(s.node):
-        return first if isinstance(first, Refusal) else None
-    if not all(value is None or facts.is_constant(value) for value in s.node.inputs[1:]):
+def _are_foldable(m: Match) -> Refusal | None:
+    """Guard: both convolutions have constant weights and equal groups, and only the second reads the first."""
+    if facts.refers_to_function_attribute(m.root):
+        return SILENT
+    first = m.nodes[1]
+    objection = folding_objection(first)
+    if objection is not None:
+        return objection
+    if not all(value is None or facts.is_constant(value) for value in (m.w2, m.b2)):
         return Refusal("the second convolution's weight or bias is not constant")
-    w1, w2 = facts.static_shape(first.inputs[1]), facts.static_shape(s.input(1))
-    if w1 is None or w2 is None or not 3 <= len(w1) == len(w2) or 0 in (*w1, *w2):
-        return None
-    if s.attr("group", 1) != s.attr("group", 1, node=first):
+    if _weight_shapes(m) is None:
+        return SILENT
+    if m.site.attr("group", 1) != m.site.attr("group", 1, node=first):
         return Refusal("they have other numbers of groups")
-    return first, w1, w2
+    return None
+
+
+def _weight_shapes(m: Match) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    one, two = facts.static_shape(m.w1), facts.static_shape(m.w2)
+    if one is None or two is None or not 3 <= len(one) == len(two) or 0 in (*one, *two):
+        return None
+    return one, two
+
+
+@rule("fuse_consecutive_convs", exactness=REASSOCIATES)
+def pointwise_after(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
+    """Conv(Conv(x, w1, b1), w2, b2) is Conv(x, w2 @ w1, b), for a 1×1 kernel w2, if that multiplies no more."""
+
+    def merged(m: Match) -> Result:
+        s, first = m.site, m.nodes[1]
+        shapes = _weight_shapes(m)
+        if shapes is None:
+            return None
+        one, two = shapes
+        if any(size != 1 for size in two[2:]) or any(s.attr("pads") or ()):
+            return None
+        group, strides = s.attr("group", 1), s.attr("strides") or [1] * (len(two) - 2)
+        own = s.attr("strides", node=first) or [1] * len(strides)
+        if any(step != 1 for step in strides) and s.attr("auto_pad", "NOTSET", node=first) not in _UNPADDED:
+            return Refusal("the first convolution pads by its own steps (auto_pad)")
+        # The 1×1 one may skip places of the first: what is saved by that is not counted.
+        if math.prod((two[0], *one[1:])) > math.prod(one) + math.prod(two):
+            return Refusal("one convolution would multiply more than both")
+        weight = _merge_weights(first, s.node, group, "gom,gmck->gock")
+        attributes = attributes_of(first) | {"strides": [a * b for a, b in zip(own, strides, strict=True)]}
+        return Op(("Conv",))(m.x, weight, _merge_biases(first, s.node, group), **attributes)
+
+    return Conv(Conv(x, w1, b1), w2, b2) >> merged | where(_are_foldable)
+
+
+@rule("fuse_consecutive_convs", exactness=REASSOCIATES)
+def pointwise_before(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
+    """Conv(Conv(x, w1, b1), w2, b2) is Conv(x, w2 @ w1, b), for a 1×1 kernel w1, if that multiplies no more."""
+
+    def merged(m: Match) -> Result:
+        s, first = m.site, m.nodes[1]
+        shapes = _weight_shapes(m)
+        if shapes is None:
+            return None
+        one, two = shapes
+        if any(size != 1 for size in one[2:]) or any(s.attr("pads", node=first) or ()) or math.prod(two[2:]) == 1:
+            return None
+        if any(step != 1 for step in s.attr("strides", node=first) or ()):
+            return Refusal("the 1×1 convolution leaves out places")
+        bias = bias_of(first)
+        padded = any(s.attr("pads") or ()) or s.attr("auto_pad", "NOTSET") not in _UNPADDED
+        if padded and bias is not None and bias.any():
+            return Refusal("the padding is of what the 1×1 convolution gives, bias and all")
+        before = math.prod(two) + (math.prod(one) if _as_many_places(s, first) else 0)
+        if math.prod((two[0], one[1], *two[2:])) > before:
+            return Refusal("one convolution would multiply more than both")
+        group = s.attr("group", 1)
+        weight = _merge_weights(first, s.node, group, "gomk,gmc->gock")
+        attributes = attributes_of(s.node) | {"kernel_shape": list(two[2:])}
+        return Op(("Conv",))(m.x, weight, _merge_biases(first, s.node, group), **attributes)
+
+    return Conv(Conv(x, w1, b1), w2, b2) >> merged | where(_are_foldable)
 
 
 def _as_many_places(s: Site, first: ir.Node) -> bool:
@@ -95,7 +128,7 @@ def _grouped(array: np.ndarray, group: int) -> np.ndarray:
     return array.astype(np.float64).reshape(group, array.shape[0] // group, array.shape[1], -1)
 
 
-def _merged(first: ir.Node, second: ir.Node, group: int, equation: str) -> np.ndarray:
+def _merge_weights(first: ir.Node, second: ir.Node, group: int, equation: str) -> np.ndarray:
     """The weight that does what both do; of ``equation``, the operands are the second's weight and the first's."""
     one, two = facts.constant(first.inputs[1]), facts.constant(second.inputs[1])
     assert one is not None and two is not None
@@ -107,7 +140,7 @@ def _merged(first: ir.Node, second: ir.Node, group: int, equation: str) -> np.nd
     return np.ascontiguousarray(whole.reshape(two.shape[0], one.shape[1], *kernel).astype(one.dtype))
 
 
-def _merged_bias(first: ir.Node, second: ir.Node, group: int) -> np.ndarray | None:
+def _merge_biases(first: ir.Node, second: ir.Node, group: int) -> np.ndarray | None:
     inner, outer, weight = bias_of(first), bias_of(second), facts.constant(second.inputs[1])
     assert weight is not None
     if inner is None:

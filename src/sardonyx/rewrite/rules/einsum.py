@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import REASSOCIATES, Expr, Refusal, Result, rule
-from sardonyx.rewrite.notation import MatMul, Transpose
+from sardonyx.rewrite.language import REASSOCIATES, Expr, Match, Refusal, Result, Rewrite, V, rule
+from sardonyx.rewrite.notation import Einsum, MatMul, Transpose
 from sardonyx.rewrite.site import Site
 
 _MULTIPLIED = frozenset({"FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT32", "INT64", "UINT32", "UINT64"})
@@ -86,28 +86,36 @@ def _product(s: Site) -> tuple[MatrixProduct, ir.Value, ir.Value] | Refusal | No
     return found, left, right
 
 
-@rule("replace_einsum_with_matmul", on="Einsum", exactness=REASSOCIATES, opset=12)
-def plain_product(s: Site) -> Result:
-    """Einsum that multiplies matrices is MatMul."""
-    product = _product(s)
-    if not isinstance(product, tuple):
-        return product
-    found, left, right = product
-    return None if any(found.transposed) else MatMul(left, right)
+@rule("replace_einsum_with_matmul", exactness=REASSOCIATES, opset=12)
+def plain_product(x: V, y: V) -> Rewrite:
+    """Einsum("ij,jk->ik", x, y) is x @ y, also with batch axes and with the operands in the other order."""
+
+    def multiplied(m: Match) -> Result:
+        product = _product(m.site)
+        if not isinstance(product, tuple):
+            return product
+        equation, left, right = product
+        return None if any(equation.transposed) else MatMul(left, right)
+
+    return Einsum(x, y) >> multiplied
 
 
-@rule("replace_einsum_with_matmul", on="Einsum", exactness=REASSOCIATES, opset=12, default=False)
-def product_of_transposed(s: Site) -> Result:
-    """Einsum that multiplies matrices, one or both of them transposed, is Transpose and MatMul."""
-    product = _product(s)
-    if not isinstance(product, tuple):
-        return product
-    found, left, right = product
-    factors = [_turned(v) if turn else v for v, turn in zip((left, right), found.transposed, strict=True)]
-    return MatMul(*factors) if any(found.transposed) else None
+@rule("replace_einsum_with_matmul", exactness=REASSOCIATES, opset=12, default=False)
+def product_of_transposed(x: V, y: V) -> Rewrite:
+    """Einsum("ij,kj->ik", x, y) is x @ Transpose(y), likewise with x or both transposed."""
+
+    def multiplied(m: Match) -> Result:
+        product = _product(m.site)
+        if not isinstance(product, tuple):
+            return product
+        equation, *factors = product
+        operands = [_transpose(v) if swap else v for v, swap in zip(factors, equation.transposed, strict=True)]
+        return MatMul(*operands) if any(equation.transposed) else None
+
+    return Einsum(x, y) >> multiplied
 
 
-def _turned(value: ir.Value) -> Expr:
+def _transpose(value: ir.Value) -> Expr:
     rank = facts.rank(value)
     assert rank is not None
     return Transpose(value, perm=[*range(rank - 2), rank - 1, rank - 2])

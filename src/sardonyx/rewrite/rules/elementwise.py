@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import (
-    COMMUTATIVE,
     EXACT,
     REASSOCIATES,
+    SILENT,
+    AnyOf,
+    C,
     Expr,
+    Guard,
     Match,
     Patch,
     Refusal,
     Result,
     Rewrite,
     V,
+    guard,
     rule,
+    unshared,
+    where,
 )
-from sardonyx.rewrite.notation import Abs, Add, Div, Mul, Neg, Not, Reciprocal, Sub
-from sardonyx.rewrite.rules.broadcasting import REPEATING, filled, keeps_shape, repeated
+from sardonyx.rewrite.notation import Abs, Neg, Not, Reciprocal
+from sardonyx.rewrite.rules.broadcasting import REPEATING, broadcasts_into, filled, keeps_shape, repeated
 from sardonyx.rewrite.rules.normalization import LAYER_NORMALIZATION, is_affine_of_normalization
-from sardonyx.rewrite.site import Site
 
 UNITS: dict[str, Any] = {
     "Add": 0,
@@ -45,31 +49,25 @@ ABSORBERS: dict[str, Any] = {"Mul": 0, "And": False, "Or": True, "BitwiseAnd": 0
 """The operand that is the result, whatever the other is."""
 
 
-def _operands(s: Site) -> Iterator[tuple[ir.Value | None, ir.Value | None]]:
-    """The operands as (any value, the number): in the orders that the operator allows."""
-    left, right = s.input(0), s.input(1)
-    yield left, right
-    if s.node.op_type in COMMUTATIVE:
-        yield right, left
+def _is_unit(unit: V, *, exactly: bool) -> Guard:
+    """Guard: the operand is the root's neutral element everywhere; ``exactly``: for a zero x of either sign too."""
+
+    def is_unit(m: Match) -> bool:
+        number, kind = repeated(m.site, m.bound[unit.name]), facts.dtype(m.x)
+        if number is None or number != UNITS[m.root.op_type] or kind is None:
+            return False
+        return _keeps_signed_zero(m.root.op_type, number, kind) == exactly
+
+    return guard(is_unit, "")
 
 
-def _unit(s: Site, *, exactly: bool) -> Result:
-    near: Result = None
-    for x, operand in _operands(s):
-        number = repeated(s, operand)
-        if number is None or number != UNITS[s.node.op_type]:
-            continue
-        kind = facts.dtype(x)
-        if kind is None:
-            continue
-        if _keeps_signed_zero(s.node.op_type, number, kind) != exactly:
-            continue
-        if x is not None and keeps_shape(s, x, [operand]):
-            if s.opset < LAYER_NORMALIZATION and is_affine_of_normalization(s, x):
-                return Refusal("engines make one kernel of the layer normalization that it ends")
-            return x
-        near = Refusal(f"the {number} may broadcast the other operand to another shape")
-    return near
+def _keeps_operand(m: Match) -> Refusal | None:
+    """Guard: the neutral element neither broadcasts x nor ends a normalization that engines compute in one kernel."""
+    if not keeps_shape(m.site, m.x, [m.unit]):
+        return Refusal(f"the {repeated(m.site, m.unit)} may broadcast the other operand to another shape")
+    if m.site.opset < LAYER_NORMALIZATION and is_affine_of_normalization(m.site, m.x):
+        return Refusal("engines make one kernel of the layer normalization that it ends")
+    return None
 
 
 def _keeps_signed_zero(op_type: str, number: object, kind: ir.DataType) -> bool:
@@ -81,106 +79,115 @@ def _keeps_signed_zero(op_type: str, number: object, kind: ir.DataType) -> bool:
     return negative == (op_type == "Add")
 
 
-@rule("eliminate_nop_with_unit", on=UNITS, after=REPEATING, exactness=EXACT)
-def neutral_operand(s: Site) -> Result:
-    """Operators with the operand that changes nothing: x + −0.0, x − 0, x·1, x/1, x¹, And true, Or false."""
-    return _unit(s, exactly=True)
+Operator = AnyOf(*UNITS)
+Absorbing = AnyOf(*ABSORBERS)
+IDEMPOTENT = ("Relu", "Ceil", "Floor", "Round", "Sign", "Abs")
 
 
-@rule("eliminate_nop_with_unit", on=("Add", "Sub"), after=REPEATING, exactness=REASSOCIATES)
-def neutral_but_for_the_sign_of_zero(s: Site) -> Result:
-    """Adding 0.0: where x is −0.0, the result keeps its sign."""
-    return _unit(s, exactly=False)
+@rule("eliminate_nop_with_unit", after=REPEATING, exactness=EXACT)
+def neutral_operand(x: V, unit: V) -> Rewrite:
+    """X * 1, x / 1, x ** 1, x - 0, x + -0.0, x and true, x or false are x."""
+    return Operator(x, unit) >> x | where(_is_unit(unit, exactly=True), _keeps_operand)
 
 
-@rule("eliminate_absorbing_element", on=ABSORBERS, after=REPEATING, exactness=EXACT, opset=9)
-def absorbing_operand(s: Site) -> Result:
-    """Integers times 0, And with false, Or with true: the result is known without the other operand."""
-    for x, operand in _operands(s):
-        number = repeated(s, operand)
-        if number is None or number != ABSORBERS[s.node.op_type]:
-            continue
-        kind, shape = facts.dtype(s.output), facts.static_shape(s.output)
-        if kind is None or kind.is_floating_point():
-            return Refusal("NaN and infinities times 0 are NaN")
-        if operand is not None and x is not None and keeps_shape(s, operand, [x]):
-            return operand
-        if shape is None:
+@rule("eliminate_nop_with_unit", after=REPEATING, exactness=REASSOCIATES)
+def neutral_but_for_the_sign_of_zero(x: V, unit: V) -> Rewrite:
+    """X + 0.0 is x: an x of -0.0 keeps its sign."""
+    return AnyOf("Add", "Sub")(x, unit) >> x | where(_is_unit(unit, exactly=False), _keeps_operand)
+
+
+def _absorbs(m: Match) -> Refusal | None:
+    """Guard: ``zero`` is the result of the root, whatever x is."""
+    number = repeated(m.site, m.zero)
+    if number is None or number != ABSORBERS[m.root.op_type]:
+        return SILENT
+    kind = facts.dtype(m.root.outputs[0])
+    if kind is None or kind.is_floating_point():
+        return Refusal("NaN and infinities times 0 are NaN")
+    return None
+
+
+@rule("eliminate_absorbing_element", after=REPEATING, exactness=EXACT, opset=9)
+def absorbing_operand(x: V, zero: V) -> Rewrite:
+    """X * 0 is 0 for integers, x and false is false, x or true is true."""
+
+    def absorbed(m: Match) -> Result:
+        s, kind, shape = m.site, facts.dtype(m.root.outputs[0]), facts.static_shape(m.root.outputs[0])
+        if keeps_shape(s, m.zero, [m.x]):
+            return m.zero  # type: ignore[no-any-return]
+        if shape is None or kind is None:
             return Refusal("the shape of the result is not known")
-        result = filled(shape, number, kind)
+        result = filled(shape, repeated(s, m.zero), kind)
         if isinstance(result, Expr):
             return result
         nodes: list[ir.Node] = []
         constant = s.workspace.new_constant(result, s.graph, f"{s.output.name}_constant", nodes)
         return Patch({s.output: constant}, nodes=nodes)
-    return None
+
+    return Absorbing(x, zero) >> absorbed | where(_absorbs)
 
 
-@rule("eliminate_consecutive_idempotent_ops", on=("Relu", "Ceil", "Floor", "Round", "Sign", "Abs"), exactness=EXACT)
-def idempotent_twice(s: Site) -> Result:
-    """Relu, Ceil, Floor, Round, Sign, Abs of their own result."""
-    return s.input(0) if s.producer(0, s.node.op_type) is not None else None
+@rule("eliminate_consecutive_idempotent_ops", exactness=EXACT)
+def idempotent_twice(x: V) -> Rewrite:
+    """f(f(x)) is f(x), for Relu, Ceil, Floor, Round, Sign and Abs."""
+    once = AnyOf(*IDEMPOTENT)(x)
+    same_operator = guard(lambda m: m.nodes[0].op_type == m.nodes[1].op_type, "")
+    return AnyOf(*IDEMPOTENT)(once) >> once | where(same_operator)
 
 
 @rule("eliminate_double_inverse", exactness=EXACT)
 def not_not(x: V) -> Rewrite:
-    """Not of Not."""
+    """Not not x is x."""
     return Not(Not(x)) >> x
 
 
 @rule("eliminate_double_inverse", exactness=EXACT)
 def neg_neg(x: V) -> Rewrite:
-    """Neg of Neg."""
+    """-(-x) is x."""
     return Neg(Neg(x)) >> x
 
 
 @rule("eliminate_double_inverse", exactness=REASSOCIATES)
 def reciprocal_reciprocal(x: V) -> Rewrite:
-    """Reciprocal of Reciprocal."""
+    """1 / (1 / x) is x, written with Reciprocal."""
     return Reciprocal(Reciprocal(x)) >> x
 
 
 @rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def add_negated(x: V, y: V) -> Rewrite:
-    """Adding −y is subtracting y."""
-    return Add(x, Neg(y).once) >> Sub(x, y)
+    """X + -y is x - y."""
+    return x + (-y).once >> x - y
 
 
 @rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def subtract_negated(x: V, y: V) -> Rewrite:
-    """Subtracting −y is adding y."""
-    return Sub(x, Neg(y).once) >> Add(x, y)
+    """X - -y is x + y."""
+    return x - (-y).once >> x + y
 
 
 @rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def abs_of_negated(x: V) -> Rewrite:
-    """The absolute value of −x is that of x."""
-    return Abs(Neg(x).once) >> Abs(x)
+    """|-x| is |x|."""
+    return Abs(-x) >> Abs(x) | where(unshared)
 
 
 @rule("fuse_neg_into_neighbor", exactness=EXACT, opset=7)
 def product_of_negated(x: V, y: V) -> Rewrite:
-    """−x · −y is x · y."""
-    return Mul(Neg(x).once, Neg(y).once) >> Mul(x, y)
+    """-x * -y is x * y."""
+    return -x * -y >> x * y | where(unshared)
 
 
 @rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES, opset=7)
 def reciprocal_times(x: V, y: V) -> Rewrite:
-    """(1/x) · y is y / x."""
-    return Mul(Reciprocal(x).once, y) >> Div(y, x)
-
-
-def _over(m: Match) -> Result:
-    one = next(node for node in m.nodes if node.op_type == "Div").inputs[0]
-    kind = facts.dtype(m.y)
-    if kind is None or not kind.is_floating_point():
-        return Refusal("integer division rounds")
-    if not keeps_shape(m.site, m.x, [one]):
-        return Refusal("the 1 may broadcast the divisor to another shape")
-    return Div(m.y, m.x)
+    """Reciprocal(x) * y is y / x."""
+    return Reciprocal(x).once * y >> y / x
 
 
 @rule("fuse_reciprocal_into_mul", exactness=REASSOCIATES, opset=7)
-def one_over_times(x: V, y: V) -> Rewrite:
-    """(1 / x) · y is y / x."""
-    return Mul(Div(1, x).once, y) >> _over
+def one_over_times(x: V, y: V, one: C) -> Rewrite:
+    """(1 / x) * y is y / x, for floating-point x."""
+    return (one / x).once * y >> y / x | where(
+        guard(lambda m: facts.scalar(m.one) == 1, ""),
+        guard(lambda m: (kind := facts.dtype(m.y)) is not None and kind.is_floating_point(), "integer division rounds"),
+        broadcasts_into(x, one),
+    )
