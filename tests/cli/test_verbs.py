@@ -180,6 +180,18 @@ def test_explain_lists_kernels_and_operations(run: Run, two_layers: Path) -> Non
     assert run("explain", two_layers, "--size", "N").code == 2
 
 
+def test_time_passes_shows_the_time_of_each_pass(
+    run: Run, two_layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", "off")
+    out = run("explain", two_layers, "--time-passes").out
+    assert all(name in out for name in ("Compiler passes", "lower groups", "compile kernels"))
+    file = tmp_path / "net.sdx"
+    passes = run("compile", two_layers, "-o", file, "--time-passes", "--json").json["passes"]
+    assert next(row["runs"] for row in passes if row["name"] == "fuse") >= 1
+    assert "passes" not in run("compile", two_layers, "-o", file, "--json").json
+
+
 def test_a_compiled_file_computes_the_same(run: Run, two_layers: Path, tmp_path: Path) -> None:
     compiled = tmp_path / "net.sdx"
     assert run("compile", two_layers, "-o", compiled, "--json").json["bytes"] == compiled.stat().st_size

@@ -28,7 +28,7 @@ def test_both_ways(wide: t.DType, narrow: t.DType) -> None:
         return [L.bitcast(x, narrow), L.bitcast(y, wide), L.permute(L.bitcast(x, narrow), (2, 1, 0))]
 
     function = trace("f", body, types)
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     rng = np.random.default_rng(0)
     for n, m in ((1, 1), (3, 7), (2, 16), (5, 33), (0, 4)):
@@ -45,7 +45,7 @@ def test_movements_of_complex_numbers_are_compiled() -> None:
         return [L.permute(L.concat([padded, L.reverse(padded, [1])], 0), (1, 0))]
 
     function = trace("f", body, [TensorType(t.COMPLEX64, (N, M))])
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     rng = np.random.default_rng(1)
     x = (rng.standard_normal((3, 17)) + 1j * rng.standard_normal((3, 17))).astype(np.complex64)

@@ -50,7 +50,7 @@ def assert_random_program(seed: int) -> None:
     rng = np.random.default_rng(seed)
     program = random_program(rng, 10, without=("random", "determinant"))
     function = simplify(program.traced())
-    compiled = Program(function)
+    compiled = Program.compile(function)
     for arrays in program.arrays:
         nearby = computed(function, [moved(np.asarray(x)) for x in arrays])
         assert_close(compiled.run([np.array(x, order="C") for x in arrays]), computed(function, arrays), nearby)
@@ -86,7 +86,7 @@ def traced(body: object, *shapes: tuple[object, ...]) -> Function:
 @pytest.mark.parametrize("size", [1, 7, 16, 17, 33, 100])
 def test_a_softmax_is_one_kernel(size: int) -> None:
     function = traced(lambda x: [softmax(x)], (N, M))
-    program = Program(function)
+    program = Program.compile(function)
     assert len(program.launches) == 1
     x = np.random.default_rng(0).standard_normal((5, size)).astype(np.float32)
     assert_close(program.run([x]), computed(function, [x]))
@@ -94,7 +94,7 @@ def test_a_softmax_is_one_kernel(size: int) -> None:
 
 def test_a_layer_norm_is_one_kernel() -> None:
     function = traced(lambda x, s: [layer_norm(x, s)], (N, M), (M,))
-    program = Program(function)
+    program = Program.compile(function)
     assert [launch.title for launch in program.launches] == ["rows"]
     x, s = (np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i, shape in enumerate([(9, 50), 50]))
     assert_close(program.run([x, s]), computed(function, [x, s]))
@@ -102,7 +102,7 @@ def test_a_layer_norm_is_one_kernel() -> None:
 
 def test_what_follows_a_product_is_part_of_its_kernel() -> None:
     function = traced(lambda x, w, b: [L.tanh(L.matmul(x, w) + b)], (N, K), (K, M), (M,))
-    program = Program(function)
+    program = Program.compile(function)
     assert [launch.title for launch in program.launches] == ["contract"]
     rng = np.random.default_rng(0)
     for n, k, m in ((1, 1, 1), (3, 20, 33), (0, 4, 5), (40, 64, 128)):
@@ -114,12 +114,12 @@ def test_results_do_not_tell_how_many_threads_there_were() -> None:
     function = traced(lambda x, w: [softmax(L.matmul(x, w))], (N, K), (K, M))
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((200, 96), (96, 300))]
-    one, two = (Program(function, threads=threads).run(arrays) for threads in (1, 2))
+    one, two = (Program.compile(function, threads=threads).run(arrays) for threads in (1, 2))
     np.testing.assert_array_equal(one, two)
 
 
 def test_arrays_of_types_of_their_own_are_read_as_they_are() -> None:
-    program = Program(trace("f", lambda x: [x + x], [TensorType(t.FLOAT, (Dim.symbol("N"),))]))
+    program = Program.compile(trace("f", lambda x: [x + x], [TensorType(t.FLOAT, (Dim.symbol("N"),))]))
     x = np.arange(5, dtype=np.float32)
     for array in (x, np.ma.masked_array(x, mask=False), x.view(np.recarray)):
         np.testing.assert_array_equal(program.run([array])[0], 2 * x)
@@ -127,7 +127,7 @@ def test_arrays_of_types_of_their_own_are_read_as_they_are() -> None:
 
 def test_data_without_a_result_are_a_fault() -> None:
     function = trace("f", lambda x, at: [L.take(x, at, 0)], [TensorType(t.FLOAT, (N,)), TensorType(t.INT64, (M,))])
-    program = Program(function)
+    program = Program.compile(function)
     x = np.arange(5, dtype=np.float32)
     assert_close(program.run([x, np.array([3, 0])]), [np.array([3, 0], np.float32)])
     with pytest.raises(Fault):
@@ -142,7 +142,7 @@ def test_a_softmax_over_any_axis_of_known_sizes_is_one_kernel(axis: int) -> None
         return [e / L.reduce_sum(e, [axis], keepdims=True)]
 
     function = traced(body, (3, 4, 5))
-    program = Program(function)
+    program = Program.compile(function)
     assert len(program.launches) == 1
     x = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
     assert_close(program.run([x]), computed(function, [x]))
@@ -157,7 +157,7 @@ def arg_max(x: L.Tensor) -> L.Tensor:
 def test_rows_of_few_elements(length: int, count: int | Dim) -> None:
     """Lanes are rows where there are enough of them: results are the same, to the last of an open number."""
     function = traced(lambda x: [softmax(x), L.reduce_mean(x * x, [-1]), arg_max(x)], (2, count, length))
-    program = Program(function)
+    program = Program.compile(function)
     for size in (0, 1, 5, 16, 40) if isinstance(count, Dim) else (count,):
         x = np.random.default_rng(size).standard_normal((2, size, length)).astype(np.float32)
         assert_close(program.run([x]), computed(function, [x]))
@@ -171,7 +171,7 @@ def test_rows_side_by_side_look_up_nothing_behind_the_last_row(length: int) -> N
         lambda x, at: [L.reduce_sum(L.take(x, at, 0), [-1])],
         [TensorType(t.FLOAT, (M,)), TensorType(t.INT64, (N, length))],
     )
-    program = Program(function)
+    program = Program.compile(function)
     x = np.arange(7, dtype=np.float32)
     for rows in (1, 5, 15, 17, 40):
         behind = np.full((rows + 32, length), 1 << 40)
@@ -191,7 +191,7 @@ def test_attention_is_one_kernel(queries: int, keys: int) -> None:
     function = traced(
         lambda q, k, v, mask: [attend(q, k, v, mask)], (N, heads, M, 16), (N, heads, K, 16), (N, heads, K, 24), (M, K)
     )
-    program = Program(function)
+    program = Program.compile(function)
     assert [launch.title for launch in program.launches] == ["attention"]
     rng = np.random.default_rng(0)
     shapes = ((2, 3, queries, 16), (2, 3, keys, 16), (2, 3, keys, 24), (queries, keys))
@@ -208,7 +208,7 @@ def test_columns_are_reduced_side_by_side(width: int, known: Size, dtype: DType)
 
     function = trace("f", body, [TensorType(dtype, (70, known))])
     x = np.random.default_rng(width).integers(-4, 5, (70, width)).astype(t.numpy_dtype(dtype))
-    first, *others = (Program(function, threads=threads).run([x]) for threads in (1, 2))
+    first, *others = (Program.compile(function, threads=threads).run([x]) for threads in (1, 2))
     assert_close(first, computed(function, [x]))
     for each in others:
         assert_close(each, first)
@@ -220,7 +220,7 @@ def test_the_first_of_equals_is_found(sizes: tuple[Size, ...], dtype: DType) -> 
     def body(x: L.Tensor) -> list[L.Tensor]:
         return [apply("reduce", x, kind=kind, axes=(axis,)) for kind in ("argmax", "argmin") for axis in (0, 1)]
 
-    program = Program(trace("f", body, [TensorType(dtype, sizes)]))
+    program = Program.compile(trace("f", body, [TensorType(dtype, sizes)]))
     rng = np.random.default_rng(3)
     few = rng.integers(0, 2, (9, 203)).astype(t.numpy_dtype(dtype))
     few[0], few[1], few[2, 7] = 0, 1, 1
@@ -236,7 +236,7 @@ def test_sums_of_many_numbers_stay_exact(sizes: tuple[Size, ...]) -> None:
     function = traced(lambda x: [L.reduce_sum(x, [0]), L.reduce_sum(x, [1])], sizes)
     x = np.full((1000, 3000), 1.1, np.float32)
     x[:, ::2] = 0.3
-    down, across = Program(function).run([x])
+    down, across = Program.compile(function).run([x])
     np.testing.assert_allclose(down, x.astype(np.float64).sum(0), rtol=1e-6)
     np.testing.assert_allclose(across, x.astype(np.float64).sum(1), rtol=1e-6)
 
@@ -248,7 +248,7 @@ def test_what_depends_on_sizes_that_are_read_is_computed_with_them() -> None:
         return [L.contract(x, L.concat([grid, grid + 1.0], 1), batch=[], left=[1], right=[1])]
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, 6)), TensorType(t.INT64, (1,))])
-    program = Program(function)
+    program = Program.compile(function)
     x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     for rows in (1, 5, 20):
         assert_close(program.run([x, np.array([rows])]), computed(function, [x, np.array([rows])]))
@@ -272,7 +272,7 @@ def test_convolutions_along_one_axis_of_an_image(shape: tuple[int, ...], window:
 
     function = traced(body, shape)
     x = rng.standard_normal(shape).astype(np.float32)
-    assert_close(Program(function).run([x]), computed(function, [x]))
+    assert_close(Program.compile(function).run([x]), computed(function, [x]))
 
 
 def test_the_parts_of_a_concatenation_are_computed_where_they_are_written() -> None:
@@ -282,7 +282,7 @@ def test_the_parts_of_a_concatenation_are_computed_where_they_are_written() -> N
         return [L.concat([L.exp(x), L.permute(L.tanh(y), (1, 0)), turned, turned, repeated], 0)]
 
     function = traced(body, (N, M), (M, K))
-    program = Program(function)
+    program = Program.compile(function)
     # The sine is read twice, the cosine repeated: they are computed before.
     assert sorted(launch.title for launch in program.launches) == ["map", "map", *["part of concat"] * 5]
     rng = np.random.default_rng(0)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import random_program
 
+from sardonyx.compiler import program_image
+from sardonyx.compiler.executor.fork_join import Field
+from sardonyx.compiler.executor.tape_player import COPY_WORDS, PATCH_WORDS, WORDS
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image import Image
 from sardonyx.compiler.target.alignment import aligned
@@ -27,8 +31,8 @@ RNG = np.random.default_rng(0)
 
 def copied(program: Program) -> Program:
     """The program from its image, and its image from it."""
-    restored = Program.restored(read_again(program.image()), hosts=found)
-    return Program.restored(read_again(restored.image()), hosts=found)
+    restored = Program.from_image(read_again(program.image()), hosts=found)
+    return Program.from_image(read_again(restored.image()), hosts=found)
 
 
 def found(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
@@ -45,7 +49,7 @@ def read_again(image: Image) -> Image:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_programs_compute_the_same_bits(seed: int) -> None:
     program = random_program(np.random.default_rng(seed), 10, without=("random",))
-    compiled = Program(simplify(program.traced()))
+    compiled = Program.compile(simplify(program.traced()))
     restored = copied(compiled)
     for arrays in program.arrays:
         given = [np.array(x, order="C") for x in arrays]
@@ -65,7 +69,7 @@ def test_weights_scratch_blocks_and_open_sizes_are_kept() -> None:
         y = convolved(L.maximum(convolved(x, weights), 0.0), square)
         return [L.matmul(L.reduce_sum(y, [2, 3]), constant(known))]
 
-    compiled = Program(trace("f", body, [TensorType(t.FLOAT, (N, 3, H, W))]))
+    compiled = Program.compile(trace("f", body, [TensorType(t.FLOAT, (N, 3, H, W))]))
     restored = copied(compiled)
     assert restored.blocks.keys() != compiled.blocks.keys()
     assert len(restored.blocks) == len(compiled.blocks) > 0
@@ -79,17 +83,19 @@ def test_results_that_nothing_computes_are_kept() -> None:
     known = constant(np.arange(6).reshape(2, 3))
     function = trace("f", lambda x: [x, number, known], [TensorType(t.FLOAT, (N,))])
     x = np.ones(3, np.float32)
-    for found, expected in zip(copied(Program(function)).run([x]), (x, np.float32(2.5), known.known), strict=True):
+    for found, expected in zip(
+        copied(Program.compile(function)).run([x]), (x, np.float32(2.5), known.known), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
         assert found.shape == np.shape(expected)
 
 
 def test_an_image_is_the_same_after_it_was_read() -> None:
-    image = Program(trace("f", lambda x: [L.exp(x) + 1], [TensorType(t.FLOAT, (N, H))])).image()
+    image = Program.compile(trace("f", lambda x: [L.exp(x) + 1], [TensorType(t.FLOAT, (N, H))])).image()
     again = read_again(image)
     assert json.dumps(again.head) == json.dumps(image.head)
     assert again.code == image.code
-    assert copied(Program.restored(again)).image().texts() == image.texts()
+    assert copied(Program.from_image(again)).image().texts() == image.texts()
 
 
 POSITIVE = HostFunction(
@@ -112,7 +118,7 @@ def test_what_the_interpreter_computes_is_kept() -> None:
         kept = kept_of(L.exp(x))
         return [L.reduce_sum(kept * 2.0, [0]), L.exp(kept)]
 
-    compiled = Program(trace("f", body, [TensorType(t.FLOAT, (N,))]))
+    compiled = Program.compile(trace("f", body, [TensorType(t.FLOAT, (N,))]))
     assert compiled.host
     restored = copied(compiled)
     for n in (1, 5, 0, 100):
@@ -129,9 +135,40 @@ def test_loops_that_the_interpreter_repeats_are_kept_with_their_compiled_bodies(
         (state,), _ = L.loop(count, None, [constant(np.float32(0))], once)
         return [L.exp(state)]
 
-    compiled = Program(trace("f", body, [TensorType(t.INT64, ()), TensorType(t.FLOAT, (N,))]))
+    compiled = Program.compile(trace("f", body, [TensorType(t.INT64, ()), TensorType(t.FLOAT, (N,))]))
     assert compiled.bodies
     restored = copied(compiled)
     for count in (0, 1, 4):
         given = [np.array(count), RNG.standard_normal(3).astype(np.float32)]
         np.testing.assert_array_equal(restored.run(given)[0], compiled.run(given)[0])
+
+
+def field_names(part: object) -> set[str]:
+    """The names of fields of JSON objects, at any depth."""
+    if isinstance(part, dict):
+        return set(part) | {name for inner in part.values() for name in field_names(inner)}
+    return {name for inner in part for name in field_names(inner)} if isinstance(part, list) else set()
+
+
+def test_the_format_version_grows_with_the_fields() -> None:
+    """Who changes fields or the arguments of kernels changes FORMAT, and this table."""
+    known = constant(RNG.standard_normal((20, 33)).astype(np.float32))
+    image = Program.compile(trace("f", lambda x: [L.matmul(L.exp(x), known)], [TensorType(t.FLOAT, (N, 20))])).image()
+    assert program_image.FORMAT == 2
+    assert field_names({name: part for name, part in image.head.items() if name != "sizes"}) == {
+        "also", "around", "array", "arrays", "blocks", "bodies", "buffers", "concurrent", "counted", "denormals",
+        "dtype", "guards", "inputs", "items", "kernel", "launches", "level", "most", "name", "op", "operands", "origin",
+        "params", "position", "program", "results", "settling", "shape", "sizes", "steps", "symbol", "title",
+        "value", "values", "work", "writes",
+    }  # fmt: skip
+    assert (WORDS, COPY_WORDS, PATCH_WORDS, len(Field)) == (4, 4, 3, 29), "the arguments of the player are of a format"
+
+
+def test_texts_of_another_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Program.compile(trace("f", lambda x: [L.exp(x)], [TensorType(t.FLOAT, (N,))])).image()
+    monkeypatch.setattr(program_image, "FORMAT", 1)
+    texts = image.texts()
+    monkeypatch.undo()
+    for other in (texts, texts[:5], b"", bytes(100)):
+        with pytest.raises(program_image.OtherFormatError):
+            Image.read(other, aligned(np.frombuffer(image.weights(), np.uint8)))

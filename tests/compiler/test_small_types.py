@@ -24,7 +24,7 @@ def check(body: Callable[[L.Tensor], list[L.Tensor]], dtype: DType, kernels: int
     codes = rng.integers(0, 1 << min(dtype.bitwidth, 8), (7, 19)).astype(np.uint8)
     x = codes.view(numpy_dtype(dtype)) if dtype in SMALL_DTYPES else rng.standard_normal((7, 19)).astype(np.float32) * 5
     function = trace("f", body, [TensorType(dtype, (7, 19))])
-    program = Program(function)
+    program = Program.compile(function)
     assert kernels is None or len(program.launches) == kernels
     with np.errstate(all="ignore"):
         (found,), (wanted,) = program.run([x]), computed(function, [x])

@@ -137,7 +137,7 @@ def test_codes_are_packed_four_vectors_at_a_time(target: str) -> None:
         return [L.convolve(L.cast(z, t.INT32), w, strides=[1, 1], padding=[(0, 0)] * 2)]
 
     function = trace("f", body, [TensorType(t.FLOAT, (1, 24, 3, 13))])
-    program = Program(function, target=host() if target == host().name else NAMED[target], threads=1)
+    program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
     packed = [launch for launch in program.launches if ".pack" in launch.text]
     assert len(packed) == requantize.packs(program.target)
 

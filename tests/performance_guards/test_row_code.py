@@ -37,7 +37,7 @@ def normalize(x: L.Tensor) -> list[L.Tensor]:
 
 def loops(body: object) -> list[str]:
     function = trace("rows", body, [TensorType(t.FLOAT, (7, 64))])  # type: ignore[arg-type]
-    (launch,) = Program(function, target=NAMED["avx2"]).launches
+    (launch,) = Program.compile(function, target=NAMED["avx2"]).launches
     assert launch.title == "rows"
     return innermost_loops(launch, NAMED["avx2"])
 
@@ -55,7 +55,7 @@ def test_values_that_are_the_same_along_a_row_are_computed_before_its_loops(body
 
 def test_indices_of_a_row_are_read_before_its_loop() -> None:
     types = [TensorType(t.FLOAT, (9, 20)), TensorType(t.INT64, (2, 3))]
-    (launch,) = Program(trace("f", lambda x, i: [L.take(x, i, 0)], types)).launches
+    (launch,) = Program.compile(trace("f", lambda x, i: [L.take(x, i, 0)], types)).launches
     # A loop over whole vectors and the rest are two texts of a row.
     assert launch.text.count("icmp ult i64") == 1
 

@@ -79,7 +79,7 @@ def _outcome(case: Case) -> Outcome:
             function, arrays = _traced(case.model, inputs, known=False)
         except (NeedsValueError, SizeLimitError):
             function, arrays = _traced(case.model, inputs, known=True)
-        program = Program(function)
+        program = Program.compile(function)
         interpreted.update(
             ((step.op, program.schedule.host[step]), None) for step in program.steps if isinstance(step, Value)
         )

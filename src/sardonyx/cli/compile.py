@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, console, print_json, progress
+from sardonyx.cli.output import AsJson, ModelPath, TimePasses, console, print_json, progress
+from sardonyx.compiler.pass_runner import recorded_pass_times
 from sardonyx.errors import OptionError
+from sardonyx.report.pass_times import pass_time_data, pass_time_table
+from sardonyx.report.tables import print_all
 from sardonyx.runtime import Session
 
 EXAMPLE = "sardonyx compile model.onnx -o model.sdx"
@@ -30,6 +33,7 @@ def command(
     threads: Annotated[
         int | None, typer.Option(help="Threads to compile for; all by default.", show_default=False)
     ] = None,
+    time_passes: TimePasses = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.
@@ -46,7 +50,7 @@ def command(
     if shared is None and (header is not None or prefix is not None):
         raise OptionError("requires --shared", where="--header, --prefix", remedy="Give --shared model.so.")
     files: dict[str, Any] = {}
-    with progress("compiling", quiet=as_json):
+    with progress("compiling", quiet=as_json), recorded_pass_times(time_passes) as times:
         session = Session(model, compile="wait", threads=threads)
         if output is not None:
             session.save_compiled(output)
@@ -56,8 +60,10 @@ def command(
             session.save_library(shared, header, prefix)
             files |= {"shared": str(shared), "shared_bytes": shared.stat().st_size, "header": str(header)}
     if as_json:
-        print_json(files)
+        print_json({**files, "passes": pass_time_data(times)} if time_passes else files)
         return
     for file in (output, shared, header):
         if file is not None:
             console.print(f"{file}: {file.stat().st_size:,} bytes", markup=False)
+    if time_passes:
+        print_all(console, pass_time_table(times))

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Sizes, console, parse_sizes, print_json, progress
+from sardonyx.cli.output import AsJson, ModelPath, Sizes, TimePasses, console, parse_sizes, print_json, progress
 from sardonyx.compiler.explain import explain
+from sardonyx.compiler.pass_runner import recorded_pass_times
 from sardonyx.report.kernels import explanation_data, explanation_tables, node_names
+from sardonyx.report.pass_times import pass_time_data, pass_time_table
 from sardonyx.report.placement import placement_tables
 from sardonyx.report.tables import print_all
 from sardonyx.runtime import Session
@@ -27,6 +29,7 @@ def command(
     threads: Annotated[
         int | None, typer.Option(help="Threads to compile for; all by default.", show_default=False)
     ] = None,
+    time_passes: TimePasses = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the compiled form of a model: kernels with nodes, bytes, operations and boundaries.
@@ -35,8 +38,9 @@ def command(
     provider, call and reason of each node.
     """
     assigned = parse_sizes(sizes)
-    with progress("compiling", quiet=as_json):
+    with progress("compiling", quiet=as_json), recorded_pass_times(time_passes) as times:
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
+        program = session.program
     if provider:
         if as_json:
             print_json({"placement": [asdict(node) for node in session.placement]})
@@ -44,15 +48,18 @@ def command(
             print_all(console, *placement_tables(session.placement))
         return
     names = node_names(session.model)
-    if session.program is None:
+    if program is None:
         if as_json:
             print_json({"compiled": False, "reason": session.not_compiled})
         else:
             when = "Compiled at the first call" if session.wait() else "Not compiled, interpreted with numpy"
             console.print(f"{when}: {session.not_compiled}", markup=False)
         return
-    explanation = explain(session.program, assigned)
+    explanation = explain(program, assigned)
     if as_json:
-        print_json({"compiled": True, **explanation_data(explanation, names)})
+        passes = {"passes": pass_time_data(times)} if time_passes else {}
+        print_json({"compiled": True, **explanation_data(explanation, names), **passes})
     else:
         print_all(console, *explanation_tables(explanation, names))
+        if time_passes:
+            print_all(console, pass_time_table(times))

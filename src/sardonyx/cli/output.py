@@ -28,6 +28,7 @@ ModelPath = Annotated[
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
+TimePasses = Annotated[bool, typer.Option("--time-passes", help="Show the time of each compiler pass.")]
 Sizes = Annotated[
     list[str] | None,
     typer.Option("--sizes", "--size", help="Values of open sizes, N=8,S=128 (repeatable).", show_default=False),

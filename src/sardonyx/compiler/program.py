@@ -7,204 +7,175 @@ code; the addresses of inputs and results change from call to call. Nothing of t
 
 from __future__ import annotations
 
-import copy
 import functools
-import hashlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sardonyx.base.artifact_store import store
-from sardonyx.base.cancellation import raise_if_cancelled
-from sardonyx.compiler import program_image as image_module
-from sardonyx.compiler.analysis.control_flow import CONTROL, is_of_tensors
-from sardonyx.compiler.analysis.shape_guards import known, required
+from sardonyx.compiler import pipeline
+from sardonyx.compiler.analysis.shape_guards import known
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Linked
 from sardonyx.compiler.call.stepwise import Call, remembered
 from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.executor.thread_pool import Pool, pool
-from sardonyx.compiler.llvm.elf_loader import Code, linked, loaded
-from sardonyx.compiler.llvm.object_code import module_text
-from sardonyx.compiler.llvm.parallel_build import Build
-from sardonyx.compiler.lower.functions import Bodies
-from sardonyx.compiler.lower.launch import NAME, Launch, Prepared, every
-from sardonyx.compiler.passes.canonicalize import canonicalize
-from sardonyx.compiler.plan.reweight import Meaning, matched, remade
-from sardonyx.compiler.plan.segments import (
-    Outline,
-    Segment,
-    Step,
-    beneath,
-    is_of_constants,
-    last_readers,
-    launches_of,
-    not_native,
-    steps_of,
-)
-from sardonyx.compiler.plan.shared_weights import prepared
-from sardonyx.compiler.plan.tape import Plan, Planner
-from sardonyx.compiler.program_image import Image
-from sardonyx.compiler.target.alignment import aligned
-from sardonyx.compiler.target.denormals import Denormals, flushes, holds_denormals
+from sardonyx.compiler.lower.launch import Launch, Prepared
+from sardonyx.compiler.plan.compiled_function import CompiledFunction
+from sardonyx.compiler.plan.segments import Segment, last_readers, not_native
+from sardonyx.compiler.plan.tape import Plan
+from sardonyx.compiler.program_image import Hosts, Image, no_host_functions, read_image, write_image
+from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.target.denormals import Denormals, flushes
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.target.description import host as host_target
-from sardonyx.compiler.tiling import overrides
 from sardonyx.core.dim import Dim, symbols
-from sardonyx.core.eval.host_function import HostFunction
 from sardonyx.core.eval.interpreter import Sizes
 from sardonyx.core.eval.run_context import RunContext
-from sardonyx.core.ir.graph import Function, Value, bodies_of
-from sardonyx.errors import UnsupportedError
-
-
-def _no_host(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
-    raise UnsupportedError(f"the host function {name} is not known.")
+from sardonyx.core.ir.graph import Function, Value
 
 
 class Program:
-    """A compiled function.
+    """A compiled function that can be run.
 
     Args:
-        function: What to compile.
-        target: What for.
-        threads: How many threads share the work; by default what the process may use.
-        denormals: What becomes of denormal numbers.
+        compiled: What the program is, from the pipeline, from an image, or from another program.
 
     Attributes:
-        schedule: What became of the function's values; not there in a program from an image.
-        in_memory: Whether a value has memory of its own; as schedule.
-        has_graph: Whether it was made of the function; one from an image knows only the values in memory.
-        host: Values that the interpreter computes, and why.
+        function: Inputs and results of the function; all values of it where ``has_graph``.
+        target: The processor that the code is for.
+        pool: The threads that share the work.
         launches: The kernels, in order.
-        flushes: Whether kernels take denormal numbers for zero.
-        bodies: The compiled bodies of control flow that is left to the interpreter, or may be by a call.
         steps: What a call does, one after the other.
-        in_one: Whether that is one native call, and nothing that waits for it.
+        blocks: Channels per block, of values that are images in blocked layout.
+        host: Values that the interpreter computes, and why.
+        around: The size symbols that come from outside of the function.
+        flushes: True if kernels take denormal numbers for zero.
+        bodies: The compiled bodies of control flow that is left to the interpreter, or may be by a call.
+        in_one: True if a call is one native call, and nothing that waits for it.
         repeating: The numbers of the steps that may take as long as they like.
         row_bytes: Bytes of what an iteration of a loop collects, by its step's number and sizes.
         settlings: The sizes of loops that settle, by their step's number and the sizes before.
-        overrides: Fingerprint of the user's schedules that were active during compilation; None if they changed
-            meanwhile, or for a program from an image.
     """
 
-    overrides: str | None = None
+    def __init__(self, compiled: CompiledFunction) -> None:
+        self._compiled = compiled
+        self.function = compiled.function
+        self.target = compiled.target
+        self.pool: Pool = pool(compiled.threads)
+        self.launches: list[Launch] = compiled.launches
+        self.steps = list(compiled.steps)
+        self.blocks = compiled.blocks
+        self.host = compiled.host
+        self.around = compiled.around
+        self.flushes = flushes(compiled.denormals, compiled.has_denormals)
+        self.bodies: dict[Value, list[Program]] = {
+            control: [Program(body) for body in bodies] for control, bodies in compiled.bodies.items()
+        }
+        segments = [(number, step) for number, step in enumerate(self.steps) if isinstance(step, Segment)]
+        self.in_one = len(self.steps) == len(segments) == 1 and not segments[0][1].is_alone
+        self.repeating = frozenset(number for number, segment in segments if segment.repeats)
+        self.row_bytes: dict[tuple[int, ...], int] = {}
+        self.settlings: dict[tuple[int, ...], Sizes | None] = {}
+        self._last = last_readers(self.steps, self.function.results, compiled.reads)
+        self._plans: dict[int, Linked] = {}
+        self._sizes: dict[tuple[Any, ...], Sizes] = {}
 
-    def __init__(
-        self,
+    @classmethod
+    def compile(
+        cls,
         function: Function,
         *,
         target: Target | None = None,
         threads: int | None = None,
         denormals: Denormals = "auto",
-    ) -> None:
-        self.target = target or host_target()
-        schedules = overrides.fingerprint()
-        function = self.function = canonicalize(function, self.target)
-        self.pool: Pool = pool(threads)
-        self.has_graph = True
-        self._make()
-        self.overrides = schedules if schedules == overrides.fingerprint() else None
-        self._has_denormals = holds_denormals(self._prepared.values())
-        self.flushes = flushes(denormals, self._has_denormals)
-        self._denormals = denormals
-        self._reads, self._inner = beneath(self.host, self.function.results, self.in_memory)
-        self.around = self.function.free_symbols
-        self._equal = required(self.function)
-        self._begin(steps_of(self.schedule.computed, self.launches, self.host, self.target, self.pool.threads))
-        self.launches: list[Launch] = launches_of(self.steps)
-        left = [value for value in self.host if value.op in CONTROL and is_of_tensors(value)]
-        self.bodies = {value: self._of_bodies(value) for value in left}
-
-    def _of_bodies(self, control: Value) -> list[Program]:
-        """The bodies of control flow that is left to the interpreter."""
-        return [
-            Program(body, target=self.target, threads=self.pool.threads, denormals=self._denormals)
-            for body in bodies_of(control)
-        ]
+    ) -> Program:
+        """Compile a function to a program; see :func:`sardonyx.compiler.pipeline.compile_function`."""
+        return cls(pipeline.compile_function(function, target=target, threads=threads, denormals=denormals))
 
     @classmethod
-    def restored(
+    def from_image(
         cls,
         image: Image,
         *,
         target: Target | None = None,
         threads: int | None = None,
         denormals: Denormals = "auto",
-        hosts: image_module.Hosts = _no_host,
+        hosts: Hosts = no_host_functions,
     ) -> Program:
-        """A program from its image; it computes what the one did that gave the image.
+        """Return the program of an image, which computes the same bits as the program that gave the image.
 
         Args:
             image: See :meth:`image`.
-            target: What it was compiled for.
-            threads: How many threads it was compiled for.
-            denormals: What becomes of denormal numbers.
-            hosts: Finds the host functions that are called in it.
+            target: The processor that the program was compiled for.
+            threads: The number of threads that the program was compiled for.
+            denormals: The treatment of denormal numbers.
+            hosts: Finds the host functions that the program calls.
         """
-        reader = image_module.Reader(image, hosts)
-        code = loaded(image.code, target or host_target())
-        has_denormals = image.head["denormals"]
+        return cls(read_image(image, target=target, threads=threads, denormals=denormals, hosts=hosts))
 
-        def made(outline: Outline) -> Program:
-            program = cls.__new__(cls)
-            program.function, program.blocks, program.host = outline.function, outline.blocks, outline.host
-            program.target = target or host_target()
-            program.pool = pool(threads)
-            program.has_graph = False
-            program._has_denormals, program.flushes = has_denormals, flushes(denormals, has_denormals)
-            program._prepared = reader.prepared
-            program.launches = launches_of(outline.steps)
-            program._names = {each.text: each.text for each in every(program.launches) if not each.bodies}
-            program._code, program._loaded = image.code, code
-            program._addresses = {name: code.address(name) for name in program._names}
-            program.bodies = {value: [*map(made, bodies)] for value, bodies in outline.bodies.items()}
-            program._reads, program._inner, program.around = outline.reads, outline.inner, outline.around
-            program._equal = list(outline.equal)
-            program._begin(list(outline.steps))
-            return program
-
-        return made(reader.program)
+    def reweighted(self, function: Function) -> Program | None:
+        """Return the program over other elements of constants, not compiled; None where code would differ."""
+        compiled = pipeline.reweight(self._compiled, function)
+        return None if compiled is None else Program(compiled)
 
     def image(self) -> Image:
-        """The program as data.
+        """Return the program as data.
 
         Raises:
             NoImage: There is no text for what the interpreter computes.
         """
         self._compile_bodies()
-        programs = [*self._programs()]
-        prepared = {key: array for each in programs for key, array in each._prepared.items()}
-        writer = image_module.Writer(prepared, {text: name for each in programs for text, name in each._names.items()})
-        head = {**writer.head(self._outline()), "denormals": any(each._has_denormals for each in programs)}
-        parts = dict.fromkeys(part for each in programs for part in each._code.parts)
-        return Image(head, self._code if self._code.functions else linked([*parts]), writer.arrays)
+        return write_image(self._record())
 
     def _compile_bodies(self) -> None:
         """Compile the bodies of loops whose state may change its sizes: another process cannot when it does."""
         for step in self.steps:
             if isinstance(step, Segment) and step.settling is not None:
-                loop = step.launches[0].writes
-                if loop not in self.bodies:
-                    self.bodies[loop] = self._of_bodies(loop)
+                self.compiled(step.launches[0].writes)
         for body in itertools.chain(*self.bodies.values()):
             body._compile_bodies()
 
-    def _programs(self) -> Iterator[Program]:
-        """This one, and those of bodies."""
-        yield self
-        for body in itertools.chain(*self.bodies.values()):
-            yield from body._programs()
+    def _record(self) -> CompiledFunction:
+        """The record of the program as it is now, with the bodies that were compiled since."""
+        bodies = {control: [body._record() for body in bodies] for control, bodies in self.bodies.items()}
+        return replace(self._compiled, bodies=bodies)
 
-    def _outline(self) -> Outline:
-        compiled = {value: [body._outline() for body in bodies] for value, bodies in self.bodies.items()}
-        return Outline(
-            self.function, self.around, self.steps, self.blocks, self.host, self._reads, self._inner, compiled,
-            self._equal,
-        )  # fmt: skip
+    def compiled(self, control: Value) -> Sequence[Program] | None:
+        """Return the compiled bodies of control flow; None where the interpreter computes the bodies, too."""
+        if control not in self.bodies and control not in self.host:
+            self.bodies[control] = [*map(Program, pipeline.compile_bodies(self._compiled, control))]
+        return self.bodies.get(control)
+
+    # What it consists of.
+
+    @property
+    def has_graph(self) -> bool:
+        """True if the function has all its values; one from an image has only those that running needs."""
+        return self._compiled.whole is not None
+
+    @property
+    def schedule(self) -> Schedule:
+        """The groups of the function, where ``has_graph``."""
+        assert self._compiled.whole is not None, "a program from an image has no schedule"
+        return self._compiled.whole.schedule
+
+    def in_memory(self, value: Value) -> bool:
+        """Return True if a value has memory of its own, where ``has_graph``."""
+        assert self._compiled.whole is not None, "a program from an image has no schedule"
+        return self._compiled.whole.in_memory(value)
+
+    @property
+    def overrides(self) -> str | None:
+        """Fingerprint of the user's schedules during compilation; see :class:`CompiledFunction`."""
+        return self._compiled.overrides
+
+    @property
+    def can_be_reweighted(self) -> bool:
+        """True if :meth:`reweighted` may return a program."""
+        return self._compiled.can_be_reweighted
 
     @property
     def needs_graph(self) -> list[str]:
@@ -215,124 +186,56 @@ class Program:
     def objects(self) -> list[bytes]:
         """The kernels' object code as LLVM gives it; they are functions of the names of :attr:`kernel_names`."""
         assert self.has_graph, "what comes from an image is linked already"
-        return self._code.parts
+        return self._compiled.kernels.code.parts
 
     @property
     def kernel_names(self) -> Mapping[str, str]:
         """The names of kernels, by their text."""
-        return self._names
+        return self._compiled.kernels.names
 
     @property
     def prepared(self) -> Mapping[Any, np.ndarray]:
         """What kernels read of constants."""
-        return self._prepared
+        return self._compiled.prepared
+
+    @property
+    def weights(self) -> list[np.ndarray]:
+        """The arrays of :attr:`prepared`."""
+        return list(self.prepared.values())
+
+    def prepared_bytes(self, weight: Prepared) -> int:
+        """Return the bytes of a weight in the form that kernels read."""
+        return self.prepared[weight].nbytes
+
+    @property
+    def plans(self) -> dict[int, Linked]:
+        """The plans of calls that were made, each with the contexts that there are for it, by the step's number."""
+        return dict(self._plans)
+
+    def known_result(self, value: Value) -> np.ndarray:
+        """Return a result that depends on no input, nor on a size."""
+        return np.asarray(interpreted.result(value, {}, {}))
+
+    # Planning.
 
     def whole(self, told: Sequence[Value] = ()) -> Plan:
-        """The plan of one segment that is all of the program, which is native; it knows the sizes of all results.
+        """Return the plan of one segment that is all of the program, which is native, with the sizes of all results.
 
         Args:
             told: Results that are tensors of sizes.
         """
         inputs, results = self.function.inputs, self.function.results
         outside, names = {*inputs, *results}, self.symbols or frozenset()
-        return Planner(self.pool.threads, self._prepared).plan(
+        return pipeline.plan_segment(
+            self._compiled,
             self.launches,
             self.blocks,
             lambda value: value in outside or value.op == "dims",
             (*inputs, *results),
-            known(self._equal, names),
+            known(self._compiled.guards, names),
             names,
             told,
         )
-
-    def known_result(self, value: Value) -> np.ndarray:
-        """A result that depends on no input, nor on a size."""
-        return np.asarray(interpreted.result(value, {}, {}))
-
-    def _begin(self, steps: list[Step]) -> None:
-        self.steps = steps
-        self.in_one = len(steps) == 1 and isinstance(steps[0], Segment) and not steps[0].is_alone
-        self._last = last_readers(steps, self.function.results, self._reads)
-        self.repeating = frozenset(i for i, step in enumerate(steps) if isinstance(step, Segment) and step.repeats)
-        self._plans: dict[int, Linked] = {}
-        self._sizes: dict[tuple[Any, ...], Sizes] = {}
-        self.row_bytes: dict[tuple[int, ...], int] = {}
-        self.settlings: dict[tuple[int, ...], Sizes | None] = {}
-
-    # Making.
-
-    def _make(self) -> None:
-        """Lower, prepare and compile: processors that have nothing else to do compile what is written already."""
-        with Build(self.target, store()) as build:
-            self._lower(build)
-            self._prepare()
-            self._compile(build)
-
-    def _lower(self, build: Build) -> None:
-        def written(launch: Launch) -> None:
-            if not launch.bodies:
-                build.add(self._module(launch)[1])
-
-        # What lowers knows this program and the build, and is let go of: no cycle waits for its collector.
-        lowering = Bodies(self.target, self.pool.threads, written).lowered(self.function)
-        self.in_memory, self.launches = lowering.whole.in_memory, lowering.launches
-        self.schedule, self.blocks = lowering.schedule, lowering.blocks
-        self.host: Mapping[Value, str] = self.schedule.host
-
-    def _module(self, launch: Launch) -> tuple[str, str]:
-        """The name of a kernel, and the module that it is."""
-        name = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
-        return name, module_text(self.target, [launch.text.replace(NAME, name)], launch.declarations)
-
-    def _compile(self, build: Build) -> None:
-        names: dict[str, str] = {}
-        texts: list[str] = []
-        for launch in every(self.launches):
-            if not launch.bodies and launch.text not in names:
-                names[launch.text], text = self._module(launch)
-                texts.append(text)
-        self._load(Code(build.objects(texts)), names)
-
-    def _load(self, code: Code, names: dict[str, str]) -> None:
-        self._names = names
-        self._code = code
-        self._loaded = loaded(code, self.target)
-        self._addresses = {text: self._loaded.address(name) for text, name in names.items()}
-
-    def _prepare(self) -> None:
-        """Compute what kernels read of constants."""
-        self._prepared: dict[Any, np.ndarray] = {}
-        self._meaning: Meaning = {}
-        for launch in every(self.launches):
-            raise_if_cancelled()
-            results = [result for body in launch.bodies for result in body.function.results]
-            for buffer in (*launch.buffers, *results):
-                if isinstance(buffer, Prepared) and buffer not in self._prepared:
-                    self._prepared[buffer] = prepared(buffer)
-                elif isinstance(buffer, Value) and buffer.is_constant and buffer not in self._prepared:
-                    self._prepared[buffer] = aligned(np.asarray(buffer.known))
-
-    @property
-    def takes_weights(self) -> bool:
-        """Whether it can be had over other elements of constants, as long as these are not looked at."""
-        return self.has_graph and not (self.host or self.bodies or any(map(is_of_constants, self.steps)))
-
-    def reweighted(self, function: Function) -> Program | None:
-        """The same over a function with other elements of constants, not compiled; None where code would differ."""
-        if not self.takes_weights:
-            return None
-        meaning = matched(self.function, canonicalize(function, self.target))
-        arrays = None if meaning is None else remade(self._prepared, meaning, self._meaning, self.function.results)
-        if meaning is None or arrays is None:
-            return None
-        made = copy.copy(self)
-        made._meaning, made._prepared = meaning, {key: aligned(array) for key, array in arrays.items()}
-        made._has_denormals = holds_denormals(made._prepared.values())
-        made.flushes = flushes(self._denormals, made._has_denormals)
-        made._begin(self.steps)
-        return made
-
-    # Planning.
 
     def plan(self, number: int, names: Collection[str] | None = None, but: str = "") -> Linked:
         """The plan of a step that is a segment.
@@ -347,15 +250,17 @@ class Program:
             segment = self.steps[number]
             assert isinstance(segment, Segment)
             told = frozenset((self.symbols or ()) if names is None else names) - {but} - self._unsure(number)
-            plan = Planner(self.pool.threads, self._prepared).plan(
+            plan = pipeline.plan_segment(
+                self._compiled,
                 segment.launches,
                 self.blocks,
                 lambda value: self._is_outside(value, number, segment),
                 self.function.inputs if number == 0 and self.symbols is not None else (),
-                known(self._equal, told),
+                known(self._compiled.guards, told),
                 told,
             )
-            found = Linked(plan, player(self.target), self.pool.address, self._addresses, self._prepared)
+            kernels = self._compiled.kernels
+            found = Linked(plan, player(self.target), self.pool.address, kernels.addresses, self.prepared)
             self._plans[number] = found
         return found
 
@@ -405,24 +310,3 @@ class Program:
         sizes = remembered(self._sizes, key, lambda: interpreted.sizes_in(self.function.inputs, arrays, around))
         env = dict(zip(self.function.inputs, arrays, strict=True))
         return Call(self, env, sizes if self.in_one else dict(sizes), context or RunContext()).results()
-
-    def compiled(self, control: Value) -> Sequence[Program] | None:
-        """The compiled bodies of control flow that the interpreter has; None where it computes them too."""
-        bodies = self.bodies.get(control)
-        if bodies is None and control not in self.host:
-            bodies = self.bodies[control] = self._of_bodies(control)
-        return bodies
-
-    @property
-    def weights(self) -> list[np.ndarray]:
-        """What kernels read of constants."""
-        return list(self._prepared.values())
-
-    @property
-    def plans(self) -> dict[int, Linked]:
-        """The plans of calls that were made, each with the contexts that there are for it, by the step's number."""
-        return dict(self._plans)
-
-    def prepared_bytes(self, weight: Prepared) -> int:
-        """Bytes of a weight in the form that kernels read."""
-        return self._prepared[weight].nbytes

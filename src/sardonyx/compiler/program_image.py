@@ -8,22 +8,29 @@ were computed by; whole only those that the interpreter computes. Host functions
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sardonyx.base.cpu_count import thread_count
 from sardonyx.compiler.analysis.control_flow import CONTROL
+from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.analysis.shape_stable_loops import Settling
-from sardonyx.compiler.llvm.elf_loader import Code
-from sardonyx.compiler.lower.launch import FAULT, Body, Buffer, Count, Launch, Prepared, Relaid, Scratch, Stage
-from sardonyx.compiler.plan.segments import Outline, Segment, Step
+from sardonyx.compiler.llvm.elf_loader import Code, linked, loaded
+from sardonyx.compiler.lower.launch import FAULT, Body, Buffer, Count, Launch, Prepared, Relaid, Scratch, Stage, every
+from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
+from sardonyx.compiler.plan.segments import Segment, Step, launches_of
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.alignment import ALIGNMENT
+from sardonyx.compiler.target.denormals import Denormals
+from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.target.description import host as host_target
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.dim.record import from_record, record
 from sardonyx.core.eval.host_function import HostFunction
@@ -31,12 +38,25 @@ from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value, dependencies
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
+from sardonyx.errors import UnsupportedError
 
-_LENGTH = struct.Struct("<Q")
+FORMAT = 2
+"""The version of images, in the cache and in compiled files: what they hold, and how kernels are called.
+
+It grows with every change of a field below, of the arguments of kernels or of what prepared weights mean; an image of
+another version is refused.
+"""
+
+_MAGIC = b"sdxi"
+_HEADER = struct.Struct("<4sIQ")
 
 
 class NoImage(Exception):
     """The program cannot be written down; the text says why."""
+
+
+class OtherFormatError(Exception):
+    """The bytes are an image of another format version, or no image."""
 
 
 @dataclass
@@ -58,7 +78,7 @@ class Image:
         lengths = [len(each) for each in self.code.parts]
         code = {"lengths": lengths, "functions": self.code.functions, "imports": self.code.imports}
         head = json.dumps({**self.head, "code": code}).encode()
-        return b"".join([_LENGTH.pack(len(head)), head, *self.code.parts])
+        return b"".join([_HEADER.pack(_MAGIC, FORMAT, len(head)), head, *self.code.parts])
 
     def weights(self) -> bytes:
         """The arrays as bytes, each on a cache line, in the order of the head's table."""
@@ -74,22 +94,28 @@ class Image:
         Args:
             texts: The head and the object code.
             weights: The arrays, as bytes that begin on a cache line; the image's are views of it.
+
+        Raises:
+            OtherFormatError: The texts are of another format version.
+            ValueError: The weights do not begin on a cache line.
         """
+        magic, version, length = _HEADER.unpack_from(texts) if len(texts) >= _HEADER.size else (b"", 0, 0)
+        if (magic, version) != (_MAGIC, FORMAT):
+            raise OtherFormatError(f"expected format {FORMAT}, got {version if magic == _MAGIC else 'no image'}")
         if weights.size and weights.ctypes.data % ALIGNMENT:
             raise ValueError("weights begin in the middle of a cache line")
-        (length,) = _LENGTH.unpack_from(texts)
-        at = _LENGTH.size + length
-        head = json.loads(texts[_LENGTH.size : at])
+        at = _HEADER.size + length
+        head = json.loads(texts[_HEADER.size : at])
         code = head.pop("code")
         parts = []
         for size in code["lengths"]:
             parts.append(texts[at : at + size])
             at += size
         arrays, at = [], 0
-        for name, shape in head["arrays"]:
-            dtype = t.numpy_dtype(_dtype(name))
-            count = math.prod(shape) * dtype.itemsize
-            arrays.append(weights[at : at + count].view(dtype).reshape(shape))
+        for table in head["arrays"]:
+            dtype = t.numpy_dtype(_dtype(table["dtype"]))
+            count = math.prod(table["shape"]) * dtype.itemsize
+            arrays.append(weights[at : at + count].view(dtype).reshape(table["shape"]))
             at += -(-count // ALIGNMENT) * ALIGNMENT
         return Image(head, Code(parts, code["functions"], code["imports"]), arrays)
 
@@ -112,81 +138,103 @@ class Writer:
         self._settled: set[Value] = set()
         self._nesting = 0
         self._values: dict[Value, int] = {}
-        self._table: list[list[Any]] = []
+        self._table: list[dict[str, Any]] = []
         self._numbers: dict[Any, int] = {}
         self._sizes: dict[Dim, int] = {}
         self.arrays: list[np.ndarray] = []
 
-    def head(self, program: Outline) -> dict[str, Any]:
+    def head(self, compiled: CompiledFunction) -> dict[str, Any]:
         """The head of the image.
 
         Args:
-            program: What is written.
+            compiled: The function to write.
 
         Raises:
             NoImage: There is no text for a value.
         """
-        written = self._outline(program)
-        arrays = [[t.dtype_of(array).name, list(array.shape)] for array in self.arrays]
+        written = self._compiled(compiled)
+        arrays = [{"dtype": t.dtype_of(array).name, "shape": list(array.shape)} for array in self.arrays]
         return {"program": written, "values": self._table, "arrays": arrays, "sizes": [*map(record, self._sizes)]}
 
-    def _outline(self, program: Outline) -> list[Any]:
-        function = program.function
-        self._inner |= program.inner
-        segments = [step for step in program.steps if isinstance(step, Segment)]
-        self._settled |= {each.launches[0].writes for each in segments if each.settling is not None}
-        inputs = [*map(self._value, function.inputs)]
-        steps = [self._step(step, program) for step in program.steps]
-        return [
-            function.name, function.level, sorted(program.around), inputs, [*map(self._value, function.results)],
-            steps, [[self._value(value), block] for value, block in program.blocks.items()],
-            [[self._size(a), self._size(b)] for a, b in program.equal],
-        ]  # fmt: skip
+    def _compiled(self, compiled: CompiledFunction) -> dict[str, Any]:
+        self._inner |= compiled.inner
+        segments = [step for step in compiled.steps if isinstance(step, Segment)]
+        self._settled |= {segment.launches[0].writes for segment in segments if segment.settling is not None}
+        return {
+            **self._signature(compiled.function),
+            "around": sorted(compiled.around),
+            "steps": [self._step(step, compiled) for step in compiled.steps],
+            "blocks": self._blocks(compiled.blocks),
+            "guards": [*map(self._pair, compiled.guards)],
+        }
 
-    def _step(self, step: Step, program: Outline) -> list[Any]:
+    def _signature(self, function: Function) -> dict[str, Any]:
+        inputs, results = [*map(self._value, function.inputs)], [*map(self._value, function.results)]
+        return {"name": function.name, "level": function.level, "inputs": inputs, "results": results}
+
+    def _blocks(self, blocks: Mapping[Value, int]) -> list[dict[str, int]]:
+        return [{"value": self._value(value), "channels": block} for value, block in blocks.items()]
+
+    def _pair(self, pair: Equal) -> dict[str, Any]:
+        return {"first": self._size(pair[0]), "second": self._size(pair[1])}
+
+    def _step(self, step: Step, compiled: CompiledFunction) -> dict[str, Any]:
         if isinstance(step, Segment):
-            counted = None if step.counted is None else self._value(step.counted)
             launches = [*map(self._launch, step.launches)]
             settling = None if step.settling is None else self._settling(step.settling)
-            repeated = () if settling is None else program.bodies[step.launches[0].writes]
-            bodies = [*map(self._outline, repeated)]
-            return ["kernels", launches, counted, step.symbol, self._size(step.most), settling, bodies]
-        bodies = [*map(self._outline, program.bodies.get(step, ()))]
-        return ["value", self._value(step), program.host[step], [*map(self._value, program.reads[step])], bodies]
+            repeated = () if settling is None else compiled.bodies[step.launches[0].writes]
+            return {
+                "launches": launches,
+                "counted": None if step.counted is None else self._value(step.counted),
+                "symbol": step.symbol,
+                "most": self._size(step.most),
+                "settling": settling,
+                "bodies": [*map(self._compiled, repeated)],
+            }
+        return {
+            "value": self._value(step),
+            "reason": compiled.host[step],
+            "reads": [*map(self._value, compiled.reads[step])],
+            "bodies": [*map(self._compiled, compiled.bodies.get(step, ()))],
+        }
 
-    def _body(self, body: Body) -> list[Any]:
-        function = body.function
-        return [
-            function.name, function.level, [*map(self._value, function.inputs)], [*map(self._value, function.results)],
-            [*map(self._launch, body.launches)], [[self._value(value), block] for value, block in body.blocks.items()],
-            [[self._size(a), self._size(b)] for a, b in body.equal],
-        ]  # fmt: skip
+    def _body(self, body: Body) -> dict[str, Any]:
+        return {
+            **self._signature(body.function),
+            "launches": [*map(self._launch, body.launches)],
+            "blocks": self._blocks(body.blocks),
+            "guards": [*map(self._pair, body.equal)],
+        }
 
-    def _launch(self, launch: Launch) -> list[Any]:
-        name = "" if launch.bodies else self._names[launch.text]
-        buffers, sizes = [*map(self._buffer, launch.buffers)], [*map(self._size, launch.sizes)]
-        root, bodies = self._value(launch.writes), [*map(self._body, launch.bodies)]
-        also = [*map(self._value, launch.also)]
-        return [
-            name, buffers, sizes, self._size(launch.items), root, launch.title, bodies, also, launch.work,
-            launch.beside,
-        ]  # fmt: skip
+    def _launch(self, launch: Launch) -> dict[str, Any]:
+        return {
+            "kernel": "" if launch.bodies else self._names[launch.text],
+            "buffers": [*map(self._buffer, launch.buffers)],
+            "sizes": [*map(self._size, launch.sizes)],
+            "items": self._size(launch.items),
+            "writes": self._value(launch.writes),
+            "title": launch.title,
+            "bodies": [*map(self._body, launch.bodies)],
+            "also": [*map(self._value, launch.also)],
+            "work": launch.work,
+            "concurrent": launch.beside,
+        }
 
-    def _buffer(self, buffer: Buffer) -> list[Any]:
+    def _buffer(self, buffer: Buffer) -> dict[str, Any]:
         match buffer:
             case Prepared():
-                return ["array", self._array(buffer, self._prepared[buffer])]
+                return {"array": self._array(buffer, self._prepared[buffer])}
             case Scratch():
-                return ["scratch", self._size(buffer.bytes)]
+                return {"scratch": self._size(buffer.bytes)}
             case Relaid():
-                return ["relaid", self._value(buffer.source), buffer.block, buffer.dtype.name]
+                return {"relaid": self._value(buffer.source), "block": buffer.block, "dtype": buffer.dtype.name}
             case Stage():
-                return ["stage", self._value(buffer.source), self._size(buffer.bytes)]
+                return {"stage": self._value(buffer.source), "bytes": self._size(buffer.bytes)}
             case Count():
-                return ["count", self._value(buffer.source)]
+                return {"count": self._value(buffer.source)}
             case Value():
-                return ["value", self._value(buffer)]
-        return ["fault"]
+                return {"value": self._value(buffer)}
+        return {"fault": True}
 
     def _array(self, key: Any, array: np.ndarray) -> int:
         if key not in self._numbers:
@@ -206,20 +254,26 @@ class Writer:
             return not _is_plain(value.type)
         return value in self._inner or self._nesting > 0 or (value.op == "input" and not _is_plain(value.type))
 
-    def _outside(self, value: Value) -> list[Any]:
+    def _outside(self, value: Value) -> dict[str, Any]:
         """A value that is in memory, or control flow that kernels compute."""
         operands = [*map(self._value, value.operands)] if value.op in CONTROL else []
         several = isinstance(value.type, TupleType)
-        type = [None, []] if several else [value.type.dtype.name, [*map(self._size, value.type.shape)]]  # type: ignore
-        return [value.op, *type, self._params(value), operands, value.origin]
+        dtype, shape = (None, []) if several else (value.type.dtype.name, [*map(self._size, value.type.shape)])  # type: ignore
+        return {
+            "op": value.op, "dtype": dtype, "shape": shape, "params": self._params(value), "operands": operands,
+            "origin": value.origin,
+        }  # fmt: skip
 
-    def _whole(self, value: Value) -> list[Any]:
+    def _whole(self, value: Value) -> dict[str, Any]:
         """A value that the interpreter computes."""
         needed = dependencies(value, self._nesting) if self._nesting else value.operands
         operands = [*map(self._value, value.operands)]
         definers = [self._value(each) for each in needed if each not in value.operands]
         params = {name: self._encoded(param) for name, param in value.params.items()}
-        return [value.op, "", [self._encoded(value.type), definers, value.level], params, operands, value.origin]
+        return {
+            "op": value.op, "type": self._encoded(value.type), "definers": definers, "level": value.level,
+            "params": params, "operands": operands, "origin": value.origin,
+        }  # fmt: skip
 
     def _encoded(self, part: Any) -> Any:
         """A parameter as JSON has it.
@@ -235,55 +289,64 @@ class Writer:
             case Dim():
                 return {"size": self._size(part)}
             case TensorType(dtype, shape):
-                return {"tensor": [dtype.name, self._encoded(shape)]}
+                return {"tensor": {"dtype": dtype.name, "shape": self._encoded(shape)}}
             case SequenceType(element):
                 return {"sequence": self._encoded(element)}
             case OptionalType(element):
                 return {"optional": self._encoded(element)}
             case MapType(key, value):
-                return {"map": [key.name, self._encoded(value)]}
+                return {"map": {"key": key.name, "value": self._encoded(value)}}
             case TupleType(results):
                 return {"results": self._encoded(results)}
             case tuple():
                 return {"tuple": [*map(self._encoded, part)]}
             case HostFunction():
                 present = part.present and list(part.present)
-                return {"host": [part.domain, part.name, part.since, present, part.module]}
+                return {
+                    "host": {
+                        "domain": part.domain, "name": part.name, "since": part.since, "present": present,
+                        "module": part.module,
+                    }
+                }  # fmt: skip
             case Function():
                 return {"function": self._function(part)}
             case np.ndarray() if part.dtype == object and all(isinstance(each, str) for each in part.flat):
-                return {"texts": [part.ravel().tolist(), list(part.shape)]}
+                return {"texts": {"elements": part.ravel().tolist(), "shape": list(part.shape)}}
             case np.ndarray() if part.dtype != object:
                 return {"array": self._array(id(part), np.asarray(part, order="C"))}
         raise NoImage(f"there is no text for {type(part).__name__}")
 
-    def _function(self, function: Function) -> list[Any]:
+    def _function(self, function: Function) -> dict[str, Any]:
         before, self._nesting = self._nesting, function.level
-        inputs, results = ([*map(self._value, values)] for values in (function.inputs, function.results))
+        signature = self._signature(function)
         self._nesting = before
-        return [function.name, inputs, results, function.level]
+        return signature
 
-    def _params(self, value: Value) -> Any:
+    def _params(self, value: Value) -> dict[str, Any] | None:
         match value.op:
             case "constant":
                 known = self._prepared.get(value)
-                return self._array(value, np.array(value.known, order="C") if known is None else known)
+                array = np.array(value.known, order="C") if known is None else known
+                return {"array": self._array(value, array)}
             case "dims":
                 sizes = [*map(self._size, value.params["sizes"])]
-                return [sizes, list(value.params["shape"]), value.params["dtype"].name]
+                return {"sizes": sizes, "shape": list(value.params["shape"]), "dtype": value.params["dtype"].name}
             case "input":
-                return value.params["position"]
+                return {"position": value.params["position"]}
             case "loop":
                 # The interpreter repeats the body of one whose state may change its sizes.
                 results = self._encoded(value.params["results"]) if value in self._settled else None
-                return [value.params["carried"], results]
+                return {"carried": value.params["carried"], "results": results}
             case "get":
-                return value.params["index"]
+                return {"index": value.params["index"]}
         return None
 
-    def _settling(self, settling: Settling) -> list[Any]:
-        sizes = [[symbol, self._size(size)] for symbol, size in settling.sizes.items()]
-        return [sizes, [[self._size(a), self._size(b)] for a, b in settling.same], sorted(settling.rows)]
+    def _settling(self, settling: Settling) -> dict[str, Any]:
+        return {
+            "sizes": {symbol: self._size(size) for symbol, size in settling.sizes.items()},
+            "same": [*map(self._pair, settling.same)],
+            "rows": sorted(settling.rows),
+        }
 
     def _size(self, size: Size) -> int | list[int]:
         """A size: its number, or its place in the table of sizes."""
@@ -294,84 +357,157 @@ Hosts = Callable[[str, str, int, "tuple[bool, ...] | None", str], HostFunction]
 """Finds a host function by its domain, name, version, which inputs of the operator it is given, and its module."""
 
 
-class Reader:
-    """Makes values and launches of an image.
+def no_host_functions(
+    domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str
+) -> HostFunction:
+    """Find no host function.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    raise UnsupportedError(f"the host function {name} is not known.")
+
+
+def write_image(compiled: CompiledFunction) -> Image:
+    """Return a compiled function, with its compiled bodies, as data.
+
+    Raises:
+        NoImage: There is no text for what the interpreter computes.
+    """
+    functions = [*_nested(compiled)]
+    prepared = {key: array for each in functions for key, array in each.prepared.items()}
+    writer = Writer(prepared, {text: name for each in functions for text, name in each.kernels.names.items()})
+    head = {**writer.head(compiled), "denormals": any(each.has_denormals for each in functions)}
+    parts = dict.fromkeys(part for each in functions for part in each.kernels.code.parts)
+    code = compiled.kernels.code
+    return Image(head, code if code.functions else linked([*parts]), writer.arrays)
+
+
+def _nested(compiled: CompiledFunction) -> Iterator[CompiledFunction]:
+    """A compiled function, and those of its bodies."""
+    yield compiled
+    for body in itertools.chain(*compiled.bodies.values()):
+        yield from _nested(body)
+
+
+def read_image(
+    image: Image,
+    *,
+    target: Target | None = None,
+    threads: int | None = None,
+    denormals: Denormals = "auto",
+    hosts: Hosts = no_host_functions,
+) -> CompiledFunction:
+    """Return the compiled function of an image.
 
     Args:
         image: The image.
+        target: The processor that the function was compiled for; by default the one at hand.
+        threads: The number of threads that the function was compiled for; by default all that the process may use.
+        denormals: The treatment of denormal numbers.
         hosts: Finds host functions.
-
-    Attributes:
-        program: The program; the text of its kernels is the name of a function in the object code.
-        prepared: What kernels read of constants.
     """
+    return _Reader(image, target or host_target(), thread_count(threads), denormals, hosts).function()
 
-    def __init__(self, image: Image, hosts: Hosts) -> None:
-        self._arrays = image.arrays
+
+class _Reader:
+    """Values and launches of an image; the text of a kernel is the name of its function in the object code."""
+
+    def __init__(self, image: Image, target: Target, threads: int, denormals: Denormals, hosts: Hosts) -> None:
+        self._image = image
+        self._target = target
+        self._threads = threads
+        self._denormals = denormals
+        self._loaded = loaded(image.code, target)
         self._sizes = [*map(from_record, image.head["sizes"])]
         self._hosts = hosts
         self._inner: set[Value] = set()
-        self.prepared: dict[Any, np.ndarray] = {}
+        self._prepared: dict[Any, np.ndarray] = {}
         self._constants: dict[int, Value] = {}
         self._values: list[Value] = []
-        for each in image.head["values"]:
-            self._values.append(self._value(*each))
-        self.program = self._outline(*image.head["program"])
+        for value in image.head["values"]:
+            self._values.append(self._value(value))
 
-    def _outline(
-        self,
-        name: str,
-        level: int,
-        around: list[str],
-        inputs: list[int],
-        results: list[int],
-        steps: list[list[Any]],
-        blocks: list[Any],
-        equal: list[Any],
-    ) -> Outline:
-        made: list[Step] = []
+    def function(self) -> CompiledFunction:
+        """The compiled function of the image."""
+        return self._compiled(self._image.head["program"])
+
+    def _compiled(self, written: dict[str, Any]) -> CompiledFunction:
+        steps: list[Step] = []
         host: dict[Value, str] = {}
         reads: dict[Value, Sequence[Value]] = {}
-        compiled: dict[Value, Sequence[Outline]] = {}
-        for kind, *step in steps:
-            if kind == "kernels":
-                written, counted, symbol, most, settling, bodies = step
-                value = None if counted is None else self._values[counted]
-                launches = [self._launch(*each) for each in written]
-                settles = None if settling is None else self._settling(*settling)
-                made.append(Segment(launches, value, symbol, self._read(most), settles))
-                if bodies:
-                    compiled[launches[0].writes] = [self._outline(*body) for body in bodies]
+        compiled: dict[Value, Sequence[CompiledFunction]] = {}
+        for step in written["steps"]:
+            if "launches" in step:
+                segment = self._segment(step)
+                steps.append(segment)
+                control = segment.launches[0].writes if step["bodies"] else None
             else:
-                number, reason, read, bodies = step
-                value = self._values[number]
-                host[value], reads[value] = reason, self._chosen(read)
-                made.append(value)
-                if bodies:
-                    compiled[value] = [self._outline(*body) for body in bodies]
-        function = Function(name, self._chosen(inputs), self._chosen(results), level)
-        blocked = {self._values[number]: block for number, block in blocks}
-        pairs = [(self._read(a), self._read(b)) for a, b in equal]
-        return Outline(function, frozenset(around), made, blocked, host, reads, frozenset(self._inner), compiled, pairs)
+                control = self._values[step["value"]]
+                host[control], reads[control] = step["reason"], self._chosen(step["reads"])
+                steps.append(control)
+            if control is not None and step["bodies"]:
+                compiled[control] = [*map(self._compiled, step["bodies"])]
+        names = {launch.text: launch.text for launch in every(launches_of(steps)) if not launch.bodies}
+        return CompiledFunction(
+            function=self._function(written),
+            around=frozenset(written["around"]),
+            steps=steps,
+            blocks=self._blocks(written["blocks"]),
+            host=host,
+            reads=reads,
+            inner=frozenset(self._inner),
+            guards=[*map(self._pair, written["guards"])],
+            bodies=compiled,
+            kernels=KernelCode.of(self._image.code, names, self._loaded),
+            prepared=self._prepared,
+            target=self._target,
+            threads=self._threads,
+            denormals=self._denormals,
+            has_denormals=self._image.head["denormals"],
+        )
 
-    def _value(self, op: str, dtype: str | None, shape: Any, params: Any, operands: list[int], origin: str) -> Value:
-        if dtype == "":
-            made = self._whole(op, shape, params, operands)
+    def _segment(self, step: dict[str, Any]) -> Segment:
+        counted, settling = step["counted"], step["settling"]
+        return Segment(
+            [*map(self._launch, step["launches"])],
+            None if counted is None else self._values[counted],
+            step["symbol"],
+            self._read(step["most"]),
+            None if settling is None else self._settling(settling),
+        )
+
+    def _function(self, written: dict[str, Any]) -> Function:
+        inputs, results = self._chosen(written["inputs"]), self._chosen(written["results"])
+        return Function(written["name"], inputs, results, written["level"])
+
+    def _blocks(self, written: list[dict[str, int]]) -> dict[Value, int]:
+        return {self._values[block["value"]]: block["channels"] for block in written}
+
+    def _pair(self, written: dict[str, Any]) -> Equal:
+        return self._read(written["first"]), self._read(written["second"])
+
+    def _value(self, written: dict[str, Any]) -> Value:
+        if "type" in written:
+            value = self._whole(written)
         else:
-            type = TensorType(_dtype(dtype), tuple(map(self._read, shape))) if dtype else TupleType(())
-            if op == "constant":
-                return self._constant(params, type)
-            made = Value(op, self._chosen(operands), self._params(op, params), type)
-        made.origin = origin
-        return made
+            dtype, params = written["dtype"], written["params"]
+            shape = tuple(map(self._read, written["shape"]))
+            type = TensorType(_dtype(dtype), shape) if dtype else TupleType(())
+            if written["op"] == "constant":
+                return self._constant(params["array"], type)
+            operands = self._chosen(written["operands"])
+            value = Value(written["op"], operands, self._params(written["op"], params), type)
+        value.origin = written["origin"]
+        return value
 
-    def _whole(self, op: str, type: Any, params: dict[str, Any], operands: list[int]) -> Value:
+    def _whole(self, written: dict[str, Any]) -> Value:
         """A value that the interpreter computes."""
-        read, definers, level = type
-        known = {name: self._decoded(param) for name, param in params.items()}
-        made = Value(op, self._chosen(operands), known, self._decoded(read), level, self._chosen(definers))
-        self._inner.add(made)
-        return made
+        params = {name: self._decoded(param) for name, param in written["params"].items()}
+        operands, definers = self._chosen(written["operands"]), self._chosen(written["definers"])
+        value = Value(written["op"], operands, params, self._decoded(written["type"]), written["level"], definers)
+        self._inner.add(value)
+        return value
 
     def _decoded(self, part: Any) -> Any:
         if not isinstance(part, dict):
@@ -383,110 +519,94 @@ class Reader:
             case "size":
                 return self._read(what)
             case "tensor":
-                return TensorType(_dtype(what[0]), self._decoded(what[1]))
+                return TensorType(_dtype(what["dtype"]), self._decoded(what["shape"]))
             case "sequence":
                 return SequenceType(self._decoded(what))
             case "optional":
                 return OptionalType(self._decoded(what))
             case "map":
-                return MapType(_dtype(what[0]), self._decoded(what[1]))
+                return MapType(_dtype(what["key"]), self._decoded(what["value"]))
             case "results":
                 return TupleType(self._decoded(what))
             case "tuple":
                 return tuple(map(self._decoded, what))
             case "host":
-                domain, name, since, present, module = what
-                return self._hosts(domain, name, since, None if present is None else tuple(present), module)
+                present = None if what["present"] is None else tuple(what["present"])
+                return self._hosts(what["domain"], what["name"], what["since"], present, what["module"])
             case "function":
-                name, inputs, results, level = what
-                return Function(name, self._chosen(inputs), self._chosen(results), level)
+                return self._function(what)
             case "texts":
-                return np.array(what[0], object).reshape(what[1])
-        return self._arrays[what]
+                return np.array(what["elements"], object).reshape(what["shape"])
+        return self._image.arrays[what]
 
     def _chosen(self, numbers: list[int]) -> tuple[Value, ...]:
         return tuple([self._values[number] for number in numbers])
 
     def _constant(self, number: int, type: Type) -> Value:
-        found = self._constants.get(number)
-        if found is None:
-            array = self._arrays[number]
-            found = self._constants[number] = Tensor("constant", (), {"value": array}, type)
-            self.prepared[found] = array
-        return found
+        constant = self._constants.get(number)
+        if constant is None:
+            array = self._image.arrays[number]
+            constant = self._constants[number] = Tensor("constant", (), {"value": array}, type)
+            self._prepared[constant] = array
+        return constant
 
-    def _body(
-        self,
-        name: str,
-        level: int,
-        inputs: list[int],
-        results: list[int],
-        launches: list[Any],
-        blocks: list[Any],
-        equal: list[Any],
-    ) -> Body:
-        function = Function(name, self._chosen(inputs), self._chosen(results), level)
-        blocked = {self._values[number]: block for number, block in blocks}
-        pairs = [(self._read(a), self._read(b)) for a, b in equal]
-        return Body(function, tuple([self._launch(*each) for each in launches]), blocked, pairs)
+    def _body(self, written: dict[str, Any]) -> Body:
+        launches = tuple([self._launch(launch) for launch in written["launches"]])
+        blocks, guards = self._blocks(written["blocks"]), [*map(self._pair, written["guards"])]
+        return Body(self._function(written), launches, blocks, guards)
 
-    def _launch(
-        self,
-        name: str,
-        buffers: list[list[Any]],
-        sizes: list[Any],
-        items: Any,
-        root: int,
-        title: str,
-        bodies: list[Any],
-        also: list[int],
-        work: int,
-        beside: int,
-    ) -> Launch:
-        writes = self._values[root]
+    def _launch(self, written: dict[str, Any]) -> Launch:
+        writes = self._values[written["writes"]]
         return Launch(
-            name, (), tuple([self._buffer(*buffer) for buffer in buffers]), tuple(map(self._read, sizes)),
-            self._read(items), writes, title, Group(writes, ""), tuple([self._body(*body) for body in bodies]),
-            self._chosen(also), work, beside,
-        )  # fmt: skip
+            text=written["kernel"],
+            declarations=(),
+            buffers=tuple([self._buffer(buffer) for buffer in written["buffers"]]),
+            sizes=tuple(map(self._read, written["sizes"])),
+            items=self._read(written["items"]),
+            writes=writes,
+            title=written["title"],
+            group=Group(writes, ""),
+            bodies=tuple([self._body(body) for body in written["bodies"]]),
+            also=self._chosen(written["also"]),
+            work=written["work"],
+            beside=written["concurrent"],
+        )
 
-    def _buffer(self, kind: str, *rest: Any) -> Buffer:
+    def _buffer(self, written: dict[str, Any]) -> Buffer:
+        kind, first = next(iter(written.items()))
         match kind:
             case "array":
-                array = self._arrays[rest[0]]
-                return self._constant(rest[0], TensorType(t.dtype_of(array), array.shape))
+                array = self._image.arrays[first]
+                return self._constant(first, TensorType(t.dtype_of(array), array.shape))
             case "scratch":
-                return Scratch(self._read(rest[0]))
+                return Scratch(self._read(first))
             case "relaid":
-                return Relaid(self._values[rest[0]], rest[1], getattr(t.DType, rest[2]))
+                return Relaid(self._values[first], written["block"], _dtype(written["dtype"]))
             case "stage":
-                return Stage(self._values[rest[0]], self._read(rest[1]))
+                return Stage(self._values[first], self._read(written["bytes"]))
             case "count":
-                return Count(self._values[rest[0]])
+                return Count(self._values[first])
             case "value":
-                value: Value = self._values[rest[0]]
+                value: Value = self._values[first]
                 return value
         return FAULT
 
     def _params(self, op: str, params: Any) -> dict[str, Any]:
         match op:
             case "dims":
-                sizes, shape, dtype = params
-                return {"sizes": tuple(map(self._read, sizes)), "shape": tuple(shape), "dtype": _dtype(dtype)}
-            case "input":
-                return {"position": params}
+                sizes = tuple(map(self._read, params["sizes"]))
+                return {"sizes": sizes, "shape": tuple(params["shape"]), "dtype": _dtype(params["dtype"])}
             case "loop":
-                carried, results = params
-                return {"carried": carried} if results is None else {
-                    "carried": carried, "results": self._decoded(results),
-                }  # fmt: skip
-            case "get":
-                return {"index": params}
+                results = params["results"]
+                carried = {"carried": params["carried"]}
+                return carried if results is None else {**carried, "results": self._decoded(results)}
+            case "input" | "get":
+                return dict(params)
         return {}
 
-    def _settling(self, sizes: list[Any], same: list[Any], rows: list[str]) -> Settling:
-        known = {symbol: self._read(size) for symbol, size in sizes}
-        return Settling(known, tuple([(self._read(a), self._read(b)) for a, b in same]), frozenset(rows))
+    def _settling(self, written: dict[str, Any]) -> Settling:
+        sizes = {symbol: self._read(size) for symbol, size in written["sizes"].items()}
+        return Settling(sizes, tuple(map(self._pair, written["same"])), frozenset(written["rows"]))
 
     def _read(self, size: int | list[int]) -> Size:
         return self._sizes[size[0]] if isinstance(size, list) else size

@@ -36,7 +36,7 @@ def normal(*shape: int) -> np.ndarray:
 
 def check(function: Function, *calls: list[np.ndarray], native: bool = True) -> Program:
     function = simplify(function)
-    program = Program(function)
+    program = Program.compile(function)
     if native:
         assert not program.schedule.host
     for arrays in calls:
@@ -173,7 +173,7 @@ def test_a_loop_that_data_end_tells_how_long_it_was() -> None:
         return [last, rows, sums, L.reduce_sum(rows * 2, [0]), L.size_tensor([rows.shape[0]], ())]
 
     function = simplify(trace("f", grow, [FLOATS, COUNT]))
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     for shape in ((3, 4), (1, 1), (40, 1000)):
         for most in (0, 1, 5, 17, 400, (1 << 63) - 1, -3):
@@ -192,7 +192,7 @@ def test_a_loop_of_open_length_that_needs_more_room_begins_again() -> None:
         return list(L.loop(None, None, [x], step)[1])
 
     function = trace("f", count, [COUNT])
-    program = Program(function)
+    program = Program.compile(function)
     for most in (0, 30, 31, 32, 200, 5):
         np.testing.assert_array_equal(program.run([np.array(most)])[0][:, 7], np.arange(most, -1, -1))
     with pytest.raises(Fault):
@@ -211,7 +211,7 @@ def test_the_body_of_a_loop_that_carries_more_and_more_is_compiled() -> None:
         return [rows, sums, L.reduce_sum(rows * y, [1])]
 
     function = simplify(trace("f", grow, [FLOATS, TensorType(t.FLOAT, (1, M)), COUNT]))
-    program = Program(function)
+    program = Program.compile(function)
     assert [value.op for value in program.host if value.op != "get"] == ["loop"]
     assert all(not body.host for body in itertools.chain(*program.bodies.values()))
     for n, m, most in ((2, 3, 4), (1, 1, 0), (2, 3, 4), (3, 20, 50)):
@@ -235,7 +235,7 @@ def test_choices_of_other_sizes_have_compiled_branches() -> None:
         return [L.reduce_sum(rows, [0]), rows + 1, sums]
 
     function = simplify(trace("f", choose, [FLOATS, FLAG, COUNT]))
-    program = Program(function)
+    program = Program.compile(function)
     assert [value.op for value in program.host if value.op != "get"] == ["cond"]
     then, otherwise = program.bodies[next(value for value in program.host if value.op == "cond")]
     assert not (then.host or otherwise.host)
@@ -253,7 +253,7 @@ def test_sizes_read_from_data() -> None:
         return [L.reshape(x * 2, [bind(shape, (0,)), bind(shape, (1,))])]
 
     function = simplify(trace("f", shaped, [TensorType(t.FLOAT, (N,)), TensorType(t.INT64, (2,))]))
-    program = Program(function)
+    program = Program.compile(function)
     for shape in ((2, 6), (3, 4), (12, 1), (2, 6)):
         arrays = [normal(12), np.array(shape)]
         assert_close(program.run(arrays), computed(function, arrays))
@@ -269,7 +269,7 @@ def test_a_fault_in_a_loop_ends_it() -> None:
         return list(L.loop(None, None, [start], step)[0])
 
     function = simplify(trace("f", walk, [TensorType(t.FLOAT, (N,)), COUNT]))
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     x = np.zeros(5, np.float32)
     with pytest.raises(Fault):
@@ -282,7 +282,7 @@ def test_a_limit_on_iterations_is_a_fault() -> None:
     def count(most: L.Tensor) -> list[L.Tensor]:
         return list(L.loop(most, None, [most], lambda i, x: (None, [x + i], []))[0])
 
-    program = Program(simplify(trace("f", count, [COUNT])))
+    program = Program.compile(simplify(trace("f", count, [COUNT])))
     assert_close(program.run([np.array(10)], RunContext(max_loop_iterations=10)), [np.array(55)])
     with pytest.raises(Fault):
         program.run([np.array(11)], RunContext(max_loop_iterations=10))
@@ -301,7 +301,7 @@ def endless(nested: bool) -> Program:
 
         return list(L.loop(most, None, [L.full((), 0, t.INT64)], many if nested else one)[0])
 
-    program = Program(simplify(trace("f", count, [COUNT])))
+    program = Program.compile(simplify(trace("f", count, [COUNT])))
     assert not program.schedule.host
     return program
 

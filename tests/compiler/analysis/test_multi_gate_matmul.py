@@ -119,7 +119,7 @@ def test_with_few_registers_a_tile_of_many_gates_has_all_rows_or_none(name: str,
 @pytest.mark.parametrize(("units", "expected"), [(64, ["gates"]), (512, ["contract", "map", "map"])])
 def test_long_panels_that_would_pass_twice_are_left_in_memory(units: int, expected: list[str]) -> None:
     # A tile of eight rows by four vectors would need more registers than there are.
-    assert kernels(Program(simplify(layer(lstm, 4, 2, 8, units)))) == expected
+    assert kernels(Program.compile(simplify(layer(lstm, 4, 2, 8, units)))) == expected
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -134,7 +134,7 @@ def test_of_any_batch(name: str) -> None:
 def test_with_few_registers(name: str) -> None:
     cell, gates, states = CELLS[name]
     function, given = layer(cell, gates, states, 2, 21), arrays(gates, states, 2, 21)
-    program = Program(simplify(function), target=NAMED["avx2"])
+    program = Program.compile(simplify(function), target=NAMED["avx2"])
     assert "gates" in kernels(program)
     assert_close(program.run(given), computed(function, given))
 
@@ -142,7 +142,7 @@ def test_with_few_registers(name: str) -> None:
 @pytest.mark.parametrize("units", [48, 200])
 def test_weights_are_read_forth_and_back_by_any_number_of_threads(units: int) -> None:
     function, given = simplify(layer(lstm, 4, 2, 2, units)), arrays(4, 2, 2, units)
-    one, two, three = (Program(function, threads=threads).run(given) for threads in (1, 2, 3))
+    one, two, three = (Program.compile(function, threads=threads).run(given) for threads in (1, 2, 3))
     assert_close(one, computed(function, given))
     for found in (two, three):
         for a, b in zip(one, found, strict=True):
@@ -192,7 +192,7 @@ def test_gates_that_something_else_reads_stay_a_product() -> None:
 @pytest.mark.parametrize(("l1", "lines"), [(1 << 16, 0), (1 << 12, 4)])
 def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l1: int, lines: int) -> None:
     function, given = layer(lstm, 4, 2, 2, 64), arrays(4, 2, 2, 64)
-    program = Program(simplify(function), target=dataclasses.replace(host(), l1=l1))
+    program = Program.compile(simplify(function), target=dataclasses.replace(host(), l1=l1))
     (step,) = [launch for launch in every(program.launches) if launch.title == "gates"]
     into_first_level = re.findall(r"call void @llvm.prefetch.p0\(ptr %\w+, i32 0, i32 3, i32 1\)", step.text)
     assert len(into_first_level) == lines
@@ -201,7 +201,7 @@ def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l1: int
 
 @pytest.mark.parametrize(("units", "shared"), [(32, False), (256, True)])
 def test_steps_are_shared_where_that_is_worth_it(units: int, shared: bool) -> None:
-    launches = Program(simplify(layer(lstm, 4, 2, 1, units))).launches
+    launches = Program.compile(simplify(layer(lstm, 4, 2, 1, units))).launches
     (step,) = (each for each in every(launches) if each.title == "gates")
     assert step.worth is not None
     assert (step.worth >= 2) == shared

@@ -10,6 +10,7 @@ import pytest
 from tests.core.programs import computed
 
 import sardonyx
+from sardonyx.compiler import pipeline
 from sardonyx.compiler.call.stepwise import Call
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image import Image
@@ -65,18 +66,18 @@ def read_again(program: Program) -> Program:
     """The program from its image."""
     image = program.image()
     weights = aligned(np.frombuffer(image.weights(), np.uint8))
-    return Program.restored(Image.read(image.texts(), weights))
+    return Program.from_image(Image.read(image.texts(), weights))
 
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
 def test_it_is_native_where_sizes_stay(counted: bool, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     function = recurrence(counted=counted)
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.host
     if kept:
         program = read_again(read_again(program))
-        monkeypatch.setattr(Program, "_of_bodies", None)
+        monkeypatch.setattr(pipeline, "compile_bodies", None)
     loops = interpreted(program, monkeypatch)
     rng = np.random.default_rng(0)
     # Of what is collected in no iterations, nobody knows the sizes.
@@ -103,7 +104,7 @@ def test_state_that_grows(more: int | Dim) -> None:
 
     types = [TensorType(t.FLOAT, (K,)), TensorType(t.FLOAT, (more,)), COUNT]
     function = simplify(trace("f", whole, types))
-    program = Program(function)
+    program = Program.compile(function)
     # Where nothing is added the state keeps its size.
     assert [value.op for value in program.host] == (["loop", "get"] if more == 3 else [])
     for size in (3,) if more == 3 else (0, 2):
@@ -118,7 +119,7 @@ def test_state_that_grows_from_a_known_size() -> None:
     function = simplify(trace("f", whole, [TensorType(t.FLOAT, (1,)), COUNT]))
     for trips in (0, 3):
         arrays = [np.ones(1, np.float32), np.array(trips)]
-        np.testing.assert_array_equal(Program(function).run(arrays)[0], np.ones(trips))
+        np.testing.assert_array_equal(Program.compile(function).run(arrays)[0], np.ones(trips))
 
 
 @pytest.mark.parametrize("size", [5, 1])
@@ -145,4 +146,4 @@ def test_it_is_one_kernel_for_a_profile(size: int) -> None:
 
 def test_other_weights_are_a_program_of_their_own() -> None:
     function = recurrence(counted=False)
-    assert Program(function).reweighted(function) is None
+    assert Program.compile(function).reweighted(function) is None

@@ -75,7 +75,7 @@ def test_rows_that_were_other_axes_are_read_where_they_lie() -> None:
         return [L.concat([L.reshape(L.permute(x, [1, 0, 2]), (Dim.symbol("M"), 5)), y], 0)]
 
     shapes = [TensorType(t.FLOAT, (3, Dim.symbol("N"), 5)), TensorType(t.FLOAT, (Dim.symbol("M"), 5))]
-    program = Program(trace("f", rows, shapes))
+    program = Program.compile(trace("f", rows, shapes))
     for count in (0, 1, 7):
         x = np.arange(15 * count, dtype=np.float32).reshape(3, count, 5)
         y = np.ones((3 * count, 5), np.float32)

@@ -97,7 +97,7 @@ def rows_of(rng: np.random.Generator, count: int, features: int) -> np.ndarray:
 
 
 def assert_as_interpreted(function: Function, titles: list[str], counts: tuple[int, ...], features: int) -> None:
-    program, rng = Program(function), np.random.default_rng(1)
+    program, rng = Program.compile(function), np.random.default_rng(1)
     assert [launch.title for launch in program.launches] == titles
     for count in counts:
         x = rows_of(rng, count, features)
@@ -133,7 +133,7 @@ def test_denormal_numbers_are_told_apart(mode: str) -> None:
         trees = grown.trees()
         x = np.array([-2 * least, -least, -0.0, 0.0, least, 2 * least], np.float32)[:, None]
         function = traced(trees, 1, 1)
-        np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
+        np.testing.assert_array_equal(Program.compile(function).run([x])[0], computed(function, [x])[0])
 
 
 @pytest.mark.parametrize("depth", [1, 5])
@@ -160,13 +160,13 @@ def test_a_chain_of_categories_is_a_search() -> None:
     assert ensemble is not None
     assert ensemble.steps.max() <= 9
     x = np.array([*range(-1, count + 2), 0.5, np.nan, np.inf], np.float32)[:, None]
-    np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
+    np.testing.assert_array_equal(Program.compile(function).run([x])[0], computed(function, [x])[0])
 
 
 def test_the_least_and_the_greatest_have_no_such_kernel() -> None:
     trees = random_trees(np.random.default_rng(0), 5, 4, 2, 3, ["BRANCH_LEQ"], False)
     function = traced(trees, 4, 2, "MIN")
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     assert "trees" not in [launch.title for launch in program.launches]
     x = rows_of(np.random.default_rng(1), 20, 4)
@@ -178,7 +178,7 @@ def test_calls_of_other_functions_are_taken_apart() -> None:
         (found,) = L.call("twice", lambda y: [y + y], [x])
         return [L.tanh(found)]  # type: ignore[arg-type]
 
-    program = Program(trace("f", body, [TensorType(t.FLOAT, (Dim.symbol("N"),))]))
+    program = Program.compile(trace("f", body, [TensorType(t.FLOAT, (Dim.symbol("N"),))]))
     assert [launch.title for launch in program.launches] == ["map"]
     x = np.arange(5, dtype=np.float32) / 5
     np.testing.assert_allclose(program.run([x])[0], np.tanh(2 * x), rtol=1e-6)

@@ -29,7 +29,7 @@ def test_a_full_table_begins_anew() -> None:
 
 
 def test_threads_whose_sizes_clear_each_others_away() -> None:
-    program = Program(trace("f", lambda x: [x + x], [TensorType(t.FLOAT, (as_dim("N"),))]))
+    program = Program.compile(trace("f", lambda x: [x + x], [TensorType(t.FLOAT, (as_dim("N"),))]))
     wrong: list[object] = []
 
     def work(first: int) -> None:

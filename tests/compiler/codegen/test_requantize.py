@@ -43,7 +43,7 @@ def test_results_become_codes(
         return found if alone else [*found, L.reduce_window("max", z, [2, 2], strides=[2, 2], padding=[(1, 1)] * 2)]
 
     function = trace("f", body, [TensorType(t.FLOAT, (1, channels, 3, 13 if known else W))])
-    program = Program(function, target=host() if target == host().name else NAMED[target], threads=1)
+    program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
     for width in (13,) if known else range(1, 14):
         x = rng.uniform(-300, 300, (1, channels, 3, width)).astype(np.float32)
         spots = np.float32(rng.choice(EDGES, x.shape))

@@ -34,7 +34,7 @@ def wide() -> Target:
 
 def checked(function: Function, arrays: list[np.ndarray], target: Target | None = None) -> Program:
     """The compiled function, after it gave what the interpreter does."""
-    program = Program(function, target=target)
+    program = Program.compile(function, target=target)
     assert not program.schedule.host
     for found, wanted in zip(program.run(arrays), computed(function, arrays), strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -60,8 +60,8 @@ def test_axes_in_any_order(axes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", [t.FLOAT, t.UINT8], ids=lambda dtype: dtype.name.lower())
 def test_sizes_that_only_a_run_tells(dtype: t.DType) -> None:
-    program = Program(transposing((1, 0), N, M, dtype=dtype))
-    batches = Program(transposing((0, 2, 1), N, 12, M, dtype=dtype))
+    program = Program.compile(transposing((1, 0), N, M, dtype=dtype))
+    batches = Program.compile(transposing((0, 2, 1), N, 12, M, dtype=dtype))
     for n, m in itertools.product((0, 1, 7, 8, 9, 70, 129), repeat=2):
         x, y = numbers(dtype, (n, m)), numbers(dtype, (n, 12, m))
         np.testing.assert_array_equal(program.run([x])[0], x.T)
@@ -110,7 +110,7 @@ def test_what_is_computed_with_repeated_elements(times: int) -> None:
     cases.append(((N, M, K), [(1, 1, 1), (2, 3, 4), (1, 2, 9), *known]))
     for sizes, runs in cases:
         types = [TensorType(t.FLOAT, sizes), TensorType(t.FLOAT, tuple(map(operator.mul, sizes, wider)))]
-        program = Program(trace("f", body, types))
+        program = Program.compile(trace("f", body, types))
         for shape in runs:
             x, y = numbers(t.FLOAT, shape), numbers(t.FLOAT, tuple(map(operator.mul, shape, wider)))
             np.testing.assert_array_equal(program.run([x, y])[0], x.repeat(times, 1).repeat(times, 2) + y)

@@ -57,7 +57,7 @@ def both_ways(x: L.Tensor) -> list[L.Tensor]:
 
 def beside(function: Function, threads: int) -> list[int]:
     """How many loops are played at once, for each that is the first of such."""
-    program = Program(function, threads=threads)
+    program = Program.compile(function, threads=threads)
     launches = [each for step in program.steps if isinstance(step, Segment) for each in step.launches]
     counts, at = [], 0
     while at < len(launches):
@@ -75,7 +75,7 @@ def test_directions_of_a_layer_are_played_at_once() -> None:
 
 def test_threads_make_no_difference() -> None:
     function, rows = of_rows(both_ways), normal(40, 1, UNITS)
-    one, two, four = (Program(function, threads=threads) for threads in (1, 2, 4))
+    one, two, four = (Program.compile(function, threads=threads) for threads in (1, 2, 4))
     expected = one.run([rows])
     for program in (two, four, copied(two)):
         for _ in range(20):
@@ -131,6 +131,6 @@ def test_steps_are_shared_where_a_core_cannot_keep_the_weights() -> None:
 def test_a_step_behind_the_end_is_found_in_any_of_them(threads: int) -> None:
     function = of_rows(lambda x: [layer(x, 1, 8), layer(x, 2, 8)])
     rows = normal(8, 1, UNITS)
-    program = Program(function, threads=threads)
+    program = Program.compile(function, threads=threads)
     for found, wanted in zip(program.run([rows]), computed(function, [rows]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

@@ -32,7 +32,7 @@ def test_weights_are_packed_when_run(channels: int, filters: int, groups: int) -
 
     types = [TensorType(t.FLOAT, (N, channels, H, W)), TensorType(t.FLOAT, (filters, channels // groups, 3, 2))]
     function = trace("f", body, types)
-    program = Program(function)
+    program = Program.compile(function)
     assert "direct convolution" in [launch.title for launch in program.launches]
     rng = np.random.default_rng(1)
     for n, h, w in ((1, 5, 6), (2, 3, 33), (0, 4, 4)):
@@ -51,7 +51,7 @@ def test_images_of_16_bits_are_written_once_more_for_a_convolution(channels: int
         return [L.convolve(x, constant(weights, dtype), strides=[2, 2], padding=[(1, 1)] * 2)]
 
     function = trace("f", body, [TensorType(dtype, (N, channels, H, W))])
-    program = Program(function)
+    program = Program.compile(function)
     assert titles(program) == ["layout", "direct convolution"]
     for sizes in ((2, 9, 11), (1, 4, 40)):
         x = rng.standard_normal((sizes[0], channels, *sizes[1:])).astype(t.numpy_dtype(dtype))
@@ -87,7 +87,7 @@ def test_images_of_few_channels_between_others(counts: tuple[int, ...], height: 
         return [x + 1.0]
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, counts[0], height, width))])
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.host
     for n, h, w in ((1, 5, 40), (2, 3, 33), (1, 9, 100)) if isinstance(height, Dim) else ((2, height, width),):
         x = np.random.default_rng(2).standard_normal((n, counts[0], h, w)).astype(np.float32)
@@ -99,7 +99,7 @@ def test_what_follows_a_convolution_of_few_channels_is_part_of_its_kernel() -> N
         return [L.tanh(convolved(x, 2, 5) + y) * 2.0]
 
     function = trace("f", body, [TensorType(t.FLOAT, (1, FEW, H, W)), TensorType(t.FLOAT, (1, 2, H, W))])
-    program = Program(function)
+    program = Program.compile(function)
     assert titles(program) == ["planar convolution"]
     rng = np.random.default_rng(3)
     for h, w in ((1, 1), (4, 17), (3, 200)):
@@ -122,7 +122,7 @@ def test_the_form_follows_from_channels_and_rows(
     channels: int, filters: int, stride: int, width: Size, title: str
 ) -> None:
     function = trace("f", lambda x: [convolved(x, filters, 5, stride)], [TensorType(t.FLOAT, (1, channels, H, width))])
-    assert title in titles(Program(function))
+    assert title in titles(Program.compile(function))
 
 
 @pytest.mark.parametrize("channels", [32, 20])
@@ -135,7 +135,7 @@ def test_statistics_of_a_part_of_an_image_are_taken_in_its_blocks(channels: int,
         return [convolved(L.maximum(part - mean, 0.0), filters)]
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, 8, H, W))])
-    program = Program(function)
+    program = Program.compile(function)
     rows = next(launch for launch in program.launches if launch.title == "rows")
     assert program.blocks[rows.writes] == host().lanes(32)
     for sizes in ((2, 9, 11), (1, 4, 40), (1, 3, 4)):
@@ -149,4 +149,4 @@ def test_images_that_others_read_in_blocks_are_computed_in_blocks() -> None:
     function = trace(
         "f", lambda x: [convolved(L.maximum(convolved(x, FEW), 0.0), 64)], [TensorType(t.FLOAT, (1, 3, H, W))]
     )
-    assert "planar convolution" not in titles(Program(function))
+    assert "planar convolution" not in titles(Program.compile(function))

@@ -28,7 +28,7 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 
 
 def checked(function: Function, *arrays: np.ndarray) -> None:
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     assert_close(program.run(list(arrays)), computed(function, arrays))
 
@@ -44,7 +44,7 @@ def test_convolutions(case: dict[str, Any], dtype: t.DType) -> None:
         return [apply("convolve", x, w, dtype=dtype, **case)]
 
     types = [TensorType(dtype, (2, N, C, H, W)), TensorType(dtype, (2, 5, C, 3, 2))]
-    program = Program(trace("f", body, types))
+    program = Program.compile(trace("f", body, types))
     assert not program.schedule.host
     for n, c, h, w in ((1, 3, 7, 9), (2, 1, 9, 18), (1, 4, 5, 37), (0, 1, 5, 5), (1, 0, 6, 6)):
         arrays = [random((2, n, c, h, w), dtype), random((2, 5, c, 3, 2), dtype)]
@@ -72,7 +72,7 @@ def test_windows(dtype: t.DType, kind: str) -> None:
             L.reduce_window(kind, x, [1, 1, 1, 2], strides=[1] * 4, padding=[(0, 0)] * 4, dilation=[1] * 4),
         ]
 
-    program = Program(trace("f", body, [TensorType(dtype, (N, C, H, W))]))
+    program = Program.compile(trace("f", body, [TensorType(dtype, (N, C, H, W))]))
     assert not program.schedule.host
     for shape in ((1, 2, 5, 40), (2, 3, 4, 17), (1, 1, 3, 2)):
         x = random(shape, dtype)
@@ -91,7 +91,7 @@ def test_a_window_that_sees_all_of_an_image_is_a_reduction(kind: str) -> None:
         ]
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, C, 5, 9))])
-    program = Program(function)
+    program = Program.compile(function)
     assert [launch.title for launch in program.launches] == ["rows"] * 2
     x = random((2, 3, 5, 9), t.FLOAT)
     assert_close(program.run([x]), computed(function, [x]))
@@ -127,7 +127,7 @@ def test_padding_that_crops_by_open_sizes(interior: int) -> None:
         high = m - n - low - interior * (n - 1)
         return [L.pad(x, [low], [high], L.reduce_sum(like), [interior])]
 
-    program = Program(trace("f", body, [TensorType(t.FLOAT, (N,)), TensorType(t.FLOAT, (W,))]))
+    program = Program.compile(trace("f", body, [TensorType(t.FLOAT, (N,)), TensorType(t.FLOAT, (W,))]))
     assert not program.schedule.host
     for n, m in ((1, 1), (7, 3), (3, 7), (17, 5), (5, 40), (33, 33), (9, 0)):
         arrays = [random((n,), t.FLOAT), random((m,), t.FLOAT)]

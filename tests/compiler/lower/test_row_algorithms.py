@@ -37,7 +37,7 @@ def test_cumulative(axis: int, dtype: t.DType) -> None:
         lambda x: [L.cumulative(kind, x + i, axis) * x for i, kind in enumerate(kinds)],
         [TensorType(dtype, (N, M))],
     )
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     assert len(program.launches) == len(kinds)
     rng = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def test_the_first_extremum(dtype: t.DType, kind: str) -> None:
         function = trace(
             "f", lambda x, axis=axis: [apply("reduce", x, kind=kind, axes=(axis,))], [TensorType(dtype, (N, M, K))]
         )
-        program = Program(function)
+        program = Program.compile(function)
         assert not program.schedule.host
         for size in SIZES[1:]:
             shape = [3, 5, 18]
@@ -64,7 +64,9 @@ def test_the_first_extremum(dtype: t.DType, kind: str) -> None:
 
 
 def test_nothing_has_no_extremum() -> None:
-    program = Program(trace("f", lambda x: [apply("reduce", x, kind="argmax", axes=(0,))], [TensorType(t.FLOAT, (N,))]))
+    program = Program.compile(
+        trace("f", lambda x: [apply("reduce", x, kind="argmax", axes=(0,))], [TensorType(t.FLOAT, (N,))])
+    )
     with pytest.raises(Fault):
         program.run([np.zeros(0, np.float32)])
 
@@ -75,7 +77,7 @@ def test_sorts(dtype: t.DType, descending: bool) -> None:
     rng = np.random.default_rng(2)
     for axis in (0, 1):
         function = trace("f", lambda x, axis=axis: [L.sort(x, axis, descending)], [TensorType(dtype, (N, M))])
-        program = Program(function)
+        program = Program.compile(function)
         assert not program.schedule.host
         for size in SIZES:
             x = random(rng, (4, size) if axis else (size, 4), dtype)
@@ -117,7 +119,7 @@ def long(kind: str, n: int, dtype: t.DType) -> np.ndarray:
 )
 @pytest.mark.parametrize("descending", [False, True])
 def test_long_rows_are_sorted(dtype: t.DType, descending: bool) -> None:
-    program = Program(trace("f", lambda x: [L.sort(x, 1, descending)], [TensorType(dtype, (N, M))]))
+    program = Program.compile(trace("f", lambda x: [L.sort(x, 1, descending)], [TensorType(dtype, (N, M))]))
     assert not program.schedule.host
     for kind in LONG:
         for n in (33, 127, 129, 700):
@@ -130,7 +132,7 @@ def first_of(dtype: t.DType, k: int | Dim, largest: bool, axis: int = 1) -> Prog
         at = L.top_k(x, axis, k, largest)
         return [at, L.gather_elements(x, at, axis), at * 2 + 1]
 
-    program = Program(trace("f", body, [TensorType(dtype, (N, M))]))
+    program = Program.compile(trace("f", body, [TensorType(dtype, (N, M))]))
     assert not program.schedule.host
     return program
 
@@ -174,13 +176,13 @@ def test_the_first_few_of_what_is_computed_on_the_way() -> None:
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, M, 300))])
     x = np.random.default_rng(5).standard_normal((2, 3, 300)).astype(np.float32)
-    np.testing.assert_array_equal(Program(function).run([x])[0], computed(function, [x])[0])
+    np.testing.assert_array_equal(Program.compile(function).run([x])[0], computed(function, [x])[0])
 
 
 @pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE], ids=lambda d: d.name.lower())
 def test_determinants(dtype: t.DType) -> None:
     function = trace("f", lambda x: [L.determinant(x + 0.0)], [TensorType(dtype, (N, M, M))])
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     rng = np.random.default_rng(4)
     for size in (0, 1, 2, 3, 5, 17):
@@ -199,7 +201,7 @@ def test_transforms_of_any_length(inverse: bool) -> None:
         return [L.bitcast(found, t.FLOAT), found]
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, M, 2))])
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     rng = np.random.default_rng(5)
     for size in (0, 1, 2, 3, 5, 8, 12, 16, 17, 31, 64, 100, 127, 1000, 1024):

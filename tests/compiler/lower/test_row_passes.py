@@ -87,7 +87,7 @@ def test_over_several_axes() -> None:
 def test_threads_keep_elements_apart() -> None:
     function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (600, 45))])
     x = numbers(600, 45)
-    one, two = (Program(function, threads=threads).run([x]) for threads in (1, 2))
+    one, two = (Program.compile(function, threads=threads).run([x]) for threads in (1, 2))
     np.testing.assert_array_equal(one[0], two[0])
     np.testing.assert_allclose(one[0], computed(function, [x])[0], rtol=2e-6, atol=1e-7)
 
@@ -95,4 +95,4 @@ def test_threads_keep_elements_apart() -> None:
 def test_rows_that_caches_do_not_hold_are_computed_again() -> None:
     long = NAMED["avx2"].l2
     function = trace("rows", lambda x: [softmax(x, 1)], [TensorType(t.FLOAT, (2, long))])
-    assert not any(isinstance(buffer, Scratch) for buffer in rows(Program(function)).buffers)
+    assert not any(isinstance(buffer, Scratch) for buffer in rows(Program.compile(function)).buffers)

@@ -34,7 +34,7 @@ def test_rows(kind: str, dtype: t.DType) -> None:
     function = scattering(
         kind, 0, TensorType(dtype, (N, M)), TensorType(t.INT64, (K, 1)), TensorType(dtype, (K, M))
     )  # fmt: skip
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     rng = np.random.default_rng(0)
     for n, m, k in ((3, 1, 7), (4, 15, 9), (5, 16, 3), (2, 17, 5), (1, 33, 0), (7, 40, 20)):
@@ -50,7 +50,7 @@ def test_rows(kind: str, dtype: t.DType) -> None:
 def test_rows_of_each_matrix_of_a_batch(rest: tuple[int, ...], kind: str) -> None:
     types = TensorType(t.FLOAT, (N, M, *rest)), TensorType(t.INT32, (N, K, 1)), TensorType(t.FLOAT, (N, K, *rest))
     function = scattering(kind, 1, *types)
-    program = Program(function)
+    program = Program.compile(function)
     assert not program.schedule.host
     rng = np.random.default_rng(1)
     for n, m, k in ((1, 3, 2), (18, 5, 7), (2, 1, 3)):
@@ -62,18 +62,18 @@ def test_rows_of_each_matrix_of_a_batch(rest: tuple[int, ...], kind: str) -> Non
 def test_elements_and_whole_tensors() -> None:
     function = scattering("add", 0, TensorType(t.FLOAT, (N, M)), TensorType(t.INT64, (K, 2)), TensorType(t.FLOAT, (K,)))
     x, at, y = np.ones((3, 5), np.float32), np.array([[0, 1], [2, 4], [0, 1]]), np.array([1, 2, 3], np.float32)
-    assert_close(Program(function).run([x, at, y]), computed(function, [x, at, y]))
+    assert_close(Program.compile(function).run([x, at, y]), computed(function, [x, at, y]))
     function = scattering(
         "set", 0, TensorType(t.FLOAT, (N,)), TensorType(t.INT64, (K, 0)), TensorType(t.FLOAT, (K, N))
     )  # fmt: skip
     arrays = [np.ones(5, np.float32), np.zeros((2, 0), np.int64), np.arange(10, dtype=np.float32).reshape(2, 5)]
-    assert_close(Program(function).run(arrays), [arrays[2][1]])
+    assert_close(Program.compile(function).run(arrays), [arrays[2][1]])
 
 
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_an_index_out_of_range_is_a_fault(wrong: int) -> None:
     types = TensorType(t.FLOAT, (N, M)), TensorType(t.INT64, (K, 1)), TensorType(t.FLOAT, (K, M))
-    program = Program(scattering("set", 0, *types))
+    program = Program.compile(scattering("set", 0, *types))
     x, y = np.zeros((3, 20), np.float32), np.ones((2, 20), np.float32)
     with pytest.raises(Fault):
         program.run([x, np.array([[0], [wrong]]), y])
@@ -91,7 +91,7 @@ def test_scattering_does_not_tell_how_many_threads_there_were() -> None:
         rng.integers(0, 50, (400, 1)),
         rng.standard_normal((400, 300)).astype(np.float32),
     ]
-    one, two = (Program(function, threads=threads).run(arrays) for threads in (1, 2))
+    one, two = (Program.compile(function, threads=threads).run(arrays) for threads in (1, 2))
     np.testing.assert_array_equal(one, two)
 
 
@@ -112,7 +112,7 @@ def test_assignments_to_slices_are_parts_written_over_one_copy() -> None:
         return [assigned(x, [0, 0, 0], [1, 1, 7], L.slice_(y, 2, 0, 4, 1))]
 
     function = trace("f", body, [TensorType(t.FLOAT, (2, 5, 40)), TensorType(t.FLOAT, (2, 2, 19))])
-    program = Program(function)
+    program = Program.compile(function)
     assert [launch.title for launch in program.launches] == ["part of scatter"] * 4
     rng = np.random.default_rng(4)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((2, 5, 40), (2, 2, 19))]
@@ -126,13 +126,13 @@ def test_what_is_read_between_two_assignments_is_as_it_was_then() -> None:
 
     function = trace("f", body, [TensorType(t.FLOAT, (3, 8)), TensorType(t.FLOAT, (3, 6))])
     arrays = [np.arange(24, dtype=np.float32).reshape(3, 8), np.ones((3, 6), np.float32)]
-    assert_close(Program(function).run(arrays), computed(function, arrays))
+    assert_close(Program.compile(function).run(arrays), computed(function, arrays))
 
 
 def test_an_assignment_out_of_range_is_a_fault() -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
         return [assigned(x, [4], [1], y)]
 
-    program = Program(trace("f", body, [TensorType(t.FLOAT, (6,)), TensorType(t.FLOAT, (3,))]))
+    program = Program.compile(trace("f", body, [TensorType(t.FLOAT, (6,)), TensorType(t.FLOAT, (3,))]))
     with pytest.raises(Fault):
         program.run([np.zeros(6, np.float32), np.zeros(3, np.float32)])

@@ -23,7 +23,7 @@ LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
 
 
 def compiled(function: Function, target: str) -> Program:
-    return Program(function, target=host() if target == host().name else NAMED[target], threads=2)
+    return Program.compile(function, target=host() if target == host().name else NAMED[target], threads=2)
 
 
 def codes(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
@@ -150,7 +150,7 @@ def test_scales_along_the_sum_stay_where_they_are() -> None:
         return [L.matmul(L.cast(x, t.FLOAT), L.cast(constant(weights, t.INT8), t.FLOAT) * constant(scales, t.FLOAT))]
 
     function = trace("f", body, [TensorType(t.UINT8, (3, 8))])
-    program = Program(function)
+    program = Program.compile(function)
     assert narrow(program) == {"FLOAT"}
     feeds = [codes(rng, t.UINT8, (3, 8))]
     np.testing.assert_allclose(program.run(feeds)[0], computed(function, feeds)[0], rtol=1e-5)
@@ -162,7 +162,7 @@ def test_two_operands_of_a_run_are_multiplied_as_floats_where_these_are_exact(de
         return [L.matmul(L.cast(x, t.INT32) - 255, L.cast(y, t.INT32) - 127)]
 
     function = trace("f", body, [TensorType(t.UINT8, (N, depth)), TensorType(t.INT8, (depth, 6))])
-    program = Program(function)
+    program = Program.compile(function)
     assert narrow(program) == {"FLOAT" if depth <= 258 else "INT32"}
     feeds = [np.zeros((5, depth), np.uint8), np.full((depth, 6), -128, np.int8)]
     np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
@@ -246,7 +246,7 @@ def test_images_of_bytes_are_pooled_as_they_are(dtype: DType, stride: int) -> No
         return [L.reduce_window("max", y, [3, 3], strides=[stride, stride], padding=[(1, 1)] * 2)]
 
     function = trace("f", body, [TensorType(dtype, (N, 8, H, W))])
-    program = Program(function)
+    program = Program.compile(function)
     assert "pooling" in [launch.title for launch in program.launches]
     for sizes in ((2, 9, 11), (1, 3, 40)):
         feeds = [codes(rng, dtype, (sizes[0], 8, *sizes[1:]))]

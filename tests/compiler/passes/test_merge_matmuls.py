@@ -54,7 +54,7 @@ def products(function: Function) -> int:
 
 def assert_same(function: Function, *sizes: int) -> None:
     x = constants(*sizes, DEPTH, seed=9)
-    assert_close(Program(function).run([x]), computed(function, [x]))
+    assert_close(Program.compile(function).run([x]), computed(function, [x]))
 
 
 def heads(x: Tensor, number: int) -> Tensor:
@@ -79,7 +79,7 @@ def attention(x: Tensor) -> list[Tensor]:
 def test_queries_keys_and_values_are_one_product(length: int | Dim) -> None:
     function = traced(attention, 2, length)
     assert products(function) == 3, "one of constants, and the two of the attention"
-    program = Program(simplify(function))
+    program = Program.compile(simplify(function))
     assert [launch.title for launch in program.launches] == ["contract", "attention"]
     for size in (1, 5, 17) if isinstance(length, Dim) else (length,):
         assert_same(function, 2, size)
@@ -118,7 +118,7 @@ def test_zeros_keep_their_sign() -> None:
     function = traced(body, 3)
     assert products(function) == 1
     negative = np.full((3, DEPTH), -0.0, np.float32)
-    found = Program(function).run([negative])
+    found = Program.compile(function).run([negative])
     expected = computed(function, [negative])
     np.testing.assert_array_equal(found[1], expected[1])
 

@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sardonyx.compiler.program import Program
+from sardonyx.compiler import pipeline
+from sardonyx.compiler.plan.compiled_function import CompiledFunction
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.model import load
 from sardonyx.runtime.compiled import frontend as front_module
@@ -89,13 +90,13 @@ def test_other_weights_give_what_compiling_anew_gives(name: str, monkeypatch: py
     native = NativeModel.compiled(model)
     before = run(native, feeds)
     compiled = [0]
-    counted = Program._make
+    compile_function = pipeline.compile_function
 
-    def make(program: Program) -> None:
+    def counted(*arguments: Any, **options: Any) -> CompiledFunction:
         compiled[0] += 1
-        counted(program)
+        return compile_function(*arguments, **options)
 
-    monkeypatch.setattr(Program, "_make", make)
+    monkeypatch.setattr(pipeline, "compile_function", counted)
     for _ in range(2):
         other = with_weights(model, only_weights)
         found = native.reweighted(other)
@@ -153,7 +154,7 @@ def test_what_was_looked_at_makes_another_program(graph: str, weight: str, new: 
 def test_equal_weights_are_one_in_memory() -> None:
     model, _ = filled("convolutions")
     first, second = (NativeModel.compiled(each) for each in (model, model.clone()))
-    arrays = [set(map(id, each.program._prepared.values())) for each in (first, second)]
+    arrays = [set(map(id, each.program.prepared.values())) for each in (first, second)]
     assert arrays[0] & arrays[1]
 
 

@@ -21,8 +21,8 @@ from sardonyx.compiler.analysis.element_types import DTYPES
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.llvm.object_code import assembly, module_text
-from sardonyx.compiler.lower.functions import Bodies
 from sardonyx.compiler.lower.launch import NAME, every
+from sardonyx.compiler.pipeline import lower_function
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED
 from sardonyx.core.ir.graph import Function
@@ -102,7 +102,7 @@ def undefined(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize(("target", "name", "dtype"), cases(FOREIGN))
 def test_code_for_other_machines_assembles(target: str, name: str, dtype: str) -> None:
-    lowering = Bodies(NAMED[target], 2).lowered(function(name, dtype))
+    lowering = lower_function(function(name, dtype), NAMED[target], 2)
     assert lowering.launches and not lowering.schedule.host
     for launch in every(lowering.launches):
         if not launch.bodies:
@@ -113,7 +113,7 @@ def test_code_for_other_machines_assembles(target: str, name: str, dtype: str) -
 @pytest.mark.parametrize(("target", "name", "dtype"), cases([name for name in HERE if name in ("avx2", "sse")]))
 def test_code_for_lesser_machines_computes_what_the_interpreter_does(target: str, name: str, dtype: str) -> None:
     core = function(name, dtype)
-    program = Program(core, target=NAMED[target], threads=2)
+    program = Program.compile(core, target=NAMED[target], threads=2)
     assert not program.host
     given = feeds(core)
     assert_close(program.run(given), computed(core, given))

@@ -113,11 +113,11 @@ def only_choice(program: Program) -> ChoiceNote:
 @pytest.mark.parametrize(("rows", "vectors", "unroll"), [(1, 1, 1), (3, 2, 2), (6, 1, 4), (8, 3, 4), (2, 4, 8)])
 def test_any_valid_tile_computes_the_product(rows: int, vectors: int, unroll: int) -> None:
     function, weights = product(13, 70, 37)
-    note = only_choice(Program(function, threads=1))
+    note = only_choice(Program.compile(function, threads=1))
     schedule = {**note.schedule, "rows": rows, "vectors": vectors, "unroll": unroll, "prefetch": "none"}
     x = np.random.default_rng(1).standard_normal((13, 37)).astype(np.float32)
     with overrides.override_schedules({"schedules": {note.problem: schedule}}):
-        program = Program(function, threads=1)
+        program = Program.compile(function, threads=1)
     found = only_choice(program)
     assert (found.reason, found.schedule) == ("override", schedule)
     assert found.candidates[0].text == note.text
@@ -142,12 +142,12 @@ def test_any_valid_tile_computes_the_product(rows: int, vectors: int, unroll: in
 )
 def test_an_invalid_schedule_is_refused(change: dict[str, Any], message: str) -> None:
     function, _ = product(13, 70, 37)
-    note = only_choice(Program(function, threads=1))
+    note = only_choice(Program.compile(function, threads=1))
     with (
         overrides.override_schedules({"schedules": {note.problem: {**note.schedule, **change}}}),
         pytest.raises(OptionError, match=message) as caught,
     ):
-        Program(function, threads=1)
+        Program.compile(function, threads=1)
     assert note.problem in str(caught.value)
 
 
@@ -205,11 +205,11 @@ def test_another_valid_convolution_computes_the_same(tmp_path: Path) -> None:
 
 def test_schedules_are_part_of_the_fingerprint_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     function, _ = product(13, 70, 37)
-    plain = Program(function, threads=1)
+    plain = Program.compile(function, threads=1)
     note = only_choice(plain)
     with overrides.override_schedules({"schedules": {note.problem: {**note.schedule, "rows": 3}}}):
         inside = overrides.fingerprint()
-        other = Program(function, threads=1)
+        other = Program.compile(function, threads=1)
     assert plain.overrides == overrides.fingerprint() == ""
     assert other.overrides == inside != ""
     path = tmp_path / "schedules.json"
@@ -230,13 +230,13 @@ def test_a_file_that_holds_no_schedules_is_refused(tmp_path: Path) -> None:
 
 def test_schedules_for_another_target_are_refused() -> None:
     function, _ = product(13, 70, 37)
-    note = only_choice(Program(function, threads=1))
+    note = only_choice(Program.compile(function, threads=1))
     other = "neon" if host().name != "neon" else "avx2"
     with (
         overrides.override_schedules({"target": other, "schedules": {note.problem: note.schedule}}),
         pytest.raises(OptionError, match=f"for {other}, the code for {host().name}"),
     ):
-        Program(function, threads=1)
+        Program.compile(function, threads=1)
 
 
 def test_every_kind_has_a_schedule() -> None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import sardonyx
+from sardonyx.compiler.program_image import FORMAT
 from sardonyx.compiler.target import description
 from sardonyx.errors import ExecutionError, FeedError, ModelFileError, OptionError, ShapeError, UnsupportedError
 from sardonyx.runtime.compiled import compiled_file
@@ -77,7 +78,7 @@ def test_another_process_without_a_store_runs_it(original: sardonyx.Session, pat
 def test_weights_stay_in_the_file(path: Path) -> None:
     native = opened(path).native
     assert native is not None
-    (weights,) = native.program._prepared.values()
+    (weights,) = native.program.prepared.values()
     assert not weights.flags.writeable
     assert not weights.flags.owndata
 
@@ -119,6 +120,15 @@ def test_files_that_are_cut_off_are_refused(path: Path, length: int) -> None:
 def test_another_version_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sardonyx, "__version__", "0.0.0")
     with pytest.raises(UnsupportedError, match=r"this is 0\.0\.0"):
+        opened(path)
+
+
+def test_a_file_of_an_earlier_format_is_refused_though_the_package_version_is_the_same(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    assert contents[7] == FORMAT
+    contents[7] = 1
+    path.write_bytes(contents)
+    with pytest.raises(UnsupportedError, match=rf"expected a compiled file of format {FORMAT}, got format 1"):
         opened(path)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import sardonyx
 from sardonyx.base import artifact_store
+from sardonyx.compiler import program_image
 from sardonyx.errors import ModelFileError
 from sardonyx.rewrite.language import rule
 from sardonyx.runtime.compiled import program_cache
@@ -218,9 +219,19 @@ def test_programs_for_other_numbers_of_threads_have_the_same_weights(path: Path,
     one, two = (session(path, threads=threads) for threads in (1, 2))
     assert one.native is not None
     assert two.native is not None
-    weights = [next(iter(each.native.program._prepared.values())) for each in (one, two)]
+    weights = [next(iter(each.native.program.prepared.values())) for each in (one, two)]
     assert np.shares_memory(*weights)
     assert len(list((folder / "cache" / "weights").iterdir())) == 1
+
+
+def test_an_entry_of_another_format_is_ignored_and_replaced(
+    path: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = session(path).run(None, {"x": X})[0]
+    monkeypatch.setattr(program_image, "FORMAT", program_image.FORMAT + 1)
+    for _ in range(2):
+        np.testing.assert_array_equal(session(path).run(None, {"x": X})[0], expected)
+    assert len(compilations) == 2
 
 
 @pytest.mark.parametrize("kind", ["program", "weights"])
@@ -257,7 +268,7 @@ def test_weights_are_in_memory_once(path: Path) -> None:
     one, two = session(path), session(path)
     assert one.native is not None
     assert two.native is not None
-    weights = [next(iter(each.native.program._prepared.values())) for each in (one, two)]
+    weights = [next(iter(each.native.program.prepared.values())) for each in (one, two)]
     assert np.shares_memory(*weights)
     assert not weights[0].flags.writeable
 

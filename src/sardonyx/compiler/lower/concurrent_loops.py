@@ -14,8 +14,8 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.transform.cost import nbytes
 
 
-def side_by_side(launches: Sequence[Launch], target: Target, threads: int) -> list[Launch]:
-    """The launches, in an order in which loops follow one another that are played at once: the first knows how many.
+def order_concurrent_loops(launches: Sequence[Launch], target: Target, threads: int) -> list[Launch]:
+    """Reorder launches so that identical loops are adjacent, and store the length of each run in its first launch.
 
     Args:
         launches: The launches, in order.

@@ -17,7 +17,7 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.graph import Function, Value
 
 
 class Whole:
@@ -49,6 +49,11 @@ class Whole:
         self.iteration = iteration
         self.relaid: set[Relaid] = set()
         self._roots = frozenset(root for group in schedule.groups for root in group.roots)
+
+    @property
+    def function(self) -> Function:
+        """The function."""
+        return self.schedule.function
 
     def in_memory(self, value: Value) -> bool:
         """Whether a value is in memory when a kernel outside of its group runs."""

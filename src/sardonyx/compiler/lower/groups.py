@@ -97,6 +97,11 @@ class Lowering:
                 for launch in found:
                     written(launch)
 
+    @property
+    def function(self) -> Function:
+        """The function whose groups are lowered."""
+        return self.whole.function
+
     def lowered(self, group: Group) -> list[Launch]:
         """The kernels of a group.
 

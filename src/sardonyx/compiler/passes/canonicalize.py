@@ -19,12 +19,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.passes.inline_calls import inline_calls
 from sardonyx.compiler.passes.int8_matmul import image_operands, product
 from sardonyx.compiler.passes.loop_slices import replace_loop_slices
-from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
 from sardonyx.compiler.target.description import Target
-from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
@@ -49,13 +46,7 @@ class _Context:
 
 
 def canonicalize(inner: Function, target: Target) -> Function:
-    """Return the function in canonical form for a target; bodies and branches are left unchanged."""
-    with tracing():
-        return merge_matmuls(canonicalize_values(inline_calls(inner), target))
-
-
-def canonicalize_values(inner: Function, target: Target) -> Function:
-    """Return the function with each primitive in canonical form; calls are inlined already."""
+    """Return the function with each primitive in canonical form; calls are inlined, bodies and branches unchanged."""
     return CANONICAL_FORMS.apply(inner, _Context(target))
 
 

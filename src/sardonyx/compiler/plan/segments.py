@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 
 from sardonyx.compiler.analysis.bounded_output import has_kernel, most_results
 from sardonyx.compiler.analysis.control_flow import counted
-from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.analysis.shape_stable_loops import Settling, settling
-from sardonyx.compiler.lower.concurrent_loops import side_by_side
 from sardonyx.compiler.lower.launch import Launch
-from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Size
-from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.ir.graph import Value
 
 
 @dataclass
@@ -49,17 +46,13 @@ Step = Segment | Value
 """Kernels, or a value that the interpreter computes."""
 
 
-def steps_of(
-    order: Iterable[Value], launches: Sequence[Launch], host: Container[Value], target: Target, threads: int
-) -> list[Step]:
-    """The steps that compute a function.
+def split_segments(order: Iterable[Value], launches: Sequence[Launch], host: Container[Value]) -> list[Step]:
+    """Return the steps that compute a function.
 
     Args:
         order: Its values, in the order in which launches and the interpreter can compute them.
         launches: Its kernels, in order.
         host: The values that the interpreter computes.
-        target: What the kernels are for.
-        threads: How many threads share the work.
     """
     by_root: dict[Value, list[Launch]] = {}
     for launch in launches:
@@ -83,9 +76,6 @@ def steps_of(
                 steps.append(Segment(list(by_root[value])))
         elif value in host:
             steps.append(value)
-    for step in steps:
-        if isinstance(step, Segment):
-            step.launches = side_by_side(step.launches, target, threads)
     return steps
 
 
@@ -139,33 +129,6 @@ def last_readers(
             last.update(dict.fromkeys(reads[step], number))
     last.update(dict.fromkeys(results, len(steps)))
     return last
-
-
-@dataclass(frozen=True)
-class Outline:
-    """A program but for its code and its constants.
-
-    Attributes:
-        function: What it computes: inputs and results.
-        around: The symbols from outside of the function.
-        steps: What it does.
-        blocks: Channels in a block, of values that are images in blocked layout.
-        host: The values that the interpreter computes, and why.
-        reads: The values in memory that it needs for them.
-        inner: All that the interpreter computes on its way, with these.
-        bodies: The programs of the bodies of control flow among them.
-        equal: Sizes that must be equal.
-    """
-
-    function: Function
-    around: frozenset[str]
-    steps: Sequence[Step]
-    blocks: Mapping[Value, int]
-    host: Mapping[Value, str]
-    reads: Mapping[Value, Sequence[Value]]
-    inner: frozenset[Value]
-    bodies: Mapping[Value, Sequence[Outline]]
-    equal: Sequence[Equal]
 
 
 def is_of_constants(step: Step) -> bool:

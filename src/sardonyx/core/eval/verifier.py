@@ -47,9 +47,14 @@ def check(function: Function) -> None:
         raise InvalidModelError("; ".join(map(str, found)), where=function.name)
 
 
-def faults(function: Function) -> Iterator[Fault]:
-    """All reasons why a function is not legal; none where it is."""
-    yield from _faults(function, frozenset(), "")
+def faults(function: Function, around: frozenset[str] = frozenset()) -> Iterator[Fault]:
+    """All reasons why a function is not legal; none where it is.
+
+    Args:
+        function: The function.
+        around: Size symbols that are defined outside of the function.
+    """
+    yield from _faults(function, around, "")
 
 
 def _faults(function: Function, around: frozenset[str], path: str) -> Iterator[Fault]:

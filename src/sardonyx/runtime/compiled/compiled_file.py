@@ -1,6 +1,8 @@
 """Compiled files (``.sdx``): a model compiled ahead of time, with its weights, that is mapped and not compiled again.
 
-The file holds machine code: who loads one runs what its author wrote. Its checksum tells damage, not forgery.
+The header holds a format version, which is that of program images (:data:`sardonyx.compiler.program_image.FORMAT`):
+a file of another version is refused, also one of the same package version. The file holds machine code: who loads one
+runs what its author wrote. Its checksum tells damage, not forgery.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from sardonyx.base.artifact_store import checksum, write_whole
-from sardonyx.compiler.program_image import Image
+from sardonyx.compiler.program_image import FORMAT, Image, OtherFormatError
 from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.errors import ModelFileError, UnsupportedError
 
 SUFFIX = ".sdx"
 
-_HEADER = struct.Struct("<8s32sQQ8x")
-_MAGIC = b"sdx\0\0\0\0\1"
+_HEADER = struct.Struct("<7sB32sQQ8x")
+_MAGIC = b"sdx\0\0\0\0"
 _PAGE = 4096
 
 
@@ -45,7 +47,7 @@ def write_compiled(path: str | os.PathLike[str], image: Image, target: Target) -
     image.head["version"] = _version()
     texts = image.texts()
     body = b"".join([texts, bytes(-(_HEADER.size + len(texts)) % _PAGE), image.weights()])
-    header = _HEADER.pack(_MAGIC, checksum("", body), len(texts), len(body))
+    header = _HEADER.pack(_MAGIC, FORMAT, checksum("", body), len(texts), len(body))
     try:
         write_whole(Path(path), header, body)
     except OSError as error:
@@ -69,14 +71,25 @@ def read_compiled(path: str | os.PathLike[str]) -> Image:
         raise ModelFileError(f"cannot be read: {error}.", where=where) from error
     if len(found) < _HEADER.size:
         raise ModelFileError("is too short for a compiled file.", where=where)
-    magic, sum, length, size = _HEADER.unpack_from(found)
+    magic, version, sum, length, size = _HEADER.unpack_from(found)
     if magic != _MAGIC:
-        raise ModelFileError("is no compiled file.", where=where, remedy="Make one with `sardonyx compile`.")
+        raise ModelFileError("not a compiled file.", where=where, remedy="Make one with `sardonyx compile`.")
+    if version != FORMAT:
+        raise UnsupportedError(
+            f"expected a compiled file of format {FORMAT}, got format {version}.",
+            where=where,
+            remedy="Make it anew with `sardonyx compile`.",
+        )
     body = found[_HEADER.size :]
     if len(body) != size or checksum("", body) != sum:
         raise ModelFileError("is damaged.", where=where, remedy="Make it anew with `sardonyx compile`.")
     weights = np.frombuffer(body, np.uint8)[length + -(_HEADER.size + length) % _PAGE :]
-    image = Image.read(bytes(body[:length]), weights)
+    try:
+        image = Image.read(bytes(body[:length]), weights)
+    except OtherFormatError as error:
+        raise ModelFileError(
+            f"is damaged: {error}.", where=where, remedy="Make it anew with `sardonyx compile`."
+        ) from error
     _check(image, where)
     return image
 

@@ -74,7 +74,7 @@ class NativeModel:
             UnsupportedError: It cannot be traced before data are known.
         """
         function, inputs, source = front(model, optimization)
-        program = Program(function, threads=threads, denormals=denormals)
+        program = Program.compile(function, threads=threads, denormals=denormals)
         return cls(program, inputs, [str(value.name) for value in model.graph.outputs], source)
 
     def reweighted(self, model: ir.Model, optimization: OptimizationLevel = "all") -> NativeModel | None:
@@ -84,7 +84,7 @@ class NativeModel:
             model: The model that this one was compiled of, but for elements of weights; it is left as it is.
             optimization: Which rewrites went before.
         """
-        if not self.program.takes_weights:
+        if not self.program.can_be_reweighted:
             return None
         inputs, source = self.input_names, self._source
         function = source.over(model, optimization) if source is not None else None

@@ -27,7 +27,7 @@ from sardonyx.base.artifact_store import Store, digest, store
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.compiler.llvm.object_code import toolchain
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image import Image, NoImage
+from sardonyx.compiler.program_image import Image, NoImage, OtherFormatError
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import host
 from sardonyx.compiler.tiling import overrides
@@ -186,11 +186,15 @@ def _restored(
     weights = _weights(kept, found[:_DIGITS].decode())
     if weights is None:
         return None
-    image = Image.read(found[_DIGITS:], weights)
+    try:
+        image = Image.read(found[_DIGITS:], weights)
+    except OtherFormatError as error:  # The program that is compiled now replaces the entry.
+        _log.info("a cached program is ignored: %s", error)
+        return None
     noted: dict[str, Any] = image.head["noted"]
     if any(contents(source.folder / name) != sum for name, sum in noted["external"].items()):
         return None
-    return Program.restored(image, threads=threads, denormals=denormals, hosts=host_function), noted
+    return Program.from_image(image, threads=threads, denormals=denormals, hosts=host_function), noted
 
 
 def keep(program: Program, source: ModelSource, threads: int | None, noted: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ class SpecializedModel:
         return _Question(self._native(question, ["answer"]), given)
 
     def _native(self, function: Function, names: Sequence[str]) -> NativeModel:
-        program = Program(function, threads=self._options.threads, denormals=self._options.denormals)
+        program = Program.compile(function, threads=self._options.threads, denormals=self._options.denormals)
         return NativeModel(program, self._inputs, names)
 
     @property

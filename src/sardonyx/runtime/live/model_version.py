@@ -299,7 +299,7 @@ class ModelVersion:
     def _open(self, path: str | os.PathLike[str]) -> None:
         """Read the compiled model from a compiled file."""
         image = read_compiled(path)
-        program = Program.restored(
+        program = Program.from_image(
             image, threads=self.options.threads, denormals=self.options.denormals, hosts=host_function
         )
         self._set_restored(program, image.head["noted"])

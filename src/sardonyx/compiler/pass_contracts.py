@@ -1,0 +1,164 @@
+"""Contracts of the compiler's passes: properties of Core functions, schedules, launches and segments.
+
+The verifier of Core (:mod:`sardonyx.core.eval.verifier`) says what a legal function is; the checkers here say what
+holds of everything that is made from the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.lower.context import Whole
+from sardonyx.compiler.lower.groups import Lowering
+from sardonyx.compiler.lower.launch import Launch, Prepared, every
+from sardonyx.compiler.pass_runner import Contract
+from sardonyx.compiler.passes.inline_calls import is_open_call
+from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
+from sardonyx.compiler.plan.segments import Segment, Step
+from sardonyx.compiler.plan.tape import Plan
+from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.target.alignment import ALIGNMENT
+from sardonyx.core.eval import verifier
+from sardonyx.core.ir.graph import Function, Value
+
+
+def _core_faults(function: Function) -> Iterator[str]:
+    around = function.free_symbols if function.level else frozenset[str]()
+    yield from map(str, verifier.faults(function, around))
+
+
+def _call_faults(function: Function) -> Iterator[str]:
+    yield from (f"{value} is a call without a kernel" for value in function.values if is_open_call(value))
+
+
+def _image_faults(function: Function) -> Iterator[str]:
+    for value in function.values:
+        if value.op == "convolve":
+            (swap, split) = (value.operands[0], value.operands[0].operands[0] if value.operands[0].operands else None)
+            if swap.op != "permute" or split is None or split.op != "reshape":
+                yield f"the image of {value} is a {swap.op}, expected a permute of a reshape"
+
+
+def _group_faults(schedule: Schedule) -> Iterator[str]:
+    roots = [root for group in schedule.groups for root in group.roots]
+    if len(set(roots)) != len(roots):
+        yield "a value is the root of two groups"
+    for group in schedule.groups:
+        for member in group.members:
+            if schedule.group(member) is not group:
+                yield f"{member.op} is a member of one group, and computed by another"
+        for root in group.roots:
+            if root in schedule.host:
+                yield f"{root.op} is the root of a group, and computed by the interpreter"
+    missing = {*roots, *schedule.host} - set(schedule.computed)
+    if missing:
+        yield f"{', '.join(sorted(value.op for value in missing))} is missing in the order of computation"
+
+
+def _layout_faults(whole: Whole) -> Iterator[str]:
+    for value, block in whole.blocks.items():
+        if block != whole.target.lanes(32):
+            yield f"{value.op} has blocks of {block} channels, and vectors have {whole.target.lanes(32)} lanes"
+        if not whole.in_memory(value):
+            yield f"{value.op} has a blocked layout, and is not in memory"
+
+
+def _launch_faults(lowering: Lowering) -> Iterator[str]:
+    if lowering.unfusable or lowering.refused:
+        return
+    written = {value for launch in lowering.launches for value in launch.makes}
+    for group in lowering.schedule.groups:
+        for root in group.roots:
+            if root.op not in ("call", "host", "cond", "loop") and root not in written and _has_readers(lowering, root):
+                yield f"no launch writes {root.op}"
+    yield from _order_faults(lowering.launches, set(lowering.schedule.host), written)
+
+
+def _has_readers(lowering: Lowering, value: Value) -> bool:
+    return any(value in launch.buffers for launch in lowering.launches) or value in lowering.function.results
+
+
+def _order_faults(launches: Sequence[Launch], available: set[Value], written: set[Value]) -> Iterator[str]:
+    """Yield reads of values that a later launch writes."""
+    done = set(available)
+    for launch in launches:
+        for buffer in launch.buffers:
+            if isinstance(buffer, Value) and buffer in written and buffer not in done and buffer not in launch.makes:
+                yield f"{launch.title} reads {buffer.op} before a launch writes it"
+        done.update(launch.makes)
+
+
+def _segment_faults(steps: Sequence[Step]) -> Iterator[str]:
+    launches = [launch for step in steps if isinstance(step, Segment) for launch in step.launches]
+    if len({id(launch) for launch in launches}) != len(launches):
+        yield "a launch is in two segments"
+    written = {value for launch in launches for value in launch.makes}
+    yield from _order_faults(launches, {step for step in steps if isinstance(step, Value)}, written)
+    for step in steps:
+        if isinstance(step, Segment):
+            if not step.launches:
+                yield "a segment has no launches"
+            yield from _run_faults(step.launches)
+
+
+def _run_faults(launches: Sequence[Launch]) -> Iterator[str]:
+    for number, launch in enumerate(launches):
+        run = launches[number : number + launch.beside]
+        if launch.beside < 1 or len(run) < launch.beside:
+            yield f"{launch.title} begins a run of {launch.beside} loops, and {len(run)} follow"
+        elif launch.beside > 1 and any(other.writes.op != "loop" for other in run):
+            yield f"{launch.title} begins a run of loops with something else among them"
+
+
+def _code_faults(kernels: KernelCode) -> Iterator[str]:
+    yield from (f"the kernel {kernels.names[text]} has no address" for text, at in kernels.addresses.items() if not at)
+
+
+def _constant_faults(prepared: dict[Any, np.ndarray]) -> Iterator[str]:
+    for key, array in prepared.items():
+        name = key.form if isinstance(key, Prepared) else key.op
+        if array.ctypes.data % ALIGNMENT and array.size:
+            yield f"{name} begins in the middle of a cache line"
+        if not array.flags.c_contiguous:
+            yield f"{name} is not contiguous"
+
+
+def _record_faults(compiled: CompiledFunction) -> Iterator[str]:
+    for launch in every(compiled.launches):
+        if not launch.bodies and launch.text not in compiled.kernels.names:
+            yield f"the kernel of {launch.title} is not compiled"
+        for buffer in launch.buffers:
+            constant = isinstance(buffer, Prepared) or (isinstance(buffer, Value) and buffer.is_constant)
+            if constant and buffer not in compiled.prepared:
+                yield f"a constant that {launch.title} reads is not prepared"
+    for value in compiled.host:
+        if value not in compiled.reads:
+            yield f"the operands of {value.op} are unknown"
+
+
+def _plan_faults(plan: Plan) -> Iterator[str]:
+    last = len(plan.words)
+    for name in ("sizes", "inside", "own"):
+        words = getattr(plan, name)
+        if len(words) and not (words[:, 0].min() >= 0 and words[:, 0].max() < last):
+            yield f"a word in {name} is outside of the tape"
+    if any(not 0 <= word < last for word, _ in plan.links):
+        yield "a link is outside of the tape"
+
+
+LEGAL_CORE = Contract("the function is legal Core", _core_faults)
+NO_OPEN_CALLS = Contract("every call has a kernel", _call_faults)
+CANONICAL_IMAGES = Contract("convolutions read images [N, G * C, spatial]", _image_faults)
+GROUPS = Contract("every value in memory is the root of one group, in the order of computation", _group_faults)
+LAYOUTS = Contract("blocks have as many channels as vectors have lanes, and are in memory", _layout_faults)
+LAUNCHES = Contract(
+    "launches write what later launches read, unless the function has to be scheduled again", _launch_faults
+)
+PREPARED = Contract("constants are contiguous and begin on a cache line", _constant_faults)
+CODE = Contract("every kernel has an address", _code_faults)
+SEGMENTS = Contract("every launch is in one segment, after what it reads", _segment_faults)
+RUNNABLE = Contract("every kernel is compiled and every constant prepared", _record_faults)
+PLAN = Contract("all words that are filled in are words of the tape", _plan_faults)

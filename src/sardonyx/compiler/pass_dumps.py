@@ -1,0 +1,147 @@
+"""Dumps of what passes return, for ``SARDONYX_DEBUG``; see :mod:`sardonyx.compiler.pass_runner`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.llvm.object_code import assembly, module_text
+from sardonyx.compiler.lower.context import Whole
+from sardonyx.compiler.lower.groups import Lowering
+from sardonyx.compiler.lower.launch import NAME, Count, Launch, Prepared, Relaid, Scratch, Stage, every
+from sardonyx.compiler.pass_runner import ASSEMBLY, CORE, GROUPS, LLVM_IR, TAPE
+from sardonyx.compiler.plan.compiled_function import KernelCode
+from sardonyx.compiler.plan.segments import Segment, Step
+from sardonyx.compiler.plan.tape import Plan
+from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.target.description import Target
+from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.ir.printer import function_text
+from sardonyx.errors import UnsupportedError
+
+_MANY_ELEMENTS = re.compile(r'(bytes"[^"]{16})[^"]*"')
+
+Parts = Iterator[tuple[int, Callable[[], str]]]
+"""Parts of a dump: the debug level from which a part is printed, and what makes its text."""
+
+
+def dump_core(function: Function, before: Function, *_: Any) -> Parts:
+    """Dump a Core function, if a pass changed it; of many elements of a constant only the first."""
+    yield CORE, lambda: "  (unchanged)" if function.results == before.results else _core_text(function)
+
+
+def _core_text(function: Function) -> str:
+    try:
+        return _MANY_ELEMENTS.sub(r'\1…"', function_text(function))
+    except UnsupportedError as error:
+        return f"  (no text: {error.problem})"
+
+
+def dump_groups(schedule: Schedule, *_: Any) -> Parts:
+    """Dump the groups, and the values that the interpreter computes."""
+    yield GROUPS, lambda: "\n".join(_group_lines(schedule))
+
+
+def _group_lines(schedule: Schedule) -> Iterator[str]:
+    for number, group in enumerate(schedule.groups):
+        members = ", ".join(value.op for value in schedule.order if value in group.members)
+        yield f"  group {number}: {group.kind} → {_named(group.root)}: {members} (ends because: {group.reason})"
+    for value, reason in schedule.host.items():
+        yield f"  interpreter: {_named(value)} ({reason})"
+
+
+def dump_layouts(whole: Whole, *_: Any) -> Parts:
+    """Dump the values in blocked layout."""
+    yield (
+        GROUPS,
+        lambda: "\n".join(f"  {_named(value)}: blocks of {block} channels" for value, block in whole.blocks.items()),
+    )
+
+
+def dump_launches(lowering: Lowering, *_: Any) -> Parts:
+    """Dump the launches, or what the next schedule has to respect."""
+    yield GROUPS, lambda: "\n".join([*_refusal_lines(lowering), *map(_launch_line, lowering.launches)])
+
+
+def _refusal_lines(lowering: Lowering) -> Iterator[str]:
+    for value, reason in (*lowering.unfusable.items(), *lowering.refused.items()):
+        yield f"  refused: {_named(value)}: {reason}"
+
+
+def _launch_line(launch: Launch) -> str:
+    buffers = ", ".join(map(_buffer_text, launch.buffers))
+    sizes = "".join(f", {size}" for size in launch.sizes)
+    return f"  {launch.title} × {launch.items} → {_named(launch.writes)}: ({buffers}{sizes})"
+
+
+def _buffer_text(buffer: Any) -> str:
+    match buffer:
+        case Prepared(source, form):
+            return f"{form} of {source.type}"
+        case Scratch(size):
+            return f"scratch {size}"
+        case Relaid(source, block, dtype):
+            return f"{_named(source)} as {dtype.name.lower()} in blocks of {block}"
+        case Stage(source, size):
+            return f"stage of {_named(source)}, {size} bytes"
+        case Count(source):
+            return f"count of {_named(source)}"
+        case Value():
+            return _named(buffer)
+    return str(buffer)
+
+
+def dump_prepared(prepared: Mapping[Any, np.ndarray], *_: Any) -> Parts:
+    """Dump the forms and sizes of what kernels read of constants."""
+    yield (
+        GROUPS,
+        lambda: "\n".join(
+            f"  {_buffer_text(key)}: {array.dtype}{list(array.shape)}" for key, array in prepared.items()
+        ),
+    )
+
+
+def dump_steps(steps: Sequence[Step], *_: Any) -> Parts:
+    """Dump the steps: segments of kernels, and values that the interpreter computes."""
+    yield GROUPS, lambda: "\n".join(f"  step {number}: {_step_text(step)}" for number, step in enumerate(steps))
+
+
+def _step_text(step: Step) -> str:
+    if not isinstance(step, Segment):
+        return f"interpreter: {_named(step)}"
+    runs = [f"{launch.title} (with the next {launch.beside - 1})" if launch.beside > 1 else launch.title
+            for launch in step.launches]  # fmt: skip
+    return ", ".join(runs)
+
+
+def dump_kernels(code: KernelCode, launches: Sequence[Launch], target: Target, *_: Any) -> Parts:
+    """Dump the LLVM IR and the assembly of kernels."""
+    kernels = list({launch.text: launch for launch in every(launches) if not launch.bodies}.values())
+    yield LLVM_IR, lambda: "\n".join(f"; {launch.title}\n{launch.text}" for launch in kernels)
+    yield (
+        ASSEMBLY,
+        lambda: "\n".join(
+            assembly(module_text(target, [launch.text.replace(NAME, "kernel")], launch.declarations), target)
+            for launch in kernels
+        ),
+    )
+
+
+def dump_plan(plan: Plan, *_: Any) -> Parts:
+    """Dump the tape of a segment and the plan of its memory."""
+    yield TAPE, lambda: "\n".join(_plan_lines(plan))
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    yield f"  tape: {len(plan.words)} words, {plan.kernels} kernels, {len(plan.links)} links"
+    yield f"  sizes: {len(plan.instructions)} instructions; symbols: {', '.join(plan.symbols) or 'none'}"
+    yield from (f"  guard: {a} = {b}" for a, b in plan.equal)
+    for number, (register, first, last) in enumerate(plan.buffers.tolist()):
+        yield f"  arena buffer {number}: {plan.titles[number]}, bytes in register {register}, alive {first} to {last}"
+
+
+def _named(value: Value) -> str:
+    return f"{value.op} {value.type}" + (f" “{value.origin}”" if value.origin else "")

@@ -1,0 +1,395 @@
+"""The compiler's pipeline: from a Core function to a compiled function, pass by pass.
+
+This file is the table of contents of the compiler. :data:`PASSES` lists the passes in order; each is a value with its
+contract, and :func:`compile_function` runs them. ``SARDONYX_DEBUG`` prints what each one does
+(:mod:`sardonyx.compiler.pass_runner`).
+
+Passes from :data:`FUSE` to :data:`LOWER_GROUPS` repeat: where lowering finds that a value has to be in memory, or has
+no kernel, the function is scheduled again with that constraint. Bodies of loops and branches that become native code
+take the same passes while the group around them is lowered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base.artifact_store import store
+from sardonyx.base.cancellation import raise_if_cancelled
+from sardonyx.base.cpu_count import thread_count
+from sardonyx.compiler.analysis.control_flow import CONTROL, is_of_tensors
+from sardonyx.compiler.analysis.shape_guards import required
+from sardonyx.compiler.analysis.shape_stable_loops import settling
+from sardonyx.compiler.llvm.elf_loader import Code, loaded
+from sardonyx.compiler.llvm.object_code import module_text
+from sardonyx.compiler.llvm.parallel_build import Build
+from sardonyx.compiler.lower.concurrent_loops import order_concurrent_loops
+from sardonyx.compiler.lower.context import Whole
+from sardonyx.compiler.lower.groups import Lowering
+from sardonyx.compiler.lower.launch import NAME, Body, Launch, Prepared, every
+from sardonyx.compiler.pass_contracts import (
+    CANONICAL_IMAGES,
+    CODE,
+    GROUPS,
+    LAUNCHES,
+    LAYOUTS,
+    LEGAL_CORE,
+    NO_OPEN_CALLS,
+    PLAN,
+    PREPARED,
+    RUNNABLE,
+    SEGMENTS,
+)
+from sardonyx.compiler.pass_dumps import (
+    dump_core,
+    dump_groups,
+    dump_kernels,
+    dump_launches,
+    dump_layouts,
+    dump_plan,
+    dump_prepared,
+    dump_steps,
+)
+from sardonyx.compiler.pass_runner import Pass
+from sardonyx.compiler.passes.canonicalize import canonicalize
+from sardonyx.compiler.passes.inline_calls import inline_calls
+from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
+from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
+from sardonyx.compiler.plan.reweight import matched, remade
+from sardonyx.compiler.plan.segments import Segment, Step, beneath, split_segments
+from sardonyx.compiler.plan.shared_weights import prepared as prepared_weight
+from sardonyx.compiler.plan.tape import Plan, Planner
+from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.layout_assignment import blocked_images
+from sardonyx.compiler.target.alignment import aligned
+from sardonyx.compiler.target.denormals import Denormals, holds_denormals
+from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.target.description import host as host_target
+from sardonyx.compiler.tiling import overrides
+from sardonyx.core.eval.run_context import tracing
+from sardonyx.core.ir.graph import Function, Value, bodies_of
+from sardonyx.errors import UnsupportedError
+
+# The passes.
+
+
+def _assign_layouts(schedule: Schedule, threads: int, iteration: Value | None) -> Whole:
+    return Whole(schedule, schedule.target, blocked_images(schedule, schedule.target), threads, iteration)
+
+
+def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
+    """Compute what kernels read of constants."""
+    prepared: dict[Any, np.ndarray] = {}
+    for launch in every(launches):
+        raise_if_cancelled()
+        results = [result for body in launch.bodies for result in body.function.results]
+        for buffer in (*launch.buffers, *results):
+            if isinstance(buffer, Prepared) and buffer not in prepared:
+                prepared[buffer] = prepared_weight(buffer)
+            elif isinstance(buffer, Value) and buffer.is_constant and buffer not in prepared:
+                prepared[buffer] = aligned(np.asarray(buffer.known))
+    return prepared
+
+
+def _compile_kernels(launches: Sequence[Launch], target: Target, build: Build) -> KernelCode:
+    """Compile what no other process compiles already, and load all."""
+    names: dict[str, str] = {}
+    texts: list[str] = []
+    for launch in every(launches):
+        if not launch.bodies and launch.text not in names:
+            names[launch.text], text = _module(launch, target)
+            texts.append(text)
+    code = Code(build.objects(texts))
+    return KernelCode.of(code, names, loaded(code, target))
+
+
+def _split_segments(lowering: Lowering) -> list[Step]:
+    return split_segments(lowering.schedule.computed, lowering.launches, lowering.schedule.host)
+
+
+def _order_concurrent_loops(steps: Sequence[Step], target: Target, threads: int) -> list[Step]:
+    return [
+        replace(step, launches=order_concurrent_loops(step.launches, target, threads))
+        if isinstance(step, Segment)
+        else step
+        for step in steps
+    ]
+
+
+def _compile_bodies(
+    controls: Sequence[Value], target: Target, threads: int, denormals: Denormals
+) -> dict[Value, list[CompiledFunction]]:
+    """Compile the bodies of control flow that the interpreter executes."""
+    return {
+        control: [
+            compile_function(body, target=target, threads=threads, denormals=denormals) for body in bodies_of(control)
+        ]
+        for control in controls
+    }
+
+
+INLINE_CALLS = Pass(
+    "inline calls", inline_calls, requires=(LEGAL_CORE,), ensures=(LEGAL_CORE, NO_OPEN_CALLS), dump=dump_core
+)
+"""Take calls of functions without a kernel apart."""
+
+CANONICALIZE = Pass(
+    "canonicalize",
+    canonicalize,
+    requires=(LEGAL_CORE, NO_OPEN_CALLS),
+    ensures=(LEGAL_CORE, CANONICAL_IMAGES),
+    dump=dump_core,
+)
+"""Write each construct that the scheduler looks for in one way.
+
+Among the forms: slices that move with a loop's iteration are elements, and products of dequantized values are products
+of their int8 codes.
+"""
+
+MERGE_MATMULS = Pass(
+    "merge matmuls", merge_matmuls, requires=(LEGAL_CORE,), ensures=(LEGAL_CORE, CANONICAL_IMAGES), dump=dump_core
+)
+"""Make products that share an operand one."""
+
+FUSE = Pass("fuse", Schedule, requires=(CANONICAL_IMAGES,), ensures=(GROUPS,), dump=dump_groups)
+"""Decide which values become one kernel: a group."""
+
+ASSIGN_LAYOUTS = Pass("assign layouts", _assign_layouts, requires=(GROUPS,), ensures=(LAYOUTS,), dump=dump_layouts)
+"""Decide which values in memory are images in blocked layout."""
+
+LOWER_GROUPS = Pass("lower groups", Lowering, requires=(LAYOUTS,), ensures=(LAUNCHES,), dump=dump_launches)
+"""Write the LLVM IR of each group, and the arguments of its launches; other processes begin to compile."""
+
+PREPARE_CONSTANTS = Pass("prepare constants", _prepare_constants, ensures=(PREPARED,), dump=dump_prepared)
+"""Pack weights, and compute everything else that depends on constants alone."""
+
+COMPILE_KERNELS = Pass("compile kernels", _compile_kernels, ensures=(CODE,), dump=dump_kernels)
+"""Compile LLVM IR to object code, or find the code in the store, and load the code."""
+
+SPLIT_SEGMENTS = Pass("split segments", _split_segments, requires=(LAUNCHES,), ensures=(SEGMENTS,))
+"""Cut the launches where a size or a value comes from outside of native code."""
+
+ORDER_CONCURRENT_LOOPS = Pass(
+    "order concurrent loops", _order_concurrent_loops, requires=(SEGMENTS,), ensures=(SEGMENTS,), dump=dump_steps
+)
+"""Make identical loops neighbours, to run with a thread each."""
+
+COMPILE_BODIES = Pass("compile bodies", _compile_bodies)
+"""Compile the bodies of control flow that the interpreter executes."""
+
+ASSEMBLE = Pass("assemble", CompiledFunction, ensures=(RUNNABLE,))
+"""Put together the record that a program is built from."""
+
+PLAN_SEGMENT = Pass("plan segment", Planner.plan, ensures=(PLAN,), dump=dump_plan)
+"""Write the tape of a segment and the plan of its memory, for any sizes; runs when a segment first runs."""
+
+PASSES = (
+    INLINE_CALLS,
+    CANONICALIZE,
+    MERGE_MATMULS,
+    FUSE,
+    ASSIGN_LAYOUTS,
+    LOWER_GROUPS,
+    PREPARE_CONSTANTS,
+    COMPILE_KERNELS,
+    SPLIT_SEGMENTS,
+    ORDER_CONCURRENT_LOOPS,
+    COMPILE_BODIES,
+    ASSEMBLE,
+    PLAN_SEGMENT,
+)
+"""All passes, in the order in which they first run."""
+
+
+# From a function to a compiled function.
+
+
+def compile_function(
+    function: Function, *, target: Target | None = None, threads: int | None = None, denormals: Denormals = "auto"
+) -> CompiledFunction:
+    """Compile a function.
+
+    Args:
+        function: The function.
+        target: The processor to compile for; by default the one at hand.
+        threads: Threads that share the work; by default all that the process may use.
+        denormals: The treatment of denormal numbers.
+
+    Raises:
+        UnsupportedError: Kernels need of each other what contradicts itself.
+    """
+    target, threads = target or host_target(), thread_count(threads)
+    schedules = overrides.fingerprint()
+    function = rewrite_core(function, target)
+    with Build(target, store()) as build:
+        # Processors that have nothing else to do compile what is written already.
+        lowering = lower_function(function, target, threads, lambda launch: _begin_to_compile(launch, target, build))
+        prepared = PREPARE_CONSTANTS(lowering.launches)
+        kernels = COMPILE_KERNELS(lowering.launches, target, build)
+    steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
+    host: Mapping[Value, str] = lowering.schedule.host
+    controls = [value for value in host if value.op in CONTROL and is_of_tensors(value)]
+    bodies = COMPILE_BODIES(controls, target, threads, denormals)
+    reads, inner = beneath(host, function.results, lowering.whole.in_memory)
+    return ASSEMBLE(
+        function=function,
+        around=function.free_symbols,
+        steps=steps,
+        blocks=lowering.blocks,
+        host=host,
+        reads=reads,
+        inner=inner,
+        guards=required(function),
+        bodies=bodies,
+        kernels=kernels,
+        prepared=prepared,
+        target=target,
+        threads=threads,
+        denormals=denormals,
+        has_denormals=holds_denormals(prepared.values()),
+        whole=lowering.whole,
+        overrides=schedules if schedules == overrides.fingerprint() else None,
+    )
+
+
+def rewrite_core(function: Function, target: Target) -> Function:
+    """Run the passes over Core: the function in canonical form for a target; bodies of control flow are unchanged."""
+    with tracing():
+        function = INLINE_CALLS(function)
+        function = CANONICALIZE(function, target)
+        return MERGE_MATMULS(function)
+
+
+def lower_function(
+    function: Function, target: Target, threads: int, emit: Callable[[Launch], None] = lambda launch: None
+) -> Lowering:
+    """Lower a function in canonical form, and the bodies of its loops and branches.
+
+    Args:
+        function: The function.
+        target: The processor that kernels are for.
+        threads: Threads that will share the work.
+        emit: Receives each kernel as soon as the kernel is written; a later schedule may drop the kernel again.
+
+    Raises:
+        UnsupportedError: Kernels need of each other what contradicts itself.
+    """
+    return _lower(function, target, threads, _Bodies(target, threads, emit), None)
+
+
+def _lower(function: Function, target: Target, threads: int, bodies: _Bodies, iteration: Value | None) -> Lowering:
+    """Schedule and lower a function, until lowering meets no new constraint.
+
+    Args:
+        function: The function, in canonical form.
+        target: The processor that kernels are for.
+        threads: Threads that will share the work.
+        bodies: Lowers bodies of control flow.
+        iteration: The number of the iteration, in the body of a loop.
+    """
+    in_memory: dict[Value, str] = {}
+    refused: dict[Value, str] = {}
+    while True:
+        schedule = FUSE(function, in_memory, refused, target, threads)
+        whole = ASSIGN_LAYOUTS(schedule, threads, iteration)
+        lowering = LOWER_GROUPS(whole, bodies.lowered, bodies.emit)
+        if not lowering.unfusable and not lowering.refused:
+            return lowering
+        if not lowering.refused and lowering.unfusable.keys() <= in_memory.keys():
+            names = ", ".join(sorted({value.op for value in lowering.unfusable}))
+            raise UnsupportedError(f"a kernel needs in memory what is never there: {names}.")
+        in_memory |= lowering.unfusable
+        refused |= lowering.refused
+
+
+class _Bodies:
+    """Bodies of loops and branches, lowered once each.
+
+    Args:
+        target: The processor that kernels are for.
+        threads: Threads that will share the work.
+        emit: Receives each kernel as soon as the kernel is written.
+    """
+
+    def __init__(self, target: Target, threads: int, emit: Callable[[Launch], None]) -> None:
+        self._target = target
+        self._threads = threads
+        self.emit = emit
+        self._bodies: dict[Function, Body | str] = {}
+
+    def lowered(self, function: Function, repeats: bool) -> Body:
+        """Return the kernels of a body.
+
+        Args:
+            function: The body.
+            repeats: True for the body of a loop, of which the first input is the number of the iteration.
+
+        Raises:
+            UnsupportedError: A part of the body has no kernel.
+        """
+        body = self._bodies.get(function)
+        if body is None:
+            body = self._bodies[function] = self._lower(rewrite_core(function, self._target), repeats)
+        if isinstance(body, str):
+            raise UnsupportedError(body)
+        return body
+
+    def _lower(self, function: Function, repeats: bool) -> Body | str:
+        if function.defined_symbols:
+            return f"sizes are computed in {function.name}"
+        lowering = _lower(function, self._target, self._threads, self, function.inputs[0] if repeats else None)
+        if lowering.schedule.host:
+            return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
+        if any(launch.writes.op == "loop" and settling(launch.writes) is not None for launch in lowering.launches):
+            return f"in {function.name}: a loop may carry what changes its size"
+        launches = order_concurrent_loops(lowering.launches, self._target, self._threads)
+        return Body(function, tuple(launches), lowering.blocks, required(function))
+
+
+def _module(launch: Launch, target: Target) -> tuple[str, str]:
+    """The name of a kernel's function, and the text of the module with it."""
+    name = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
+    return name, module_text(target, [launch.text.replace(NAME, name)], launch.declarations)
+
+
+def _begin_to_compile(launch: Launch, target: Target, build: Build) -> None:
+    if not launch.bodies:
+        build.add(_module(launch, target)[1])
+
+
+# From a compiled function to another.
+
+
+def compile_bodies(compiled: CompiledFunction, control: Value) -> list[CompiledFunction]:
+    """Compile the bodies of one loop or choice of a function, for the function's target."""
+    return COMPILE_BODIES([control], compiled.target, compiled.threads, compiled.denormals)[control]
+
+
+def reweight(compiled: CompiledFunction, function: Function) -> CompiledFunction | None:
+    """Return the compiled form of a function with other elements of constants, without compiling.
+
+    None where the function differs in more than that, or where code depends on the elements.
+
+    Args:
+        compiled: The compiled function.
+        function: The other function, as it would be given to :func:`compile_function`.
+    """
+    if not compiled.can_be_reweighted:
+        return None
+    meaning = matched(compiled.function, rewrite_core(function, compiled.target))
+    if meaning is None:
+        return None
+    arrays = remade(compiled.prepared, meaning, compiled.meaning, compiled.function.results)
+    if arrays is None:
+        return None
+    prepared = {key: aligned(array) for key, array in arrays.items()}
+    return replace(compiled, meaning=meaning, prepared=prepared, has_denormals=holds_denormals(prepared.values()))
+
+
+def plan_segment(compiled: CompiledFunction, *args: Any, **options: Any) -> Plan:
+    """Plan launches of a compiled function; arguments are those of :meth:`Planner.plan`."""
+    return PLAN_SEGMENT(Planner(compiled.threads, compiled.prepared), *args, **options)
