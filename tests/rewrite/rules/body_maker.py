@@ -57,21 +57,21 @@ class BodyMaker:
         return outputs[0] if n_outputs == 1 else tuple(outputs)
 
     def step(self) -> str:
-        """A random node over what can be read; the result can be read too."""
+        """Add a random node over the pool, and its result to the pool."""
         g = self.g
         if self.conditions and self.depth < 3 and g.chance(0.2):
-            found: str = self.choice()
+            result: str = self.choice()
         elif g.chance():
-            found = self.node(g.pick(UNARY), g.pick(self.pool))
+            result = self.node(g.pick(UNARY), g.pick(self.pool))
         elif g.chance(0.2):
-            found = self.node("Add", g.pick(self.pool), self.const(2.0, "float32"))
+            result = self.node("Add", g.pick(self.pool), self.const(2.0, "float32"))
         else:
-            found = self.node(g.pick(BINARY), g.pick(self.pool), g.pick(self.pool))
-        self.pool.append(found)
-        return found
+            result = self.node(g.pick(BINARY), g.pick(self.pool), g.pick(self.pool))
+        self.pool.append(result)
+        return result
 
     def choice(self) -> str:
-        """A nested If on one of the known conditions, or its negation."""
+        """Add a nested If on one of the known conditions, or its negation."""
         condition = self.g.pick(self.conditions)
         if self.g.chance(0.3):
             condition = self.node("Not", condition)
@@ -79,15 +79,15 @@ class BodyMaker:
         for body in branches:
             body.some(1, 2)
             body.output(body.pool[-1])
-        found: str = self.node("If", condition, then_branch=branches[0].graph(), else_branch=branches[1].graph())
-        return found
+        result: str = self.node("If", condition, then_branch=branches[0].graph(), else_branch=branches[1].graph())
+        return result
 
     def some(self, low: int, high: int) -> None:
         for _ in range(self.g.int(low, high)):
             self.step()
 
     def output(self, name: str, elem: int = onnx.TensorProto.FLOAT, shape: Sequence[int] | None = None) -> None:
-        """Put a value out; one that the body does not produce, or puts out already, through an Identity."""
+        """Add an output; a value of an outer graph, or one that is an output already, passes through an Identity."""
         if name not in self._own or any(name == info.name for info in (*self._outputs, *self.inputs)):
             name = self.node("Identity", name)
         self._outputs.append(helper.make_tensor_value_info(name, elem, shape))
@@ -97,7 +97,7 @@ class BodyMaker:
 
 
 def condition(g: GraphMaker, *, known: bool = False) -> str:
-    """A truth value of the main graph: constant if ``known``, else an input; of rank 0 or 1."""
+    """Return a truth value of the main graph, of rank 0 or 1: constant if ``known``, else an input."""
     shape = () if g.chance(0.7) else (1,)
     value = np.full(shape, g.chance())
     if known:
@@ -106,6 +106,6 @@ def condition(g: GraphMaker, *, known: bool = False) -> str:
 
 
 def choose(g: GraphMaker, on: str, branches: Sequence[BodyMaker], n_outputs: int = 1) -> tuple[str, ...]:
-    """An If in the main graph."""
-    found = g.node("If", on, n_outputs=n_outputs, then_branch=branches[0].graph(), else_branch=branches[1].graph())
-    return (found,) if n_outputs == 1 else found
+    """Add an If to the main graph."""
+    results = g.node("If", on, n_outputs=n_outputs, then_branch=branches[0].graph(), else_branch=branches[1].graph())
+    return (results,) if n_outputs == 1 else results

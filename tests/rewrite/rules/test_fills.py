@@ -1,4 +1,4 @@
-"""Random graphs for parts of repeated numbers, shuffled gathers, pixel blocks and places of extrema."""
+"""Random graphs for fills, gathers after Transpose, pixel blocks and indices of extrema."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def nested_gathers(g: GraphMaker) -> None:
 def shuffled_channels(g: GraphMaker) -> None:
     groups, per, height, width = g.int(1, 3), g.int(1, 3), g.int(1, 3), g.int(1, 3)
     x = g.input((1, groups * per, height, width), dynamic=g.chance(0.1))
-    turned = g.node("Transpose", g.node("Reshape", x, g.ints(per, groups, height * width)), perm=[1, 0, 2])
-    g.read_again(turned, 0.1)
-    y = g.node("Reshape", turned, g.ints(groups, -1, per, *g.pick([(height, width), (height * width,)])))
+    transposed = g.node("Transpose", g.node("Reshape", x, g.ints(per, groups, height * width)), perm=[1, 0, 2])
+    g.read_again(transposed, 0.1)
+    y = g.node("Reshape", transposed, g.ints(groups, -1, per, *g.pick([(height, width), (height * width,)])))
     g.read_again(y, 0.1)
     for index in range(groups):
         g.output(g.node("Gather", y, g.const(np.array(index)), axis=0))
@@ -78,21 +78,21 @@ def shuffled_channels(g: GraphMaker) -> None:
 
 
 @generator("eliminate_transpose_before_gather/gather_of_turned")
-def turned_parts(g: GraphMaker) -> None:
+def transposed_parts(g: GraphMaker) -> None:
     shape = g.shape(g.int(2, 4))
     rank, x = len(shape), g.input(shape, dynamic=g.chance(0.3))
     first = g.int(0, rank - 1)
     perm = [first, *(axis for axis in range(rank) if axis != first)] if g.chance(0.7) else g.permutation(rank)
-    turned = g.node("Transpose", x, perm=perm)
-    g.read_again(turned, 0.1)
+    transposed = g.node("Transpose", x, perm=perm)
+    g.read_again(transposed, 0.1)
     for _ in range(g.int(1, 3)):
         axis = 0 if g.chance(0.8) else g.axis(rank)
         size = shape[perm[axis]]
         if size:
             index = g.int(-size, size - 1)
-            g.output(g.node("Gather", turned, g.const(np.array(index)), axis=g.pick([axis, axis % rank - rank])))
+            g.output(g.node("Gather", transposed, g.const(np.array(index)), axis=g.pick([axis, axis % rank - rank])))
     if not g._outputs:
-        g.output(turned)
+        g.output(transposed)
 
 
 @generator("fuse_depth_to_space")
@@ -119,7 +119,7 @@ def pixel_blocks(g: GraphMaker) -> None:
 
 
 @generator("eliminate_nop_monotone_argmax")
-def places(g: GraphMaker) -> None:
+def indices_of_extrema(g: GraphMaker) -> None:
     g.special = False
     shape = g.shape(rank=g.int(1, 3), zero=0)
     axis = g.axis(len(shape))

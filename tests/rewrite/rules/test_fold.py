@@ -17,7 +17,7 @@ NUMBERS = ["float32", "float64", "float16", "int64", "int32", "uint8", "int8", "
 
 
 def _computed(g: GraphMaker) -> str:
-    """A value that constants alone decide."""
+    """Return a value that constants alone decide."""
     dtype = g.pick(NUMBERS)
     shape = g.shape(rank=g.int(0, 3), zero=0.1)
     c = g.const(g.array(shape, dtype))
@@ -39,8 +39,8 @@ def _computed(g: GraphMaker) -> str:
         case "where":
             y = g.node("Where", g.const(g.array(shape, "bool")), c, c)
         case "topk" if shape and shape[-1] and dtype in ("float32", "int64"):
-            values, places = g.node("TopK", c, g.ints(1), n_outputs=2)
-            y = values if g.chance() else places
+            values, indices = g.node("TopK", c, g.ints(1), n_outputs=2)
+            y = values if g.chance() else indices
         case "shape":
             y = g.node(g.pick(["Shape", "Size"]), c)
         case _:
@@ -95,8 +95,8 @@ def constants_in_bodies(g: GraphMaker) -> None:
     branches = [BodyMaker(g, [outer, computed]) for _ in range(2)]
     for body in branches:
         body.some(1, 3)
-        found = body.pool[-1]
-        body.output(found if g.chance() else body.node("Add", found, x))
+        last = body.pool[-1]
+        body.output(last if g.chance() else body.node("Add", last, x))
     g.output(*choose(g, condition(g), branches), g.node("Relu", x))
 
 

@@ -1,4 +1,4 @@
-"""Nodes of a function whose attributes only a call gives: no rule may take them for what they default to."""
+"""Nodes of a function whose attributes come from the call: no rule may use their defaults."""
 
 from __future__ import annotations
 
@@ -31,46 +31,50 @@ def in_a_function(proto: onnx.ModelProto, rng: np.random.Generator) -> onnx.Mode
     Raises:
         Unsuitable: nothing is given, or no evaluator runs it.
     """
-    given: list[AttributeProto] = []
+    parameters: list[AttributeProto] = []
     inputs, outputs = [v.name for v in proto.graph.input], [v.name for v in proto.graph.output]
     weights = [tensor for tensor in proto.graph.initializer if tensor.name not in inputs]
     nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in weights]
     nodes += [copy.deepcopy(node) for node in proto.graph.node]
     for node in nodes:
-        _refer(node, given, rng)
-    function = helper.make_function("lifted", "F", inputs, outputs, nodes, proto.opset_import, [a.name for a in given])
+        _refer(node, parameters, rng)
+    function = helper.make_function(
+        "lifted", "F", inputs, outputs, nodes, proto.opset_import, [a.name for a in parameters]
+    )
     call = helper.make_node("F", inputs, outputs, domain="lifted")
-    call.attribute.extend(given)
+    call.attribute.extend(parameters)
     defaults = [tensor for tensor in proto.graph.initializer if tensor.name in inputs]
     graph = helper.make_graph([call], "g", proto.graph.input, proto.graph.output, defaults)
     imports = [*proto.opset_import, helper.make_opsetid("lifted", 1)]
-    made = helper.make_model(graph, opset_imports=imports, ir_version=10, functions=[function, *proto.functions])
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10, functions=[function, *proto.functions])
     try:
-        evaluate.runner(made)
+        evaluate.runner(model)
     except EvaluationError as error:
         raise Unsuitable(str(error)) from error
-    if not given:
+    if not parameters:
         raise Unsuitable("no attribute is given")
-    return made
+    return model
 
 
-def _refer(node: onnx.NodeProto, given: list[AttributeProto], rng: np.random.Generator) -> None:
+def _refer(node: onnx.NodeProto, parameters: list[AttributeProto], rng: np.random.Generator) -> None:
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             for inner in attribute.g.node:
-                _refer(inner, given, rng)
+                _refer(inner, parameters, rng)
         elif attribute.type != AttributeProto.TENSOR and node.op_type != "Constant" and rng.random() < 0.6:
             value = copy.deepcopy(attribute)
-            value.name = f"a{len(given)}"
-            given.append(value)
+            value.name = f"a{len(parameters)}"
+            parameters.append(value)
             reference = AttributeProto(name=attribute.name, type=attribute.type, ref_attr_name=value.name)
             attribute.CopyFrom(reference)
 
 
 def hold(family: str, seeds: range) -> int:
-    """Check the generators of a file of rules; returns how many graphs were checked."""
+    """Check the generators of a file of rules; return the number of graphs checked."""
     module = importlib.import_module(f"{package.__name__}.{family}")
-    makes = dict.fromkeys(make for found in GENERATORS.values() for make in found if make.__module__ == module.__name__)
+    makes = dict.fromkeys(
+        make for generators in GENERATORS.values() for make in generators if make.__module__ == module.__name__
+    )
     selection = pipeline.select(skip=INLINING)
     checked = 0
     for make in makes:

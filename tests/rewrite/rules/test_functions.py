@@ -1,4 +1,4 @@
-"""Random model-local functions: attributes given, referred to and defaulted, calls within bodies and functions."""
+"""Random model-local functions: attributes passed, referred to and defaulted, calls in bodies and functions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def random_function(g: GraphMaker, name: str, callee: str | None = None) -> str:
         reference = onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
         nodes[0].attribute.append(reference)
     values = ["a", "b", "t0"]
-    for place in range(1, g.int(1, 3)):
+    for index in range(1, g.int(1, 3)):
         op = g.pick(["Relu", "Neg", "Add", "Mul"])
         inputs = [g.pick(values) for _ in range(1 if op in ("Relu", "Neg") else 2)]
-        values.append(f"t{place}")
+        values.append(f"t{index}")
         nodes.append(helper.make_node(op, inputs, [values[-1]]))
     if callee is not None and g.chance():
         call = helper.make_node(callee, [g.pick(values), "b"], ["called"], domain=DOMAIN)

@@ -10,7 +10,7 @@ TYPES = ["float32", "float32", "float32", "float64", "float16"]
 
 
 def row(g: GraphMaker, rows: int, columns: int, dtype: str, *, constant: float = 0.8) -> str:
-    """What is added to a product, or nearly."""
+    """Return a term for a product, or a near miss."""
     shapes = [
         (columns,),
         (1, columns),
@@ -42,7 +42,7 @@ def biased(g: GraphMaker) -> None:
 
 
 def gemm(g: GraphMaker, dtype: str) -> tuple[str, int, int]:
-    """A Gemm: its output's name, rows and columns."""
+    """Return the output, rows and columns of a Gemm."""
     m, k, n = (g.int(1, 4) for _ in range(3))
     if g.chance(0.03):
         k = 0
@@ -78,15 +78,15 @@ def transposed_operands(g: GraphMaker) -> None:
     flip_a, flip_b = g.pick([None, 0, 1]), g.pick([None, 0, 1])
     operands = []
     for shape, flip in (((m, k), flip_a), ((k, n), flip_b)):
-        wanted = shape[::-1] if flip else shape
+        operand_shape = shape[::-1] if flip else shape
         perm = g.pick([None, [1, 0], [1, 0], [0, 1]])
-        given = wanted if perm == [0, 1] else wanted[::-1]
-        x = g.input(given, dtype) if g.chance(0.7) else g.const(g.array(given, dtype, special=False))
+        source_shape = operand_shape if perm == [0, 1] else operand_shape[::-1]
+        x = g.input(source_shape, dtype) if g.chance(0.7) else g.const(g.array(source_shape, dtype, special=False))
         if g.chance(0.8):
             x = g.node("Transpose", x, perm=perm)
             g.read_again(x, 0.1)
         else:
-            x = g.input(wanted, dtype)
+            x = g.input(operand_shape, dtype)
         operands.append(x)
     c = g.weight(g.pick([(n,), (m, n), ()]), dtype) if g.chance() else None
     g.output(

@@ -1,4 +1,4 @@
-"""Random graphs for the rules that remove operators which do nothing."""
+"""Random graphs for the rules that remove operators without effect."""
 
 from __future__ import annotations
 

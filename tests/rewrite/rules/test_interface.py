@@ -1,4 +1,4 @@
-"""Passes that change a model's interface do so only when named, and only what they say."""
+"""Passes that change a model's interface run only if named, and change only that."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_inputs_with_defaults_are_frozen_at_them() -> None:
     model = model_io.from_proto(onnx.parser.parse_model(DEFAULT))
     transformed(model, "freeze_initializers")
     assert [value.name for value in model.graph.inputs] == ["x"]
-    found = evaluate(model_io.to_proto(model), {"x": np.ones(2, np.float32)})["y"]
-    assert found.tolist() == [3.0, 4.0]
+    actual = evaluate(model_io.to_proto(model), {"x": np.ones(2, np.float32)})["y"]
+    assert actual.tolist() == [3.0, 4.0]
 
 
 def run(text: str, *passes: str) -> tuple[onnx.ModelProto, Engine]:
@@ -112,8 +112,8 @@ def test_what_bodies_read_is_an_input_of_the_predicting_half() -> None:
     assert [value.name for value in proto.graph.input] == ["c", "a", "w"] and not proto.graph.initializer
     prepare, _ = run(text, "split_init")
     assert {value.name for value in prepare.graph.output} == {"a", "w"}
-    given = evaluate(prepare, {}) | {"c": np.array(True)}
-    assert np.allclose(evaluate(proto, given)["y"], np.exp([-1.0, -2.0]))
+    feeds = evaluate(prepare, {}) | {"c": np.array(True)}
+    assert np.allclose(evaluate(proto, feeds)["y"], np.exp([-1.0, -2.0]))
 
 
 @pytest.mark.parametrize("name", sorted(NAMED))

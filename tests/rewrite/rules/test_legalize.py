@@ -1,4 +1,4 @@
-"""Operators written as others: random graphs, and what cannot be decomposed with its reason."""
+"""Legalized operators: random graphs, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def attentions(g: GraphMaker) -> None:
         g.output(g.node("Attention", q, k, v, is_causal=g.maybe(g.int(0, 1)), scale=g.maybe(0.3)))
     else:
         cos, sin = (g.weight([length, size // 2]) for _ in range(2))
-        places = g.const(np.tile(np.arange(length), (batch, 1)), "int64")
-        g.output(g.node("RotaryEmbedding", q, cos, sin, places, interleaved=g.maybe(g.int(0, 1))))
+        positions = g.const(np.tile(np.arange(length), (batch, 1)), "int64")
+        g.output(g.node("RotaryEmbedding", q, cos, sin, positions, interleaved=g.maybe(g.int(0, 1))))
 
 
 @generator("legalize_mean_variance_normalization")
@@ -228,8 +228,8 @@ def test_contributed_activations_are_standard_ones(call: str) -> None:
     loaded = model_io.from_proto(model)
     pipeline.transform(loaded, pipeline.select(passes=["legalize_microsoft"]), Settings())
     assert {node.domain for node in loaded.graph} == {""}
-    found = evaluate(model_io.to_proto(loaded), feeds)["y"]
-    np.testing.assert_allclose(found, evaluate(model, feeds)["y"], rtol=1e-5, atol=1e-6)
+    actual = evaluate(model_io.to_proto(loaded), feeds)["y"]
+    np.testing.assert_allclose(actual, evaluate(model, feeds)["y"], rtol=1e-5, atol=1e-6)
 
 
 def test_group_normalization_is_written_out() -> None:
@@ -244,8 +244,8 @@ def test_group_normalization_is_written_out() -> None:
     loaded = model_io.from_proto(model)
     engine = pipeline.transform(loaded, pipeline.select(passes=["legalize_group_normalization"]), Settings())
     assert "GroupNormalization" not in {node.op_type for node in loaded.graph}, engine.refused
-    found = evaluate(model_io.to_proto(loaded), feeds)["y"]
+    actual = evaluate(model_io.to_proto(loaded), feeds)["y"]
     groups = feeds["x"].reshape(2, 2, -1)
     unit = (groups - groups.mean(-1, keepdims=True)) / np.sqrt(groups.var(-1, keepdims=True) + 1e-5)
-    want = unit.reshape(2, 4, 3) * feeds["s"][:, None] + feeds["b"][:, None]
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    expected = unit.reshape(2, 4, 3) * feeds["s"][:, None] + feeds["b"][:, None]
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)

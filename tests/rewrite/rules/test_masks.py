@@ -1,4 +1,4 @@
-"""Random graphs around masks that are known before a run, and guards against rows that are hidden wholly."""
+"""Random graphs around masks known before a run, and guards against rows that are masked as a whole."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def guards(g: GraphMaker) -> None:
             added = g.const(mask) if g.chance(0.8) else g.input(shape, values=mask, dynamic=False)
         scores = g.node("Add", scores, added)
     elif g.chance():
-        places = g.node("Range", *(g.const(np.array(n)) for n in (g.pick([0, 0, -1]), keys, 1)))
-        seen = g.node(g.pick(["GreaterOrEqual", "Greater"]), places, g.const(np.array(g.pick([0, -1]))))
+        positions = g.node("Range", *(g.const(np.array(n)) for n in (g.pick([0, 0, -1]), keys, 1)))
+        seen = g.node(g.pick(["GreaterOrEqual", "Greater"]), positions, g.const(np.array(g.pick([0, -1]))))
         seen = g.node("Expand", seen, g.node("Shape", scores)) if g.chance() else g.node("Unsqueeze", seen, g.ints(0))
         scores = g.node(
             "Add", scores, g.node("Where", seen, g.const(0, "float32"), g.const(g.pick([-np.inf, -3e38]), "float32"))
@@ -106,12 +106,12 @@ def test_a_guard_goes_where_each_row_keeps_a_score() -> None:
     assert [node.op_type for node in engine.model.graph][-1] == "Softmax"
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_a_guard_stays_where_a_row_may_lose_all(given: bool) -> None:
-    text = _GUARDED.format(mask=", float[2, 4] mask" if given else "")
+@pytest.mark.parametrize("is_input", [True, False])
+def test_a_guard_stays_where_a_row_may_lose_all(is_input: bool) -> None:
+    text = _GUARDED.format(mask=", float[2, 4] mask" if is_input else "")
     table = _TABLE.copy()
     table[1] = -np.inf
-    engine = transformed(text, zero=np.float32(0), **({} if given else {"mask": table}))
+    engine = transformed(text, zero=np.float32(0), **({} if is_input else {"mask": table}))
     assert "a mask may mask a whole row, whose NaN the guard replaces by 0" in engine.refused.values()
     assert [node.op_type for node in engine.model.graph][-1] == "Where"
 

@@ -1,4 +1,4 @@
-"""Texts, inferred shapes and unread inputs go where that is asked for, after the proof."""
+"""Descriptions, inferred shapes and unused inputs are removed on request, after the proof."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def test_interface_passes_work_beside_the_proof() -> None:
 
 
 def test_these_passes_run_only_when_named() -> None:
-    late = {each.rule.name for each in pipeline.SWEEPS.values() if each.late}
+    late = {sweep.rule.name for sweep in pipeline.SWEEPS.values() if sweep.late}
     assert {"clear_value_info", "eliminate_unused_input", "rename_input_output", "split_init"} <= late
-    assert not [each.rule.name for each in pipeline.select().sweeps if each.late]
+    assert not [sweep.rule.name for sweep in pipeline.select().sweeps if sweep.late]

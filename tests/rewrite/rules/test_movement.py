@@ -1,4 +1,4 @@
-"""Random graphs for data movement that moves nothing."""
+"""Random graphs for data movement without effect."""
 
 from __future__ import annotations
 

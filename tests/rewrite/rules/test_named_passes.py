@@ -1,4 +1,4 @@
-"""Random graphs for the passes that mostly run when they are named: products, biases, pools and log-softmax."""
+"""Random graphs for the passes that mostly run if named: products, biases, pools and log-softmax."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def reshapes(g: GraphMaker) -> None:
 
 
 @generator("eliminate_nop_monotone_argmax/place_of_maximum")
-def places(g: GraphMaker) -> None:
+def indices_of_extrema(g: GraphMaker) -> None:
     g.special = False
     shape = g.shape(rank=g.int(1, 3), zero=0)
     axis = g.axis(len(shape))
@@ -159,9 +159,9 @@ def _run(text: str, *passes: str) -> Engine:
     ],
 )
 def test_equations_of_matrix_products_are_read(equation: str, transposed: tuple[bool, bool], swapped: bool) -> None:
-    found = matrix_product(equation)
-    assert found is not None
-    assert (found.transposed, found.swapped) == (transposed, swapped)
+    product = matrix_product(equation)
+    assert product is not None
+    assert (product.transposed, product.swapped) == (transposed, swapped)
 
 
 @pytest.mark.parametrize(

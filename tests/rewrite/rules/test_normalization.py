@@ -1,4 +1,4 @@
-"""Random graphs around normalizations, Softmax and norms written out."""
+"""Random graphs around normalizations, Softmax and norms in primitives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.rewrite.models import transformed
 
 
 def _reduced(g: GraphMaker, op: str, x: str, axes: list[int], keepdims: int | None = 1) -> str:
-    """A reduction with its axes as this operator set takes them."""
+    """Return a reduction in the form of this operator set."""
     if g.opset >= (13 if op == "ReduceSum" else 18):
         return g.node(op, x, g.ints(*axes), keepdims=keepdims)
     return g.node(op, x, axes=axes, keepdims=keepdims)
@@ -28,8 +28,8 @@ def _square(g: GraphMaker, x: str, dtype: str) -> str:
     )
 
 
-def _over_spread(g: GraphMaker, d: str, axes: list[int], dtype: str) -> str:
-    """``d / √(mean(d²) + ε)`` in the forms that exporters write."""
+def _over_rms(g: GraphMaker, d: str, axes: list[int], dtype: str) -> str:
+    """Return ``d / √(mean(d²) + ε)`` in the forms that exporters write."""
     mean = _reduced(g, "ReduceMean", _square(g, d, dtype), axes, g.pick([1, 1, None]))
     raised = _swapped(g, "Add", mean, g.const(g.pick([1e-5, 1e-3, [1e-5]]), dtype))
     g.read_again(raised, 0.05)
@@ -51,7 +51,7 @@ def _deviation(g: GraphMaker, x: str, axes: list[int], p: float = 0.1) -> str:
 
 
 def _axes(g: GraphMaker, rank: int) -> list[int]:
-    """The last axis or axes, from the front or the end; now and then others."""
+    """Return the last axis or axes, from the front or the end; sometimes others."""
     last = g.pick([1, 1, 1, 2]) if rank > 1 else 1
     axes = list(range(rank - last, rank)) if g.chance(0.9) else [0]
     return [axis - rank for axis in axes] if g.chance() else axes
@@ -74,7 +74,7 @@ def layer_norms(g: GraphMaker) -> None:
     shape = g.shape(g.int(1, 4), low=2)
     x = g.input(shape, dtype)
     axes = _axes(g, len(shape))
-    y = _over_spread(g, _deviation(g, x, axes), axes, dtype)
+    y = _over_rms(g, _deviation(g, x, axes), axes, dtype)
     g.output(_affine(g, y, [shape[-1:], shape[-1:], shape[-2:], (1, *shape[-1:]), (1,), (2, *shape)], dtype))
 
 
@@ -109,7 +109,7 @@ def rms_norms(g: GraphMaker) -> None:
     g.opset, g.special = g.pick([23, 23, 21]), False
     shape = g.shape(g.int(1, 3), low=2)
     x = g.input(shape)
-    y = _over_spread(g, x, _axes(g, len(shape)), "float32")
+    y = _over_rms(g, x, _axes(g, len(shape)), "float32")
     g.output(_affine(g, y, [shape[-1:], shape[-1:], (1,), (1, *shape[-1:])], "float32", bias=False))
 
 
@@ -120,7 +120,7 @@ def instance_norms(g: GraphMaker) -> None:
     # Over one element the spread is √ε alone, and by so little a kernel's rounding of x · scale − mean · scale shows.
     x = g.input(shape, dims=[g.pick([shape[0], "n"]), g.pick([shape[1], shape[1], "c"]), *shape[2:]])
     axes = g.pick([list(range(2, len(shape)))] * 4 + [[1, 2, 3], [2]])
-    y = _over_spread(g, _deviation(g, x, axes), axes, "float32")
+    y = _over_rms(g, _deviation(g, x, axes), axes, "float32")
     channels, rest = shape[1], (1,) * (len(shape) - 2)
     g.output(_affine(g, y, [(channels, *rest), (1, channels, *rest), (channels, *rest), shape[-1:], (1,)], "float32"))
 
@@ -128,8 +128,8 @@ def instance_norms(g: GraphMaker) -> None:
 @generator("fuse_group_normalization", "fuse_scale_into_normalization", "fuse_bias_into_normalization")
 def group_norms(g: GraphMaker) -> None:
     g.opset, g.special = 21, False
-    groups, each = g.int(1, 3), g.int(1, 3)
-    shape = (g.int(1, 3), groups * each, *(g.int(1, 3) for _ in range(g.int(1, 2))))
+    groups, size = g.int(1, 3), g.int(1, 3)
+    shape = (g.int(1, 3), groups * size, *(g.int(1, 3) for _ in range(g.int(1, 2))))
     x = g.input(shape, dynamic=False)
     parts = g.node("Reshape", x, g.ints(*g.pick([(0, groups, -1), (shape[0], groups, -1)])))
     same = g.weight((groups,)) if g.chance(0.3) else g.const(np.ones(groups), "float32")

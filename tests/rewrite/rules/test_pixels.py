@@ -17,14 +17,14 @@ def sorted_pixels(g: GraphMaker) -> None:
     block, channels = g.pick([2, 2, 2, 3]), g.int(1, 3)
     rows, columns = (block * g.int(1, 3) + (g.int(0, block - 1) if g.chance(0.1) else 0) for _ in range(2))
     x = g.input((g.int(1, 2), channels, rows, columns), dynamic=False)
-    places = list(range(block**2))
+    positions = list(range(block**2))
     if g.chance():
-        places = [int(place) for place in g.rng.permutation(block**2)]
+        positions = [int(position) for position in g.rng.permutation(block**2)]
     if g.chance(0.1):
-        places[0] = places[-1]
+        positions[0] = positions[-1]
     parts = []
-    for place in places:
-        first = (place // block, place % block)
+    for position in positions:
+        first = (position // block, position % block)
         if g.chance(0.8):
             end = [g.pick([END, size]) for size in (rows, columns)]
             part = g.node("Slice", x, g.ints(*first), g.ints(*end), g.ints(2, 3), g.ints(block, block))
@@ -69,7 +69,7 @@ def test_outputs_stay_equal(label: str) -> None:
 
 
 def test_the_first_layer_of_a_detector_sorts_its_channels_in_the_weights() -> None:
-    """YOLO's focus: the places of a block by columns, where SpaceToDepth has them by rows."""
+    """YOLO's focus: the positions of a block by columns, where SpaceToDepth has them by rows."""
     text = """g (float[N, 3, 8, 8] x) => (float[N, 4, 4, 4] y) {
         a = Slice(x, at00, ends, axes, steps)
         b = Slice(x, at10, ends, axes, steps)
@@ -78,9 +78,9 @@ def test_the_first_layer_of_a_detector_sorts_its_channels_in_the_weights() -> No
         p = Concat<axis = 1>(a, b, c, d)
         y = Conv(p, w)
     }"""
-    places = {f"at{row}{column}": np.array([row, column]) for row in (0, 1) for column in (0, 1)}
+    positions = {f"at{row}{column}": np.array([row, column]) for row in (0, 1) for column in (0, 1)}
     numbers = {"ends": np.array([END, END]), "axes": np.array([2, 3]), "steps": np.array([2, 2])}
     weight = np.arange(48, dtype=np.float32).reshape(4, 12, 1, 1)
-    engine = transformed(text, w=weight, **places, **numbers)
+    engine = transformed(text, w=weight, **positions, **numbers)
     assert [node.op_type for node in engine.model.graph] == ["SpaceToDepth", "Conv"]
     assert "the Slices are not in the order of SpaceToDepth" in engine.refused.values()

@@ -32,8 +32,8 @@ class Quantization:
 
     def write(self, op: str, x: str) -> str:
         scale, zero = self.g.const(self.scale), None if self.absent else self.g.const(self.zero)
-        found: str = self.g.node(op, x, scale, zero, axis=self.axis)
-        return found
+        result: str = self.g.node(op, x, scale, zero, axis=self.axis)
+        return result
 
 
 @generator("eliminate_dequantize_quantize", "fuse_quantized_movement")

@@ -1,4 +1,4 @@
-"""Random graphs for reductions and their neighbours."""
+"""Random graphs for reductions and adjacent operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHERS = ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"]
 
 
 def reduced(g: GraphMaker, op: str, x: str, shape: tuple[int, ...], axes: list[int] | None, keep: int) -> str:
-    """A reduction in the form of the opset, its axes negative half of the time."""
+    """Return a reduction in the form of the opset, with negative axes half of the time."""
     keepdims = g.maybe(1) if keep else 0
     if axes is None:
         return str(g.node(op, x, keepdims=keepdims))
@@ -57,9 +57,13 @@ def reductions_reshaped(g: GraphMaker) -> None:
     g.read_again(y)
     changed = axes if g.chance(0.8) or len(axes) == 1 else axes[1:]
     if g.chance(0.3):
-        kept = [1 if i in axes else size for i, size in enumerate(shape)]
+        shape_with_axes = [1 if i in axes else size for i, size in enumerate(shape)]
         g.output(
-            g.node("Reshape", y, g.ints(*(size for i, size in enumerate(kept) if i not in axes) if keep else kept))
+            g.node(
+                "Reshape",
+                y,
+                g.ints(*(size for i, size in enumerate(shape_with_axes) if i not in axes) if keep else shape_with_axes),
+            )
         )
     else:
         g.output(g.node("Squeeze" if keep else "Unsqueeze", y, g.ints(*changed)))

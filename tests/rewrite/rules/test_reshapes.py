@@ -10,7 +10,7 @@ FAMILY = ["Reshape", "Flatten", "Squeeze", "Unsqueeze"]
 
 
 def regrouped(g: GraphMaker, shape: tuple[int, ...]) -> list[int]:
-    """Another shape of as many elements: the sizes merged, split by ones, or reordered."""
+    """Return another shape with as many elements: sizes merged, split by ones, or reordered."""
     sizes = list(shape)
     while len(sizes) > 1 and g.chance(0.4):
         at = g.int(0, len(sizes) - 2)
@@ -21,15 +21,15 @@ def regrouped(g: GraphMaker, shape: tuple[int, ...]) -> list[int]:
 
 
 def reshaped(g: GraphMaker, x: str, shape: tuple[int, ...], op: str | None = None) -> tuple[str, tuple[int, ...]]:
-    """One of the family applied to ``x``, with the shape that comes out."""
+    """Apply one operator of the family to ``x``; return the result and its shape."""
     op = op or g.pick(FAMILY)
     units = [i for i, size in enumerate(shape) if size == 1]
     if op == "Unsqueeze" or (op == "Squeeze" and not units):
         rank = len(shape) + g.int(1, 2)
-        made = sorted(int(i) for i in g.rng.choice(rank, rank - len(shape), replace=False))
+        inserted = sorted(int(i) for i in g.rng.choice(rank, rank - len(shape), replace=False))
         left = iter(shape)
-        out = tuple(1 if i in made else next(left) for i in range(rank))
-        return g.node("Unsqueeze", x, g.ints(*(i - rank if g.chance(0.3) else i for i in made))), out
+        out = tuple(1 if i in inserted else next(left) for i in range(rank))
+        return g.node("Unsqueeze", x, g.ints(*(i - rank if g.chance(0.3) else i for i in inserted))), out
     if op == "Squeeze":
         gone = units[: g.int(1, len(units))]
         axes = None if gone == units and g.chance(0.3) else g.ints(*gone)

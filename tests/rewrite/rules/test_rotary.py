@@ -1,4 +1,4 @@
-"""Random graphs around rotary embeddings, of halves and of neighbours, and near misses."""
+"""Random graphs around rotary embeddings, of halves and of pairs, and near misses."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def rotary_embeddings(g: GraphMaker) -> None:
     g.output(g.node("Add", *((straight, crossed) if g.chance() else (crossed, straight))))
 
 
-def _neighbours(g: GraphMaker, x: str, shape: tuple[int, ...]) -> tuple[str, str]:
-    """The elements at even and at odd places of the last axis."""
+def _even_and_odd(g: GraphMaker, x: str, shape: tuple[int, ...]) -> tuple[str, str]:
+    """Return the elements at even and at odd indices of the last axis."""
     kind = g.int(0, 2)
     if kind == 0:
         end = g.pick([2**63 - 1, shape[-1]])
@@ -52,8 +52,8 @@ def _neighbours(g: GraphMaker, x: str, shape: tuple[int, ...]) -> tuple[str, str
     return g.node("Squeeze", first, g.ints(-1)), g.node("Squeeze", second, g.ints(4))
 
 
-def _by_turns(g: GraphMaker, first: str, second: str, shape: tuple[int, ...]) -> str:
-    parts = [g.node("Unsqueeze", each, g.ints(g.pick([-1, 4]))) for each in (first, second)]
+def _interleave(g: GraphMaker, first: str, second: str, shape: tuple[int, ...]) -> str:
+    parts = [g.node("Unsqueeze", part, g.ints(g.pick([-1, 4]))) for part in (first, second)]
     joined = g.node("Concat", *parts, axis=g.pick([-1, -1, 4, 4, 3]))
     g.read_again(joined, 0.05)
     return g.node("Reshape", joined, g.ints(*shape))
@@ -68,8 +68,8 @@ def _product(g: GraphMaker, a: str, b: str) -> str:
 
 
 @generator("fuse_rotary_embedding")
-def pairs_turned_by_repeated_angles(g: GraphMaker) -> None:
-    """As GPT-J has it: each cosine stands twice, side by side."""
+def pairs_rotated_by_repeated_angles(g: GraphMaker) -> None:
+    """The form of GPT-J: each cosine is repeated, side by side."""
     g.opset, g.special = g.pick([23, 23, 24, 21]), False
     batch, heads, length, half = g.int(1, 3), g.int(1, 3), g.int(1, 3), g.int(1, 3)
     shape = (batch, heads, length, 2 * half)
@@ -84,13 +84,13 @@ def pairs_turned_by_repeated_angles(g: GraphMaker) -> None:
             table = table[:, ::-1] * np.arange(2 * half)
         lead = g.pick([(), (1, 1), (1,)])
         cos, sin = (g.const(f(table).reshape(*lead, *table.shape), "float32") for f in (np.cos, np.sin))
-    first, second = _neighbours(g, x, shape)
-    rotated = _by_turns(g, g.node("Neg", second), first, shape)
+    first, second = _even_and_odd(g, x, shape)
+    rotated = _interleave(g, g.node("Neg", second), first, shape)
     g.output(_sum(g, _product(g, x, cos), _product(g, rotated, sin)))
 
 
 def _twice(g: GraphMaker, wave: str, shape: tuple[int, ...]) -> str:
-    """Every element of the last axis twice, with an axis for heads."""
+    """Return every element of the last axis twice, with an axis for heads."""
     batch, length, half = shape
     apart = g.node("Unsqueeze", wave, g.ints(-1))
     kind = g.int(0, 2)
@@ -107,7 +107,7 @@ def _twice(g: GraphMaker, wave: str, shape: tuple[int, ...]) -> str:
 
 @generator("fuse_rotary_embedding/partial_rotary_embedding")
 def first_part_of_heads(g: GraphMaker) -> None:
-    """Some of a head's width is turned, in whichever place the heads stand, and the rest follows it."""
+    """Rotate a part of a head's width, with heads as second or third axis."""
     g.opset, g.special = g.pick([23, 23, 24]), False
     batch, heads, length, half, rest = g.int(1, 3), g.int(1, 3), g.int(2, 4), g.int(1, 3), g.int(0, 3)
     third = g.chance()
@@ -123,15 +123,15 @@ def first_part_of_heads(g: GraphMaker) -> None:
     elif rest:
         part = g.node("Slice", x, g.ints(0), g.ints(2 * half), g.ints(3))
         tail = g.node("Slice", x, g.ints(2 * half), g.ints(2**63 - 1), g.ints(g.pick([-1, 3])))
-    place = g.pick([1 if third else 2] * 6 + [1, 2])
-    size = length if place == (1 if third else 2) else heads
+    length_axis = g.pick([1 if third else 2] * 6 + [1, 2])
+    size = length if length_axis == (1 if third else 2) else heads
     if g.chance():
         angles = g.input((batch, size, half), dynamic=False)
         both = g.node("Concat", angles, angles, axis=-1)
-        cos, sin = (g.node("Unsqueeze", g.node(op, both), g.ints(3 - place)) for op in ("Cos", "Sin"))
+        cos, sin = (g.node("Unsqueeze", g.node(op, both), g.ints(3 - length_axis)) for op in ("Cos", "Sin"))
     else:
         table = np.tile(g.rng.standard_normal((size, half)), 2)
-        wide = (1, size, 1, 2 * half) if place == 1 else (1, 1, size, 2 * half)
+        wide = (1, size, 1, 2 * half) if length_axis == 1 else (1, 1, size, 2 * half)
         cos, sin = (g.const(f(table).reshape(wide), "float32") for f in (np.cos, np.sin))
     first, second = g.node("Split", part, g.ints(half, half), axis=-1, n_outputs=2)
     rotated = g.node("Concat", g.node("Neg", second), first, axis=-1)
@@ -144,7 +144,7 @@ def first_part_of_heads(g: GraphMaker) -> None:
 
 @generator("fuse_rotary_embedding/rotary_pairs")
 def pairs_as_complex_numbers(g: GraphMaker) -> None:
-    """As Llama first had it: neighbours are the two parts of a number, and are multiplied by another."""
+    """The form of Llama: pairs are complex numbers, multiplied by another."""
     g.opset, g.special = g.pick([23, 23, 24, 21]), False
     batch, heads, length, half = g.int(1, 3), g.int(1, 3), g.int(1, 3), g.int(1, 3)
     shape = (batch, heads, length, 2 * half)
@@ -155,11 +155,11 @@ def pairs_as_complex_numbers(g: GraphMaker) -> None:
     third = g.chance(0.3)
     wide = (*g.pick([(), (1,), (batch,)]), heads, 1, half) if third else (*lead, length, half)
     cos, sin = (make(wide) for _ in range(2))
-    a, b = _neighbours(g, x, shape)
+    a, b = _even_and_odd(g, x, shape)
     real = g.node("Sub", _product(g, a, cos), _product(g, b, sin if g.chance(0.95) else cos))
     imaginary = _sum(g, _product(g, a, sin), _product(g, b, cos))
     g.read_again(real, 0.05)
-    g.output(_by_turns(g, real, imaginary, shape))
+    g.output(_interleave(g, real, imaginary, shape))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_outputs_stay_equal(label: str) -> None:
     run_many(label, 200 if label.endswith("partial_rotary_embedding") else 100)
 
 
-def test_part_of_a_head_is_turned_by_one_operator() -> None:
-    """As GPT-NeoX has it, with heads behind the places."""
+def test_part_of_a_head_is_rotated_by_one_operator() -> None:
+    """The form of GPT-NeoX, with heads after the length."""
     engine = transformed(
         """g (float[2, 5, 12] q) => (float[2, 5, 2, 6] y) {
             x = Reshape(q, parted) r, rest = Split<axis = -1>(x, sizes)
@@ -212,12 +212,12 @@ _INTS = {
 }
 
 
-@pytest.mark.parametrize(("real", "found"), [("ac, bs", True), ("bs, ac", False)])
-def test_pairs_are_turned_forward_only(real: str, found: bool) -> None:
+@pytest.mark.parametrize(("real", "fires"), [("ac, bs", True), ("bs, ac", False)])
+def test_pairs_are_rotated_forward_only(real: str, fires: bool) -> None:
     engine = transformed(_PAIRS.format(real=real), 23, shape=np.array([2, 3, 4, 6]), **_INTS)
     operators = [node.op_type for node in engine.model.graph]
-    assert ("RotaryEmbedding" in operators) == found
-    if found:
+    assert ("RotaryEmbedding" in operators) == fires
+    if fires:
         assert len(operators) <= 5
 
 

@@ -1,4 +1,4 @@
-"""Random sequences: constructed, edited, split, joined, read by position; and optionals."""
+"""Random sequences: constructed, edited, split, concatenated, read by position; and optionals."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def split_and_read(g: GraphMaker) -> None:
     kind = g.int(0, 2)
     keepdims = g.maybe(g.int(0, 1))
     if kind == 0:
-        given, count = None, size
+        sizes, count = None, size
     elif kind == 1:
-        each = g.pick([n for n in range(1, size + 1) if size % n == 0])
-        given, count = g.const(np.array(each, g.pick(["int64", "int32"]))), size // each
+        part_size = g.pick([n for n in range(1, size + 1) if size % n == 0])
+        sizes, count = g.const(np.array(part_size, g.pick(["int64", "int32"]))), size // part_size
     else:
         first = g.int(0, size)
-        given, count = g.ints(first, size - first), 2
-    seq = g.node("SplitToSequence", x, given, axis=axis if axis or g.chance() else None, keepdims=keepdims)
+        sizes, count = g.ints(first, size - first), 2
+    seq = g.node("SplitToSequence", x, sizes, axis=axis if axis or g.chance() else None, keepdims=keepdims)
     read = g.int(0, 4)
     if read <= 2:
         for _ in range(g.int(1, 3)):
@@ -84,10 +84,10 @@ def split_and_read(g: GraphMaker) -> None:
     else:
         lower = kind == 0 and keepdims == 0
         new = 1 if lower and g.chance(0.7) else g.int(0, 1)
-        kept = rank - lower
-        if kept + new == 0:
+        remaining = rank - lower
+        if remaining + new == 0:
             raise Unsuitable("scalars are not joined along an axis of theirs")
-        back = axis if g.chance() and not (lower and not new) else g.axis(kept + new)
+        back = axis if g.chance() and not (lower and not new) else g.axis(remaining + new)
         if kind == 2 and (new or back != axis):
             raise Unsuitable("parts of different sizes are joined along their axis alone")
         g.output(g.node("ConcatFromSequence", seq, axis=back, new_axis=new))
@@ -110,8 +110,8 @@ def empty_optional(g: GraphMaker) -> None:
     g.input((1,), dynamic=False)
     if g.opset < 15:
         raise Unsuitable("there are no optionals yet")
-    made = g.node("Optional", type=helper.make_tensor_type_proto(1, [2]))
-    g.output(g.node("OptionalHasElement", made))
+    optional = g.node("Optional", type=helper.make_tensor_type_proto(1, [2]))
+    g.output(g.node("OptionalHasElement", optional))
 
 
 LABELS = [

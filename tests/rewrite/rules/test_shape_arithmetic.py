@@ -1,4 +1,4 @@
-"""Random shape arithmetic: what sizes decide, at the sizes drawn and at others."""
+"""Random shape arithmetic, at the sizes drawn and at others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAR = 2**63 - 1
 
 
 def open_input(g: GraphMaker, rank: int, dtype: str = "float32", *, zero: float = 0.0) -> tuple[str, tuple[int, ...]]:
-    """A graph input whose sizes are numbers, names, sums and products of names, or untold."""
+    """Return a graph input whose sizes are numbers, names, sums and products of names, or unknown."""
     shape = g.shape(rank=rank, zero=zero)
     dims: list[int | str | None] = []
     for size in shape:
@@ -30,7 +30,7 @@ def open_input(g: GraphMaker, rank: int, dtype: str = "float32", *, zero: float 
 
 
 def size_of(g: GraphMaker, x: str, rank: int) -> str:
-    """One size of ``x`` as a vector of one element, taken out of its shape in some way."""
+    """Return one size of ``x`` as a vector of one element, taken from its shape in some way."""
     axis = g.axis(rank)
     match g.pick(["gather", "gather0", "slice", "negative", "shape15"]):
         case "gather":
@@ -56,12 +56,12 @@ def size_of(g: GraphMaker, x: str, rank: int) -> str:
 
 
 def number(g: GraphMaker, low: int = -3, high: int = 6) -> str:
-    """A vector of one element."""
+    """Return a vector of one element."""
     return g.ints(g.int(low, high))
 
 
 def arithmetic(g: GraphMaker, sizes: list[str], steps: int) -> str:
-    """A vector of one element, computed of sizes and numbers."""
+    """Return a vector of one element, computed from sizes and numbers."""
     values = list(sizes)
     for _ in range(steps):
         a, b = g.pick(values), g.pick([*values, number(g, 1), number(g)])

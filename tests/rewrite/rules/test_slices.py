@@ -11,7 +11,7 @@ END = 2**63 - 1
 
 
 def bounds(g: GraphMaker, size: int) -> tuple[int, int, int]:
-    """A range along one axis, from every corner of what Slice allows."""
+    """Return a range along one axis, from every corner that Slice allows."""
     step = g.pick([1, 1, 1, 2, 3, -1, -2])
     start, end = g.int(-size - 1, size + 1), g.pick([END, size, g.int(-size - 1, size + 2)])
     if step < 0:
@@ -22,7 +22,7 @@ def bounds(g: GraphMaker, size: int) -> tuple[int, int, int]:
 
 
 def sliced(g: GraphMaker, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """A Slice of ``x`` along one or two axes, with the shape that comes out."""
+    """Return a Slice of ``x`` along one or two axes, and the shape of the result."""
     axes = sorted(int(a) for a in g.rng.choice(len(shape), g.int(1, min(2, len(shape))), replace=False))
     spans = [bounds(g, shape[axis]) for axis in axes]
     out = list(shape)
@@ -99,8 +99,8 @@ def concats(g: GraphMaker) -> None:
                 g.node("Concat", *(around if g.chance() else around[::-1]), axis=other if other != axis else written())
             )
         case "Split" if len(sizes) > 1:
-            asked = sizes if g.chance(0.7) else [sum(sizes), *[0] * (len(sizes) - 1)]
-            g.output(*g.node("Split", y, g.ints(*asked), axis=written(), n_outputs=len(sizes)))
+            split_sizes = sizes if g.chance(0.7) else [sum(sizes), *[0] * (len(sizes) - 1)]
+            g.output(*g.node("Split", y, g.ints(*split_sizes), axis=written(), n_outputs=len(sizes)))
         case "Slice":
             at = g.int(0, len(sizes) - 1)
             start = sum(sizes[:at])

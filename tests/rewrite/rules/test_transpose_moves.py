@@ -1,4 +1,4 @@
-"""Random graphs of Transposes among operators that they can be moved through, and what moving them leaves."""
+"""Random graphs of Transposes among operators that they can move through, and the Transposes that remain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BINARY = ["Add", "Mul", "Sub", "Div", "Max", "Min", "Add", "Mul", "PRelu", "Mean
 
 
 def _other(g: GraphMaker, shape: tuple[int, ...], order: list[int]) -> str:
-    """A second operand: transposed like the first, as it is, or a constant that broadcasts."""
+    """Return a second operand: transposed like the first, not transposed, or a constant that broadcasts."""
     kind = g.int(0, 4)
     if kind == 0:
         return g.node("Transpose", g.input(tuple(shape[order.index(a)] for a in range(len(shape)))), perm=order)
@@ -38,7 +38,7 @@ def _other(g: GraphMaker, shape: tuple[int, ...], order: list[int]) -> str:
 
 
 def _step(g: GraphMaker, x: str, shape: tuple[int, ...], order: list[int]) -> tuple[str, tuple[int, ...]]:
-    """One operator on ``x`` of this shape, whose axes were transposed by ``order``; what it makes, and its shape."""
+    """Apply one operator to ``x`` of this shape, transposed by ``order``; return the result and its shape."""
     kind = g.int(0, 8)
     axis = g.int(0, len(shape) - 1)
     written = axis - len(shape) if g.chance() else axis
@@ -57,8 +57,8 @@ def _step(g: GraphMaker, x: str, shape: tuple[int, ...], order: list[int]) -> tu
         begin, end = g.pick([0, 0, -1]), g.int(1, 5) if g.chance() else 9
         if begin < 0:
             end = 9
-        given = [g.ints(begin), g.ints(end)] + ([g.ints(written)] if axis or g.chance() else [])
-        return g.node("Slice", x, *given), _with(shape, axis, len(range(shape[axis])[begin:end]))
+        operands = [g.ints(begin), g.ints(end)] + ([g.ints(written)] if axis or g.chance() else [])
+        return g.node("Slice", x, *operands), _with(shape, axis, len(range(shape[axis])[begin:end]))
     if kind == 6:
         pads = [g.int(0, 2) if g.chance(0.4) else 0 for _ in range(2 * len(shape))]
         grown = tuple(size + pads[i] + pads[i + len(shape)] for i, size in enumerate(shape))
@@ -89,7 +89,7 @@ def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
 
 
 def _ended(g: GraphMaker, x: str, shape: tuple[int, ...], back: list[int]) -> str:
-    """Transposed back, reduced, squeezed, or left."""
+    """Transpose back, reduce, squeeze, or leave."""
     kind = g.int(0, 6)
     rank = len(shape)
     if kind <= 2:
@@ -137,7 +137,7 @@ def among_operators(g: GraphMaker) -> None:
 
 @generator("move_transposes")
 def joined_branches(g: GraphMaker) -> None:
-    """Residual networks in the other layout: branches part, meet again, and are transposed back at several places."""
+    """Residual networks in the other layout: branches fork, join, and are transposed back at several points."""
     rank = g.int(3, 4)
     outer = g.shape(rank, low=2, zero=0)
     order = g.pick([[0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]])
@@ -151,17 +151,17 @@ def joined_branches(g: GraphMaker) -> None:
         alive.append(g.input(outer, dims=None if dims is None else [dims[axis] for axis in order], dynamic=False))
     for _ in range(g.int(1, 5)):
         left, right = g.pick(alive), g.pick(alive)
-        made = g.node(g.pick(["Add", "Mul", "Sub", "Max"]), left, right) if g.chance(0.6) else g.node("Relu", left)
-        alive.append(made)
+        joined = g.node(g.pick(["Add", "Mul", "Sub", "Max"]), left, right) if g.chance(0.6) else g.node("Relu", left)
+        alive.append(joined)
         if g.chance(0.3):
-            g.output(g.node("Transpose", made, perm=back))
-        g.read_again(made, 0.05)
+            g.output(g.node("Transpose", joined, perm=back))
+        g.read_again(joined, 0.05)
     g.output(g.node("Transpose", alive[-1], perm=back) if g.chance(0.8) else alive[-1])
 
 
 @generator("move_transposes")
 def beside_casts(g: GraphMaker) -> None:
-    """Bytes fall where a Transpose is moved to the narrower side."""
+    """The bytes are fewer on the narrower side of a Cast."""
     rank = g.int(2, 4)
     shape = g.shape(rank, low=2, zero=0)
     order = [int(i) for i in g.rng.permutation(rank)]
@@ -190,7 +190,7 @@ def beside_casts(g: GraphMaker) -> None:
 
 @generator("move_transposes")
 def beside_repeats(g: GraphMaker) -> None:
-    """A Transpose behind what repeats is moved before it."""
+    """A Transpose after repetition moves before the repetition."""
     rank = g.int(2, 4)
     shape = g.shape(rank, zero=0)
     order = [int(i) for i in g.rng.permutation(rank)]
@@ -205,7 +205,7 @@ def beside_repeats(g: GraphMaker) -> None:
 
 @generator("move_transposes")
 def around_products(g: GraphMaker) -> None:
-    """Batches, or both operands, in another order, and the product turned back."""
+    """Permuted batches, or both operands transposed, and the product transposed back."""
     rank = g.int(2, 4)
     batch = g.shape(rank - 2, zero=0)
     m, k, n = (g.int(1, 4) for _ in range(3))
@@ -246,7 +246,7 @@ def around_products(g: GraphMaker) -> None:
 
 @generator("move_transposes")
 def around_pools(g: GraphMaker) -> None:
-    """Images turned, pooled and turned back; a maximum keeps a NaN or drops it by its place."""
+    """Images transposed, pooled and transposed back; whether a maximum keeps a NaN depends on its position."""
     g.nan = False
     axes = g.int(1, 3)
     outer = (g.int(1, 2), g.int(1, 3), *[g.int(4, 6) for _ in range(axes)])
@@ -273,7 +273,7 @@ def around_pools(g: GraphMaker) -> None:
 
 @generator("move_transposes")
 def around_resized(g: GraphMaker) -> None:
-    """Images resized in one layout between two Transposes, or with two axes in the other order."""
+    """Images resized between two Transposes, or with two axes swapped."""
     g.opset = g.pick([13, 18, 19, 21])
     outer = (g.int(1, 2), g.int(1, 3), g.int(2, 4), g.int(2, 4))
     order = g.pick([[0, 2, 3, 1], [0, 1, 3, 2], [0, 3, 1, 2], [1, 0, 2, 3]])
@@ -366,15 +366,15 @@ def test_transposes_that_undo_each_other_meet(body: str) -> None:
     assert any(applied.rule == "move_transposes" for applied in engine.applied)
 
 
-def test_one_stands_behind_two() -> None:
+def test_one_transpose_follows_two() -> None:
     engine = settled(
         f"(float[2,3,4,5] x, float[2,3,4,5] z) => (float[2,4,5,3] y) {{ a = {IN}(x) b = {IN}(z) y = Add(a, b) }}"
     )
     assert [node.op_type for node in engine.model.graph] == ["Add", "Transpose"]
 
 
-def test_only_the_part_that_pays_is_turned() -> None:
-    """What other operands come to in the layout without Transposes stays in it."""
+def test_only_the_part_that_pays_is_permuted() -> None:
+    """Other operands that are computed in the layout without Transposes stay in it."""
     engine = settled(
         "(float[2,3,4,5] x, float[2,4,5,3] z, float[2,4,5,3] u) => (float[2,3,4,5] y, float[2,4,5,3] w)"
         f" {{ a = {IN}(x) b = Relu(a) y = {OUT}(b) c = Mul(b, z) w = Sub(c, u) }}"
@@ -402,14 +402,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
-def test_where_nothing_falls_nothing_moves(body: str) -> None:
+def test_nothing_moves_without_a_saving(body: str) -> None:
     engine = settled(body)
     assert not engine.applied
     reasons = [why for (rule, _), why in engine.refused.items() if rule == "move_transposes"]
     assert reasons and all("would save no bytes" in why for why in reasons)
 
 
-def test_softmax_is_not_turned_away_from_the_last_axis() -> None:
+def test_softmax_stays_along_the_last_axis() -> None:
     body = f"(float[2,3,4,5] x) => (float[2,3,4,5] y) {{ a = {IN}(x) b = Softmax <axis = -1>(a) y = {OUT}(b) }}"
     assert transposes(settled(body)) == 2
 
@@ -424,25 +424,26 @@ def test_a_second_run_moves_nothing() -> None:
             continue
         engine = pipeline.transform(model_io.from_proto(proto), pipeline.select(), Settings())
         again = pipeline.transform(engine.model, pipeline.select(), Settings())
-        assert not [each for each in again.applied if each.rule == "move_transposes"], f"seed {seed}, {make.__name__}"
+        moved = [applied for applied in again.applied if applied.rule == "move_transposes"]
+        assert not moved, f"seed {seed}, {make.__name__}"
 
 
 def test_a_minimum_cut_costs_no_more_than_any_other() -> None:
     draw = random.Random(0)
     for _ in range(60):
         network = Network()
-        places = [0, 1, *(network.place() for _ in range(draw.randint(0, 5)))]
-        edges = [(draw.choice(places), draw.choice(places), draw.randint(0, 9)) for _ in range(draw.randint(0, 14))]
+        vertices = [0, 1, *(network.place() for _ in range(draw.randint(0, 5)))]
+        edges = [(draw.choice(vertices), draw.choice(vertices), draw.randint(0, 9)) for _ in range(draw.randint(0, 14))]
         for edge in edges:
             network.connect(*edge)
 
         def cost(side: set[int], edges: list[tuple[int, int, int]] = edges) -> int:
             return sum(c for tail, head, c in edges if tail in side and head not in side)
 
-        found = network.cut()
-        others = (set(some) | {0} for n in range(len(places)) for some in itertools.combinations(places[2:], n))
-        assert 0 in found and 1 not in found
-        assert cost(found) == min(cost(side) for side in others)
+        cut = network.cut()
+        others = (set(some) | {0} for n in range(len(vertices)) for some in itertools.combinations(vertices[2:], n))
+        assert 0 in cut and 1 not in cut
+        assert cost(cut) == min(cost(side) for side in others)
 
 
 def test_orders_compose_and_invert() -> None:

@@ -1,4 +1,4 @@
-"""Random graphs around Transposes between changes of shape, and factors on their way into products."""
+"""Random graphs around Transposes between shape changes, and factors before products."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def merged_and_split(g: GraphMaker) -> None:
     )
     first = g.node("Reshape", x, g.ints(*merged), allowzero=1 if g.opset >= 14 else None)
     g.read_again(first, 0.1)
-    turned = g.node("Transpose", first, perm=perm)
-    g.read_again(turned, 0.1)
-    g.output(g.node("Reshape", turned, g.ints(*back), allowzero=1 if g.opset >= 14 else None))
+    transposed = g.node("Transpose", first, perm=perm)
+    g.read_again(transposed, 0.1)
+    g.output(g.node("Reshape", transposed, g.ints(*back), allowzero=1 if g.opset >= 14 else None))
 
 
 @generator("fuse_reshapes_around_transpose/transpose_before_split")
 def split_behind(g: GraphMaker) -> None:
-    """Heads that join the batch and part from it again, as PyTorch's attention has them."""
+    """Heads merged into the batch and split from it again, the form of PyTorch's attention."""
     length, batch, heads, width = (g.int(1, 3) for _ in range(4))
     shape = (length, batch, heads * width)
     x = g.input(shape, dims=("L", "B", heads * width) if g.chance(0.5) else None, dynamic=False)
     flat = g.node("Reshape", x, g.ints(0, -1, width))
     g.read_again(flat, 0.05)
-    turned = g.node("Transpose", flat, perm=g.pick([[1, 0, 2], [1, 2, 0], [0, 1, 2]]))
+    transposed = g.node("Transpose", flat, perm=g.pick([[1, 0, 2], [1, 2, 0], [0, 1, 2]]))
     if g.chance():
         parts = [g.node("Shape", x, start=1, end=2), g.ints(heads), g.ints(-1), g.ints(g.pick([width, length]))]
         target = g.node("Concat", *parts, axis=0)
     else:
         target = g.ints(batch, heads, *g.pick([(length, width), (width, length), (-1, 1)]))
     g.opset = g.pick([17, 18, 21])
-    g.output(g.node("Reshape", turned, target))
+    g.output(g.node("Reshape", transposed, target))
 
 
 def _factor(g: GraphMaker, x: str, dtype: str) -> str:
@@ -117,7 +117,7 @@ def test_merged_axes() -> None:
     assert group_merged_axes((batch, length), (length, batch)) is None
 
 
-def test_keys_split_into_heads_are_turned_once() -> None:
+def test_keys_split_into_heads_are_transposed_once() -> None:
     engine = transformed(
         """g (float[batch, length, 6, 8] x) => (float[batch, 6, 8, length] y) {
             h = Transpose<perm = [0, 2, 1, 3]>(x)

@@ -1,4 +1,4 @@
-"""Parts of a model that no node is: functions and operator sets that nothing uses."""
+"""Unused parts of a model that are not nodes: functions and operator sets."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_functions_that_nothing_calls_go_and_those_that_functions_call_stay() ->
 
 
 def test_operator_sets_that_nothing_uses_go() -> None:
-    imports = {each.domain: each.version for each in _after("eliminate_unused_opset_import").opset_import}
+    imports = {opset.domain: opset.version for opset in _after("eliminate_unused_opset_import").opset_import}
     assert imports == {"": 17, "local": 1}

@@ -1,4 +1,4 @@
-"""Passes that store weights otherwise, as findings of ``check --lint`` recommend them."""
+"""Passes that store weights in other types, as findings of ``check --lint`` recommend."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_denormals_become_zeros_of_their_sign() -> None:
     weight = np.array([1e-40, -1e-41, 2.0], np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
     proto = sardonyx.optimize(model, passes=["flush_denormal_weights"], verify=False).proto
-    found = onnx.numpy_helper.to_array(proto.graph.initializer[0])
-    assert found.tolist() == [0.0, 0.0, 2.0] and np.signbit(found).tolist() == [False, True, False]
+    flushed = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    assert flushed.tolist() == [0.0, 0.0, 2.0] and np.signbit(flushed).tolist() == [False, True, False]
 
 
 def test_double_precision_becomes_single_everywhere() -> None:
@@ -92,8 +92,8 @@ def test_a_changed_interface_is_not_called_proved() -> None:
 def test_the_command_that_lint_recommends_repairs_the_finding(code: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    found = next(f for f in check(path, lint=True) if f.code == code)
-    words = shlex.split(found.command)
+    finding = next(f for f in check(path, lint=True) if f.code == code)
+    words = shlex.split(finding.command)
     passes = words[words.index("--passes") + 1].split(",")
     assert set(passes) <= set(pipeline.available_passes())
     sardonyx.optimize(path, passes=passes, verify=False).save(path)
