@@ -177,28 +177,35 @@ def _attribute(node: ir.Node, name: str) -> ir.Attr | None:
     return node.attributes.get(name)
 
 
+def _scaled_matrix(m: Match) -> np.ndarray:
+    matrix = facts.constant(m.w)
+    assert matrix is not None
+    return np.asarray((matrix.astype(np.float64) * _multiplier(m)).astype(matrix.dtype))
+
+
+def scales_columns(m: Match) -> Refusal | None:
+    """Guard: w is a constant matrix, and the factor a finite constant, one or one per column."""
+    weight_shape, factor_shape = facts.static_shape(m.w), facts.static_shape(m.factor)
+    if weight_shape is None or factor_shape is None or len(weight_shape) != 2:
+        return SILENT
+    if not facts.is_constant(m.w) or not facts.is_constant(m.factor):
+        return SILENT
+    rank = facts.rank(m.nodes[1].outputs[0])
+    if rank is None or len(factor_shape) > rank or any(size != 1 for size in factor_shape[:-1]):
+        return Refusal(_NOT_PER_COLUMN)
+    if (factor_shape[-1:] or (1,))[0] not in (1, weight_shape[1]):
+        return Refusal(_NOT_PER_COLUMN)
+    kind = facts.dtype(m.w)
+    if kind is None or kind.numpy().kind != "f" or not np.isfinite(_multiplier(m)).all():
+        return Refusal("the factor is not finite, or the weight is not of a float type")
+    return None
+
+
 @rule("fuse_scale_into_matmul", exactness=REASSOCIATES, opset=7)
 def scale_of_matmul(x: V, w: V, factor: V) -> Rewrite:
     """Fuse a factor, one or one per column, into the constant matrix of a product."""
-
-    def fuse(m: Match) -> Result:
-        weight_shape, factor_shape = facts.static_shape(m.w), facts.static_shape(m.factor)
-        if weight_shape is None or factor_shape is None or len(weight_shape) != 2:
-            return None
-        if not facts.is_constant(m.w) or not facts.is_constant(m.factor):
-            return None
-        rank = facts.rank(m.nodes[1].outputs[0])
-        if rank is None or len(factor_shape) > rank or any(size != 1 for size in factor_shape[:-1]):
-            return Refusal(_NOT_PER_COLUMN)
-        if (factor_shape[-1:] or (1,))[0] not in (1, weight_shape[1]):
-            return Refusal(_NOT_PER_COLUMN)
-        weight, wide = facts.constant(m.w), _multiplier(m)
-        assert weight is not None
-        if weight.dtype.kind != "f" or not np.isfinite(wide).all():
-            return Refusal("the factor is not finite, or the weight is not of a float type")
-        return MatMul(m.x, (weight.astype(np.float64) * wide).astype(weight.dtype))
-
-    return AnyOf("Mul", "Div")(x @ w, factor) >> fuse | where(unshared)
+    scaled = AnyOf("Mul", "Div")(x @ w, factor)
+    return scaled >> (lambda m: MatMul(m.x, _scaled_matrix(m))) | where(unshared, scales_columns)
 
 
 _NOT_PER_COLUMN = "expected a factor with one element, or one per column"

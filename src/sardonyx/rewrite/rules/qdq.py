@@ -136,24 +136,24 @@ def moved_while_quantized(s: Site) -> Result:
     return reapply(node, quantized[0], *node.inputs[1:])
 
 
+def implies_limits(m: Match) -> Refusal | None:
+    """Guard: the range of the quantized type is within the limits of the Relu or Clip."""
+    bounds, quantization = _clip_bounds(m.site, m.nodes[1]), read_parameters(m.site, m.root)
+    if bounds is None or quantization is None:
+        return Refusal("the limits or the quantization parameters are not constant")
+    least, largest = LIMITS[quantization.kind]
+    scale = quantization.scale.astype(np.float64)
+    # A limit that quantizes to the end of the range has no effect, because rounding is monotone.
+    low = np.rint(bounds[0] / scale) + quantization.zero <= least
+    high = np.rint(bounds[1] / scale) + quantization.zero >= largest
+    return None if np.all(low) and np.all(high) else Refusal("the range of the quantized type exceeds the limits")
+
+
 @rule("eliminate_limit_before_quantize", exactness=EXACT)
 def limited_by_quantization(x: V) -> Rewrite:
     """Remove Relu or Clip before a QuantizeLinear whose type implies the limits."""
-
-    def quantize(m: Match) -> Result:
-        bounds, mine = _clip_bounds(m.site, m.nodes[1]), read_parameters(m.site, m.root)
-        if bounds is None or mine is None:
-            return Refusal("the limits or the quantization parameters are not constant")
-        least, largest = LIMITS[mine.kind]
-        scale = mine.scale.astype(np.float64)
-        # A limit that quantizes to the end of the range has no effect, because rounding is monotone.
-        low = np.rint(bounds[0] / scale) + mine.zero <= least
-        high = np.rint(bounds[1] / scale) + mine.zero >= largest
-        if not (np.all(low) and np.all(high)):
-            return Refusal("the range of the quantized type exceeds the limits")
-        return reapply(m.root, m.x, *m.root.inputs[1:])
-
-    return QuantizeLinear(AnyOf("Relu", "Clip")(x, ...), ...) >> quantize
+    quantized = QuantizeLinear(AnyOf("Relu", "Clip")(x, ...), ...)
+    return quantized >> (lambda m: reapply(m.root, m.x, *m.root.inputs[1:])) | where(implies_limits)
 
 
 def _clip_bounds(s: Site, node: ir.Node) -> tuple[float, float] | None:
