@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, A, Match, Refusal, Result, Rewrite, V, guard, rule, where
-from sardonyx.rewrite.notation import Cast, Identity, Transpose
-from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.notation import Cast, Dropout, Identity, Transpose
 
 
 @rule("eliminate_identity", exactness=EXACT)
@@ -14,21 +13,23 @@ def identity(x: V) -> Rewrite:
     return Identity(x) >> x
 
 
-@rule("eliminate_nop_dropout", on="Dropout", exactness=EXACT)
-def dropout(s: Site) -> Result:
-    """Remove Dropout outside of training, or with ratio 0, if the mask is unused."""
+def drops_nothing(m: Match) -> Refusal | None:
+    """Guard: the Dropout is outside of training, or has the ratio 0, and its mask is unused."""
+    s = m.site
     if not s.unused_outputs_from(1):
         return Refusal("the mask output is used")
     if s.opset < 7 and not s.attr("is_test", 0):
         return Refusal("the node is in training mode (is_test=0)")
-    training = s.input(2)
-    if training is None or facts.scalar(training) in (False, 0) or _drops_nothing(s):
-        return s.input(0)
+    ratio, training = s.input(1), s.input(2)
+    if training is None or facts.scalar(training) in (False, 0) or (ratio is not None and facts.scalar(ratio) == 0):
+        return None
     return Refusal("neither training_mode is known to be false nor the ratio to be 0")
 
 
-def _drops_nothing(s: Site) -> bool:
-    return s.input(1) is not None and facts.scalar(s.input(1)) == 0
+@rule("eliminate_nop_dropout", exactness=EXACT)
+def dropout(x: V) -> Rewrite:
+    """Remove Dropout outside of training, or with ratio 0, if the mask is unused."""
+    return Dropout(x, ...) >> x | where(drops_nothing)
 
 
 @rule("eliminate_nop_cast", exactness=EXACT)

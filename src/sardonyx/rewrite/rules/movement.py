@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Result, Rewrite, V, guard, rule, where
+from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Pad, ScatterND, Tile
 from sardonyx.rewrite.rules.reshapes import have_same_dims
-from sardonyx.rewrite.site import Site
 
 _IDENTITY_MODES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"})
 """Coordinate transformations that map each pixel to itself if no size changes."""
@@ -37,16 +36,21 @@ def tile_by_one(x: V, repeats: V) -> Rewrite:
     return Tile(x, repeats) >> x | where(guard(_repeats_once, ""))
 
 
-@rule("eliminate_nop_resize", on=("Resize", "Upsample"), exactness=EXACT)
-def resize_to_same(s: Site) -> Result:
-    """Remove a Resize by a scale of 1, or to the size of the image."""
+def _resizes_nothing(m: Match) -> bool:
+    s = m.site
     if s.attr("coordinate_transformation_mode", "asymmetric") not in _IDENTITY_MODES or s.attr("antialias", 0):
-        return None
+        return False
     at = 2 if s.node.op_type == "Resize" and s.opset >= 11 else 1
     scales = s.attr("scales") if s.node.op_type == "Upsample" and s.opset < 9 else facts.small_constant(s.input(at))
     if scales is not None and len(scales):
-        return s.input(0) if all(scale == 1 for scale in scales) else None
-    return s.input(0) if have_same_dims(s, s.input(0), s.output) else None
+        return all(scale == 1 for scale in scales)
+    return have_same_dims(s, m.x, s.output)
+
+
+@rule("eliminate_nop_resize", exactness=EXACT)
+def resize_to_same(x: V) -> Rewrite:
+    """Remove a Resize by a scale of 1, or to the size of the image."""
+    return AnyOf("Resize", "Upsample")(x, ...) >> x | where(guard(_resizes_nothing, ""))
 
 
 def overwrites_every_row(m: Match) -> Refusal | None:

@@ -122,27 +122,31 @@ def reduce_reshape(x: V) -> Rewrite:
     return AnyOf(*FAMILY)(AnyOf(*REDUCTIONS)(x, ...), ...) >> reduce
 
 
-@rule("fuse_consecutive_reduces", on=NESTING, after=NESTING, exactness=REASSOCIATES)
-def reduce_of_reduce(s: Site) -> Result:
+@rule("fuse_consecutive_reduces", exactness=REASSOCIATES)
+def reduce_of_reduce(x: V) -> Rewrite:
     """Fuse two reductions of one type along separate axes.
 
     ONNX Runtime's ReduceMax and ReduceMin propagate NaN or not depending on its position, before as after.
     """
-    inner, between = s.producer(0, s.node.op_type), s.input(0)
-    if inner is None or between is None:
-        return None
-    first, second, rank = reduced_axes(s, inner), reduced_axes(s, s.node), facts.rank(inner.inputs[0])
-    keeps = bool(s.attr("keepdims", 1))
-    if not first or not second or rank is None or not facts.used_once(between):
-        return Refusal("the axes are not known, or the inner result has other readers")
-    if keeps != bool(s.attr("keepdims", 1, node=inner)):
-        return Refusal("keepdims of the two reductions differ")
-    if not keeps:
-        remaining = [axis for axis in range(rank) if axis not in first]
-        second = tuple(remaining[axis] for axis in second)
-    elif set(first) & set(second):
-        return Refusal("an axis is reduced twice")
-    return _reduce(s, inner, tuple(sorted((*first, *second))), keepdims=keeps)
+
+    def fuse(m: Match) -> Result:
+        s, inner = m.site, m.nodes[1]
+        if inner.op_type != s.node.op_type:
+            return None
+        first, second, rank = reduced_axes(s, inner), reduced_axes(s, s.node), facts.rank(m.x)
+        keeps = bool(s.attr("keepdims", 1))
+        if not first or not second or rank is None or not facts.used_once(inner.outputs[0]):
+            return Refusal("the axes are not known, or the inner result has other readers")
+        if keeps != bool(s.attr("keepdims", 1, node=inner)):
+            return Refusal("keepdims of the two reductions differ")
+        if not keeps:
+            remaining = [axis for axis in range(rank) if axis not in first]
+            second = tuple(remaining[axis] for axis in second)
+        elif set(first) & set(second):
+            return Refusal("an axis is reduced twice")
+        return _reduce(s, inner, tuple(sorted((*first, *second))), keepdims=keeps)
+
+    return AnyOf(*NESTING)(AnyOf(*NESTING)(x, ...), ...) >> fuse
 
 
 @rule("eliminate_nop_variadic", exactness=EXACT)
